@@ -85,7 +85,7 @@ pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) 
             Comparison {
                 measure,
                 simulated: Estimate::of(&values),
-                expected: expected(&values, slack(measure, &values, lag))
+                expected: expected(&values, slack(scenario, measure, &values, lag))
                     .map(|(low, high)| (low, high.min(highest(measure)))),
                 missing: runs.len() - values.len(),
                 twin: runs.first().and_then(|run| (measure.value)(run)),
@@ -104,7 +104,7 @@ fn highest(measure: &Measure) -> f64 {
 }
 
 /// What the medium may add to a number, either way.
-fn slack(measure: &Measure, values: &[f64], lag: Lag) -> f64 {
+fn slack(scenario: &Scenario, measure: &Measure, values: &[f64], lag: Lag) -> f64 {
     let millis = |nanos: u64| nanos as f64 / 1e6;
     let most = values.iter().copied().fold(0.0, f64::max);
     match (measure.name, measure.unit) {
@@ -115,6 +115,18 @@ fn slack(measure: &Measure, values: &[f64], lag: Lag) -> f64 {
         (_, "s") => (TIMERS_MS + millis(lag.worst)) / 1e3,
         // Of a second: as much of what came in it may come in the next.
         ("peak", _) => most * millis(lag.worst) / 1e3,
+        ("ampl.", _) => permits_while_late(scenario, lag),
+        _ => 0.0,
+    }
+}
+
+/// Attempts per request that a herd saves or spends by arriving late at a rate limit, which gives permits
+/// in the meantime.
+fn permits_while_late(scenario: &Scenario, lag: Lag) -> f64 {
+    match (&scenario.clients.arrivals, &scenario.service.limiter) {
+        (Arrivals::Herd { clients }, Some(limiter)) => {
+            limiter.rate * lag.worst as f64 / 1e9 / f64::from(*clients)
+        }
         _ => 0.0,
     }
 }
@@ -188,6 +200,18 @@ pub fn table(policy: &str, comparisons: &[Comparison], measured: &Measured) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_late_herd_saves_the_permits_that_the_limiter_gives_meanwhile() {
+        let lag = Lag {
+            usual: 0,
+            worst: 150_000_000,
+        };
+        let scenario = |name: &str| relent_sim::scenarios::get(name).unwrap().load().unwrap();
+        // 100 permits per second for 1,000 clients.
+        assert!((permits_while_late(&scenario("rate-limit"), lag) - 0.015).abs() < 1e-9);
+        assert_eq!(permits_while_late(&scenario("blackout"), lag), 0.0);
+    }
 
     #[test]
     fn one_more_run_is_expected_near_the_others_and_none_where_there_are_none() {
