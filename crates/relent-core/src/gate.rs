@@ -299,7 +299,9 @@ impl Gate {
     /// neither judges nor begins to count the demand anew.
     pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
         let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
-        (self.is_open() && self.parked.len() == 0 && now < ends).then(|| Calm {
+        // Where many fail already, one more success can make the tally clear. Where few do, successes make them fewer.
+        let nothing_pends = self.parked.len() == 0 && !self.tally.is_many();
+        (self.is_open() && nothing_pends && now < ends).then(|| Calm {
             until: ends,
             longest: self.usual.longest_fast(),
         })
