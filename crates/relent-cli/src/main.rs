@@ -57,7 +57,7 @@ Environment:
 
 Runs on Unix systems, such as Linux and macOS; its tests run on Linux.";
 
-/// Get an answer out of an unreliable service with the fewest attempts
+/// Get an answer out of an unreliable service with few attempts
 ///
 /// Relent repeats what failed: after growing, randomised waits, within limits, only what may be
 /// repeated, and not before the other side asked to be left alone. Every attempt can be explained

@@ -1,4 +1,4 @@
-//! Get an answer out of an unreliable service with the fewest attempts, and keep the attempts from
+//! Get an answer out of an unreliable service with few attempts, and keep the attempts from
 //! becoming the next outage.
 //!
 //! ```

@@ -133,7 +133,8 @@ pub(super) fn chart(lines: &[(usize, &str, &Recording)]) -> Result<Chart, DrawEr
         });
     let words: Vec<String> = words.collect();
     Ok(Chart {
-        title: "Latency by share of the successes".to_owned(),
+        title: "Latency by share of the successes (log scales: latency, and the share that took longer)"
+            .to_owned(),
         description: words.join(" "),
         size: SIZE,
         body,
