@@ -1,42 +1,12 @@
-//! Without tokio: a clock that waits by the timer of smol. That timer has a thread of its own, so it
-//! works on any executor, such as async-std's or `futures::executor`.
+//! Without tokio: waits by the timer of smol, in one line. That timer has a thread of its own, so it works
+//! on any executor, such as async-std's or `futures::executor`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent::clock::{Clock, Instant, Sleeper, StdClock};
+use relent::clock::SleepBy;
 use relent::{Destination, Policy, retry};
-
-/// The time of the standard library, and smol's timer.
-#[derive(Clone, Copy)]
-struct SmolClock;
-
-impl Clock for SmolClock {
-    fn now(&self) -> Instant {
-        StdClock.now()
-    }
-}
-
-impl Sleeper for SmolClock {
-    type Sleep = SmolSleep;
-
-    fn sleep(&self, duration: Duration) -> SmolSleep {
-        SmolSleep(smol::Timer::after(duration))
-    }
-}
-
-struct SmolSleep(smol::Timer);
-
-impl Future for SmolSleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(context).map(drop)
-    }
-}
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -57,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let there = Destination::new(&policy);
     let answer = smol::block_on(async {
         retry(&policy, fetch)
-            .clock(SmolClock)
+            .clock(SleepBy(smol::Timer::after))
             .destination(&there)
             .notify(|notice| eprintln!("{notice}"))
             .await

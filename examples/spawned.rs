@@ -22,8 +22,9 @@ impl Connection {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let plain =
-        tokio::spawn(async { retry(Policy::STANDARD, || async { Ok::<_, String>(1) }).await });
+    // A call becomes a future where it is awaited; `tokio::spawn` takes one that is a future already.
+    let plain = retry(Policy::STANDARD, || async { Ok::<_, String>(1) });
+    let plain = tokio::spawn(plain.into_future());
     println!("plain: {:?}", plain.await?);
 
     let mut owned = Connection { queries: 0 };

@@ -25,7 +25,7 @@ use crate::budget::Budget;
 use crate::cold::Cold;
 use crate::decision::{Decision, Stop, StopReason};
 use crate::destination::{Access, Destination};
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::outbound::Holding;
 use crate::policy::Policy;
 use crate::random::Random;
@@ -255,6 +255,8 @@ pub struct Call<'w, L> {
     attends: Attends,
     /// Whether it has given up before an attempt, and told so.
     over: bool,
+    /// Whether its attempts were all cut off by time.
+    timeouts: Timeouts,
     extras: Cold<Box<Extras<'w>>>,
 }
 
@@ -269,6 +271,14 @@ enum Attends {
     /// What few calls need. Where that is not there yet, it is a trace: most calls end before there is
     /// anything to write down.
     Extras,
+}
+
+/// Whether the failures so far were timeouts of attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Timeouts {
+    None,
+    All,
+    NotAll,
 }
 
 impl<'w, L: Place> Call<'w, L> {
@@ -311,6 +321,7 @@ impl<'w, L: Place> Call<'w, L> {
             place: L::default(),
             attends,
             over: false,
+            timeouts: Timeouts::None,
             extras: Cold::new(extras),
         }
     }
@@ -338,6 +349,24 @@ impl<'w, L: Place> Call<'w, L> {
     pub fn started(&self) -> Option<Instant> {
         let started = self.session.started();
         (started != NOT_YET).then_some(started)
+    }
+
+    /// The attempt timeout, if the policy has one and every attempt that failed so far failed by it.
+    #[must_use]
+    pub fn timed_out<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
+        match self.timeouts {
+            Timeouts::All => self.session.attempt_timeout(environment.policy()),
+            Timeouts::None | Timeouts::NotAll => None,
+        }
+    }
+
+    /// Keeps whether only timeouts were seen.
+    #[inline]
+    const fn note_cause(&mut self, cause: Cause) {
+        self.timeouts = match (self.timeouts, cause) {
+            (Timeouts::None | Timeouts::All, Cause::Timeout) => Timeouts::All,
+            _ => Timeouts::NotAll,
+        };
     }
 
     /// The attempts so far, if a trace was asked for.

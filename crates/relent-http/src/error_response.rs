@@ -432,7 +432,7 @@ mod tests {
             elapsed: Duration::ZERO,
             reason,
             retry_at: Some(now + ahead),
-            trace: None,
+            ..Summary::default()
         };
         let later = summary(Some(StopReason::RetryLater), Duration::from_secs(5));
         let response = ErrorResponse::gave_up(&later, now).unwrap();

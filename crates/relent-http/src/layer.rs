@@ -420,8 +420,7 @@ fn never_called(error: BoxError) -> GaveUp<ServiceError> {
         attempts: 0,
         elapsed: Duration::ZERO,
         reason: Some(StopReason::Permanent),
-        retry_at: None,
-        trace: None,
+        ..Summary::default()
     };
     GaveUp::new(Some(ServiceError::Service(error)), summary)
 }

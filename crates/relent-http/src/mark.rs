@@ -177,8 +177,7 @@ pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
 /// #     attempts: 4,
 /// #     elapsed: Duration::ZERO,
 /// #     reason: Some(StopReason::RetriesExhausted),
-/// #     retry_at: None,
-/// #     trace: None,
+/// #     ..relent::Summary::default()
 /// # };
 /// // In a stack: tower::ServiceBuilder::new().map_response(mark_response), or axum's map_response.
 /// let mut response = http::Response::builder().status(503).body("down")?;

@@ -6,6 +6,7 @@
 ))]
 mod tokio;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,6 +18,7 @@ use std::time::{Duration, SystemTime};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use web_time as system;
 
+use pin_project_lite::pin_project;
 pub use relent_core::Instant;
 
 #[cfg(all(
@@ -52,8 +54,8 @@ fn wall() -> SystemTime {
 /// A clock that can wait without blocking the thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot wait in async code",
-    note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`; \
-            `examples/other_runtimes.rs` has one for smol and any other runtime"
+    note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`, \
+            such as another runtime's timer: `.clock(relent::clock::SleepBy(smol::Timer::after))`"
 )]
 pub trait Sleeper: Clock {
     /// The future that waits.
@@ -149,6 +151,63 @@ impl BlockingSleeper for StdClock {
     fn park(&self, duration: Duration) -> bool {
         std::thread::park_timeout(duration);
         true
+    }
+}
+
+/// Waits by another runtime's timer: a closure that makes a future for a wait, whatever that future
+/// returns. The time is that of [`StdClock`].
+///
+/// ```
+/// use relent::clock::SleepBy;
+/// use relent::{Policy, retry};
+///
+/// let answer = smol::block_on(async {
+///     retry(Policy::STANDARD, async || Ok::<_, std::io::Error>(42))
+///         .clock(SleepBy(smol::Timer::after))
+///         .await
+/// });
+/// assert_eq!(answer.unwrap(), 42);
+/// ```
+#[derive(Clone, Copy)]
+pub struct SleepBy<F>(pub F);
+
+impl<F> Clock for SleepBy<F> {
+    fn now(&self) -> Instant {
+        StdClock.now()
+    }
+}
+
+impl<F: Fn(Duration) -> Fut, Fut: Future> Sleeper for SleepBy<F> {
+    type Sleep = Slept<Fut>;
+
+    fn sleep(&self, duration: Duration) -> Slept<Fut> {
+        Slept {
+            timer: (self.0)(duration),
+        }
+    }
+}
+
+impl<F> fmt::Debug for SleepBy<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SleepBy")
+    }
+}
+
+pin_project! {
+    /// A wait by a [`SleepBy`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Slept<Fut> {
+        #[pin]
+        timer: Fut,
+    }
+}
+
+impl<Fut: Future> Future for Slept<Fut> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.project().timer.poll(context).map(drop)
     }
 }
 

@@ -10,8 +10,7 @@ use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Random, Repeatable,
-    StopReason, Trace,
+    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Random, Repeatable, StopReason,
 };
 pub use relent_core::{Decision, Leave, Next, Session, Stop};
 
@@ -20,25 +19,9 @@ use crate::destination::{Destination, Locked};
 use crate::observe::Observer;
 use crate::random::SessionRandom;
 
+pub use crate::summary::Summary;
 pub use builder::DriverBuilder;
 pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestination};
-
-/// How a call ended: what every result carries.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Summary {
-    /// The number of attempts.
-    pub attempts: u32,
-    /// How long it took. With a policy that has no time limit, the clock is first read when an
-    /// attempt has failed (design rule 10), and this counts from there unless a trace was asked
-    /// for.
-    pub elapsed: Duration,
-    /// Why it gave up; `None` for a success.
-    pub reason: Option<StopReason>,
-    /// When the server said that coming back makes sense, if it did.
-    pub retry_at: Option<SystemTime>,
-    /// Every attempt, if a trace was asked for.
-    pub trace: Option<Trace>,
-}
 
 /// Drives a [`Call`] with a real clock, a random source and a destination, and tells what happens.
 ///
@@ -501,6 +484,7 @@ where
             retry_at: stop
                 .and_then(|stop| stop.retry_at)
                 .map(|at| self.wall_of(at)),
+            timed_out: stop.and_then(|_| self.call.timed_out(&self.environment)),
             trace: self.call.take_trace(),
         }
     }

@@ -1,7 +1,9 @@
 //! The future behind [`retry`](crate::retry), written by hand: no allocation unless it waits, and
 //! no box around the operation.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,13 +15,15 @@ use relent_core::{Attempt, Failure, Instant, Policy, Random, Stop};
 use crate::after_attempt::{After, decide, judge};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Summary, Target};
+use crate::driver::{Driver, Target};
 use crate::gave_up::{GaveUp, NoLastError};
 use crate::hedged::Racing;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
+use crate::last_error::FromNoLastError;
 use crate::operation::AsyncOperation;
 use crate::retry::Retry;
+use crate::summary::Summary;
 use crate::timer::Timer;
 
 pin_project! {
@@ -202,11 +206,59 @@ where
     ///
     /// # Errors
     /// The last error; without one, what the error type makes of a [`NoLastError`].
-    pub async fn or_last_error(self) -> Result<C::Success, C::Last>
+    pub fn or_last_error(
+        self,
+    ) -> OrLastError<RetryFuture<'p, O, C, H, K, R, X, D>, C::Last, fn(NoLastError) -> C::Last>
     where
-        C::Last: From<NoLastError>,
+        C::Last: FromNoLastError,
     {
-        self.await.map_err(GaveUp::into_last)
+        self.or_last_error_else(C::Last::from_no_last_error)
+    }
+
+    /// The same for an error type that nothing can be made into, such as an enum of your own or one of
+    /// another crate: `otherwise` names the error of a call that ends without one of its operation.
+    ///
+    /// That call made no attempt, as when its destination was down until its limits ended, or every
+    /// attempt was cut off by a time limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::{Backoff, Policy, retry};
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// enum MyError {
+    ///     Refused,
+    ///     NoAnswer,
+    /// }
+    ///
+    /// async fn order() -> Result<u32, MyError> {
+    ///     let policy = Policy::builder(Backoff::None).attempt_timeout(Duration::from_secs(1));
+    ///     let policy = policy.build().expect("nothing contradicts itself");
+    ///     let silent = std::future::pending::<Result<u32, MyError>>;
+    ///     let answer = retry(&policy, silent).or_last_error_else(|_| MyError::NoAnswer).await?;
+    ///     if answer == 0 { Err(MyError::Refused) } else { Ok(answer) }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// assert_eq!(order().await, Err(MyError::NoAnswer));
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The last error; without one, what `otherwise` returns.
+    pub fn or_last_error_else<F>(
+        self,
+        otherwise: F,
+    ) -> OrLastError<RetryFuture<'p, O, C, H, K, R, X, D>, C::Last, F>
+    where
+        F: FnOnce(NoLastError) -> C::Last,
+    {
+        OrLastError {
+            future: self.into_future(),
+            otherwise: Some(otherwise),
+            last: PhantomData,
+        }
     }
 }
 
@@ -467,6 +519,75 @@ where
             .finish_non_exhaustive()
     }
 }
+
+pin_project! {
+    /// The future of [`Retry::or_last_error`] and [`Retry::or_last_error_else`].
+    // It has a name so that the compiler says once what an error type lacks: the bounds of an `async fn`
+    // are those of what it returns, too.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct OrLastError<Fut, L, F> {
+        #[pin]
+        future: Fut,
+        otherwise: Option<F>,
+        last: PhantomData<fn() -> L>,
+    }
+}
+
+impl<Fut, T, L, F> Future for OrLastError<Fut, L, F>
+where
+    Fut: Future<Output = Result<T, GaveUp<L>>>,
+    F: FnOnce(NoLastError) -> L,
+{
+    type Output = Result<T, L>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let gave_up = match ready!(this.future.poll(context)) {
+            Ok(value) => return Poll::Ready(Ok(value)),
+            Err(gave_up) => gave_up,
+        };
+        match this.otherwise.take() {
+            Some(otherwise) => Poll::Ready(Err(gave_up.into_last_or_else(otherwise))),
+            // It is done, and was polled again by mistake.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<Fut, L, F> fmt::Debug for OrLastError<Fut, L, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OrLastError")
+    }
+}
+
+/// Never is: it has the compiler name the line to write for [`tokio::spawn`] and whatever else takes a
+/// future only.
+#[doc(hidden)]
+impl<O, C, H, K, R, X, D> Future for Retry<'_, O, C, H, K, R, X, D>
+where
+    Unawaited<O>: IsFuture,
+{
+    type Output = Infallible;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Pending
+    }
+}
+
+/// A call that is not awaited.
+#[derive(Debug)]
+pub struct Unawaited<O>(PhantomData<O>);
+
+mod unawaited {
+    #[diagnostic::on_unimplemented(
+        message = "a call becomes a future where it is awaited",
+        label = "write `.into_future()` behind it",
+        note = "to spawn it: `tokio::spawn(retry(..).into_future())`; `retry_mut(..)` and `retry_on(..)` end with \
+                `.run()`"
+    )]
+    pub trait IsFuture {}
+}
+use unawaited::IsFuture;
 
 #[cfg(test)]
 mod tests {

@@ -6,10 +6,11 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use relent_core::{StopReason, Trace, format_duration};
+use relent_core::{StopReason, Trace};
 
-use crate::driver::Summary;
 use crate::dyn_error::DynError;
+use crate::last_error::{FromNoLastError, LastError};
+use crate::summary::Summary;
 
 /// Relent gave up: why, after how many attempts, and the last real error.
 ///
@@ -19,11 +20,17 @@ use crate::dyn_error::DynError;
 ///
 /// | the function returns | the operation fails with | write |
 /// |---|---|---|
-/// | `anyhow::Error`, `Box<dyn Error>` | any [`Error`] | `retry(..).await?` |
+/// | `anyhow::Error`, `Box<dyn Error>` | any [`Error`], such as `reqwest::Error` | `retry(..).await?` |
 /// | [`io::Error`] | [`io::Error`] | `retry(..).await?` |
-/// | `anyhow::Error`, `Box<dyn Error>` | `anyhow::Error`, `Box<dyn Error + Send + Sync>`, a text | `retry(..).await.map_err(GaveUp::into_dyn)?` |
-/// | an error of your own | the same | `retry(..).or_last_error().await?` |
-/// | anything | anything | `retry(..).await.map_err(..)?` with [`into_last_or_else`](Self::into_last_or_else) |
+/// | `anyhow::Error`, `Box<dyn Error>`, [`String`] | the same | `retry(..).or_last_error().await?` |
+/// | the same, with reason and number of attempts | `anyhow::Error`, `Box<dyn Error + Send + Sync>`, a text | `retry(..).await.map_err(GaveUp::into_dyn)?` |
+/// | an enum of your own | the same | `retry(..).or_last_error_else(\|_\| MyError::NoAnswer).await?` |
+/// | `sqlx::Error` | the same | `retry(..).or_last_error_else(\|gave_up\| sqlx::Error::Io(gave_up.into())).await?` |
+/// | an enum of your own | another type `E` | `retry(..).await?`, and a variant `#[from] GaveUp<E>` (thiserror) |
+/// | `GaveUp<E>` | any `E` | `retry(..).await?` |
+///
+/// A type without a public constructor, such as `reqwest::Error`, has no value for a call that ended
+/// without an error of its operation: let the function return `GaveUp<reqwest::Error>`.
 ///
 /// The blocking and borrowing forms end with `.run().map_err(GaveUp::into_last)` in place of
 /// [`or_last_error`](crate::Retry::or_last_error). Where `?` alone should do, implement
@@ -52,6 +59,9 @@ use crate::dyn_error::DynError;
 /// ```
 ///
 /// # Its text
+///
+/// The text is one line, and with [`Retry::traced`](crate::Retry::traced) one more for each attempt, which says
+/// why it failed.
 ///
 /// The text contains that of the last error. So [`source`](Error::source) goes on after it, with the
 /// source of the last error, as that of [`io::Error`] does: who prints an error and its sources one
@@ -89,7 +99,7 @@ impl<L> GaveUp<L> {
         (self.last, *self.summary)
     }
 
-    /// Why.
+    /// The reason for giving up.
     #[must_use]
     pub fn reason(&self) -> StopReason {
         self.summary.reason.unwrap_or(StopReason::Cancelled)
@@ -154,9 +164,9 @@ impl<L> GaveUp<L> {
     #[must_use]
     pub fn into_last(self) -> L
     where
-        L: From<NoLastError>,
+        L: FromNoLastError,
     {
-        self.into_last_or_else(L::from)
+        self.into_last_or_else(L::from_no_last_error)
     }
 
     /// The last error of the operation, or what `otherwise` makes of a session without one.
@@ -204,20 +214,6 @@ impl<L> GaveUp<L> {
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
-    }
-
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.attempts() == 1 { "" } else { "s" };
-        // Whole milliseconds: nobody reads the nanoseconds of a failure.
-        let elapsed =
-            Duration::from_millis(self.elapsed().as_millis().try_into().unwrap_or(u64::MAX));
-        write!(
-            f,
-            "gave up after {} attempt{plural} in {}: {}",
-            self.attempts(),
-            format_duration(elapsed),
-            self.reason()
-        )
     }
 }
 
@@ -284,13 +280,14 @@ fn kind_of(reason: StopReason) -> io::ErrorKind {
 
 impl<L: fmt::Display> fmt::Display for GaveUp<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
+        self.summary.head(f)?;
         match &self.last {
             // With its causes, where `{:#}` means that.
-            Some(error) if f.alternate() => write!(f, " (last error: {error:#})"),
-            Some(error) => write!(f, " (last error: {error})"),
-            None => Ok(()),
+            Some(error) if f.alternate() => write!(f, " (last error: {error:#})")?,
+            Some(error) => write!(f, " (last error: {error})")?,
+            None => self.summary.failures(f)?,
         }
+        self.summary.lines(f)
     }
 }
 
@@ -304,7 +301,7 @@ impl<L: fmt::Debug> fmt::Debug for GaveUp<L> {
     }
 }
 
-impl<L: Error + 'static> Error for GaveUp<L> {
+impl<L: LastError> Error for GaveUp<L> {
     /// The source of the last error, whose own text is in that of this.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.last.as_ref().and_then(Error::source)

@@ -61,8 +61,9 @@
 //!
 //! The value, or a [`GaveUp`] with the last real error, the [`StopReason`], the number of attempts,
 //! the time, and when the server said that coming back makes sense. With [`Retry::traced`] every
-//! attempt is explained. [`Retry::or_last_error`] gives the operation's own error instead, and
-//! [`GaveUp`] has a table of what to write for which error type.
+//! attempt is explained, in a line of its text. [`Retry::or_last_error`] and [`Retry::or_last_error_else`]
+//! give the operation's own error instead, and [`GaveUp`] has a table of what to write for which error
+//! type.
 //!
 //! # Testing
 //!
@@ -70,8 +71,8 @@
 //! under tokio's paused time nothing need be injected.
 //!
 //! # Features
-//! - `tokio` (default): waits by tokio's timer. Without it, pass a [`Sleeper`](clock::Sleeper) of your own to
-//!   [`Retry::clock`]; the blocking forms need nothing.
+//! - `tokio` (default): waits by tokio's timer. Without it, pass another runtime's timer to
+//!   [`Retry::clock`] with [`SleepBy`](clock::SleepBy); the blocking forms need nothing.
 //! - `toml`: policy files and the presets by name.
 //! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
 //! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
@@ -115,6 +116,7 @@ mod gave_up;
 mod hedged;
 pub mod hook;
 pub mod interrupt;
+mod last_error;
 pub mod observe;
 pub mod operation;
 #[cfg(feature = "toml")]
@@ -127,6 +129,7 @@ pub mod presets;
 pub mod race;
 pub mod random;
 mod retry;
+mod summary;
 mod ticker;
 pub mod timer;
 #[cfg(feature = "serde")]
@@ -136,7 +139,6 @@ mod update;
 pub use clock::VirtualClock;
 pub use destination::Destination;
 pub use destinations::Destinations;
-pub use driver::Summary;
 pub use gave_up::GaveUp;
 pub use interrupt::Activity;
 #[cfg(feature = "toml")]
@@ -144,6 +146,7 @@ pub use policy_file::NamedPolicy;
 pub use poll::{Polled, poll};
 pub use relent_core::{Attempt, Backoff, Failure, Hint, Jitter, Kind, Policy, StopReason};
 pub use retry::{Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
+pub use summary::Summary;
 pub use ticker::Ticker;
 pub use update::{Written, update};
 
@@ -171,6 +174,7 @@ pub mod failure {
 pub mod error {
     pub use crate::dyn_error::DynError;
     pub use crate::gave_up::NoLastError;
+    pub use crate::last_error::{FromNoLastError, LastError};
 }
 
 /// The account of every attempt.
@@ -182,7 +186,7 @@ pub mod trace {
 
 /// Types that appear in signatures and are seldom written.
 pub mod types {
-    pub use crate::future::RetryFuture;
+    pub use crate::future::{OrLastError, RetryFuture};
     pub use crate::poll::ByPolled;
     pub use crate::retry::DefaultClock;
     pub use crate::update::ByWritten;

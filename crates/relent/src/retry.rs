@@ -43,12 +43,15 @@ pub type DefaultClock = crate::clock::StdClock;
 /// takes long is joined by another, the outcome that is there first is taken, and the other attempt is
 /// dropped: that has to be enough to cancel it. Each attempt is in a box then.
 ///
-/// The closure makes a new future for each attempt, after the wait. It is `Send` if the closure and
-/// its futures are, so it can be spawned. To use captured `&mut` state, see [`retry_mut`].
+/// The closure makes a new future for each attempt, after the wait. To use captured `&mut` state, see
+/// [`retry_mut`]. To spawn it, make it a future: `tokio::spawn(retry(..).into_future())`. That is `Send`
+/// if the closure and its futures are, and `'static` if policy and destination are.
 ///
 /// # Errors
 /// Awaiting it gives [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of
-/// attempts.
+/// attempts. There is a table of [what to write](crate::GaveUp#in-a-function-that-returns-another-error)
+/// for which error type: `?` is enough for an [`Error`](std::error::Error) in a function that returns
+/// `anyhow::Error` or `Box<dyn Error>`.
 ///
 /// ```
 /// use relent::{Policy, retry};

@@ -240,7 +240,7 @@ async fn without_a_last_error_the_error_type_says_what_takes_its_place() {
     let text = text.or_last_error().await.unwrap_err();
     assert_eq!(
         text,
-        "gave up after 1 attempt in 1s: the retries are used up"
+        "gave up after 1 attempt in 1s: the retries are used up (the attempt timed out after 1s)"
     );
 
     let other = retry(&CUT_OFF, pending::<Result<(), fmt::Error>>).await;
@@ -272,4 +272,137 @@ async fn an_io_error_keeps_its_kind() {
     assert_eq!(late.kind(), io::ErrorKind::TimedOut);
     let late = retry(&deadline, pending::<io::Result<()>>).or_last_error();
     assert_eq!(late.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
+/// An error of a user that is nothing but an enum.
+#[derive(Debug, PartialEq)]
+enum Bare {
+    Refused,
+    NoAnswer,
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_enum_that_implements_nothing_takes_one_more_method() {
+    async fn order(fetch: impl AsyncFn() -> Result<u32, Bare>) -> Result<u32, Bare> {
+        let order = retry(&CUT_OFF, || fetch())
+            .or_last_error_else(|_| Bare::NoAnswer)
+            .await?;
+        Ok(order)
+    }
+    assert_eq!(order(async || Ok(1)).await, Ok(1));
+    assert_eq!(order(async || Err(Bare::Refused)).await, Err(Bare::Refused));
+    assert_eq!(
+        order(pending::<Result<u32, Bare>>).await,
+        Err(Bare::NoAnswer)
+    );
+    let blocked = blocking::retry(&ONCE_MORE, || Err::<(), _>(Bare::Refused)).run();
+    let blocked = blocked.map_err(|gave_up| gave_up.into_last_or_else(|_| Bare::NoAnswer));
+    assert_eq!(blocked, Err(Bare::Refused));
+}
+
+/// An error of a user around that of another crate, as `#[from]` of `thiserror` makes it.
+#[derive(Debug)]
+enum Around {
+    Http(GaveUp<reqwest::Error>),
+}
+
+impl From<GaveUp<reqwest::Error>> for Around {
+    fn from(gave_up: GaveUp<reqwest::Error>) -> Self {
+        Self::Http(gave_up)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_another_crate_needs_no_implementation() {
+    async fn page() -> Result<String, reqwest::Error> {
+        let page = reqwest::Client::new().get("no address").send().await?;
+        page.text().await
+    }
+    async fn by_anyhow() -> anyhow::Result<String> {
+        Ok(retry(&ONCE_MORE, page).await?)
+    }
+    async fn by_box() -> Result<String, Box<dyn Error>> {
+        Ok(retry(&ONCE_MORE, page).await?)
+    }
+    async fn by_itself() -> Result<String, GaveUp<reqwest::Error>> {
+        Ok(retry(&ONCE_MORE, page).await?)
+    }
+    async fn by_variant() -> Result<String, Around> {
+        Ok(retry(&ONCE_MORE, page).await?)
+    }
+    let any = by_anyhow().await.unwrap_err();
+    let gave_up: &GaveUp<reqwest::Error> = any.downcast_ref().unwrap();
+    assert!(gave_up.error().unwrap().is_builder());
+    // The cause is that of the last error, which says more than its own text.
+    assert!(any.source().is_some());
+    assert!(by_box().await.unwrap_err().source().is_some());
+    assert_eq!(by_itself().await.unwrap_err().attempts(), 2);
+    let Around::Http(gave_up) = by_variant().await.unwrap_err();
+    assert_eq!(gave_up.attempts(), 2);
+
+    async fn row(limits: &Policy) -> Result<u32, sqlx::Error> {
+        let query = async || match limits.attempt_timeout() {
+            Some(_) => pending().await,
+            None => Err::<u32, _>(sqlx::Error::RowNotFound),
+        };
+        let row = retry(limits, || query());
+        row.or_last_error_else(|gave_up| sqlx::Error::Io(gave_up.into()))
+            .await
+    }
+    assert!(matches!(
+        row(&ONCE_MORE).await,
+        Err(sqlx::Error::RowNotFound)
+    ));
+    assert!(matches!(row(&CUT_OFF).await, Err(sqlx::Error::Io(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_spawned_as_a_future() {
+    let answer =
+        tokio::spawn(retry(Policy::STANDARD, async || Ok::<_, io::Error>(1)).into_future());
+    assert_eq!(answer.await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_text_says_why_each_attempt_failed() {
+    let policy = ONCE_MORE
+        .clone()
+        .into_builder()
+        .attempt_timeout(Duration::from_secs(1));
+    let policy = policy.build().unwrap();
+    let silent = retry(&policy, pending::<Result<(), MyError>>)
+        .traced()
+        .await;
+    assert_eq!(
+        silent.unwrap_err().to_string(),
+        "gave up after 2 attempts in 2s: the retries are used up (each attempt timed out after 1s)\n\
+         attempt 1: timed out after 1s; next in 0s\n\
+         attempt 2: timed out after 1s; gave up: the retries are used up"
+    );
+
+    let mut attempts = 0;
+    let mixed = retry(&policy, || {
+        attempts += 1;
+        let first = attempts == 1;
+        async move {
+            match first {
+                true => pending().await,
+                false => Err::<(), _>(refused()),
+            }
+        }
+    });
+    let mixed = mixed.await.unwrap_err();
+    assert_eq!(
+        mixed.to_string(),
+        "gave up after 2 attempts in 1s: the retries are used up (last error: connection refused)"
+    );
+    assert_eq!(mixed.summary().timed_out, None);
+
+    let answer = async || Ok::<_, MyError>(7);
+    let (answer, summary) = retry(&policy, answer).traced().with_summary().await;
+    assert_eq!(answer.unwrap(), 7);
+    assert_eq!(
+        summary.to_string(),
+        "succeeded after 1 attempt in 0s\nattempt 1: succeeded after 0s"
+    );
 }

@@ -195,6 +195,7 @@ impl<L: Place> Call<'_, L> {
         }
         match raced {
             Raced::GoesOn { .. } => {
+                self.note_cause(failure.cause);
                 self.record_racer(racer, now, Some(failure.cause), Some(*failure), None);
             }
             Raced::Over { latest, .. } => {

@@ -70,6 +70,7 @@ impl<L: Place> Call<'_, L> {
             return self.failed_in_full(environment, failure);
         }
         // The short path: it goes into the transport's own loop.
+        self.note_cause(failure.cause);
         let now = self.now(environment);
         if let Some(destination) = environment.destination()
             && (destination.learns() || failure.hint.delay().is_some() || !self.has_left())
@@ -103,6 +104,7 @@ impl<L: Place> Call<'_, L> {
         failure: &Failure,
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
+        self.note_cause(failure.cause);
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
@@ -140,6 +142,7 @@ impl<L: Place> Call<'_, L> {
         failure: &Failure,
         own: Option<Duration>,
     ) -> Decision {
+        self.note_cause(failure.cause);
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
@@ -159,6 +162,7 @@ impl<L: Place> Call<'_, L> {
         failure: &Failure,
         reason: StopReason,
     ) -> Stop {
+        self.note_cause(failure.cause);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
         let stop = stop_after(now, failure, reason);

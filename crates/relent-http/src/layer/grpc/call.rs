@@ -113,8 +113,7 @@ fn never_sent() -> GaveUp<ServiceError> {
         attempts: 0,
         elapsed: Duration::ZERO,
         reason: Some(StopReason::Deadline),
-        retry_at: None,
-        trace: None,
+        ..Summary::default()
     };
     GaveUp::new(None, summary)
 }
