@@ -1,7 +1,6 @@
 //! The future behind [`retry`](crate::retry), written by hand: no allocation unless it waits, and
 //! no box around the operation.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -559,35 +558,6 @@ impl<Fut, L, F> fmt::Debug for OrLastError<Fut, L, F> {
         f.write_str("OrLastError")
     }
 }
-
-/// Never is: it has the compiler name the line to write for [`tokio::spawn`] and whatever else takes a
-/// future only.
-#[doc(hidden)]
-impl<O, C, H, K, R, X, D> Future for Retry<'_, O, C, H, K, R, X, D>
-where
-    Unawaited<O>: IsFuture,
-{
-    type Output = Infallible;
-
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Pending
-    }
-}
-
-/// A call that is not awaited.
-#[derive(Debug)]
-pub struct Unawaited<O>(PhantomData<O>);
-
-mod unawaited {
-    #[diagnostic::on_unimplemented(
-        message = "a call becomes a future where it is awaited",
-        label = "write `.into_future()` behind it",
-        note = "to spawn it: `tokio::spawn(retry(..).into_future())`; `retry_mut(..)` and `retry_on(..)` end with \
-                `.run()`"
-    )]
-    pub trait IsFuture {}
-}
-use unawaited::IsFuture;
 
 #[cfg(test)]
 mod tests {
