@@ -25,7 +25,7 @@ pub(crate) async fn admitted<R: Random, D: Target>(
     let countdown = Countdown::new(live);
     tokio::select! {
         biased;
-        entered = driver.entered_telling(|by, wait| countdown.held(by, wait)) => entered,
+        entered = driver.entered_telling(|queued| countdown.queued(queued)) => entered,
         never = countdown.draw() => match never {},
     }
 }

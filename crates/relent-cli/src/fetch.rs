@@ -24,9 +24,9 @@ use http::header::{CONTENT_TYPE, HOST};
 use http::{Request, Response, StatusCode};
 use nix::sys::signal::Signal;
 use relent::clock::TokioClock;
-use relent::destination::Holding;
 use relent::driver::Driver;
 use relent::failure::Cause;
+use relent::hook::Queued;
 use relent::trace::TraceJson;
 use relent::{Attempt, Failure, Policy, Summary};
 use relent_reqwest::{AttemptError, Body, Client, Download, DownloadHook, Failed, Last};
@@ -282,8 +282,8 @@ impl DownloadHook for Fetch<'_> {
         self.failed = Some((outcome, failed.failure));
     }
 
-    fn held_back(&mut self, by: Holding, wait: Duration) {
-        self.countdown.held(by, wait);
+    fn queued(&mut self, queued: &Queued) {
+        self.countdown.queued(queued);
     }
 
     fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {

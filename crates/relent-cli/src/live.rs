@@ -1,6 +1,6 @@
 //! What a person sees while relent waits: which attempt failed, why, and how long until the next.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
-use relent::destination::Holding;
+use relent::hook::Queued;
 use relent::trace::rfc3339;
 use relent::{Hint, StopReason, Summary};
 use terminal_size::{Width, terminal_size_of};
@@ -101,10 +101,15 @@ impl Live {
                 ))
             });
             let at = ahead.unwrap_or_default();
+            let limit = summary.without_deadline.map(|limit| {
+                let limit = human(limit);
+                format!(", and without --deadline no attempt starts after {limit}")
+            });
             format!(
-                "gave up after {} attempt{plural} in {}: {reason} (last: {last}){at}",
+                "gave up after {} attempt{plural} in {}: {reason}{} (last: {last}){at}",
                 summary.attempts,
                 human(summary.elapsed),
+                limit.unwrap_or_default(),
             )
         });
     }
@@ -167,8 +172,6 @@ pub(crate) struct Countdown {
     live: Live,
     shown: RefCell<Option<Shown>>,
     changed: Notify,
-    /// What the next attempt was held back by when that was last told.
-    held: Cell<Option<Holding>>,
 }
 
 /// A wait that is being counted down.
@@ -185,41 +188,40 @@ impl Countdown {
             live,
             shown: RefCell::default(),
             changed: Notify::new(),
-            held: Cell::default(),
         }
     }
 
     /// A wait begins.
     pub(crate) fn wait(&self, waiting: Waiting) {
         let wait = waiting.wait;
-        self.show(wait, false, move |left| waiting.line(left));
+        self.show(wait, move |left| waiting.line(left));
     }
 
-    /// The attempt that is due is held back. A log is told once.
-    pub(crate) fn held(&self, by: Holding, wait: Duration) {
-        let again = self.held.replace(Some(by)) == Some(by);
-        let name = match by {
-            Holding::Cooldown => "the cooldown",
-            Holding::RequestRate => "the request rate",
-            Holding::Gate => "the gate",
-            _ => by.name(),
+    /// The attempt that is due is queued at its destination.
+    pub(crate) fn queued(&self, queued: &Queued) {
+        let Queued {
+            attempt,
+            by,
+            at_most,
+        } = *queued;
+        let text = move |left| {
+            let limit = at_most.map(|_| format!(" for at most {}", human(left)));
+            format!(
+                "attempt {attempt} is queued by {by}{}",
+                limit.unwrap_or_default()
+            )
         };
-        let text =
-            move |left| format!("held back by {name} of the policy; next in {}", human(left));
-        self.show(wait, again, text);
+        self.show(at_most.unwrap_or(Duration::MAX), text);
     }
 
     /// Nothing is waited for any more: the line is erased.
     pub(crate) fn clear(&self) {
         self.shown.take();
-        self.held.take();
     }
 
-    fn show(&self, wait: Duration, again: bool, text: impl Fn(Duration) -> String + 'static) {
+    fn show(&self, wait: Duration, text: impl Fn(Duration) -> String + 'static) {
         if !self.live.is_watched() {
-            if !again {
-                self.live.say(|| text(wait));
-            }
+            self.live.say(|| text(wait));
             return;
         }
         let until = Instant::now().checked_add(wait);

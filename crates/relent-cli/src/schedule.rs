@@ -16,6 +16,7 @@ use relent_http::{HintOptions, RequestFacts};
 use serde::Serialize;
 
 use crate::console::{print, say};
+use crate::human::human;
 use crate::options::{Chosen, PolicyOptions};
 use crate::quit::Quit;
 use crate::trace_out::{self, TraceOut};
@@ -159,7 +160,8 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
             cause => cause.to_string(),
         };
         let title = format!("{name}, after {after}, {draws}");
-        print(&table::table(&title, &rows, table::Look::of_terminal())).map_err(Quit::failed)?;
+        let table = table::table(&title, &rows, table::Look::of_terminal());
+        print(&(table + &queueing(&policy).unwrap_or_default())).map_err(Quit::failed)?;
     }
     if !args.options.quiet {
         if cut {
@@ -174,6 +176,27 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
         }
     }
     trace_out::finish(trace, &summary).map_err(Quit::failed)
+}
+
+/// How long a call is queued beyond these waits while its destination is down, if it is.
+fn queueing(policy: &Policy) -> Option<String> {
+    let gate = policy.gate().filter(|_| !policy.is_off())?;
+    let limit = policy.deadline().or(policy.max_elapsed());
+    let text = match limit {
+        Some(limit) => format!(
+            "while the destination is down, a call is queued beyond these waits, until {} after its start",
+            human(limit.min(gate.patience))
+        ),
+        None => format!(
+            "while the destination is down, a call is queued beyond these waits: no attempt starts later than {} \
+             after the call began, or {} while there was never a response; with a deadline it is queued until \
+             then, for {} at most",
+            human(gate.patience_without_deadline),
+            human(gate.patience_unanswered.min(gate.patience_without_deadline)),
+            human(gate.patience)
+        ),
+    };
+    Some(text + "\n")
 }
 
 fn json(rows: &[Row]) -> String {

@@ -7,8 +7,8 @@ mod fetch_support;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use fetch_support::fetch;
 use fetch_support::scripted::{Server, Step, response};
+use fetch_support::{fetch, refused};
 use tempfile::NamedTempFile;
 
 /// A policy that retries at once, with this besides.
@@ -32,7 +32,7 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
     // The second to the fourth wait for a fifth of a second each.
     assert!(start.elapsed() >= Duration::from_millis(600));
     assert_eq!((fetched.status, server.count()), (22, 4));
-    let held = "held back by the request rate of the policy; next in ";
+    let held = "is queued by the rate limit of the destination for at most ";
     assert_eq!(
         fetched.stderr.matches(held).count(),
         3,
@@ -68,6 +68,29 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
     assert_eq!(fetched.status, 22);
     // Hundreds follow each other at once.
     assert!((2..100).contains(&server.count()), "{}", server.count());
+}
+
+#[test]
+fn without_a_deadline_a_fetch_from_a_closed_port_ends_soon_and_says_why() {
+    let policy = policy("[gate]\npatience_unanswered = '1s'");
+    let (began, url) = (Instant::now(), format!("http://{}/", refused()));
+    let fetched = fetch(&["--policy", policy.path().to_str().unwrap(), &url]);
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let said = fetched.stderr;
+    assert_eq!(fetched.status, 7, "{said}");
+    let queued = " is queued by the circuit breaker of the destination for at most ";
+    assert!(
+        said.contains(queued) && said.contains("connection refused"),
+        "{said}"
+    );
+    assert!(
+        said.contains(", and without --deadline no attempt starts after 1s"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
     let said = text(&result.stderr);
     assert_eq!(code(&result), 7, "{said}");
     assert!(said.contains("gave up after 4 attempts"), "{said}");
-    let held = "held back by the request rate of the policy; next in ";
+    let held = "is queued by the rate limit of the destination for at most ";
     assert_eq!(said.matches(held).count(), 3, "{said}");
 }
 
@@ -66,6 +66,26 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
 }
 
 #[test]
+fn without_a_deadline_a_queued_run_ends_soon_and_says_so() {
+    let policy = policy("[gate]\npatience_without_deadline = '1s'");
+    let (began, options) = (Instant::now(), ["--policy", path(&policy)]);
+    let result = output(told(&options, "exit 7"));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let said = text(&result.stderr);
+    assert_eq!(code(&result), 124, "{said}");
+    let queued = " is queued by the circuit breaker of the destination for at most ";
+    assert!(said.contains(queued), "{said}");
+    assert!(
+        said.contains(", and without --deadline no attempt starts after 1s"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
     let policy = policy("[request_rate]\nlimit = 0.01\nburst = 1");
     let mut child = told(&["--policy", path(&policy)], "exit 7")
@@ -74,7 +94,7 @@ fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
     let said = BufReader::new(child.stderr.as_mut().unwrap()).lines();
     let held = said
         .map_while(Result::ok)
-        .find(|line| line.contains("held back"));
+        .find(|line| line.contains("attempt 2 is queued by the rate limit of the destination"));
     assert!(held.is_some());
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);

@@ -228,6 +228,18 @@ fn a_table_ends_with_the_sum() {
     assert!(table.ends_with("\n4 attempts, 7s of waiting\n"), "{table}");
 }
 
+#[test]
+fn a_table_of_a_policy_with_a_gate_says_how_long_a_call_is_queued() {
+    let table = run(&["schedule", "--policy", "standard"]).stdout;
+    let says = "no attempt starts later than 30s after the call began, or 10s while there was never a response; \
+                with a deadline it is queued until then, for 5m at most\n";
+    assert!(table.ends_with(says), "{table}");
+    let table = run(&["schedule", "--policy", "standard", "--deadline", "1m"]).stdout;
+    assert!(table.ends_with(", until 1m after its start\n"), "{table}");
+    let table = run(&["schedule", "--policy", "off"]).stdout;
+    assert!(!table.contains("queued"), "{table}");
+}
+
 /// R4.3: what is shown of each schedule by which messages are delivered again is what its provider publishes.
 #[test]
 fn the_schedules_of_redelivery_are_shown_as_published() {

@@ -16,6 +16,7 @@ mod hedging;
 mod leaving;
 mod outcome;
 mod place;
+mod queued;
 mod recording;
 
 use alloc::boxed::Box;
@@ -36,6 +37,7 @@ use crate::trace::Trace;
 pub use admission::{Leave, Next};
 pub use hedging::Racer;
 pub use place::{Entered, Place};
+pub use queued::{Queued, QueuedBy};
 use recording::Extras;
 
 /// When a call begins whose clock has not been read.
@@ -100,6 +102,12 @@ pub trait Environment {
     #[inline]
     fn on_stop(&self, attempts: u32, failure: Option<&Failure>, reason: StopReason) {
         let _ = (attempts, failure, reason);
+    }
+
+    /// The next attempt is queued at the destination, or is so by another control from now on.
+    #[inline]
+    fn on_queued(&self, queued: &Queued) {
+        let _ = queued;
     }
 
     /// The budget of the destination was used, if it has one.
@@ -378,15 +386,48 @@ impl<'w, L: Place> Call<'w, L> {
     /// while it may.
     pub fn too_late<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<StopReason> {
         let now = self.now(environment);
-        self.is_late(environment.policy(), now)
-            .then(|| self.session.limit_at(environment.policy(), now))
+        self.is_late(environment, now)
+            .then(|| self.limit_at(environment, now))
     }
 
     /// Whether this is after the last instant at which an attempt may start. A first attempt that
     /// starts when the call begins is never late.
     #[inline]
-    fn is_late(&self, policy: &Policy, now: Instant) -> bool {
-        now > self.session.started() && now > self.session.last_start(policy)
+    fn is_late<E: Environment<Place = L>>(&self, environment: &E, now: Instant) -> bool {
+        now > self.session.started()
+            && (now > self.session.last_start(environment.policy())
+                || now > self.open_end(environment))
+    }
+
+    /// Why no attempt may start at this instant, which is too late for it.
+    fn limit_at<E: Environment<Place = L>>(&self, environment: &E, at: Instant) -> StopReason {
+        match at > self.open_end(environment) {
+            true => StopReason::MaxElapsed,
+            false => self.session.limit_at(environment.policy(), at),
+        }
+    }
+
+    /// How long after its beginning, or its last progress, a call may start an attempt whose caller has set no
+    /// limit of time: as long as the gate of its policy says. `None` if there is a limit of time, or no
+    /// destination with a gate.
+    #[inline]
+    pub fn without_deadline<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
+        let policy = environment.policy();
+        let (gate, there) = (policy.gate()?, environment.destination()?);
+        let is_open = policy.deadline().is_none()
+            && policy.max_elapsed().is_none()
+            && environment.answer_by() == Instant::MAX
+            && !policy.is_off();
+        is_open.then(|| gate.without_deadline(there.has_responded()))
+    }
+
+    /// The last instant at which an attempt may start because of that.
+    #[inline]
+    fn open_end<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+        let limit = self.without_deadline(environment);
+        limit.map_or(Instant::MAX, |limit| {
+            self.session.since().saturating_add(limit)
+        })
     }
 
     /// The time left in which an attempt may start, zero if there is none; `None` for as long as it
@@ -394,6 +435,7 @@ impl<'w, L: Place> Call<'w, L> {
     pub fn room<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Duration> {
         let now = self.now(environment);
         let last = self.session.last_start(environment.policy());
+        let last = last.min(self.open_end(environment));
         (last < Instant::MAX).then(|| last.saturating_since(now))
     }
 

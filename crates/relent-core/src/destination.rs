@@ -9,7 +9,7 @@ use core::time::Duration;
 use crate::batch::{Batch, Lane, Lanes};
 use crate::budget::{Budget, Lesson};
 use crate::cooldown::Cooldown;
-use crate::failure::{Failure, Hop};
+use crate::failure::{Failure, Hop, Scope};
 use crate::gate::{Caller, Calm, Ended, Gate};
 use crate::hedge::{Hedge, HedgeConfig};
 use crate::outbound::{Answer, Asking, Outbound, Permit};
@@ -59,6 +59,8 @@ pub struct Destination<A> {
     quiet: AtomicBool,
     /// Whether attempts are held to a rate.
     paced: AtomicBool,
+    /// Whether any attempt has had a response.
+    responded: AtomicBool,
     /// What the outbound has yet to be told.
     batch: Batch,
     access: A,
@@ -146,6 +148,7 @@ impl<A> Destination<A> {
             longest: AtomicU64::new(nanos(policy.max_hint())),
             quiet: AtomicBool::new(outbound.is_quiet()),
             paced: AtomicBool::new(outbound.is_paced()),
+            responded: AtomicBool::new(false),
             batch: Batch::new(),
             access: share(outbound),
         }
@@ -204,6 +207,22 @@ impl<A> Destination<A> {
     #[inline]
     pub(crate) fn learns(&self) -> bool {
         !self.quiet.load(Ordering::Relaxed)
+    }
+
+    /// Whether any attempt has had a response here: a success, or a failure that the service itself sent.
+    #[inline]
+    #[must_use]
+    pub fn has_responded(&self) -> bool {
+        self.responded.load(Ordering::Relaxed)
+    }
+
+    /// An attempt has had a response.
+    #[inline]
+    fn on_response(&self) {
+        // It is written once, so that threads do not take it from each other.
+        if !self.has_responded() {
+            self.responded.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether attempts are held to a rate.
@@ -322,12 +341,16 @@ impl<A: Access> Destination<A> {
     /// An attempt that has started succeeded: counts it without a turn, if there is nothing more to it.
     #[inline]
     pub(crate) fn answered_calmly(&self, now: Instant, permit: &Permit) -> bool {
-        permit.is_known_to_gate()
+        let is_counted = permit.is_known_to_gate()
             && self
                 .batch
                 .add_success(self.lane(), now, permit.started(), || {
                     self.access.on_meeting();
-                })
+                });
+        if is_counted {
+            self.on_response();
+        }
+        is_counted
     }
 
     /// A request is made while it [is calm](Self::is_calm). Returns what it is known by.
@@ -436,6 +459,12 @@ impl<A: Access> Destination<A> {
         });
     }
 
+    /// Whether it is judged to be down, so that nothing but probes goes there.
+    pub(crate) fn is_down(&self) -> bool {
+        self.access
+            .turn(|outbound, _| outbound.gate().is_some_and(Gate::is_closed))
+    }
+
     /// What is remembered here for hedges that are made so: see [`Outbound::hedge`].
     pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
         self.access.turn(|outbound, _| outbound.hedge(config))
@@ -453,8 +482,11 @@ impl<A: Access> Destination<A> {
     /// An attempt that has started is over.
     #[inline]
     pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
-        if ended == Ended::Answered && self.answered_calmly(now, &permit) {
-            return;
+        if ended == Ended::Answered {
+            if self.answered_calmly(now, &permit) {
+                return;
+            }
+            self.on_response();
         }
         self.turn(now, |outbound, random| {
             self.end(now, permit, ended, outbound, random);
@@ -470,6 +502,9 @@ impl<A: Access> Destination<A> {
         permit: Option<Permit>,
         failure: &Failure,
     ) -> bool {
+        if failure.cause.is_response() || failure.scope == Scope::Request {
+            self.on_response();
+        }
         let cool = || {
             let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
             self.cooldown.on_failure(now, failure, longest)

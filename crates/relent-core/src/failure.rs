@@ -169,6 +169,20 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Whether the destination itself responded, with whatever it was: it is there, and reached.
+    pub(crate) const fn is_response(self) -> bool {
+        matches!(
+            self,
+            Self::Status(_)
+                | Self::Grpc(_)
+                | Self::Exit(_)
+                | Self::Output
+                | Self::Pending
+                | Self::Conflict
+                | Self::Network(Network::Truncated | Network::RefusedStream | Network::GoAway)
+        )
+    }
+
     /// Whether the destination answered as it should, and the operation is repeated all the same.
     #[inline]
     pub(crate) const fn is_answer(self) -> bool {

@@ -65,15 +65,21 @@ impl FastPath {
         retries < self.retries
     }
 
-    /// The wait after `step` retries since the backoff began, in nanoseconds.
+    /// The longest that [`wait`](Self::wait) can be then.
     #[inline]
-    pub(crate) fn wait(&self, step: u32, random: &mut (impl Random + ?Sized)) -> u64 {
+    pub(crate) fn longest(&self, step: u32) -> u64 {
         let backoff = if self.doubles {
             double(self.initial, step)
         } else {
             self.initial
         };
-        let backoff = backoff.min(self.ceiling);
+        backoff.min(self.ceiling)
+    }
+
+    /// The wait after `step` retries since the backoff began, in nanoseconds.
+    #[inline]
+    pub(crate) fn wait(&self, step: u32, random: &mut (impl Random + ?Sized)) -> u64 {
+        let backoff = self.longest(step);
         if self.full {
             up_to(backoff, random)
         } else {

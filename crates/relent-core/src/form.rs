@@ -89,6 +89,8 @@ table!(GateForm {
     first_probe: Span,
     max_probe: Span,
     patience: Span,
+    patience_without_deadline: Span,
+    patience_unanswered: Span,
 });
 
 table!(RequestRateForm {
@@ -323,6 +325,13 @@ impl GateForm {
             first_probe: unless(config.first_probe, &default.first_probe).map(Span),
             max_probe: unless(config.max_probe, &default.max_probe).map(Span),
             patience: unless(config.patience, &default.patience).map(Span),
+            patience_without_deadline: unless(
+                config.patience_without_deadline,
+                &default.patience_without_deadline,
+            )
+            .map(Span),
+            patience_unanswered: unless(config.patience_unanswered, &default.patience_unanswered)
+                .map(Span),
         }
     }
 
@@ -332,6 +341,12 @@ impl GateForm {
             first_probe: self.first_probe.map_or(default.first_probe, |span| span.0),
             max_probe: self.max_probe.map_or(default.max_probe, |span| span.0),
             patience: self.patience.map_or(default.patience, |span| span.0),
+            patience_without_deadline: self
+                .patience_without_deadline
+                .map_or(default.patience_without_deadline, |span| span.0),
+            patience_unanswered: self
+                .patience_unanswered
+                .map_or(default.patience_unanswered, |span| span.0),
         }
     }
 }

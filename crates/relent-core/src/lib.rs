@@ -88,7 +88,9 @@ mod window;
 pub use backoff::{Backoff, Phase};
 pub use batch::Lanes;
 pub use budget::{Budget, BudgetConfig, Charge, Lesson, Taken};
-pub use call::{Attempt, Call, CallOptions, Entered, Environment, Leave, Next, Place, Racer};
+pub use call::{
+    Attempt, Call, CallOptions, Entered, Environment, Leave, Next, Place, Queued, QueuedBy, Racer,
+};
 pub use ceiling::Ceiling;
 pub use cold::Cold;
 pub use cooldown::Cooldown;

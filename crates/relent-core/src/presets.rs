@@ -33,6 +33,10 @@ impl Policy {
     /// jitter from 100 ms, ceiling 20 s, about six seconds of waits), hints as a floor, a budget of
     /// 10 % with a reserve of 10 that is waited for when it is empty, and a gate. The last two act where they are shared: see
     /// [`Policy::new_budget`] and [`Policy::new_gate`].
+    ///
+    /// While a destination is down, a call with a deadline is queued until then, for five minutes at most. A call
+    /// without one starts no attempt later than 30 s after it began, and 10 s while the destination has never
+    /// responded: see [`GateConfig`].
     pub const STANDARD: &'static Self = &STANDARD;
 
     /// The preset `patient`, the default of `relent run` and `relent fetch`: one caller that would

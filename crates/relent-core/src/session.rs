@@ -296,6 +296,12 @@ impl Session {
         Some(deadline.saturating_since(now))
     }
 
+    /// When it began, or last made progress.
+    #[inline]
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
+    }
+
     /// An attempt failed at `now`: retry after a wait, or stop?
     ///
     /// The order is that of design rule 3: eligibility, count, then backoff → ceiling → jitter →
@@ -309,9 +315,23 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        match self.simple_wait(policy, now, failure, random, budget) {
+        self.on_failure_until(policy, now, failure, random, budget, Instant::MAX)
+    }
+
+    /// The same where no attempt may start after `latest`, whatever the policy says.
+    #[inline]
+    pub(crate) fn on_failure_until(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Decision {
+        match self.simple_wait(policy, now, failure, random, budget, latest) {
             Some(wait) => decision(Ok(wait)),
-            None => self.decide_in_full(policy, now, failure, random, budget),
+            None => self.decide_in_full(policy, now, failure, random, budget, latest),
         }
     }
 
@@ -323,8 +343,9 @@ impl Session {
         failure: &Failure,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
+        latest: Instant,
     ) -> Decision {
-        decision(self.decide(policy, now, failure, Own::Backoff, random, budget))
+        decision(self.decide(policy, now, failure, Own::Backoff, random, budget, latest))
     }
 
     /// The same with a wait of the caller's own in place of the policy's backoff, for any iterator
@@ -339,8 +360,26 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
+        self.on_failure_with_until(policy, now, failure, own, random, budget, Instant::MAX)
+    }
+
+    /// The same where no attempt may start after `latest`, whatever the policy says.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "they are what a decision is made of"
+    )]
+    pub(crate) fn on_failure_with_until(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: Option<Duration>,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Decision {
         let own = own.map_or(Own::Ended, |own| Own::Given(nanos(own)));
-        decision(self.decide(policy, now, failure, own, random, budget))
+        decision(self.decide(policy, now, failure, own, random, budget, latest))
     }
 
     /// [`on_failure`](Self::on_failure) in nanoseconds, which are cheaper than a `Duration`.
@@ -353,9 +392,10 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Result<u64, Stop> {
-        match self.simple_wait(policy, now, failure, random, budget) {
+        let latest = Instant::MAX;
+        match self.simple_wait(policy, now, failure, random, budget, latest) {
             Some(wait) => Ok(wait),
-            None => self.decide(policy, now, failure, Own::Backoff, random, budget),
+            None => self.decide(policy, now, failure, Own::Backoff, random, budget, latest),
         }
     }
 
@@ -369,10 +409,14 @@ impl Session {
         failure: &Failure,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
+        latest: Instant,
     ) -> Option<u64> {
         let fast_path = policy.fast_path.as_ref()?;
         let retries = self.attempts.saturating_sub(self.base);
-        if !self.is_simple(policy, failure) || !fast_path.allows_after(retries) {
+        if !self.is_simple(policy, failure)
+            || !fast_path.allows_after(retries)
+            || latest != Instant::MAX && fast_path.longest(self.step) > latest.nanos_since(now)
+        {
             return None;
         }
         self.taken = match budget {
@@ -404,6 +448,10 @@ impl Session {
     }
 
     #[inline(never)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "they are what a decision is made of"
+    )]
     fn decide(
         &mut self,
         policy: &Policy,
@@ -412,6 +460,7 @@ impl Session {
         own: Own,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
+        latest: Instant,
     ) -> Result<u64, Stop> {
         let seen;
         let failure = if failure.as_if_in_progress {
@@ -453,7 +502,8 @@ impl Session {
             return stop(StopReason::RetriesExhausted);
         };
 
-        let last_start = policy.last_start(self.started).as_nanos();
+        let by_policy = policy.last_start(self.started);
+        let last_start = by_policy.min(latest).as_nanos();
         let room = last_start.saturating_sub(now.as_nanos());
         let (mut wait, earliest) = match obey(policy, own, failure, room, random) {
             Ok(wait) => wait,
@@ -463,13 +513,16 @@ impl Session {
             && last_start != u64::MAX
             && let Some(earliest) = earliest
         {
-            wait = match self.cut_last_wait(policy, now, wait, earliest, random) {
+            wait = match self.cut_last_wait(policy, now, wait, earliest, latest, random) {
                 Ok(wait) => wait,
                 Err(reason) => return stop(reason),
             };
         }
         if now.as_nanos().saturating_add(wait) > last_start {
-            return stop(self.limit_reached(policy, now, wait));
+            return stop(match latest < by_policy {
+                true => StopReason::MaxElapsed,
+                false => self.limit_reached(policy, now, wait),
+            });
         }
 
         self.taken = Taken::NOTHING;
@@ -484,7 +537,7 @@ impl Session {
                 || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
                 let useful = if policy.cut_last_wait {
-                    self.latest_useful_start(policy, now)
+                    self.latest_useful_start(policy, now, latest)
                         .nanos_since(now)
                         .max(wait)
                 } else {

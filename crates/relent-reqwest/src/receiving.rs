@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
-use relent::destination::Holding;
 use relent::driver::Leave;
+use relent::hook::Queued;
 use relent::{Attempt, GaveUp, Summary};
 use relent_core::{Cause, Decision, Failure, Stop, StopReason};
 
@@ -30,15 +30,15 @@ pub trait DownloadHook {
         let _ = attempt;
     }
 
-    /// The attempt of this number has failed. The next starts after `wait`, unless it is held back then;
-    /// `None` says that there is no other.
+    /// The attempt of this number has failed. The next starts after `wait`, unless it is
+    /// [queued](Self::queued) then; `None` says that there is no other.
     fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
         let _ = (attempt, failed, wait);
     }
 
-    /// The attempt that is due is held back, for so long at most before the destination is asked again.
-    fn held_back(&mut self, by: Holding, wait: Duration) {
-        let _ = (by, wait);
+    /// The attempt that is due is queued at its destination: by which control, and for how long at most.
+    fn queued(&mut self, queued: &Queued) {
+        let _ = queued;
     }
 
     /// The request to which a complete response leads, as a part of the same attempt: for redirects that
@@ -255,9 +255,7 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
 
     async fn entered(&mut self) -> Result<Leave, Stop> {
         let (driver, hook) = (&mut self.driver, &mut self.hook);
-        driver
-            .entered_telling(|by, wait| hook.held_back(by, wait))
-            .await
+        driver.entered_telling(|queued| hook.queued(queued)).await
     }
 
     /// It knows itself which connection it is to take.

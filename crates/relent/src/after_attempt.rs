@@ -96,8 +96,9 @@ where
         hook.before_wait(&Notice {
             attempt: number,
             wait: after,
-            failure: *failure,
+            failure: Some(*failure),
             error: error.as_ref(),
+            queued: None,
         });
     }
     if error.is_some() {

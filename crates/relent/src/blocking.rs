@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use relent_core::{Attempt, Leave, Next, Policy, Random, Stop};
+use relent_core::{Attempt, Leave, Next, Policy, Queued, Random, Stop};
 
 use crate::after_attempt::{After, after_attempt};
 use crate::classify::Classify;
@@ -97,7 +97,7 @@ where
             }
             let attempt = match driver.begin_untimed() {
                 Some(number) => Attempt::unlimited(number),
-                None => match enter(&mut driver) {
+                None => match enter(&mut driver, &mut |queued| hook.on_queued(queued)) {
                     Ok(leave) => driver.on_attempt(leave),
                     Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
                 },
@@ -134,7 +134,10 @@ where
 
 /// Waits until the next attempt may start.
 #[inline(never)]
-fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<Leave, Stop>
+fn enter<K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    tell: &mut dyn FnMut(&Queued),
+) -> Result<Leave, Stop>
 where
     K: BlockingSleeper,
     R: Random,
@@ -144,12 +147,20 @@ where
         Next::Start(leave) => Ok(leave),
         Next::Stop(stop) => Err(stop),
         // Most do not wait, and need no waker.
-        Next::Wait { .. } => wait_to_enter(driver),
+        Next::Wait { queued, .. } => {
+            if let Some(queued) = &queued {
+                tell(queued);
+            }
+            wait_to_enter(driver, tell)
+        }
     }
 }
 
 #[inline(never)]
-fn wait_to_enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<Leave, Stop>
+fn wait_to_enter<K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    tell: &mut dyn FnMut(&Queued),
+) -> Result<Leave, Stop>
 where
     K: BlockingSleeper,
     R: Random,
@@ -160,7 +171,10 @@ where
         match driver.enter(Some(&waker)) {
             Next::Start(leave) => return Ok(leave),
             Next::Stop(stop) => return Err(stop),
-            Next::Wait { after, .. } => {
+            Next::Wait { after, queued, .. } => {
+                if let Some(queued) = &queued {
+                    tell(queued);
+                }
                 if !driver.clock().park(after) {
                     return Err(driver.on_cancel());
                 }

@@ -127,7 +127,10 @@ where
     async fn enter(&mut self) -> Result<Leave, GaveUp<C::Last>> {
         let mut timer = Timer::new();
         let Self {
-            driver, interrupt, ..
+            driver,
+            interrupt,
+            hook,
+            ..
         } = self;
         let entered = poll_fn(|context| {
             while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
@@ -136,7 +139,7 @@ where
                     Interruption::Reset => driver.reset(),
                 }
             }
-            driver.poll_enter(context, &mut timer)
+            driver.poll_enter_telling(context, &mut timer, |queued| hook.on_queued(queued))
         });
         entered
             .await

@@ -25,6 +25,15 @@ use crate::random::SessionRandom;
 /// [`Retry::destination`](crate::Retry::destination). Its memory is bounded by the requests that
 /// are parked at the moment.
 ///
+/// # How long a call waits here
+/// With the policy [`STANDARD`](Policy::STANDARD), a call with a deadline is queued until its deadline while the
+/// destination is down, for five minutes at most. A call without a deadline starts no attempt later than 30 s after
+/// it began, and 10 s while no attempt of this process has ever had a response from the destination. A running
+/// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call at once, with
+/// [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
+/// [`deadline`](crate::policy::PolicyBuilder::deadline); the limits are in
+/// [`GateConfig`](crate::policy::GateConfig).
+///
 /// ```
 /// use relent::{Destination, Policy};
 ///
@@ -39,6 +48,7 @@ use crate::random::SessionRandom;
 pub struct Destination {
     pub(crate) core: relent_core::Destination<Locked>,
     policy: RwLock<Arc<Policy>>,
+    name: Option<Arc<str>>,
 }
 
 /// The part of a destination that is decided under a lock.
@@ -100,7 +110,28 @@ impl Destination {
         Self {
             core,
             policy: RwLock::new(policy),
+            name: None,
         }
+    }
+
+    /// Gives it this name in events.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy};
+    ///
+    /// let orders = Destination::new(Policy::STANDARD).named("orders");
+    /// assert_eq!(orders.name(), Some("orders"));
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Its name in events, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     fn with(self, change: impl FnOnce(Outbound) -> Outbound) -> Self {

@@ -172,11 +172,12 @@ impl Known {
                 if self.by_name.len() >= most {
                     self.make_room(most);
                 }
+                let name: Arc<str> = Arc::from(name);
+                let destination = Destination::new(Arc::clone(&self.policy));
                 let entry = Arc::new(Entry {
-                    destination: Arc::new(Destination::new(Arc::clone(&self.policy))),
+                    destination: Arc::new(destination.named(Arc::clone(&name))),
                     called: AtomicU64::new(self.turns),
                 });
-                let name = Arc::from(name);
                 self.by_name.insert(Arc::clone(&name), Arc::clone(&entry));
                 (name, entry)
             }

@@ -10,7 +10,8 @@ use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Random, Repeatable, StopReason,
+    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Queued, Random, Repeatable,
+    StopReason,
 };
 pub use relent_core::{Decision, Leave, Next, Session, Stop};
 
@@ -109,6 +110,11 @@ where
     }
 
     #[inline]
+    fn on_queued(&self, queued: &Queued) {
+        self.observer.on_queued(queued, self.target.destination());
+    }
+
+    #[inline]
     fn on_attempt(&self, number: u32) {
         self.observer.on_attempt(number);
     }
@@ -125,12 +131,14 @@ where
 
     #[inline]
     fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
-        self.observer.on_decision(attempt, failure, decision);
+        let there = self.target.destination();
+        self.observer.on_decision(attempt, failure, decision, there);
     }
 
     #[inline]
     fn on_stop(&self, attempts: u32, failure: Option<&Failure>, reason: StopReason) {
-        self.observer.on_stop(attempts, failure, reason);
+        let there = self.target.destination();
+        self.observer.on_stop(attempts, failure, reason, there);
     }
 
     #[inline]
@@ -157,7 +165,7 @@ where
             return;
         };
         if let Some(state) = destination.gate_change() {
-            self.observer.on_gate(state);
+            self.observer.on_gate(state, Some(destination));
         }
         #[cfg(feature = "metrics")]
         {
@@ -473,6 +481,11 @@ where
 
     /// How the call ended: with this stop, or with a success. Takes the trace with it.
     pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
+        let limit = self.call.without_deadline(&self.environment);
+        let by_limit = stop.is_some_and(|stop| {
+            let (gate, time) = (StopReason::Gate, StopReason::MaxElapsed);
+            stop.reason == gate || stop.reason == time || stop.reason == StopReason::RetryLater
+        });
         let elapsed = match self.call.started() {
             None => Duration::ZERO,
             Some(began) => self.environment.clock.now().saturating_since(began),
@@ -485,6 +498,7 @@ where
                 .and_then(|stop| stop.retry_at)
                 .map(|at| self.wall_of(at)),
             timed_out: stop.and_then(|_| self.call.timed_out(&self.environment)),
+            without_deadline: limit.filter(|_| by_limit),
             trace: self.call.take_trace(),
         }
     }

@@ -205,6 +205,10 @@ where
     ///
     /// # Errors
     /// The last error; without one, what the error type makes of a [`NoLastError`].
+    #[allow(
+        clippy::type_complexity,
+        reason = "it is the future of this call with one step more"
+    )]
     pub fn or_last_error(
         self,
     ) -> OrLastError<RetryFuture<'p, O, C, H, K, R, X, D>, C::Last, fn(NoLastError) -> C::Last>
@@ -246,6 +250,10 @@ where
     ///
     /// # Errors
     /// The last error; without one, what `otherwise` returns.
+    #[allow(
+        clippy::type_complexity,
+        reason = "it is the future of this call with one step more"
+    )]
     pub fn or_last_error_else<F>(
         self,
         otherwise: F,
@@ -298,7 +306,9 @@ where
                             Err(stop) => break stop,
                         }
                     }
-                    None => match ready!(this.driver.poll_begin(context, this.timer)) {
+                    None => match ready!(this.driver.poll_begin(context, this.timer, |queued| {
+                        this.hook.on_queued(queued);
+                    })) {
                         Ok(begun) => begun,
                         Err(stop) => break stop,
                     },
@@ -437,7 +447,11 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Stop>> {
         let mut this = self.project();
-        let leave = match ready!(this.driver.poll_enter(context, this.timer)) {
+        let hook = this.hook;
+        let entered = this
+            .driver
+            .poll_enter_telling(context, this.timer, |queued| hook.on_queued(queued));
+        let leave = match ready!(entered) {
             Ok(leave) => leave,
             Err(stop) => return Poll::Ready(Err(stop)),
         };

@@ -11,12 +11,16 @@
 //! | when | level | message | fields |
 //! |---|---|---|---|
 //! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
+//! | an attempt is queued | `INFO` | `attempt 6 is queued by the circuit breaker of the destination for at most 29.8s` | `relent.attempt`, `relent.by`, `relent.at_most` |
 //! | the gate changes | `WARN` if it closes, else `INFO` | `the gate is closed: requests are parked` | `relent.gate`, `relent.destination` |
 //! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //!
-//! `relent.gate` is `open`, `limited` or `closed`; `relent.destination` is there if it was given a name.
-//! `relent.hint` and `relent.hint_delay` are there if the server named a time. No event holds an
-//! address or the text of an error: both may carry what is secret.
+//! `relent.gate` is `open`, `limited` or `closed`; `relent.by` is `circuit_breaker`, `budget`, `cooldown` or
+//! `rate_limit`. Every event has `relent.destination` if the destination has a name
+//! ([`Destination::named`](crate::Destination::named)); [`Destinations`](crate::Destinations) have the names by which
+//! they are found, which are origins such as `https://one.example` for a client of HTTP.
+//! `relent.hint` and `relent.hint_delay` are there if the server named a time. No event holds a path, a query
+//! or the text of an error: they may carry what is secret.
 //!
 //! # Metrics
 //! Requests are attempts without the retries and hedges: `relent_attempts_total -
@@ -34,9 +38,9 @@ use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 use relent_core::{Budget, Cause, Holding};
-use relent_core::{Decision, Failure, StopReason};
+use relent_core::{Decision, Failure, Queued, StopReason};
 
-use crate::destination::GateState;
+use crate::destination::{Destination, GateState};
 
 #[cfg(feature = "metrics")]
 pub use meters::{Label, describe};
@@ -152,14 +156,22 @@ impl Observer {
         meters::cooldown(self.label.as_ref());
     }
 
+    /// The next attempt is queued.
+    #[inline]
+    pub(crate) fn on_queued(&self, queued: &Queued, there: Option<&Destination>) {
+        #[cfg(feature = "tracing")]
+        events::queued(queued, self.name(there));
+        let _ = (queued, there);
+    }
+
     /// The gate has become this.
     #[inline]
-    pub(crate) fn on_gate(&self, state: GateState) {
+    pub(crate) fn on_gate(&self, state: GateState, there: Option<&Destination>) {
         #[cfg(feature = "metrics")]
         meters::gate(self.label.as_ref(), state);
         #[cfg(feature = "tracing")]
-        events::gate(state, self.name());
-        let _ = state;
+        events::gate(state, self.name(there));
+        let _ = (state, there);
     }
 
     /// So many attempts per second may be made.
@@ -170,35 +182,48 @@ impl Observer {
 
     /// The name of the destination, if it has one.
     #[cfg(feature = "tracing")]
-    fn name(&self) -> Option<&str> {
+    fn name<'n>(&'n self, there: Option<&'n Destination>) -> Option<&'n str> {
         #[cfg(feature = "metrics")]
-        return self.label.as_ref().map(Label::name);
-        #[cfg(not(feature = "metrics"))]
-        None
+        if let Some(label) = &self.label {
+            return Some(label.name());
+        }
+        there.and_then(Destination::name)
     }
 
     /// This was decided after this failure.
     #[inline]
-    pub(crate) fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
+    pub(crate) fn on_decision(
+        &self,
+        attempt: u32,
+        failure: &Failure,
+        decision: &Decision,
+        there: Option<&Destination>,
+    ) {
         match decision {
             Decision::Retry { after } => {
                 #[cfg(feature = "metrics")]
                 meters::wait(self.label.as_ref(), failure, *after);
                 #[cfg(feature = "tracing")]
-                events::wait(attempt, failure, *after);
+                events::wait(attempt, failure, *after, self.name(there));
                 let _ = after;
             }
-            Decision::Stop(stop) => self.on_stop(attempt, Some(failure), stop.reason),
+            Decision::Stop(stop) => self.on_stop(attempt, Some(failure), stop.reason, there),
         }
     }
 
     /// It gives up; with the failure, if that is what it ends with.
     #[inline]
-    pub(crate) fn on_stop(&self, attempt: u32, failure: Option<&Failure>, reason: StopReason) {
+    pub(crate) fn on_stop(
+        &self,
+        attempt: u32,
+        failure: Option<&Failure>,
+        reason: StopReason,
+        there: Option<&Destination>,
+    ) {
         #[cfg(feature = "metrics")]
         meters::stop(self.label.as_ref(), reason);
         #[cfg(feature = "tracing")]
-        events::stop(attempt, failure, reason);
-        let _ = (attempt, failure, reason);
+        events::stop(attempt, failure, reason, self.name(there));
+        let _ = (attempt, failure, reason, there);
     }
 }

@@ -425,7 +425,8 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         }
     }
 
-    /// Hears of each failure before the wait that follows it, never of the last.
+    /// Hears of each failure before the wait that follows it, never of the last; and of an attempt that is
+    /// queued at its destination, by which control and for how long at most.
     ///
     /// ```
     /// use relent::{Policy, VirtualClock, blocking};

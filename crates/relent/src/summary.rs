@@ -46,6 +46,9 @@ pub struct Summary {
     /// The attempt timeout, if the policy has one and it ended every attempt: then there is no last
     /// error.
     pub timed_out: Option<Duration>,
+    /// How long the call was allowed to take, if it gave up because its caller set no deadline: see
+    /// [`GateConfig::patience_without_deadline`](crate::policy::GateConfig::patience_without_deadline).
+    pub without_deadline: Option<Duration>,
     /// Every attempt, if a trace was asked for.
     pub trace: Option<Trace>,
 }
@@ -64,6 +67,14 @@ impl Summary {
                 f,
                 "gave up after {attempts} attempt{plural} in {elapsed}: {reason}"
             ),
+        }?;
+        match self.without_deadline {
+            Some(limit) => write!(
+                f,
+                ", and without a deadline no attempt starts after {}",
+                format_duration(limit)
+            ),
+            None => Ok(()),
         }
     }
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use relent::clock::Clock;
 use relent::driver::{Driver, Next};
-use relent::failure::Audience;
-use relent::policy::{BudgetConfig, ThrottleConfig};
+use relent::failure::{Audience, Cause};
+use relent::hook::{Queued, QueuedBy};
+use relent::policy::{BudgetConfig, RequestRateConfig, ThrottleConfig};
 use relent::{
     Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, VirtualClock, blocking, poll,
     retry, retry_mut,
@@ -22,6 +23,15 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn policy() -> Policy {
     Policy::STANDARD.clone()
+}
+
+/// For callers that wait longer than one without a deadline.
+fn patient() -> Policy {
+    policy()
+        .into_builder()
+        .deadline(60 * SECOND)
+        .build()
+        .unwrap()
 }
 
 /// Failures in a row that are no chance any more: nothing but probes from now on.
@@ -47,7 +57,7 @@ async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
             Ok(())
         }
     };
-    let policy = policy();
+    let policy = patient();
     let all = futures_util::future::join_all(
         (0..50).map(|_| retry(&policy, call).destination(&there).into_future()),
     );
@@ -251,7 +261,7 @@ async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
 
 #[test]
 fn the_blocking_loop_enters_too() {
-    let (there, policy, clock) = (Destination::new(policy()), policy(), VirtualClock::new());
+    let (there, policy, clock) = (Destination::new(policy()), patient(), VirtualClock::new());
     let up_at = 10 * SECOND;
     let attempts = Cell::new(0);
     let once = policy
@@ -587,4 +597,97 @@ fn a_blocking_session_without_waits_can_be_cancelled() {
     .unwrap_err();
     assert_eq!(gave_up.reason(), StopReason::Cancelled);
     assert_eq!(gave_up.attempts(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_caller_hears_by_which_control_and_for_how_long_at_most() {
+    let fails = async || Err::<(), _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+    let there = Destination::new(Policy::STANDARD);
+    bring_down(&there).await;
+    let began = Instant::now();
+    let (mut lines, mut queued) = (Vec::new(), Vec::new());
+    let call = there.retry(fails).notify(|notice| {
+        lines.push(notice.to_string());
+        if let Some(told) = notice.queued {
+            assert_eq!(Some(notice.wait), told.at_most);
+            assert!(notice.failure.is_none() && notice.error.is_none());
+            queued.push((told, began.elapsed()));
+        }
+    });
+    call.await.unwrap_err();
+    let took = began.elapsed();
+    assert!(!queued.is_empty(), "{lines:?}");
+    for (told, at) in &queued {
+        assert_eq!(told.by, QueuedBy::CircuitBreaker, "{lines:?}");
+        let limit = told.at_most.unwrap();
+        assert!(
+            *at + limit >= took && *at + limit <= 10 * SECOND,
+            "{told:?}"
+        );
+    }
+    let first = "attempt 1 is queued by the circuit breaker of the destination for at most 10s";
+    assert_eq!(lines[0], first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_control_is_named_where_it_queues_a_call() {
+    async fn told(there: &Destination, policy: &Policy) -> Option<Queued> {
+        let mut told = None;
+        let call = retry(policy, async || Ok::<_, ()>(())).destination(there);
+        call.notify(|notice| told = told.or(notice.queued))
+            .await
+            .unwrap();
+        told
+    }
+    let there = Destination::new(Policy::STANDARD);
+    assert_eq!(told(&there, Policy::STANDARD).await, None);
+    let there = Destination::new(Policy::STANDARD);
+    let hint = Failure::throttled().hint(Hint::after(4 * SECOND));
+    let refused = retry(Policy::STANDARD, async || Err::<(), _>(hint)).classify(|failure| *failure);
+    let refused = refused.destination(&there).into_future();
+    let _ = tokio::time::timeout(SECOND / 100, refused).await;
+    let by_cooldown = told(&there, Policy::STANDARD).await.unwrap();
+    assert_eq!(
+        (by_cooldown.attempt, by_cooldown.by),
+        (1, QueuedBy::Cooldown)
+    );
+    let at_most = by_cooldown.at_most.unwrap();
+    assert!(
+        at_most >= 3 * SECOND && at_most <= 8 * SECOND,
+        "{at_most:?}"
+    );
+
+    let rate = RequestRateConfig {
+        burst: Some(1),
+        ..RequestRateConfig::new(2.0)
+    };
+    let paced = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .request_rate(rate)
+        .build()
+        .unwrap();
+    let there = Destination::new(&paced);
+    assert_eq!(told(&there, &paced).await, None);
+    let by_rate = told(&there, &paced).await.unwrap();
+    assert_eq!(by_rate.by, QueuedBy::RateLimit);
+    assert_eq!(by_rate.at_most, Some(30 * SECOND));
+
+    let empty = BudgetConfig {
+        reserve: 0.0,
+        ..*Policy::STANDARD.budget().unwrap()
+    };
+    let empty = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .budget(empty)
+        .build()
+        .unwrap();
+    let there = Destination::new(&empty);
+    let mut by = Vec::new();
+    let fails = async || Err::<(), _>(Failure::ambiguous().cause(Cause::Status(503)));
+    let call = there.retry(fails).classify(|failure| *failure);
+    let call = call.notify(|notice| by.extend(notice.queued.map(|queued| queued.by)));
+    call.await.unwrap_err();
+    assert_eq!(by.first(), Some(&QueuedBy::Budget), "{by:?}");
 }

@@ -417,6 +417,36 @@ async fn what_holds_requests_back_is_counted_and_timed() {
     assert_eq!(gates[..2], ["closed", "limited"]);
 }
 
+/// A wait that goes on has an event of its own, and each event names the destination.
+#[tokio::test(start_paused = true)]
+async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
+    let (collector, _guard) = Collector::start();
+    let there = Destination::new(Policy::STANDARD).named("orders");
+    let call = there.retry(|| async { Err::<(), _>(unavailable()) });
+    call.classify(|failure: &Failure| *failure)
+        .await
+        .unwrap_err();
+    let events = collector.events();
+    let named = |event: &collector::Told| {
+        event.fields.get("relent.destination").map(String::as_str) == Some("orders")
+    };
+    assert!(events.len() > 3 && events.iter().all(named));
+    let queued = events
+        .iter()
+        .find(|event| event.fields.contains_key("relent.at_most"));
+    let queued = queued.unwrap();
+    assert_eq!((queued.target, queued.level), ("relent", Level::INFO));
+    assert_eq!(queued.fields["relent.by"], "budget");
+    let at_most: f64 = queued.fields["relent.at_most"].parse().unwrap();
+    assert!((1.0..=30.0).contains(&at_most), "{at_most}");
+    let line = &queued.fields["message"];
+    let says = " is queued by the empty retry budget of the destination for at most ";
+    assert!(
+        line.starts_with("attempt ") && line.contains(says),
+        "{line}"
+    );
+}
+
 /// The failure that decides is the plainer one, which came first; each is counted as what it was.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_destination() {

@@ -282,7 +282,12 @@ async fn a_destination_that_throttles_gets_less_and_then_more_again() {
 /// What the gate lets go goes before others, but not above the rate.
 #[tokio::test(start_paused = true)]
 async fn who_was_parked_at_the_gate_is_held_to_the_rate_too() {
-    let policy = gated();
+    // Callers without a deadline do not wait for so long.
+    let policy = gated()
+        .into_builder()
+        .deadline(60 * SECOND)
+        .build()
+        .unwrap();
     let there = Destination::new(&policy);
     let (began, times) = (Instant::now(), Times::new());
     let all = (0..60).map(|_| {

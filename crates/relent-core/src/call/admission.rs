@@ -4,6 +4,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::place::{Entered, Place, Stage};
+use super::queued::Queued;
 use super::{Attempt, Attends, Call, Environment, NOT_YET};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
@@ -24,6 +25,9 @@ pub enum Next {
         until: Instant,
         /// What holds it back.
         by: Holding,
+        /// What to tell its caller, if it was not told yet: that it is queued, by which control, and for how
+        /// long at most. `after` is no such time, since the wait may go on then.
+        queued: Option<Queued>,
     },
     /// Give up. The call has given back all that it had.
     Stop(Stop),
@@ -124,7 +128,7 @@ impl<L: Place> Call<'_, L> {
     ) -> Option<(Attempt, Option<Instant>)> {
         let now = if self.need_not_ask(environment) {
             let now = self.now(environment);
-            (!self.is_late(environment.policy(), now)).then_some(now)?
+            (!self.is_late(environment, now)).then_some(now)?
         } else {
             self.start_calmly(environment)?
         };
@@ -184,10 +188,10 @@ impl<L: Place> Call<'_, L> {
     #[inline]
     fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
         let now = self.now(environment);
-        if !self.is_late(environment.policy(), now) {
+        if !self.is_late(environment, now) {
             return Next::Start(Leave::given(now));
         }
-        let reason = self.session.limit_at(environment.policy(), now);
+        let reason = self.limit_at(environment, now);
         self.stop_before_attempt(environment, stop_because(reason))
     }
 
@@ -217,10 +221,20 @@ impl<L: Place> Call<'_, L> {
             Answer::Wait(until, by) => {
                 self.tell_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
-                return Next::Wait { after, until, by };
+                let is_new = before.is_none_or(|(before, _)| before != by);
+                let queued = is_new.then(|| self.queued(environment, until)).flatten();
+                if let Some(queued) = &queued {
+                    environment.on_queued(queued);
+                }
+                return Next::Wait {
+                    after,
+                    until,
+                    by,
+                    queued,
+                };
             }
             Answer::Stop(stop) => stop,
-            Answer::TooLate => stop_because(self.session.limit_at(environment.policy(), now)),
+            Answer::TooLate => stop_because(self.limit_at(environment, now)),
         };
         let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
         self.stand(Stage::Stopped(stop.reason, retry_at));
@@ -278,13 +292,14 @@ impl<L: Place> Call<'_, L> {
 
     /// The last instant at which an attempt may start there.
     #[inline]
-    fn last_start<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+    pub(super) fn last_start<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
         // Of the caller's own limit too: at the end itself an attempt would have no time at all.
         let latest = match environment.answer_by() {
             Instant::MAX => Instant::MAX,
             end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
         };
-        self.session.last_start(environment.policy()).min(latest)
+        let by_policy = self.session.last_start(environment.policy());
+        by_policy.min(latest).min(self.open_end(environment))
     }
 
     /// What the destination says. Who is told to wait there waits from then on.

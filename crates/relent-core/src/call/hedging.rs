@@ -75,7 +75,8 @@ impl<L: Place> Call<'_, L> {
         self.give_back_hedge_slot(environment);
         let now = self.now(environment);
         let shared = budget(environment);
-        let mut granted = self.session.grant_hedge(environment.policy(), now, shared);
+        let mut granted = now <= self.open_end(environment)
+            && self.session.grant_hedge(environment.policy(), now, shared);
         if granted && let Some(destination) = environment.destination() {
             let permit = destination.try_hedge(now);
             granted = permit.is_some();

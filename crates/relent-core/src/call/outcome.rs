@@ -77,10 +77,11 @@ impl<L: Place> Call<'_, L> {
         {
             self.failed_there(environment, now, failure);
         }
+        let latest = self.open_end(environment);
         let (policy, budget, random) = environment.parts();
         let decision = self
             .session
-            .on_failure(policy, now, failure, random, budget);
+            .on_failure_until(policy, now, failure, random, budget, latest);
         self.tell_decision(environment, failure, &decision, true);
         decision
     }
@@ -108,6 +109,7 @@ impl<L: Place> Call<'_, L> {
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
+        let latest = self.open_end(environment);
         let (policy, budget, random) = environment.parts();
         let waits = self
             .extras
@@ -117,11 +119,11 @@ impl<L: Place> Call<'_, L> {
             Some(waits) => {
                 let own = waits.next();
                 self.session
-                    .on_failure_with(policy, now, failure, own, random, budget)
+                    .on_failure_with_until(policy, now, failure, own, random, budget, latest)
             }
             None => self
                 .session
-                .on_failure(policy, now, failure, random, budget),
+                .on_failure_until(policy, now, failure, random, budget, latest),
         };
         if let Decision::Retry { .. } = decision
             && let Some(reason) = unable()
@@ -146,10 +148,11 @@ impl<L: Place> Call<'_, L> {
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
+        let latest = self.open_end(environment);
         let (policy, budget, random) = environment.parts();
         let decision = self
             .session
-            .on_failure_with(policy, now, failure, own, random, budget);
+            .on_failure_with_until(policy, now, failure, own, random, budget, latest);
         self.decided(environment, now, failure, decision);
         decision
     }

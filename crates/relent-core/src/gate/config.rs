@@ -7,8 +7,9 @@ use crate::error::{Found, PolicyError};
 /// How a gate probes.
 ///
 /// # Default
-/// The first probe half a second after closing, later ones up to 5 s apart; nobody is parked for more
-/// than five minutes. A process that makes more than two requests per second probes sooner: one of ten of its
+/// The first probe half a second after closing, later ones up to 5 s apart. A call with a deadline is queued until
+/// then, for five minutes at most; one without starts no attempt later than 30 s after it began, and 10 s while the
+/// destination has never responded. A process that makes more than two requests per second probes sooner: one of ten of its
 /// requests may be a probe, up to 20 per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateConfig {
@@ -21,15 +22,34 @@ pub struct GateConfig {
     /// Nobody is parked for longer than this since the request was made, whatever other limits there
     /// are. It is for the driver to keep.
     pub patience: Duration,
+    /// Where the caller has set no limit of time (no deadline and no `max_elapsed`), no attempt starts later
+    /// than this after its call began, or made progress: a caller that says nothing is not to wait for
+    /// minutes. It never cuts off a running attempt, and a server's time beyond it ends the call at once.
+    pub patience_without_deadline: Duration,
+    /// The same for a destination that has never responded in this process: a wrong address, or a service
+    /// that was not started. The lower of the two counts.
+    pub patience_unanswered: Duration,
 }
 
 impl GateConfig {
-    /// Probes from 500 ms to 5 s apart, and five minutes of patience.
+    /// Probes from 500 ms to 5 s apart, and five minutes of patience: 30 s without a deadline, 10 s without
+    /// a response.
     pub const DEFAULT: Self = Self {
         first_probe: Duration::from_millis(500),
         max_probe: Duration::from_secs(5),
         patience: Duration::from_secs(300),
+        patience_without_deadline: Duration::from_secs(30),
+        patience_unanswered: Duration::from_secs(10),
     };
+
+    /// How long after its beginning a call without a deadline may start an attempt.
+    #[inline]
+    pub(crate) fn without_deadline(&self, has_responded: bool) -> Duration {
+        match has_responded {
+            true => self.patience_without_deadline,
+            false => self.patience_without_deadline.min(self.patience_unanswered),
+        }
+    }
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {
         if self.first_probe.is_zero() {

@@ -27,12 +27,13 @@ impl Session {
         now: Instant,
         wait: u64,
         earliest: u64,
+        by: Instant,
         random: &mut (impl Random + ?Sized),
     ) -> Result<u64, StopReason> {
         if self.marks & LAST_WAIT_CUT != 0 {
             return Err(nearest_limit(policy));
         }
-        let latest = self.latest_useful_start(policy, now).nanos_since(now);
+        let latest = self.latest_useful_start(policy, now, by).nanos_since(now);
         if wait <= latest {
             return Ok(wait);
         }
@@ -44,9 +45,14 @@ impl Session {
         Ok(earliest + up_to(latest - earliest, random))
     }
 
-    /// The last instant at which an attempt may start and has time to end.
-    pub(super) fn latest_useful_start(&self, policy: &Policy, now: Instant) -> Instant {
-        let last_start = policy.last_start(self.started);
+    /// The last instant at which an attempt may start and has time to end; none may after `by`.
+    pub(super) fn latest_useful_start(
+        &self,
+        policy: &Policy,
+        now: Instant,
+        by: Instant,
+    ) -> Instant {
+        let last_start = policy.last_start(self.started).min(by);
         let Some(deadline) = policy.deadline else {
             return last_start;
         };
@@ -63,7 +69,8 @@ impl Session {
 fn nearest_limit(policy: &Policy) -> StopReason {
     match (policy.max_elapsed, policy.deadline) {
         (Some(limit), Some(deadline)) if limit < deadline => StopReason::MaxElapsed,
-        (Some(_), None) => StopReason::MaxElapsed,
+        // Without either the caller has set no limit.
+        (_, None) => StopReason::MaxElapsed,
         _ => StopReason::Deadline,
     }
 }

@@ -157,11 +157,13 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
 }
 
 fn gate() -> BoxedStrategy<GateConfig> {
-    (duration(), duration(), duration())
-        .prop_map(|(one, other, patience)| GateConfig {
+    (duration(), duration(), duration(), duration(), duration())
+        .prop_map(|(one, other, patience, without, unanswered)| GateConfig {
             first_probe: one.min(other),
             max_probe: one.max(other),
             patience,
+            patience_without_deadline: without,
+            patience_unanswered: unanswered,
         })
         .boxed()
 }

@@ -340,6 +340,7 @@ pub fn held_back() -> Vec<Case> {
                 first_probe: hour,
                 max_probe: hour,
                 patience: MILLI * 400,
+                ..GateConfig::DEFAULT
             })
         })
         .after(Before::Down),

@@ -2,9 +2,8 @@
 
 use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
-use relent_core::{Attempt, Holding, Instant, Leave, Next, Policy, Random, Stop, StopReason};
+use relent_core::{Attempt, Instant, Leave, Next, Policy, Queued, Random, Stop, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::{Clock, Sleeper};
@@ -81,15 +80,15 @@ where
     where
         K: Sleeper,
     {
-        self.poll_enter_telling(context, timer, |_, _| {})
+        self.poll_enter_telling(context, timer, |_| {})
     }
 
     #[inline]
-    fn poll_enter_telling(
+    pub(crate) fn poll_enter_telling(
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
-        mut held: impl FnMut(Holding, Duration),
+        mut tell: impl FnMut(&Queued),
     ) -> Poll<Result<Leave, Stop>>
     where
         K: Sleeper,
@@ -98,8 +97,10 @@ where
             match self.enter(Some(context.waker())) {
                 Next::Start(leave) => return Poll::Ready(Ok(leave)),
                 Next::Stop(stop) => return Poll::Ready(Err(stop)),
-                Next::Wait { after, by, .. } => {
-                    held(by, after);
+                Next::Wait { after, queued, .. } => {
+                    if let Some(queued) = &queued {
+                        tell(queued);
+                    }
                     timer.set(&self.environment.clock, after);
                     ready!(timer.poll(context));
                 }
@@ -114,6 +115,7 @@ where
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
+        tell: impl FnMut(&Queued),
     ) -> Poll<Result<(Attempt, Option<Instant>), Stop>>
     where
         K: Sleeper,
@@ -121,7 +123,7 @@ where
         if let Some(begun) = self.call.begin_at_once(&mut self.environment) {
             return Poll::Ready(Ok(begun));
         }
-        let entered = ready!(self.poll_enter(context, timer));
+        let entered = ready!(self.poll_enter_telling(context, timer, tell));
         Poll::Ready(entered.map(|leave| self.begin_attempt(leave)))
     }
 
@@ -134,14 +136,13 @@ where
     where
         K: Sleeper,
     {
-        self.entered_telling(|_, _| {}).await
+        self.entered_telling(|_| {}).await
     }
 
-    /// The same, and tells what holds the attempt back, and for how long at most before the destination
-    /// is asked again: for a person who waits. It tells so each time that it has asked.
+    /// The same, and tells when the attempt is queued: by which control of the destination, and for how long
+    /// at most. It tells so again if another control holds it.
     ///
     /// ```
-    /// use std::time::Duration;
     /// use relent::{Destination, Policy};
     /// use relent::clock::TokioClock;
     /// use relent::driver::Driver;
@@ -155,11 +156,11 @@ where
     /// for waits in [0, 1] {
     ///     let mut told = Vec::new();
     ///     let mut driver = Driver::builder(&policy, TokioClock).destination(&there).start();
-    ///     if let Ok(leave) = driver.entered_telling(|by, wait| told.push((by.name(), wait))).await {
+    ///     if let Ok(leave) = driver.entered_telling(|queued| told.push(queued.by.name())).await {
     ///         driver.on_attempt(leave);
     ///         driver.on_success();
     ///     }
-    ///     assert_eq!(told, vec![("request_rate", Duration::from_secs(2)); waits]);
+    ///     assert_eq!(told, vec!["rate_limit"; waits]);
     /// }
     /// # Ok(())
     /// # }
@@ -168,15 +169,12 @@ where
     /// # Errors
     /// When the call is to give up.
     #[inline]
-    pub async fn entered_telling(
-        &mut self,
-        mut held: impl FnMut(Holding, Duration),
-    ) -> Result<Leave, Stop>
+    pub async fn entered_telling(&mut self, mut tell: impl FnMut(&Queued)) -> Result<Leave, Stop>
     where
         K: Sleeper,
     {
         let mut timer = Timer::new();
-        std::future::poll_fn(|context| self.poll_enter_telling(context, &mut timer, &mut held))
+        std::future::poll_fn(|context| self.poll_enter_telling(context, &mut timer, &mut tell))
             .await
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use relent_core::{Cause, Failure, StopReason, format_duration};
+use relent_core::{Cause, Failure, Queued, StopReason, format_duration};
 
 use super::TARGET;
 use crate::destination::GateState;
@@ -39,7 +39,7 @@ impl fmt::Display for Seen<'_> {
 }
 
 #[cold]
-pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
+pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration, destination: Option<&str>) {
     let (source, delay) = hint(failure);
     tracing::info!(
         target: TARGET,
@@ -50,6 +50,7 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
             relent.cause = %failure.cause,
             relent.hint = source,
             relent.hint_delay = delay,
+            relent.destination = destination,
         },
         "retry in {}{}",
         readable(after),
@@ -58,7 +59,26 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
 }
 
 #[cold]
-pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) {
+pub(super) fn queued(queued: &Queued, destination: Option<&str>) {
+    tracing::info!(
+        target: TARGET,
+        {
+            relent.attempt = queued.attempt,
+            relent.by = queued.by.name(),
+            relent.at_most = queued.at_most.map(|at_most| at_most.as_secs_f64()),
+            relent.destination = destination,
+        },
+        "{queued}",
+    );
+}
+
+#[cold]
+pub(super) fn stop(
+    attempt: u32,
+    failure: Option<&Failure>,
+    reason: StopReason,
+    destination: Option<&str>,
+) {
     let (source, delay) = failure.map_or((None, None), hint);
     let kind = failure.map(|failure| failure.kind_of_attempt().name());
     let cause = failure.map(|failure| tracing::field::display(failure.cause));
@@ -78,6 +98,7 @@ pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) 
                     relent.cause = cause,
                     relent.hint = source,
                     relent.hint_delay = delay,
+                    relent.destination = destination,
                 },
                 "gave up after {attempt} attempt{plural}: {reason}{seen}",
             )

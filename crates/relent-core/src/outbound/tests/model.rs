@@ -481,6 +481,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             first_probe: Duration::from_millis(first),
             max_probe: Duration::from_millis(first + most * most),
             patience: Duration::from_secs(patience),
+            ..GateConfig::DEFAULT
         });
     let gate = prop_oneof![Just(GateConfig::DEFAULT), gate];
     let hint = prop_oneof![Just(300_000_u64), 0..6000_u64];

@@ -1,0 +1,123 @@
+//! What a caller hears of an attempt that has to wait at its destination.
+
+use core::fmt;
+use core::time::Duration;
+
+use super::{Call, Environment, Place};
+use crate::destination::Destination;
+use crate::duration::format_duration;
+use crate::gate::GateConfig;
+use crate::outbound::Holding;
+use crate::time::Instant;
+
+/// The control of a destination that an attempt is queued by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum QueuedBy {
+    /// The circuit breaker: the destination is judged to be down, or to have little spare capacity.
+    CircuitBreaker,
+    /// The retry budget is used up, so that the retry waits until the destination has spare capacity.
+    Budget,
+    /// The destination has asked all its callers to stay away for a while.
+    Cooldown,
+    /// The rate limit has no slot yet.
+    RateLimit,
+}
+
+impl QueuedBy {
+    /// The word for it in events, such as `circuit_breaker`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CircuitBreaker => "circuit_breaker",
+            Self::Budget => "budget",
+            Self::Cooldown => "cooldown",
+            Self::RateLimit => "rate_limit",
+        }
+    }
+}
+
+/// A phrase for people, such as "the circuit breaker of the destination".
+impl fmt::Display for QueuedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CircuitBreaker => "the circuit breaker of the destination",
+            Self::Budget => "the empty retry budget of the destination",
+            Self::Cooldown => "the cooldown that the destination asked for",
+            Self::RateLimit => "the rate limit of the destination",
+        })
+    }
+}
+
+/// An attempt is queued at its destination: by which control, and for how long at most. Displays as a line
+/// for a log.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Queued, QueuedBy};
+///
+/// let at_most = Some(Duration::from_millis(29_800));
+/// let queued = Queued { attempt: 6, by: QueuedBy::CircuitBreaker, at_most };
+/// let line = "attempt 6 is queued by the circuit breaker of the destination for at most 29.8s";
+/// assert_eq!(queued.to_string(), line);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queued {
+    /// The number of the attempt that is queued; 1 for the first.
+    pub attempt: u32,
+    /// The control that it waits for. Another one may follow.
+    pub by: QueuedBy,
+    /// How long it waits at most before the call gives up; `None` if no limit is known.
+    pub at_most: Option<Duration>,
+}
+
+impl fmt::Display for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attempt {} is queued by {}", self.attempt, self.by)?;
+        let Some(at_most) = self.at_most else {
+            return Ok(());
+        };
+        // Whole milliseconds are enough for people.
+        let millis = at_most.as_millis().try_into().unwrap_or(u64::MAX);
+        let at_most = Duration::from_millis(millis);
+        write!(f, " for at most {}", format_duration(at_most))
+    }
+}
+
+impl<L: Place> Call<'_, L> {
+    /// How the next attempt is queued, which asks again at `until`; `None` if it is not.
+    pub(super) fn queued<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        until: Instant,
+    ) -> Option<Queued> {
+        let (by, since) = self.holding_since()?;
+        let policy = environment.policy();
+        let started = self.session.started();
+        let last = self.last_start(environment);
+        let latest = match by {
+            Holding::Cooldown => until,
+            Holding::RequestRate => last.min(since.saturating_add(policy.max_hint())),
+            Holding::Gate => {
+                let gate = policy.gate().unwrap_or(&GateConfig::DEFAULT);
+                last.min(started.saturating_add(gate.patience))
+            }
+        };
+        Some(Queued {
+            attempt: self.session.attempts().saturating_add(1),
+            by: match by {
+                Holding::Cooldown => QueuedBy::Cooldown,
+                Holding::RequestRate => QueuedBy::RateLimit,
+                // While it is down it holds back what is paid for, too.
+                Holding::Gate
+                    if self.session.is_unpaid()
+                        && !environment.destination().is_some_and(Destination::is_down) =>
+                {
+                    QueuedBy::Budget
+                }
+                Holding::Gate => QueuedBy::CircuitBreaker,
+            },
+            at_most: Some(latest.saturating_since(since)),
+        })
+    }
+}
