@@ -98,10 +98,12 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         download = download.repeatable(true);
     }
     let download = match args.continues() {
-        true => output.take_up(download).map_err(|error| Quit {
-            status: UNWRITABLE,
-            message: format!("-C: {error}"),
-        })?,
+        true => output
+            .take_up(download.assume_unchanged())
+            .map_err(|error| Quit {
+                status: UNWRITABLE,
+                message: format!("-C: {error}"),
+            })?,
         false => Some(download),
     };
 

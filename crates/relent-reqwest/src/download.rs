@@ -24,11 +24,11 @@ use crate::complete::proof_of;
 use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::head::{head_of, of_the_whole};
 use crate::min_rate::{Rate, Window};
-use crate::partial::{Answer, Partial, has_own_range};
+use crate::partial::{Answer, Asking, Partial, has_own_range};
 use crate::receiving::DownloadHook;
 use crate::redirects::Watch;
 use crate::request_template::Template;
-use crate::resumable::Resumable;
+use crate::resumable::{Resumable, announces_ranges};
 use crate::sink::Sink;
 
 /// One download across its attempts, which [`run`](Self::run) makes. [`Client::download`] is a shorter way for
@@ -55,6 +55,7 @@ pub struct Download<'c> {
     template: Template,
     options: Arc<CallOptions>,
     partial: Option<Partial>,
+    asking: Asking,
     /// Whether a body has begun in this download: the sink has a part of it.
     begun_body: bool,
     progress: Progress,
@@ -91,6 +92,7 @@ impl<'c> Download<'c> {
             rate: options.rate,
             options,
             partial: None,
+            asking: Asking::default(),
             begun_body: false,
             progress: Progress::default(),
             in_sink: false,
@@ -111,7 +113,8 @@ impl<'c> Download<'c> {
     ///
     /// The first attempt asks the URL of the request for the rest. The sink hears
     /// [`Sink::resume`] if the answer is provably the rest of the same representation: from the same
-    /// final URL, under the same validator, beginning where it should. Otherwise the download begins
+    /// final URL, under the same validator, beginning where it should. Only the query of the URL may
+    /// differ, as that of a signed URL does, if the total length is the same. Otherwise the download begins
     /// anew, and the sink hears [`Sink::start`].
     ///
     /// A server that says that nothing is missing (416 with that length and that validator) completes
@@ -122,16 +125,30 @@ impl<'c> Download<'c> {
         self.beginning_with(Partial::earlier(of, received))
     }
 
-    /// The same without a validator, on your word that the bytes are the beginning of what the URL
-    /// leads to now: bytes of two representations can be mixed, as with `curl -C -`. The answer must
-    /// be a 206 that begins where it should. From then on a retry is bound to the URL and validator
-    /// of that answer, if it has any.
+    /// The same without a validator, on your statement that the bytes are the beginning of what the URL
+    /// leads to now. It includes [`assume_unchanged`](Self::assume_unchanged). From the first answer on
+    /// a retry is bound to the URL and validator of that answer, if it has any.
     ///
-    /// `total` is the length of all of it in bytes, if the response of the earlier call told it. An answer
-    /// that tells another length belongs to another representation, and the download begins anew.
+    /// `total` is the length of all of it in bytes, if the response of the earlier call stated it. An answer
+    /// that states another length belongs to another representation, and the download begins anew.
     #[must_use]
     pub fn resume_unchecked(self, received: u64, total: Option<u64>) -> Self {
-        self.beginning_with(Partial::vouched(received, total))
+        self.assume_unchanged()
+            .beginning_with(Partial::stated(received, total))
+    }
+
+    /// States that the representation does not change while this download lasts, nor since the call
+    /// whose bytes it [resumes](Self::resume). If it does, bytes of two representations can be mixed, as
+    /// with `curl -C -`.
+    ///
+    /// Then the rest is requested also of a response without a strong validator. The answer must be a 206
+    /// that begins where it should and states the same total. A strong validator that is known still
+    /// has to be the same, unless servers evidently send one each: two answers of one attempt differ. After
+    /// any other answer the same attempt requests the whole.
+    #[must_use]
+    pub const fn assume_unchanged(mut self) -> Self {
+        self.asking.states_unchanged = true;
+        self
     }
 
     fn beginning_with(mut self, partial: Partial) -> Self {
@@ -220,14 +237,16 @@ impl<'c> Download<'c> {
         self.deadline = Until::after(begun.remaining);
         self.begun = begun;
         self.watch = Watch::default();
+        self.partial.iter_mut().for_each(Partial::begin_attempt);
         let attempt = begun.number.saturating_sub(1);
         let mut opened = Some(opened);
         let result = loop {
             match self.receive(opened.take(), sink).await {
-                Ok(head) => match hook.follow(&head) {
+                Ok(Some(head)) => match hook.follow(&head) {
                     Some(next) => self.go_to(next),
                     None => break Ok(head),
                 },
+                Ok(None) => {}
                 Err(failed) => break Err(failed),
             }
         };
@@ -272,11 +291,13 @@ impl<'c> Download<'c> {
         read.map_err(|broken| broken.error)
     }
 
+    /// Sends one request and receives its response. `None` if another one is to be sent in the same attempt,
+    /// which asks in another way: without `If-Range`, or for the whole.
     async fn receive<S: Sink>(
         &mut self,
         opened: Option<Opened>,
         sink: &mut S,
-    ) -> Result<Response<()>, Box<Failed>> {
+    ) -> Result<Option<Response<()>>, Box<Failed>> {
         if self.in_sink {
             self.partial = None;
         }
@@ -290,9 +311,13 @@ impl<'c> Download<'c> {
                 judged?
             }
             Err(failed) => {
-                if let Some(head) = self.settle_refusal(rest, &failed)? {
-                    self.complete(sink).await?;
-                    return Ok(head);
+                match self.settle_failure(rest, &failed)? {
+                    Settled::Complete(head) => {
+                        self.complete(sink).await?;
+                        return Ok(Some(head));
+                    }
+                    Settled::Again => return Ok(None),
+                    Settled::Failure => {}
                 }
                 return match failed.last {
                     // That of an error is judged when the attempt is over.
@@ -300,7 +325,7 @@ impl<'c> Download<'c> {
                     Last::Refused(_) => {
                         let attempt = self.begun.number.saturating_sub(1);
                         let judged = self.options.judge(attempt, Err(failed));
-                        judged.map(|response| head_of(&response))
+                        judged.map(|response| Some(head_of(&response)))
                     }
                 };
             }
@@ -310,61 +335,80 @@ impl<'c> Download<'c> {
             return Err(Broken::not_the_rest(what).into());
         }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
-            return Ok(self.read_anew(response, url, sink).await?);
+            return Ok(Some(self.read_anew(response, url, sink).await?));
         };
-        let status = response.status();
-        if status == StatusCode::PARTIAL_CONTENT {
-            let head = head_of(&response);
-            let Answer::Rest(end) = partial.answered(response.url(), &head) else {
-                self.partial = None;
+        let (status, head) = (response.status(), head_of(&response));
+        let is_direct = partial.is_direct(&self.asking);
+        // Another request is worth its cost to a server that knows ranges, and where the whole is of no use.
+        let is_whole = status == StatusCode::OK;
+        let reads_whole = is_whole && !self.asking.states_unchanged && sink.can_start_over();
+        match partial.answered(&mut self.asking, response.url(), &head) {
+            Answer::Again if reads_whole && !announces_ranges(head.headers()) => {
+                Ok(Some(self.read_anew(response, url, sink).await?))
+            }
+            Answer::Rest(end) => {
+                partial.goes_on(url);
+                self.read_rest(response, &head, end, sink).await?;
+                Ok(Some(of_the_whole(head, end)))
+            }
+            Answer::Again => Ok(None),
+            Answer::Other | Answer::Complete if status == StatusCode::PARTIAL_CONTENT => {
                 let what =
                     "the server sent another range or representation when asked for the rest";
-                return Err(Broken::not_the_rest(what).into());
-            };
-            partial.goes_on(url);
-            self.read_rest(response, &head, end, sink).await?;
-            return Ok(of_the_whole(head, end));
+                self.without_the_rest(what)?;
+                Ok(None)
+            }
+            Answer::Other | Answer::Complete => {
+                if !is_whole && is_direct {
+                    self.asking.first_url = true;
+                    return Err(Broken::not_the_rest(moved(status)).into());
+                }
+                Ok(Some(self.read_anew(response, url, sink).await?))
+            }
         }
-        if status != StatusCode::OK && partial.is_direct_to(response.url()) {
-            self.partial = None;
-            return Err(Broken::not_the_rest(moved(status)).into());
-        }
-        Ok(self.read_anew(response, url, sink).await?)
     }
 
-    /// What a refusal means if the rest was asked for. `Some` if nothing is missing.
-    fn settle_refusal(
-        &mut self,
-        rest: bool,
-        failed: &Failed,
-    ) -> Result<Option<Response<()>>, Box<Broken>> {
-        let (Some(partial), Last::Refused(response)) =
-            (self.partial.as_mut().filter(|_| rest), &failed.last)
-        else {
-            return Ok(None);
+    /// Gives up what has arrived, since the answer was not the rest of it. Where the caller states that nothing
+    /// has changed, the same attempt asks for the whole, so that no further call gets the same answer.
+    fn without_the_rest(&mut self, what: impl Into<String>) -> Result<(), Box<Broken>> {
+        self.partial = None;
+        match self.asking.states_unchanged {
+            true => Ok(()),
+            false => Err(Broken::not_the_rest(what)),
+        }
+    }
+
+    /// What a failure means if the rest was asked for.
+    fn settle_failure(&mut self, rest: bool, failed: &Failed) -> Result<Settled, Box<Broken>> {
+        let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
+            return Ok(Settled::Failure);
         };
-        let status = response.status();
-        let head = head_of(response);
-        let what = match status {
-            StatusCode::RANGE_NOT_SATISFIABLE
-                if partial.answered(response.url(), &head) == Answer::Complete =>
-            {
-                return Ok(Some(of_the_whole(head, partial.received)));
-            }
+        let is_direct = partial.is_direct(&self.asking);
+        let Last::Refused(response) = &failed.last else {
+            // The first URL may lead to a server that answers.
+            self.asking.first_url |= is_direct;
+            return Ok(Settled::Failure);
+        };
+        let (status, head) = (response.status(), head_of(response));
+        match status {
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
-                format!(
-                    "the server answered {} when asked for the rest",
-                    status.as_u16()
-                )
+                let answer = partial.answered(&mut self.asking, response.url(), &head);
+                if answer == Answer::Complete {
+                    return Ok(Settled::Complete(of_the_whole(head, partial.received)));
+                }
+                let status = status.as_u16();
+                self.without_the_rest(format!(
+                    "the server answered {status} when asked for the rest"
+                ))?;
+                Ok(Settled::Again)
             }
-            _ if failed.failure.kind == Kind::Permanent && partial.is_direct_to(response.url()) => {
-                moved(status)
+            _ if failed.failure.kind == Kind::Permanent && is_direct => {
+                self.asking.first_url = true;
+                Err(Broken::not_the_rest(moved(status)))
             }
             // What has arrived is still good.
-            _ => return Ok(None),
-        };
-        self.partial = None;
-        Err(Broken::not_the_rest(what))
+            _ => Ok(Settled::Failure),
+        }
     }
 
     /// Asks for the whole, or for the rest of what is there.
@@ -373,12 +417,13 @@ impl<'c> Download<'c> {
         opened: Option<Opened>,
     ) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
         let (begun, telling, options) = (&self.begun, &mut self.telling, &self.options);
+        let asking = &self.asking;
         let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
         let mut asked = Asked::default();
         let tell = |request: &mut reqwest::Request| {
             options.route(begun.number, request);
             asked.url = Some(request.url().clone());
-            asked.rest = partial.is_some_and(|partial| partial.ask(request));
+            asked.rest = partial.is_some_and(|partial| partial.ask(asking, request));
             telling.tell(begun, request.headers_mut());
         };
         let (template, number) = (&self.template, begun.number);
@@ -437,15 +482,16 @@ impl<'c> Download<'c> {
             self.in_sink = false;
             return Ok(head);
         }
-        let resumable = match own_range {
+        let partial = match own_range {
             true => None,
-            false => Resumable::of(method, response.url(), &head),
+            false => Partial::begun(method, response.url(), &head, asked, &self.asking),
         };
+        let resumable = partial.as_ref().and_then(Partial::resumable);
         self.in_sink = true;
         self.begun_body = true;
-        in_time(self.deadline, sink.start(&head, resumable.as_ref())).await?;
+        in_time(self.deadline, sink.start(&head, resumable)).await?;
         self.in_sink = false;
-        self.partial = resumable.map(|of| Partial::begun(of, asked));
+        self.partial = partial;
         self.read(response, u64::MAX, sink).await?;
         self.complete(sink).await?;
         Ok(head)
@@ -556,7 +602,17 @@ struct Asked {
     rest: bool,
 }
 
-/// Why what has arrived is given up.
+/// What a failure means if the rest was asked for.
+enum Settled {
+    /// Nothing is missing.
+    Complete(Response<()>),
+    /// The whole is to be asked for in the same attempt.
+    Again,
+    /// No more than for any other request.
+    Failure,
+}
+
+/// Why the first URL is asked next.
 fn moved(status: StatusCode) -> String {
     let status = status.as_u16();
     format!("the URL that the redirect had led to answered {status} when asked for the rest")

@@ -1,14 +1,35 @@
 //! Asking for the rest of a response that was cut short (RFC 9110 §13.1.5 and §14).
 //!
 //! Bytes of two representations must never be mixed. So an answer is believed only if it comes from the
-//! same URL, repeats the validator and tells the range that was asked for.
+//! same resource, repeats the validator and begins where it should. Where no validator can prove it, the
+//! caller may state that the representation does not change, as with `curl -C -`. Every request of a
+//! download decides by [`Partial::answered`], whether it is its first or a retry.
 
-use http::header::{CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE, RANGE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE,
+};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use relent_http::field::trim;
 use reqwest::Url;
 
-use crate::resumable::{Resumable, bare, number, only, strong_validator};
+use crate::resumable::{
+    Resumable, bare, is_strong_tag, length, number, only, opaque, strong_validator,
+};
+
+/// How one download asks for the rest, as its caller and the answers so far have it.
+#[derive(Default, Debug)]
+pub(crate) struct Asking {
+    /// The caller states that the representation does not change.
+    pub(crate) states_unchanged: bool,
+    /// The first URL is asked: the one that it had led to has refused, or has not answered.
+    pub(crate) first_url: bool,
+    /// `Range` goes out without `If-Range`: a server has ignored it beside `If-Range`, as some content
+    /// delivery networks do.
+    without_if_range: bool,
+    /// One representation has several validators, since each server sends its own. None of them proves
+    /// anything.
+    validators_vary: bool,
+}
 
 /// What has arrived of a representation, and where the rest of it is.
 #[derive(Debug)]
@@ -18,6 +39,8 @@ pub(crate) struct Partial {
     /// The address asked in this call that led to this response. `None` for bytes of an earlier call:
     /// where the address leads today is found out by asking it.
     asked: Option<Url>,
+    /// The validator that the last answer of this attempt had, if the rest was not in it.
+    other: Option<HeaderValue>,
 }
 
 /// Whose bytes they are.
@@ -25,8 +48,11 @@ pub(crate) struct Partial {
 enum Of {
     /// The representation's that this names.
     Named(Resumable),
-    /// The caller's word has to do. The total is known once a response has told it.
-    Vouched { total: Option<u64> },
+    /// The caller's statement has to do. The URL and the total are known once a response has told them.
+    Stated {
+        url: Option<Url>,
+        total: Option<u64>,
+    },
 }
 
 /// What an answer to the request for the rest is.
@@ -36,18 +62,45 @@ pub(crate) enum Answer {
     Rest(u64),
     /// Nothing is missing.
     Complete,
+    /// Not the rest, but the same request without `If-Range` can bring it.
+    Again,
     /// Something else, or not provably the rest.
     Other,
 }
 
+/// Whether an answer is of the same representation, by its validator.
+enum Compared {
+    Same,
+    /// It has another validator, which can be another server's.
+    Another(HeaderValue),
+    Unproven,
+}
+
 impl Partial {
-    /// Nothing as yet of the response to a request for `asked`.
-    pub(crate) const fn begun(of: Resumable, asked: Option<Url>) -> Self {
-        Self {
-            of: Of::Named(of),
+    /// Nothing as yet of the response `head` from `url` to a request for `asked`. `None` if the rest of
+    /// it cannot be asked for.
+    pub(crate) fn begun<B>(
+        method: &Method,
+        url: &Url,
+        head: &Response<B>,
+        asked: Option<Url>,
+        asking: &Asking,
+    ) -> Option<Self> {
+        let stated = || Of::Stated {
+            url: Some(bare(url)),
+            total: length(head.headers()),
+        };
+        let of = match Resumable::of(method, url, head) {
+            Some(of) if !asking.validators_vary => Of::Named(of),
+            _ if asking.states_unchanged => Resumable::allows_ranges(method, head).then(stated)?,
+            _ => return None,
+        };
+        Some(Self {
+            of,
             received: 0,
             asked,
-        }
+            other: None,
+        })
     }
 
     /// These first bytes, from an earlier call, of what `of` names.
@@ -56,16 +109,18 @@ impl Partial {
             of: Of::Named(of),
             received,
             asked: None,
+            other: None,
         }
     }
 
-    /// These first bytes, from an earlier call, on the caller's word. The length of all of it is known
-    /// if a response has told it.
-    pub(crate) const fn vouched(received: u64, total: Option<u64>) -> Self {
+    /// These first bytes, from an earlier call, on the caller's statement. The length of all of it is
+    /// known if a response has told it.
+    pub(crate) const fn stated(received: u64, total: Option<u64>) -> Self {
         Self {
-            of: Of::Vouched { total },
+            of: Of::Stated { url: None, total },
             received,
             asked: None,
+            other: None,
         }
     }
 
@@ -73,7 +128,7 @@ impl Partial {
     pub(crate) const fn resumable(&self) -> Option<&Resumable> {
         match &self.of {
             Of::Named(resumable) => Some(resumable),
-            Of::Vouched { .. } => None,
+            Of::Stated { .. } => None,
         }
     }
 
@@ -81,42 +136,61 @@ impl Partial {
     pub(crate) const fn total(&self) -> Option<u64> {
         match &self.of {
             Of::Named(resumable) => resumable.total,
-            Of::Vouched { total } => *total,
+            Of::Stated { total, .. } => *total,
         }
+    }
+
+    /// Where it came from, if that is known.
+    const fn url(&self) -> Option<&Url> {
+        match &self.of {
+            Of::Named(resumable) => Some(&resumable.url),
+            Of::Stated { url, .. } => url.as_ref(),
+        }
+    }
+
+    /// Another attempt begins.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.other = None;
     }
 
     /// Turns a request for the whole into one for the rest. `false` if it is addressed elsewhere: it
     /// is left as it was.
     ///
     /// If redirects led to the response in this call, the final URL is asked: that is where the
-    /// representation is, whatever the first address leads to by now. Credentials go to no other
-    /// origin than the one they were for, as in any redirect.
-    pub(crate) fn ask(&self, request: &mut reqwest::Request) -> bool {
-        let validator = match (&self.of, &self.asked) {
-            (Of::Vouched { .. }, _) => None,
-            (Of::Named(_), Some(asked)) if asked != request.url() => return false,
-            (Of::Named(of), asked) => {
-                if asked.is_some() {
-                    direct(request, &of.url);
-                }
-                Some(&of.validator)
-            }
-        };
+    /// representation is, whatever the first address leads to by now. Once the final URL has refused,
+    /// as a signed one does when it expires, the first one is asked. Credentials go to no other origin
+    /// than the one they were for, as in any redirect.
+    pub(crate) fn ask(&self, asking: &Asking, request: &mut reqwest::Request) -> bool {
+        let rerouted = |asked: &Url| asked != request.url();
+        if self.asked.as_ref().is_some_and(rerouted) {
+            return false;
+        }
         let Ok(range) = HeaderValue::try_from(format!("bytes={}-", self.received)) else {
             return false;
         };
+        if let (Some(_), Some(url), false) = (&self.asked, self.url(), asking.first_url) {
+            direct(request, url);
+        }
         let headers = request.headers_mut();
         headers.insert(RANGE, range);
-        if let Some(validator) = validator {
-            headers.insert(IF_RANGE, validator.clone());
+        if let Some(of) = self.under_condition(asking) {
+            headers.insert(IF_RANGE, of.validator.clone());
         }
         true
     }
 
-    /// Whether the final URL was asked, and not the first one.
-    pub(crate) fn is_direct_to(&self, url: &Url) -> bool {
-        match (&self.of, &self.asked) {
-            (Of::Named(of), Some(asked)) => of.is_from(url) && !of.is_from(asked),
+    /// What `If-Range` names, if it is sent.
+    const fn under_condition(&self, asking: &Asking) -> Option<&Resumable> {
+        match asking.without_if_range {
+            true => None,
+            false => self.resumable(),
+        }
+    }
+
+    /// Whether the final URL is asked, and not the first one.
+    pub(crate) fn is_direct(&self, asking: &Asking) -> bool {
+        match (&self.asked, self.url()) {
+            (Some(asked), Some(url)) => !asking.first_url && *url != bare(asked),
             _ => false,
         }
     }
@@ -126,53 +200,147 @@ impl Partial {
         self.asked = asked;
     }
 
-    /// What this answer from `url` is. Learns what it tells of the representation.
-    pub(crate) fn answered<B>(&mut self, url: &Url, head: &Response<B>) -> Answer {
+    /// What this answer from `url` is. Learns what it tells of the representation, and of the server.
+    pub(crate) fn answered<B>(
+        &mut self,
+        asking: &mut Asking,
+        url: &Url,
+        head: &Response<B>,
+    ) -> Answer {
         let headers = head.headers();
         let range = || only(headers, &CONTENT_RANGE).map(HeaderValue::as_bytes);
-        if let Of::Named(of) = &self.of
-            && !(of.is_from(url) && of.is_named_by(headers))
-        {
-            return Answer::Other;
-        }
-        let same_total = |total| self.total().is_none_or(|known| known == total);
         match head.status() {
             StatusCode::RANGE_NOT_SATISFIABLE
                 if range().and_then(unsatisfied) == Some(self.received)
-                    && same_total(self.received) =>
+                    && self.can_be_at(asking, url, Some(self.received)) =>
             {
-                Answer::Complete
+                match self.compared(asking, headers) {
+                    Compared::Same => Answer::Complete,
+                    Compared::Another(_) | Compared::Unproven => Answer::Other,
+                }
             }
             StatusCode::PARTIAL_CONTENT
                 if !headers.contains_key(CONTENT_ENCODING) && !is_multipart(headers) =>
             {
                 match range().and_then(content_range) {
-                    Some(range) if range.first == self.received && same_total(range.total) => {
-                        self.learn(url, headers, range.total);
-                        Answer::Rest(range.last + 1)
+                    Some(range)
+                        if range.first == self.received
+                            && self.can_be_at(asking, url, Some(range.total)) =>
+                    {
+                        self.part(asking, url, headers, range)
                     }
                     _ => Answer::Other,
                 }
+            }
+            StatusCode::OK if Resumable::allows_ranges(&Method::GET, head) => {
+                self.whole(asking, url, headers)
             }
             _ => Answer::Other,
         }
     }
 
-    /// What was only vouched for is named from here on, if the answer has a name.
-    fn learn(&mut self, url: &Url, headers: &HeaderMap, total: u64) {
-        match &mut self.of {
-            Of::Named(of) => of.total = Some(total),
-            Of::Vouched { total: known } => match strong_validator(headers) {
-                Some(validator) => {
-                    self.of = Of::Named(Resumable {
-                        url: bare(url),
-                        validator: validator.clone(),
-                        total: Some(total),
-                    });
+    /// What a part that begins where it should is.
+    fn part(
+        &mut self,
+        asking: &mut Asking,
+        url: &Url,
+        headers: &HeaderMap,
+        range: ContentRange,
+    ) -> Answer {
+        let ours = self.resumable().map(|of| of.validator.clone());
+        let others = match self.compared(asking, headers) {
+            Compared::Unproven => return Answer::Other,
+            // One answer of this attempt had another validator, and this one has ours.
+            Compared::Same => self.other.take().is_some_and(|other| Some(other) != ours),
+            Compared::Another(theirs) => match self.other.replace(theirs.clone()) {
+                None => {
+                    asking.without_if_range = true;
+                    return Answer::Again;
                 }
-                None => *known = Some(total),
+                // Two answers agree: the representation has changed.
+                Some(before) if before == theirs => return Answer::Other,
+                Some(_) => true,
             },
+        };
+        asking.validators_vary |= others;
+        self.other = None;
+        self.learn(asking, url, headers, range.total);
+        Answer::Rest(range.last + 1)
+    }
+
+    /// What the whole is, when the rest was asked for. `Range` is ignored if the representation has changed,
+    /// and by some servers whenever `If-Range` is there; others have other validators.
+    fn whole(&mut self, asking: &mut Asking, url: &Url, headers: &HeaderMap) -> Answer {
+        let Some(of) = self.under_condition(asking) else {
+            return Answer::Other;
+        };
+        if !self.can_be_at(asking, url, length(headers)) {
+            return Answer::Other;
         }
+        self.other = match self.compared(asking, headers) {
+            Compared::Unproven => return Answer::Other,
+            Compared::Same => Some(of.validator.clone()),
+            Compared::Another(theirs) => Some(theirs),
+        };
+        asking.without_if_range = true;
+        Answer::Again
+    }
+
+    /// Whether an answer from `url` can be of the same representation, of `total` bytes.
+    fn can_be_at(&self, asking: &Asking, url: &Url, total: Option<u64>) -> bool {
+        let same_total = match (self.total(), total) {
+            (Some(known), Some(total)) => known == total,
+            _ => true,
+        };
+        let states = asking.states_unchanged;
+        let same_url = |of: &Resumable| of.can_be_at(url, total, states);
+        same_total && self.resumable().is_none_or(same_url)
+    }
+
+    /// Compares by the validator. Without the caller's statement it has to be there, and the same.
+    fn compared(&self, asking: &Asking, headers: &HeaderMap) -> Compared {
+        let Of::Named(of) = &self.of else {
+            return Compared::Same;
+        };
+        if of.is_named_by(headers) {
+            return Compared::Same;
+        }
+        if !asking.states_unchanged {
+            return Compared::Unproven;
+        }
+        let name = match is_strong_tag(&of.validator) {
+            true => &ETAG,
+            false => &LAST_MODIFIED,
+        };
+        match only(headers, name) {
+            Some(theirs) if opaque(theirs) != of.validator.as_bytes() => {
+                Compared::Another(theirs.clone())
+            }
+            _ => Compared::Same,
+        }
+    }
+
+    /// Learns from an answer with a part. Bytes of an earlier call are named by it, if it has a name.
+    fn learn(&mut self, asking: &Asking, url: &Url, headers: &HeaderMap, total: u64) {
+        let (url, total) = (bare(url), Some(total));
+        let validator = match &self.of {
+            _ if asking.validators_vary => None,
+            Of::Named(of) => Some(&of.validator),
+            Of::Stated { url: None, .. } => strong_validator(headers),
+            // The first response of this call had none.
+            Of::Stated { .. } => None,
+        };
+        self.of = match validator.cloned() {
+            Some(validator) => Of::Named(Resumable {
+                url,
+                validator,
+                total,
+            }),
+            None => Of::Stated {
+                url: Some(url),
+                total,
+            },
+        };
     }
 
     /// Whether all of it has arrived; so it has if the length was never told.
@@ -258,8 +426,8 @@ fn split(value: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
 mod tests {
     use proptest::prelude::*;
 
-    use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, DATE, ETAG, LAST_MODIFIED};
-    use http::{HeaderName, Method};
+    use http::HeaderName;
+    use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, DATE};
 
     use super::*;
     use crate::resumable::NotResumable;
@@ -291,9 +459,29 @@ mod tests {
     }
 
     fn begun_by(fields: &[(&str, &str)]) -> Partial {
-        let mut partial = Partial::begun(of(fields).unwrap(), Some(url()));
+        begun_from(&url(), fields, &Asking::default()).unwrap()
+    }
+
+    /// The same, after a request for this URL.
+    fn begun_from(asked: &Url, fields: &[(&str, &str)], asking: &Asking) -> Option<Partial> {
+        let head = head(200, fields);
+        let mut partial = Partial::begun(&Method::GET, &url(), &head, Some(asked.clone()), asking)?;
         partial.received = 40;
-        partial
+        Some(partial)
+    }
+
+    const fn unchanged() -> Asking {
+        Asking {
+            states_unchanged: true,
+            first_url: false,
+            without_if_range: false,
+            validators_vary: false,
+        }
+    }
+
+    /// What an answer from `url` to the request for the rest is, without a statement of the caller's.
+    fn answer(partial: &mut Partial, url: &Url, head: &Response<()>) -> Answer {
+        partial.answered(&mut Asking::default(), url, head)
     }
 
     fn request(address: &str, fields: &[(&str, &str)]) -> reqwest::Request {
@@ -377,16 +565,16 @@ mod tests {
     #[test]
     fn the_rest_is_asked_for_under_the_validator() {
         let mut asked = request("http://localhost/large", &[]);
-        assert!(begun().ask(&mut asked));
+        assert!(begun().ask(&Asking::default(), &mut asked));
         assert_eq!(asked.headers()[RANGE], "bytes=40-");
         assert_eq!(asked.headers()[IF_RANGE], "\"v1\"");
 
         let mut asked = request("http://localhost/large", &[]);
-        assert!(begun_by(&[MODIFIED, DATE_AFTER]).ask(&mut asked));
+        assert!(begun_by(&[MODIFIED, DATE_AFTER]).ask(&Asking::default(), &mut asked));
         assert_eq!(asked.headers()[IF_RANGE], MODIFIED.1);
 
         let mut asked = request("http://localhost/large", &[]);
-        assert!(Partial::vouched(40, None).ask(&mut asked));
+        assert!(Partial::stated(40, None).ask(&Asking::default(), &mut asked));
         assert_eq!(asked.headers()[RANGE], "bytes=40-");
         assert!(!asked.headers().contains_key(IF_RANGE));
     }
@@ -404,25 +592,31 @@ mod tests {
             ("https://localhost/latest", 1),
         ] {
             let first_url = Url::parse(first).unwrap();
-            let mut partial = Partial::begun(of(&[TAG]).unwrap(), Some(first_url));
-            partial.received = 40;
+            let mut asking = Asking::default();
+            let partial = begun_from(&first_url, &[TAG], &asking).unwrap();
             let mut asked = request(first, &secrets);
-            assert!(partial.ask(&mut asked));
+            assert!(partial.ask(&asking, &mut asked));
             assert_eq!(asked.url(), &url());
             assert_eq!(asked.headers().len(), kept + 2, "{first}");
-            assert!(partial.is_direct_to(&url()));
+            assert!(partial.is_direct(&asking));
 
             let mut elsewhere = request("http://localhost/fallback", &secrets);
-            assert!(!partial.ask(&mut elsewhere), "rerouted");
+            assert!(!partial.ask(&asking, &mut elsewhere), "rerouted");
             assert_eq!(elsewhere.headers().len(), 4);
+
+            asking.first_url = true;
+            let mut asked = request(first, &secrets);
+            assert!(partial.ask(&asking, &mut asked));
+            assert_eq!((asked.url(), asked.headers().len()), (&first_url, 4 + 2));
+            assert!(!partial.is_direct(&asking));
         }
-        assert!(!begun().is_direct_to(&url()));
+        assert!(!begun().is_direct(&Asking::default()));
     }
 
     #[test]
     fn an_answer_continues_only_with_the_same_url_validator_start_and_total() {
         let range = |value| ("content-range", value);
-        let after = |fields: &[_]| begun().answered(&url(), &head(206, fields));
+        let after = |fields: &[_]| answer(&mut begun(), &url(), &head(206, fields));
         assert_eq!(after(&[TAG, range("bytes 40-99/100")]), Answer::Rest(100));
         assert_eq!(
             after(&[TAG, range("bytes 40-59/100")]),
@@ -457,20 +651,18 @@ mod tests {
             after(&[TAG, right, ("content-encoding", "gzip")]),
             Answer::Other
         );
-        let ok = begun().answered(&url(), &head(200, &[TAG, right]));
-        assert_eq!(ok, Answer::Other);
         let other = Url::parse("http://localhost/other").unwrap();
-        let elsewhere = begun().answered(&other, &head(206, &[TAG, right]));
+        let elsewhere = answer(&mut begun(), &other, &head(206, &[TAG, right]));
         assert_eq!(elsewhere, Answer::Other, "another URL");
 
         let mut dated = begun_by(&[MODIFIED, DATE_AFTER, LENGTH]);
         assert_eq!(
-            dated.answered(&url(), &head(206, &[right])),
+            answer(&mut dated, &url(), &head(206, &[right])),
             Answer::Other,
             "no date"
         );
         assert_eq!(
-            dated.answered(&url(), &head(206, &[MODIFIED, right])),
+            answer(&mut dated, &url(), &head(206, &[MODIFIED, right])),
             Answer::Rest(100)
         );
     }
@@ -479,61 +671,184 @@ mod tests {
     fn what_is_complete_already_is_so_only_under_the_same_validator() {
         let none_left = ("content-range", "bytes */40");
         let mut all = begun_by(&[TAG, ("content-length", "40")]);
-        let answered = all.answered(&url(), &head(416, &[TAG, none_left]));
-        assert_eq!(answered, Answer::Complete);
-        assert_eq!(
-            all.answered(&url(), &head(416, &[none_left])),
-            Answer::Other
-        );
-        let answered = begun().answered(&url(), &head(416, &[TAG, none_left]));
+        let complete = head(416, &[TAG, none_left]);
+        assert_eq!(answer(&mut all, &url(), &complete), Answer::Complete);
+        let unnamed = head(416, &[none_left]);
+        assert_eq!(answer(&mut all, &url(), &unnamed), Answer::Other);
+        let answered = answer(&mut begun(), &url(), &complete);
         assert_eq!(answered, Answer::Other, "40 of 100");
-        let mut vouched = Partial::vouched(40, None);
-        assert_eq!(
-            vouched.answered(&url(), &head(416, &[none_left])),
-            Answer::Complete
-        );
+        for mut partial in [Partial::stated(40, None), all] {
+            let answered = partial.answered(&mut unchanged(), &url(), &unnamed);
+            assert_eq!(answered, Answer::Complete);
+        }
     }
 
     #[test]
     fn an_unknown_total_is_learned() {
         let mut begun = begun_by(&[TAG]);
         let part = |range| head(206, &[TAG, ("content-range", range)]);
-        let answered = begun.answered(&url(), &part("bytes 40-59/100"));
+        let answered = answer(&mut begun, &url(), &part("bytes 40-59/100"));
         assert_eq!(answered, Answer::Rest(60));
         begun.received = 60;
         assert!(!begun.is_complete());
-        let answered = begun.answered(&url(), &part("bytes 60-99/200"));
+        let answered = answer(&mut begun, &url(), &part("bytes 60-99/200"));
         assert_eq!(answered, Answer::Other);
-        let answered = begun.answered(&url(), &part("bytes 60-99/100"));
+        let answered = answer(&mut begun, &url(), &part("bytes 60-99/100"));
         assert_eq!(answered, Answer::Rest(100));
         begun.received = 100;
         assert!(begun.is_complete());
     }
 
     #[test]
-    fn what_is_vouched_for_is_named_by_the_first_answer() {
-        let mut vouched = Partial::vouched(40, None);
-        let part = |tag, range| head(206, &[("etag", tag), ("content-range", range)]);
-        let answered = vouched.answered(&url(), &part("\"v1\"", "bytes 0-59/100"));
-        assert_eq!(answered, Answer::Other, "another start");
-        let answered = vouched.answered(&url(), &part("\"v1\"", "bytes 40-59/100"));
-        assert_eq!(answered, Answer::Rest(60));
-        vouched.received = 60;
-        assert_eq!(vouched.resumable(), of(&[TAG, LENGTH]).as_ref());
-        let answered = vouched.answered(&url(), &part("\"v2\"", "bytes 60-99/100"));
-        assert_eq!(answered, Answer::Other, "another tag");
+    fn bytes_of_an_earlier_call_are_named_by_the_first_answer() {
+        let (mut stated, mut asking) = (Partial::stated(40, None), unchanged());
+        let mut answered = |stated: &mut Partial, tag, range| {
+            let part = head(206, &[("etag", tag), ("content-range", range)]);
+            stated.answered(&mut asking, &url(), &part)
+        };
+        let other_start = answered(&mut stated, TAG.1, "bytes 0-59/100");
+        assert_eq!(other_start, Answer::Other);
+        let rest = answered(&mut stated, TAG.1, "bytes 40-59/100");
+        assert_eq!(rest, Answer::Rest(60));
+        stated.received = 60;
+        assert_eq!(stated.resumable(), of(&[TAG, LENGTH]).as_ref());
+        let changed = [Answer::Again, Answer::Other];
+        for answer in changed {
+            let other_tag = answered(&mut stated, "\"v2\"", "bytes 60-99/100");
+            assert_eq!(other_tag, answer);
+        }
+    }
+
+    /// As that of a signed URL, which is another one each time.
+    #[test]
+    fn only_the_query_of_the_url_may_differ_if_the_total_is_the_same() {
+        let part = |total: u64| {
+            let range = format!("bytes 40-{}/{total}", total - 1);
+            head(206, &[TAG, ("content-range", &range)])
+        };
+        let rest = part(100);
+        let signed = Url::parse("http://localhost/large?signature=2").unwrap();
+        let mut continued = begun();
+        assert_eq!(answer(&mut continued, &signed, &rest), Answer::Rest(100));
+        assert_eq!(continued.url(), Some(&signed), "the first one may expire");
+        for elsewhere in [
+            "http://localhost/other?signature=2",
+            "http://localhost:81/large?signature=2",
+            "https://localhost/large?signature=2",
+            "http://other/large?signature=2",
+        ] {
+            let url = Url::parse(elsewhere).unwrap();
+            for asking in [Asking::default(), unchanged()] {
+                let answered = begun().answered(&mut { asking }, &url, &rest);
+                assert_eq!(answered, Answer::Other, "{elsewhere}");
+            }
+        }
+        assert_eq!(answer(&mut begun(), &signed, &part(101)), Answer::Other);
+        // Nothing to compare the total with.
+        assert_eq!(answer(&mut begun_by(&[TAG]), &signed, &rest), Answer::Other);
+        let stated = begun_by(&[TAG]).answered(&mut unchanged(), &signed, &rest);
+        assert_eq!(stated, Answer::Rest(100));
     }
 
     #[test]
-    fn what_is_vouched_for_is_as_long_as_the_response_of_the_earlier_call_said() {
-        let mut vouched = Partial::vouched(40, Some(100));
-        let range = |range| [("content-range", range)];
-        let answered = vouched.answered(&url(), &head(206, &range("bytes 40-101/102")));
-        assert_eq!(answered, Answer::Other, "another length");
-        let answered = vouched.answered(&url(), &head(416, &range("bytes */40")));
-        assert_eq!(answered, Answer::Other, "60 bytes are missing");
-        let answered = vouched.answered(&url(), &head(206, &range("bytes 40-99/100")));
-        assert_eq!(answered, Answer::Rest(100));
+    fn what_no_validator_names_is_asked_for_only_on_the_callers_statement() {
+        let recent = [("date", MODIFIED.1), MODIFIED, LENGTH];
+        let weak = [("etag", "W/\"v1\""), LENGTH];
+        for fields in [&[LENGTH][..], &[], &weak, &recent, &[MODIFIED, LENGTH]] {
+            assert!(begun_from(&url(), fields, &Asking::default()).is_none());
+            let mut asking = unchanged();
+            let mut partial = begun_from(&url(), fields, &asking).unwrap();
+            let mut asked = request("http://localhost/large", &[]);
+            assert!(partial.ask(&asking, &mut asked));
+            assert_eq!(asked.headers()[RANGE], "bytes=40-");
+            assert!(!asked.headers().contains_key(IF_RANGE));
+            let part = head(206, &[("content-range", "bytes 40-99/100")]);
+            let answered = partial.answered(&mut asking, &url(), &part);
+            assert_eq!(answered, Answer::Rest(100), "{fields:?}");
+        }
+        for refused in [("accept-ranges", "none"), ("content-encoding", "br")] {
+            assert!(begun_from(&url(), &[LENGTH, refused], &unchanged()).is_none());
+        }
+    }
+
+    #[test]
+    fn a_server_that_ignores_the_range_beside_if_range_is_asked_without() {
+        let whole = head(200, &[TAG, LENGTH]);
+        for asking in [Asking::default(), unchanged()] {
+            let (mut partial, mut asking) = (begun(), asking);
+            let answered = partial.answered(&mut asking, &url(), &whole);
+            assert_eq!(answered, Answer::Again);
+            let mut asked = request("http://localhost/large", &[]);
+            assert!(partial.ask(&asking, &mut asked));
+            assert_eq!(asked.headers()[RANGE], "bytes=40-");
+            assert!(!asked.headers().contains_key(IF_RANGE));
+            let answered = partial.answered(&mut asking, &url(), &whole);
+            assert_eq!(answered, Answer::Other, "it knows no ranges");
+        }
+        let changed = head(200, &[("etag", "\"v2\""), LENGTH]);
+        assert_eq!(answer(&mut begun(), &url(), &changed), Answer::Other);
+        let longer = head(200, &[TAG, ("content-length", "101")]);
+        assert_eq!(answer(&mut begun(), &url(), &longer), Answer::Other);
+        // Without the condition the tag of the answer is what proves it.
+        let mut asking = Asking {
+            without_if_range: true,
+            ..Asking::default()
+        };
+        let range = ("content-range", "bytes 40-99/100");
+        for (tag, expected) in [(TAG.1, Answer::Rest(100)), ("\"v2\"", Answer::Other)] {
+            let part = head(206, &[("etag", tag), range]);
+            assert_eq!(begun().answered(&mut asking, &url(), &part), expected);
+        }
+    }
+
+    /// The tags of the answers of one attempt, and what it comes to on the caller's statement.
+    #[test]
+    fn tags_that_differ_among_the_answers_of_an_attempt_are_those_of_servers() {
+        let part = ("content-range", "bytes 40-99/100");
+        for (answers, expected) in [
+            // The representation has changed.
+            (&[(200, "\"v2\""), (206, "\"v2\"")][..], Answer::Other),
+            (&[(206, "\"v2\""), (206, "\"v2\"")], Answer::Other),
+            // Each server has a tag of its own.
+            (&[(200, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
+            (&[(206, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
+            (&[(200, "\"v2\""), (206, TAG.1)], Answer::Rest(100)),
+            (&[(200, TAG.1), (206, "\"v2\"")], Answer::Rest(100)),
+            // A weak form of the same tag.
+            (&[(206, "W/\"v1\"")], Answer::Rest(100)),
+            (&[(200, "W/\"v1\""), (206, "W/\"v1\"")], Answer::Rest(100)),
+        ] {
+            let (mut partial, mut asking) = (begun(), unchanged());
+            for (index, (status, tag)) in answers.iter().enumerate() {
+                let length = match status {
+                    200 => LENGTH,
+                    _ => ("content-length", "60"),
+                };
+                let head = head(*status, &[("etag", tag), length, part]);
+                let answered = partial.answered(&mut asking, &url(), &head);
+                let last = index + 1 == answers.len();
+                let expected = if last { expected } else { Answer::Again };
+                assert_eq!(answered, expected, "{answers:?}");
+            }
+            let varies = expected != Answer::Other && !answers[0].1.starts_with("W/");
+            assert_eq!(asking.validators_vary, varies, "{answers:?}");
+            assert_eq!(partial.resumable().is_none(), varies, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_an_earlier_call_are_of_the_length_that_its_response_stated() {
+        let mut stated = Partial::stated(40, Some(100));
+        let mut answered = |status, range| {
+            let head = head(status, &[("content-range", range)]);
+            stated.answered(&mut unchanged(), &url(), &head)
+        };
+        let longer = answered(206, "bytes 40-101/102");
+        assert_eq!(longer, Answer::Other, "another length");
+        let shorter = answered(416, "bytes */40");
+        assert_eq!(shorter, Answer::Other, "60 bytes are missing");
+        let rest = answered(206, "bytes 40-99/100");
+        assert_eq!(rest, Answer::Rest(100));
     }
 
     /// What a field can hold: anything, and what is almost right.
@@ -583,7 +898,8 @@ mod tests {
                     stored => prop_assert_eq!(Resumable::new(of.url(), stored, of.total()), Ok(of.clone())),
                 }
             }
-            match begun().answered(&url(), &head) {
+            match answer(&mut begun(), &url(), &head) {
+                Answer::Again => prop_assert_eq!(status, 200),
                 Answer::Rest(end) => {
                     prop_assert_eq!(status, 206);
                     prop_assert!((41..=100).contains(&end));

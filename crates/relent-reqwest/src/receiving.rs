@@ -149,9 +149,12 @@ impl Client {
     ///
     /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
     /// a strong validator ([`Resumable`](crate::Resumable)), the next attempt asks for the rest with `Range` and
-    /// `If-Range`, of the URL that the redirects had led to. Otherwise, and whenever the answer is not
-    /// provably the rest of the same representation from the same URL, it begins anew: bytes of two
-    /// representations are never mixed.
+    /// `If-Range`, of the URL that the redirects had led to, and of the first URL once that one refuses: a
+    /// signed URL may have expired. A server that ignores `Range` beside `If-Range` is asked without
+    /// `If-Range`. Otherwise, and whenever the answer is not provably the rest of the same
+    /// representation from the same URL, it begins anew: bytes of two representations are never mixed.
+    /// Of the URL only the query may differ, if validator and total length are the same. A caller who
+    /// knows that the representation does not change can say so with [`Download::assume_unchanged`].
     ///
     /// A download that advances is not given up: after an attempt that went on with what was there, by
     /// as much as [`Progress`](relent_core::Progress) asks for, the count of retries and the backoff begin anew. The deadline

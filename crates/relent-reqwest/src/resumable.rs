@@ -23,7 +23,8 @@ const SETTLED: Duration = Duration::from_secs(60);
 /// It names the representation by the final URL of its response, after all redirects, and by a strong
 /// validator: an entity tag, or a `Last-Modified` that is at least 60 seconds older than the response
 /// (RFC 9110 §8.8). Bytes are taken for the rest only if they come from the same URL and under the
-/// same validator.
+/// same validator. The query of the URL may differ, as that of a signed URL does, if both responses
+/// state the same total length.
 ///
 /// A [`Sink`](crate::Sink) is given it before the first byte. To go on in another process, store the
 /// three parts beside the bytes, and give them to [`Download::resume`](crate::Download::resume).
@@ -88,29 +89,30 @@ impl Resumable {
         })
     }
 
-    /// The representation in `head`, the response from `url` to a request without a range; `None` if
-    /// it cannot be resumed.
+    /// Whether the rest of this response may be requested by `Range`, if it is cut short.
     ///
-    /// Resumed is a plain 200 to a GET, with a strong validator, without `Content-Encoding` (many
-    /// servers encode while they send and leave the tag as it was), and without
-    /// `Accept-Ranges: none`.
-    pub(crate) fn of<B>(method: &Method, url: &Url, head: &Response<B>) -> Option<Self> {
+    /// It may for a plain 200 to a GET, without `Content-Encoding` (many servers encode while they send
+    /// and leave the tag as it was), and without `Accept-Ranges: none`. Whether the rest belongs to
+    /// the same representation is for a strong validator to prove, or for the caller to state
+    /// ([`Download::assume_unchanged`](crate::Download::assume_unchanged)).
+    #[must_use]
+    pub fn allows_ranges<B>(method: &Method, head: &Response<B>) -> bool {
         let headers = head.headers();
-        let refuses = headers
-            .get_all(ACCEPT_RANGES)
-            .iter()
-            .any(|value| trim(value.as_bytes()).eq_ignore_ascii_case(b"none"));
-        if method != Method::GET
-            || head.status() != StatusCode::OK
-            || headers.contains_key(CONTENT_ENCODING)
-            || refuses
-        {
-            return None;
-        }
+        method == Method::GET
+            && head.status() == StatusCode::OK
+            && !headers.contains_key(CONTENT_ENCODING)
+            && !accepts(headers, b"none")
+    }
+
+    /// The representation in `head`, the response from `url` to a request without a range; `None` if
+    /// it cannot be resumed: without a strong validator, or where no range may be requested.
+    pub(crate) fn of<B>(method: &Method, url: &Url, head: &Response<B>) -> Option<Self> {
+        let validator = strong_validator(head.headers());
+        let validator = validator.filter(|_| Self::allows_ranges(method, head))?;
         Some(Self {
             url: bare(url),
-            validator: strong_validator(headers)?.clone(),
-            total: only(headers, &CONTENT_LENGTH).and_then(|value| number(trim(value.as_bytes()))),
+            validator: validator.clone(),
+            total: length(head.headers()),
         })
     }
 
@@ -133,9 +135,12 @@ impl Resumable {
         self.total
     }
 
-    /// Whether a response came from the same URL.
-    pub(crate) fn is_from(&self, url: &Url) -> bool {
-        self.url == bare(url)
+    /// Whether a response from `url` can be of this representation. Another query is that of another
+    /// signature, if the server states the same total or the caller `states` that nothing has changed.
+    pub(crate) fn can_be_at(&self, url: &Url, total: Option<u64>, states: bool) -> bool {
+        let same_resource = || self.url.origin() == url.origin() && self.url.path() == url.path();
+        let same_total = || self.total.is_some() && self.total == total;
+        self.url == bare(url) || same_resource() && (states || same_total())
     }
 
     /// Whether these fields name the same representation.
@@ -207,6 +212,27 @@ pub(crate) fn is_date(value: &HeaderValue) -> bool {
 /// `"…"`, not `W/"…"`, and only one of them.
 pub(crate) fn strong_etag(headers: &HeaderMap) -> Option<&HeaderValue> {
     only(headers, &ETAG).filter(|value| is_strong_tag(value))
+}
+
+/// Whether the server says that it knows ranges.
+pub(crate) fn announces_ranges(headers: &HeaderMap) -> bool {
+    accepts(headers, b"bytes")
+}
+
+fn accepts(headers: &HeaderMap, unit: &[u8]) -> bool {
+    let mut units = headers.get_all(ACCEPT_RANGES).iter();
+    units.any(|value| trim(value.as_bytes()).eq_ignore_ascii_case(unit))
+}
+
+/// The total length in bytes that the response to a request without a range states.
+pub(crate) fn length(headers: &HeaderMap) -> Option<u64> {
+    only(headers, &CONTENT_LENGTH).and_then(|value| number(trim(value.as_bytes())))
+}
+
+/// What remains of an entity tag in a weak comparison (RFC 9110 §8.8.3.2).
+pub(crate) fn opaque(tag: &HeaderValue) -> &[u8] {
+    let tag = tag.as_bytes();
+    tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
 pub(crate) fn is_strong_tag(value: &HeaderValue) -> bool {

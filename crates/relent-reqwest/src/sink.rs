@@ -38,8 +38,9 @@ pub trait Sink {
     ) -> impl Future<Output = io::Result<()>> + Send;
 
     /// The response goes on after its first `from` bytes, which the sink has. `head` is that of the
-    /// 206. `resumable` is what names the representation, if anything does. Does nothing unless it is
-    /// implemented.
+    /// 206. `resumable` is what names the representation, if anything does: it can differ from what
+    /// [`start`](Self::start) was given, since a signed URL is another one each time. Does nothing
+    /// unless it is implemented.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).

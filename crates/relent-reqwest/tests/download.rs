@@ -9,9 +9,10 @@
 
 mod scripted;
 
+use std::collections::HashSet;
 use std::future::{pending, poll_fn};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -177,7 +178,7 @@ async fn what_a_redirect_led_to_is_resumed_there_whatever_it_leads_to_now() {
 }
 
 #[tokio::test]
-async fn when_the_final_url_is_gone_the_first_one_is_asked_for_the_whole() {
+async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_download_begins_anew() {
     let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let (first, second) = (one, other.clone());
     for gone in [403, 404, 301] {
@@ -194,8 +195,278 @@ async fn when_the_final_url_is_gone_the_first_one_is_asked_for_the_whole() {
         let request = get(&server.url("/latest"));
         client(quick()).download(request, &mut sink).await.unwrap();
         assert!(sink.bytes == other, "{gone}");
-        assert_eq!(paths(&server), ["/latest", "/1", "/1", "/latest", "/2"]);
-        assert!(server.seen()[4].range_start().is_none());
+        // What the first URL leads to is not known before it is asked for the rest.
+        let asked = ["/latest", "/1", "/1", "/latest", "/2", "/latest", "/2"];
+        assert_eq!(paths(&server), asked);
+        assert_eq!(server.seen()[4].range_start(), Some(20_000));
+        assert!(server.seen()[6].range_start().is_none());
+    }
+}
+
+/// Redirects by way of `/hop` to `/file` with a signature that is another one each time. `expired` answers
+/// a request for `/file` after the first one under the same signature.
+fn signing(whole: &[u8], cut_after: usize, expired: Option<u16>) -> Server {
+    let whole = whole.to_vec();
+    let used = Mutex::new(HashSet::new());
+    Server::answering(move |index, seen| match seen.path() {
+        "/get" => redirect("/hop"),
+        "/hop" => redirect(&format!("/file?signature={index}")),
+        signed => match expired {
+            Some(status) if !used.lock().unwrap().insert(signed.to_owned()) => {
+                Step::Answer(response(status, &[], "expired"))
+            }
+            _ => ranged(&whole, seen, cut_after),
+        },
+    })
+}
+
+/// How many times the body was begun, and from where it was continued.
+fn ranges(server: &Server) -> Vec<Option<usize>> {
+    let seen = server.seen();
+    let files = seen.iter().filter(|seen| seen.path().starts_with("/file"));
+    files.map(Seen::range_start).collect()
+}
+
+#[tokio::test]
+async fn when_a_signed_url_expires_the_first_url_is_asked_for_another() {
+    let whole = pattern(18, LENGTH);
+    for expired in [400, 401, 403, 404, 410] {
+        let server = signing(&whole, 10_000, Some(expired));
+        let mut sink = Listening::default();
+        let request = get(&server.url("/get"));
+        let (_, summary) = client(quick()).download(request, &mut sink).await.unwrap();
+        assert!(sink.bytes == whole, "{expired}");
+        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        // The second one has expired. From then on the first URL is asked.
+        let from = [0, 1, 1, 2, 3, 4].map(|part| (part > 0).then_some(part * 10_000));
+        assert_eq!(ranges(&server), from, "{expired}");
+        assert_eq!(summary.attempts, 6, "{expired}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_an_earlier_call_go_on_under_another_signature_only_with_the_same_total() {
+    let whole = pattern(19, LENGTH);
+    for (total, goes_on) in [
+        (Some(LENGTH as u64), true),
+        (Some(1 << 20), false),
+        (None, false),
+    ] {
+        let server = signing(&whole, usize::MAX, None);
+        let earlier = server.url("/file?signature=of-an-earlier-call");
+        let stored = Resumable::new(&earlier, TAG, total).unwrap();
+        let mut sink = Listening::with(&whole[..20_000]);
+        let client = client(quick());
+        let download = Download::new(&client, get(&server.url("/get"))).resume(stored, 20_000);
+        let received = download.run(&mut sink, &mut (), pending()).await;
+        received.result.unwrap();
+        assert!(sink.bytes == whole);
+        let heard = match goes_on {
+            true => "resume 20000 \"v1\"",
+            false => "start \"v1\"",
+        };
+        assert_eq!(sink.heard, [heard, "complete"], "{total:?}");
+        let asked = server.seen()[2].header("if-range").map(str::to_owned);
+        assert_eq!(asked.as_deref(), Some(TAG));
+    }
+}
+
+#[tokio::test]
+async fn when_the_server_of_the_final_url_answers_no_more_the_first_one_leads_to_another() {
+    let whole = pattern(20, LENGTH);
+    let (one, two) = (whole.clone(), whole.clone());
+    let gone = Server::answering(move |index, seen| match index {
+        0 => ranged(&one, seen, 20_000),
+        _ => Step::Close(Vec::new()),
+    });
+    let mirror = Server::answering(move |_, seen| ranged(&two, seen, usize::MAX));
+    let first = Server::script([redirect(&gone.url("/file")), redirect(&mirror.url("/file"))]);
+    let mut sink = Listening::default();
+    let request = get(&first.url("/"));
+    client(quick()).download(request, &mut sink).await.unwrap();
+    assert!(sink.bytes == whole);
+    // The same tag at another origin proves nothing.
+    let heard = ["start \"v1\"", "start \"v1\"", "complete"];
+    assert_eq!(sink.heard, heard);
+    assert_eq!(ranges(&mirror), [Some(20_000), None]);
+}
+
+/// Ignores `Range` beside `If-Range`, and cuts each response after 10,000 bytes. Each response has the tag of
+/// its number.
+fn without_if_range(
+    whole: &[u8],
+    announced: bool,
+    tags: impl Fn(usize) -> String + Send + Sync + 'static,
+) -> Server {
+    let whole = whole.to_vec();
+    Server::answering(move |index, seen| {
+        let tag = tags(index);
+        let ranges = if announced { "bytes" } else { "" };
+        let first = seen.range_start();
+        let first = first.filter(|_| seen.header("if-range").is_none());
+        Step::Close(match first {
+            Some(first) => rest(first, &whole, &tag, 10_000),
+            None => {
+                let fields = [("etag", tag.as_str()), ("accept-ranges", ranges)];
+                cut(200, &fields, &whole, 10_000)
+            }
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
+    let whole = pattern(21, LENGTH);
+    // It is seen once, in the first retry. That one asks again itself if the server announces ranges; otherwise
+    // it reads the whole, and the next one asks.
+    for (announced, attempts) in [(true, 5), (false, 6)] {
+        let server = without_if_range(&whole, announced, |_| TAG.to_owned());
+        let mut sink = Listening::default();
+        let (_, summary) = download(&server, &mut sink).await.unwrap();
+        assert!(sink.bytes == whole);
+        assert_eq!((summary.attempts, server.count()), (attempts, 6));
+        let seen = server.seen();
+        assert_eq!(seen[1].header("if-range"), Some(TAG));
+        for seen in &seen[2..] {
+            assert_eq!(seen.header("if-range"), None);
+        }
+    }
+    // What has left is gone on with, too.
+    let server = without_if_range(&whole, false, |_| TAG.to_owned());
+    let mut sink = ToWriter::new(Vec::new());
+    let get = client(quick()).get(server.url("/"));
+    get.download(&mut sink).await.unwrap();
+    assert!(sink.into_inner() == whole);
+}
+
+#[tokio::test]
+async fn without_if_range_the_tag_of_the_answer_has_to_be_the_same() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let second = new.clone();
+    let server = Server::answering(move |index, seen| match (index, seen.range_start()) {
+        (0 | 1, _) => {
+            let fields = [("etag", TAG), ("accept-ranges", "bytes")];
+            Step::Close(cut(200, &fields, &old, 20_000))
+        }
+        (_, Some(start)) => Step::Answer(rest(start, &second, "\"v2\"", usize::MAX)),
+        (_, None) => Step::Answer(response(200, &[("etag", "\"v2\"")], &second)),
+    });
+    let mut sink = Listening::default();
+    download(&server, &mut sink).await.unwrap();
+    assert!(sink.bytes == new);
+    let asked: Vec<_> = server.seen().iter().map(Seen::range_start).collect();
+    assert_eq!(asked, [None, Some(20_000), Some(20_000), None]);
+}
+
+#[tokio::test]
+async fn on_the_callers_statement_servers_with_a_tag_each_go_on() {
+    let whole = pattern(22, LENGTH);
+    let of_each: fn(usize) -> String = |index| format!("\"node-{index}\"");
+    let of_two: fn(usize) -> String = |index| format!("\"node-{}\"", index / 2 % 2);
+    let weak: fn(usize) -> String = |index| match index % 3 {
+        0 => "\"v1\"".to_owned(),
+        1 => "W/\"v1\"".to_owned(),
+        _ => "W/\"v2\"".to_owned(),
+    };
+    for tags in [of_each, of_two, weak] {
+        let server = without_if_range(&whole, false, tags);
+        let client = client(quick());
+        let mut sink = Listening::default();
+        let download = Download::new(&client, get(&server.url("/"))).assume_unchanged();
+        let done = download.run(&mut sink, &mut (), pending()).await;
+        done.result.unwrap();
+        assert!(sink.bytes == whole);
+        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        assert_eq!(done.summary.attempts, 5);
+    }
+}
+
+#[tokio::test]
+async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_strong_validator() {
+    let whole = pattern(23, LENGTH);
+    let now = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for fields in [
+        &[][..],
+        &[("etag", "W/\"v1\"")],
+        &[("last-modified", now), ("date", now)],
+        &[("last-modified", now)],
+    ] {
+        for stated in [false, true] {
+            let (served, fields) = (whole.clone(), fields.to_vec());
+            let server = Server::answering(move |_, seen| {
+                Step::Close(match seen.range_start() {
+                    Some(first) => {
+                        let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
+                        let fields = [&fields[..], &[("content-range", &range)]].concat();
+                        cut(206, &fields, &served[first..], 10_000)
+                    }
+                    None => cut(200, &fields, &served, 10_000),
+                })
+            });
+            let client = client(quick());
+            let download = Download::new(&client, get(&server.url("/")));
+            let download = match stated {
+                true => download.assume_unchanged(),
+                false => download,
+            };
+            let mut sink = Listening::default();
+            let done = download.run(&mut sink, &mut (), pending()).await;
+            assert_eq!(done.result.is_ok(), stated);
+            let from = match stated {
+                true => vec![None, Some(10_000), Some(20_000), Some(30_000), Some(40_000)],
+                false => vec![None; 4],
+            };
+            let asked: Vec<_> = server.seen().iter().map(Seen::range_start).collect();
+            assert_eq!(asked, from);
+            assert!(!stated || sink.bytes == whole);
+        }
+    }
+}
+
+/// Else every further call with the same statement would get the same answer.
+#[tokio::test]
+async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whole() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
+    let part = |first: usize, tag, more: &[_]| {
+        let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
+        let fields = [&[("etag", tag), ("content-range", range.as_str())], more].concat();
+        response(206, &fields, &old[first..])
+    };
+    for (what, answers) in [
+        ("another start", vec![part(20_001, TAG, &[])]),
+        ("an earlier start", vec![part(0, TAG, &[])]),
+        ("another total", vec![rest(20_000, &new, TAG, usize::MAX)]),
+        (
+            "an encoding",
+            vec![part(20_000, TAG, &[("content-encoding", "br")])],
+        ),
+        ("another tag", vec![part(20_000, "\"v2\"", &[]); 2]),
+        ("412", vec![response(412, &[], "")]),
+        (
+            "less than there is",
+            vec![response(416, &[("content-range", "bytes */10")], "")],
+        ),
+    ] {
+        let requests = answers.len() + 1;
+        let whole = response(200, &[("etag", "\"v2\"")], &new);
+        let server = Server::script(answers.into_iter().chain([whole]).map(Step::Answer));
+        let client = client(quick().max_retries(0));
+        let stored = Resumable::new(&server.url("/"), TAG, Some(LENGTH as u64)).unwrap();
+        let download = Download::new(&client, get(&server.url("/"))).resume(stored, 20_000);
+        let mut sink = Listening::with(&old[..20_000]);
+        let done = download
+            .assume_unchanged()
+            .run(&mut sink, &mut (), pending())
+            .await;
+        assert!(done.result.is_ok(), "{what}");
+        assert_eq!(
+            (done.summary.attempts, server.count()),
+            (1, requests),
+            "{what}"
+        );
+        assert!(sink.bytes == new, "{what}");
     }
 }
 

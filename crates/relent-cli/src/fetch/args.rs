@@ -58,7 +58,8 @@ Output to FILE (-o, -O):
   After a failure or a signal, FILE.part stays if the rest can be asked for, and
   FILE.part.json, which only its owner can read, says of what it is a part: the
   URL, the URL that answered, the validator and the length. Another fetch to
-  FILE begins anew unless it has -C.
+  FILE begins anew unless it has -C. Without -C a retry goes on only with a strong
+  ETag or Last-Modified; with -C it goes on without one, too.
 
 Exit status: that of the last attempt, in curl's numbers
   0     a complete response with a status below 400 that is not retried; or the
@@ -115,9 +116,11 @@ pub(crate) struct FetchArgs {
     /// Go on with FILE.part from an earlier call, or with FILE; the value is -
     ///
     /// FILE.part is taken up if it is a part of the same URL and the server still has the same
-    /// representation, by its ETag or Last-Modified; otherwise the download begins anew. Where no
-    /// validator is known, and for FILE itself, which has none, this option is your word that the
-    /// first bytes are those of the same representation.
+    /// representation, by its ETag or Last-Modified; otherwise the download begins anew. A signed URL
+    /// may have another query each time, if validator and length are the same. Where no strong
+    /// validator is known, where each server sends its own, and for FILE itself, which has none, this
+    /// option is your statement that the representation has not changed. It holds for the first
+    /// request and for each retry, which go on where the last one ended.
     #[arg(short = 'C', long = "continue-at", value_name = "-", value_parser = from_the_end,
         allow_hyphen_values = true)]
     pub(super) continue_at: Option<()>,

@@ -146,7 +146,8 @@ impl Ending {
         if let Some((length, part)) = output.left_over() {
             live.say(|| {
                 format!(
-                    "{} stay in {part}: the same command with -C - goes on with them",
+                    "{} stay in {part}: the same command with -C - goes on with them if the server \
+                     sends the rest",
                     HumanBytes(length)
                 )
             });

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, LOCATION};
-use http::{Method, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LOCATION};
+use http::{Method, Response};
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
@@ -73,6 +73,8 @@ struct Place {
     part: Part,
     /// FILE itself is to be gone on with, when the server agrees.
     copy: bool,
+    /// The rest of what is there, of an earlier call, is asked for.
+    continues: bool,
     /// All of it is there already, or nothing is to be put there.
     settled: bool,
 }
@@ -121,6 +123,7 @@ impl Output {
                     To::File(Box::new(Place {
                         part,
                         copy: false,
+                        continues: false,
                         settled: false,
                     }))
                 }),
@@ -176,6 +179,7 @@ impl Output {
             }
             Earlier::Part(of, length) => {
                 place.part.take_up()?;
+                place.continues = true;
                 Some(match of {
                     Of::Named(of) => download.resume(of, length),
                     Of::Vouched(total) => download.resume_unchecked(length, total),
@@ -190,7 +194,7 @@ impl Output {
             }
             Earlier::Nothing => match place.part.place().old_len() {
                 Some(length) if length > 0 => {
-                    place.copy = true;
+                    (place.copy, place.continues) = (true, true);
                     Some(download.resume_unchecked(length, None))
                 }
                 _ => Some(download),
@@ -361,15 +365,16 @@ impl Sink for Output {
         }
         if let To::File(place) = &mut self.to {
             place.copy = false;
-            let headers = head.headers();
-            let vouched = self.method == Method::GET
-                && head.status() == StatusCode::OK
-                && !headers.contains_key(CONTENT_ENCODING)
-                && headers
-                    .get(ACCEPT_RANGES)
-                    .is_none_or(|units| units != "none");
+            if std::mem::take(&mut place.continues) {
+                self.notes.push(format!(
+                    "the server did not send the rest of what was there of {}: the download began anew",
+                    self.name
+                ));
+            }
+            // A part that begins with a head is a part of nothing that a server sends.
             let of = resumable.filter(|_| !self.include);
-            let side = Side::new(&self.url, of, vouched && !self.include, length(head));
+            let vouched = !self.include && Resumable::allows_ranges(&self.method, head);
+            let side = Side::new(&self.url, of, vouched, length(head));
             place.part.begin(&side)?;
         }
         if self.include {
@@ -385,16 +390,18 @@ impl Sink for Output {
         from: u64,
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
-        let rest = length(head);
-        self.progress
-            .resume(from, rest.map(|rest| from.saturating_add(rest)));
-        if let To::File(place) = &mut self.to
-            && place.copy
-        {
-            let total = rest.map(|rest| from.saturating_add(rest));
-            let side = Side::new(&self.url, resumable, true, total);
-            place.part.take_up_copy(&side, from)?;
-            place.copy = false;
+        let total = whole_length(head);
+        self.progress.resume(from, total);
+        if let To::File(place) = &mut self.to {
+            place.continues = false;
+            let of = resumable.filter(|_| !self.include);
+            let side = Side::new(&self.url, of, !self.include, total);
+            if std::mem::take(&mut place.copy) {
+                place.part.take_up_copy(&side, from)?;
+            } else if resumable.is_none() {
+                // It may have had a name until the servers gave it several.
+                place.part.describe(&side)?;
+            }
         }
         Ok(())
     }
@@ -493,6 +500,12 @@ fn length(head: &Response<()>) -> Option<u64> {
         .ok()?
         .parse()
         .ok()
+}
+
+/// The length of the whole of which this response brings a part.
+fn whole_length(head: &Response<()>) -> Option<u64> {
+    let range = head.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+    range.rsplit('/').next()?.trim().parse().ok()
 }
 
 fn display(name: &Path) -> String {

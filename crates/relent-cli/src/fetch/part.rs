@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use relent_reqwest::Resumable;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::destination::Place;
 
@@ -217,7 +218,12 @@ impl Part {
         let Some(side) = Side::read(&self.side) else {
             return Ok(Earlier::Nothing);
         };
-        if side.url != url {
+        // A signed URL has another query each time. Then only a validator and a total can prove that it
+        // leads to the same.
+        let is_same = side.url == url;
+        let is_named = side.final_url.is_some() && side.validator.is_some() && side.total.is_some();
+        let is_signed_anew = is_named && without_query(&side.url) == without_query(url);
+        if !is_same && !is_signed_anew {
             return Ok(Earlier::Other("it is a part of another URL"));
         }
         if !side.can_be_resumed {
@@ -228,7 +234,7 @@ impl Part {
         if side.total.is_some_and(|total| length > total) {
             return Ok(Earlier::Other("it is longer than the whole"));
         }
-        if side.total == Some(length) {
+        if side.total == Some(length) && is_same {
             return Ok(Earlier::Complete);
         }
         let of = match (&side.final_url, &side.validator) {
@@ -299,6 +305,24 @@ impl Part {
         written.map_err(|error| named(&self.side, &error))
     }
 
+    /// Says anew what the bytes that are there are a part of.
+    ///
+    /// # Errors
+    /// When the side file cannot be written; the old one is there then.
+    pub(crate) fn describe(&self, side: &Side) -> io::Result<()> {
+        if Side::read(&self.side).as_ref() == Some(side) {
+            return Ok(());
+        }
+        let folder = self.side.parent().filter(|folder| *folder != Path::new(""));
+        let folder = folder.unwrap_or(Path::new("."));
+        let written = NamedTempFile::new_in(folder).and_then(|file| {
+            serde_json::to_writer_pretty(&file, side)?;
+            file.as_file().sync_all()?;
+            file.persist(&self.side).map_err(|error| error.error)
+        });
+        written.map(drop).map_err(|error| named(&self.side, &error))
+    }
+
     /// Adds bytes at the end.
     ///
     /// # Errors
@@ -363,6 +387,10 @@ fn id(path: &Path) -> Option<(u64, u64)> {
     Some((there.dev(), there.ino()))
 }
 
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or(url)
+}
+
 fn beside(place: &Place, suffix: &str) -> PathBuf {
     let mut path = place.path().as_os_str().to_owned();
     path.push(suffix);
@@ -385,7 +413,12 @@ mod tests {
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let side = (
             prop::sample::select(vec![FORMAT, "relent-part-2", ""]),
-            prop::sample::select(vec![URL, "http://localhost/other", ""]),
+            prop::sample::select(vec![
+                URL,
+                "http://localhost/large?signature=1",
+                "http://localhost/other",
+                "",
+            ]),
             any::<bool>(),
             prop::option::of("(http://localhost/large|[ -~]{0,9})"),
             prop::option::of("(\"v1\"|W/\"v1\"|.{0,9})"),
@@ -446,14 +479,19 @@ mod tests {
                 prop_assert!(matches!(earlier, Earlier::Other(_)), "{earlier:?}");
                 return Ok(());
             };
-            let may = side.url == URL && side.can_be_resumed;
+            let same = side.url == URL;
+            let named = side.final_url.is_some() && side.validator.is_some();
             match earlier {
-                Earlier::Complete => prop_assert!(may && side.total == Some(length)),
+                Earlier::Complete => {
+                    prop_assert!(same && side.can_be_resumed && side.total == Some(length));
+                }
                 Earlier::Part(of, there) => {
-                    prop_assert!(may && there == length);
-                    prop_assert!(side.total.is_none_or(|total| total > length));
-                    let named = side.final_url.is_some() && side.validator.is_some();
+                    prop_assert!(side.can_be_resumed && there == length);
                     prop_assert_eq!(matches!(of, Of::Named(_)), named);
+                    let signed = side.url.starts_with("http://localhost/large?");
+                    prop_assert!(same || signed && named && side.total.is_some());
+                    prop_assert!(side.total.is_none_or(|total| total >= length));
+                    prop_assert!(!same || side.total != Some(length));
                 }
                 Earlier::Nothing => prop_assert!(false, "there are {length} bytes"),
                 Earlier::Other(_) => {}
