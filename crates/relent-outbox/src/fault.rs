@@ -2,7 +2,8 @@
 //!
 //! An attempt that fails says something about its receiver only if this process could make it. Where it could not, the
 //! message stays due, its endpoint is held for up to [`LONGEST_WAIT`] and then tried again, so that delivery goes on when
-//! the operator mends the fault. An endpoint is never disabled for one.
+//! the operator mends the fault. A fault that [concerns one message](FaultKind::is_of_message) holds that message alone, for
+//! [`LONGEST_WAIT`] at a time. An endpoint is never disabled for one.
 
 use std::fmt;
 use std::io;
@@ -29,16 +30,20 @@ pub enum FaultKind {
     Resolver,
     /// No network leads there from this machine, or its firewall forbids it.
     Network,
+    /// The queue takes no message of this size: the limit of the NATS server, or of its stream, is lower. It holds that
+    /// message, and no other of the endpoint.
+    TooLarge,
 }
 
 impl FaultKind {
     /// Each with its name, as it is counted and shown.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::SigningKey, "signing-key"),
         (Self::Registration, "registration"),
         (Self::Resources, "resources"),
         (Self::Resolver, "resolver"),
         (Self::Network, "network"),
+        (Self::TooLarge, "too-large"),
     ];
 
     /// The names in that table.
@@ -58,6 +63,12 @@ impl FaultKind {
         let mut all = Self::ALL.iter();
         all.find(|(one, _)| *one == self)
             .map_or("", |(_, name)| name)
+    }
+
+    /// Whether it concerns one message, so that the others of its endpoint go on.
+    #[must_use]
+    pub const fn is_of_message(self) -> bool {
+        matches!(self, Self::TooLarge)
     }
 
     /// The fault behind an error of the system; `None` if the error comes from the other side, or may.

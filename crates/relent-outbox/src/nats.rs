@@ -67,6 +67,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// As many attempts are in a stream, and as many bytes. Beyond that it takes none.
 const MOST: i64 = 100_000;
 const MOST_BYTES: i64 = 1 << 30;
+/// Beside its payload a message has a subject and fields, which count too: so many bytes at most.
+const HEADROOM: usize = 512;
 /// What a relay says that takes what a deliverer tells it, and what it begins with if it does not.
 const HEARD: &[u8] = b"heard";
 const REFUSED: &str = "refused: ";

@@ -33,7 +33,7 @@ pub trait Resolve: Send + Sync + 'static {
 }
 
 /// Asks the resolver of the system (`getaddrinfo`), on a thread for blocking work. Of the 512 of them that a runtime of
-/// tokio has unless it is told otherwise, look-ups take at most 384: one that gets no answer cannot be called off, and a
+/// tokio has by default, look-ups take at most 384: one that gets no answer cannot be called off, and a
 /// store in the same process needs such threads as well.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;

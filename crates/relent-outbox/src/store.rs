@@ -585,7 +585,7 @@ pub struct Claimed {
     /// [resend](Store::resend) it is no schedule.
     pub session: Vec<u8>,
     /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend), and by a microsecond for each
-    /// time that it was [not sent](Next::Unsent).
+    /// time that it was [not sent](Next::is_unsent).
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,
@@ -643,8 +643,19 @@ pub enum Next {
     /// It was surely not sent: it is due as before, and the attempt does not count. Not for one that was
     /// [lost](Claimed::lost).
     Unsent,
+    /// The same, and it is due so much later than now: a [fault of this side](crate::fault) holds it, for this reason, which is
+    /// shown until the next attempt ends.
+    Held(Duration, String),
     /// No attempt follows, for this reason.
     Dead(String),
+}
+
+impl Next {
+    /// Whether the attempt was surely not made, and does not count.
+    #[must_use]
+    pub const fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unsent | Self::Held(..))
+    }
 }
 
 /// In which state a message is.
@@ -802,7 +813,7 @@ pub struct MessageStatus {
     pub behind: Option<MessageId>,
     /// Its state.
     pub state: State,
-    /// Why it is dead or was cancelled; empty otherwise.
+    /// Why it is dead, was cancelled, or is [held](Next::Held); empty otherwise.
     pub reason: String,
     /// What went wrong in its last attempt: [`AttemptRecord::error`]; empty if there was none.
     pub last_error: String,

@@ -61,6 +61,14 @@ impl Bench {
         }
     }
 
+    /// With the endpoint `a`, whose receiver acknowledges.
+    async fn with_endpoint() -> (Self, Receiver) {
+        let (bench, receiver) = (Self::new(), Receiver::new(|_| ok()).await);
+        let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        (bench, receiver)
+    }
+
     async fn enqueue(&self, endpoint: &str, events: usize) {
         let messages = (0..events)
             .map(|event| NewMessage::new(endpoint, format!("event-{event}"), "{\"order\":17}"));
@@ -87,6 +95,24 @@ impl Bench {
     async fn statuses(&self) -> Vec<MessageStatus> {
         let all = Filter::default();
         self.store.messages(all, 10_000).await.unwrap()
+    }
+
+    /// The one message that is held for this reason, once all others are delivered.
+    async fn until_held(&self, reason: &str) -> MessageStatus {
+        let mut left = until(|| async {
+            let mut statuses = self.statuses().await;
+            statuses.retain(|status| status.state != State::Delivered);
+            let is_held = |status: &MessageStatus| {
+                status.state == State::Pending && !status.reason.is_empty()
+            };
+            (statuses.len() == 1 && is_held(&statuses[0])).then_some(statuses)
+        })
+        .await;
+        let held = left.remove(0);
+        assert!(held.reason.contains(reason), "{held:?}");
+        assert_eq!(held.attempts, 0);
+        assert_eq!(self.store.attempts(&held.id).await.unwrap(), []);
+        held
     }
 
     async fn until_ended(&self) -> Vec<MessageStatus> {
@@ -263,10 +289,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let receiver = Receiver::new(|_| ok()).await;
-    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
+    let (bench, receiver) = Bench::with_endpoint().await;
     let relay = bench.worker(Some(queue(&nats).await));
     let deliverer = deliverer(&nats).await;
     bench.enqueue("a", 1).await;
@@ -291,10 +314,7 @@ async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let receiver = Receiver::new(|_| ok()).await;
-    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
+    let (bench, _receiver) = Bench::with_endpoint().await;
     let relay = bench.worker(Some(queue(&nats).await));
     let deliverer = deliverer(&nats).await;
     bench.enqueue("a", 1).await;
@@ -309,10 +329,7 @@ async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let receiver = Receiver::new(|_| ok()).await;
-    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
+    let (bench, receiver) = Bench::with_endpoint().await;
     bench.enqueue("a", 3).await;
     let relay = bench.worker(Some(queue(&nats).await));
     until(|| async {
@@ -339,27 +356,88 @@ async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count
     deliverer.end().await;
 }
 
+/// The receiver has done nothing wrong, and an operator has to raise the limit: the message is held, and no other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_of_any_size_that_is_taken_is_delivered_or_says_why_not() {
+async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_why() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let receiver = Receiver::new(|_| ok()).await;
-    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
-    for (event, size) in [("large", 1_000_000), ("too-large", 1 << 20)] {
+    let (bench, receiver) = Bench::with_endpoint().await;
+    for (event, size) in [("too-large", 1 << 20), ("large", 1_000_000), ("small", 2)] {
         let message = NewMessage::new("a", event, vec![b'x'; size]);
         bench.store.enqueue(vec![message]).await.unwrap();
     }
     let relay = bench.worker(Some(queue(&nats).await));
     let deliverer = deliverer(&nats).await;
-    for status in bench.until_ended().await {
-        match status.event.as_str() {
-            "large" => assert_eq!(status.state, State::Delivered),
-            _ => assert!(status.reason.contains("raise max_payload"), "{status:?}"),
-        }
+    let held = bench.until_held("raise max_payload of nats-server").await;
+    assert_eq!(held.event, "too-large");
+    // The server takes it from now on.
+    let port = nats.port;
+    let directory = nats.server.end();
+    std::fs::write(directory.path().join("nats.conf"), "max_payload: 2MB").unwrap();
+    let _nats = servers::nats_in(directory, Some(port)).unwrap();
+    let statuses = until(|| async {
+        bench.store.send_now(Filter::default()).await.unwrap();
+        let statuses = bench.statuses().await;
+        let is_delivered = |status: &MessageStatus| status.state == State::Delivered;
+        statuses.iter().all(is_delivered).then_some(statuses)
+    })
+    .await;
+    for status in statuses {
+        assert_eq!((status.attempts, &status.reason[..]), (1, ""));
     }
+    assert_eq!(receiver.hits().len(), 3);
     let _ = relay.end().await;
     deliverer.end().await;
+}
+
+/// By the server, or by the stream if an operator has made it. What a deliverer says of an answer is no larger either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else() {
+    const LIMIT: usize = 64 << 10;
+    for by_server in [true, false] {
+        let settings = |_: &std::path::Path| match by_server {
+            true => "max_payload: 65536".to_owned(),
+            false => String::new(),
+        };
+        let Some(nats) = servers::nats_with(settings) else {
+            return;
+        };
+        if !by_server {
+            let client = async_nats::connect(nats.url()).await.unwrap();
+            let stream = async_nats::jetstream::stream::Config {
+                name: "relent-outbox".to_owned(),
+                subjects: vec!["relent-outbox.attempts".to_owned()],
+                retention: async_nats::jetstream::stream::RetentionPolicy::WorkQueue,
+                max_message_size: LIMIT as i32,
+                ..Default::default()
+            };
+            let context = async_nats::jetstream::new(client);
+            context.create_stream(stream).await.unwrap();
+        }
+        let bench = Bench::new();
+        let fields: String = (0..60)
+            .map(|field| format!("x-{field}: {}\r\n", "y".repeat(1000)))
+            .collect();
+        let receiver =
+            Receiver::new(move |_| Reply::Answer(answer("200 OK", &fields, &"z".repeat(70_000))))
+                .await;
+        let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        for size in [LIMIT, 2] {
+            let message = NewMessage::new("a", format!("{size}"), vec![b'x'; size]);
+            bench.store.enqueue(vec![message]).await.unwrap();
+        }
+        let relay = bench.worker(Some(queue(&nats).await));
+        let deliverer = deliverer(&nats).await;
+        let says = match by_server {
+            true => "raise max_payload of nats-server",
+            false => "raise the limits of the stream relent-outbox",
+        };
+        let held = bench.until_held(says).await;
+        assert_eq!(held.event, LIMIT.to_string());
+        assert_eq!(receiver.hits().len(), 1);
+        let _ = relay.end().await;
+        deliverer.end().await;
+    }
 }
 
 /// A relay that has published one attempt, and somebody who talks to it.
@@ -582,10 +660,7 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let receiver = Receiver::new(|_| ok()).await;
-    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
+    let (bench, receiver) = Bench::with_endpoint().await;
     bench.enqueue("a", 1).await;
     let relay = bench.worker(Some(queue(&nats).await));
     let client = async_nats::connect(nats.url()).await.unwrap();

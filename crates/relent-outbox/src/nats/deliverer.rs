@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::wire::{self, Attempt};
-use super::{ANSWER_WITHIN, HEARD, PAUSE, Queue, TELL_FOR};
+use super::{ANSWER_WITHIN, HEADROOM, HEARD, PAUSE, Queue, TELL_FOR};
 use crate::fault::FaultKind;
 use crate::observe::{self, Part};
 use crate::sender::{Exchange, Sender};
@@ -251,7 +251,8 @@ impl One {
             Ok(_) => "answered",
             Err(_) => "failed",
         };
-        let told = match wire::answer(exchange, attempt.keep) {
+        let most = self.queue.client.max_payload().saturating_sub(HEADROOM);
+        let told = match wire::answer(exchange, attempt.keep, most) {
             Ok(answer) => self.tell(&attempt.relay, answer).await,
             Err(error) => {
                 observe::nats_error(&error);

@@ -2,29 +2,30 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::Config;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::HeaderMap;
-use relent_core::{Failure, Network, Scope};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::wire::{self, Attempt};
-use super::{BEGIN_WITHIN, HEARD, LEAVE, PAUSE, Queue, REFUSED, TELL_FOR};
+use super::{BEGIN_WITHIN, HEADROOM, HEARD, LEAVE, PAUSE, Queue, REFUSED, TELL_FOR};
 use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};
 use crate::endpoint::Acknowledgement;
+use crate::fault::{FaultKind, LONGEST_WAIT, LocalFault};
 use crate::observe;
 use crate::sender::{Exchange, Outgoing, Sent};
-use crate::worker::attempt::{Job, Transport, Unmade};
+use crate::worker::attempt::{Ended, Job, JobRequest, Transport, Unmade};
 use crate::worker::beat::Leave;
 
 /// Has attempts made by deliverers. It ends when it is dropped.
@@ -38,9 +39,11 @@ struct Shared {
     queue: Queue,
     /// How long an attempt may take whose policy names no limit.
     attempt_timeout: Duration,
-    /// The subject by which it is asked and told.
+    /// The subject under which deliverers ask it and report to it.
     subject: String,
     next: AtomicU64,
+    /// The most bytes of a message that the stream takes, as far as is known.
+    stream_takes: AtomicUsize,
     /// Attempts that are published and not answered.
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Whether attempts are taken.
@@ -87,7 +90,7 @@ enum Refused {
     Unknown,
     /// Nobody had leave to begin it.
     NotBegun,
-    /// It was told before, or the relay does not wait for it any more.
+    /// A deliverer has reported it before, or the relay does not wait for it any more.
     Over,
 }
 
@@ -134,6 +137,7 @@ impl Relay {
             queue,
             attempt_timeout,
             next: AtomicU64::new(0),
+            stream_takes: AtomicUsize::new(usize::MAX),
             waiting: Mutex::default(),
             open: watch::Sender::new(false),
         });
@@ -166,21 +170,48 @@ impl Shared {
         change(&mut waiting)
     }
 
-    /// Makes the stream, and after any failure sees whether it is there again.
+    /// Makes the stream, sees now and then what it takes, and after any failure whether it is there again.
     async fn keep_open(self: Arc<Self>) {
         let mut open = self.open.subscribe();
         loop {
             match self.queue.stream().await {
-                Ok(_) => self.open.send_replace(true),
+                Ok(stream) => {
+                    let takes = largest(&stream.cached_info().config);
+                    self.stream_takes.store(takes, Ordering::Relaxed);
+                    self.open.send_replace(true)
+                }
                 Err(error) => {
                     observe::nats_error(&error);
                     false
                 }
             };
             // It is held by this, so there is no error.
-            let _ = open.wait_for(|open| !open).await;
-            sleep(PAUSE).await;
+            let failed = open.wait_for(|open| !open);
+            if timeout(LONGEST_WAIT, failed).await.is_ok() {
+                sleep(PAUSE).await;
+            }
         }
+    }
+
+    /// Why NATS takes no message of so many bytes, if it takes none.
+    fn too_large(&self, bytes: usize) -> Option<LocalFault> {
+        let name = &self.queue.name;
+        let of_server = self.queue.client.max_payload();
+        let of_stream = self.stream_takes.load(Ordering::Relaxed);
+        let (most, remedy) = match of_server <= of_stream {
+            true => (of_server, "max_payload of nats-server to 2MB".to_owned()),
+            false => (
+                of_stream,
+                format!("the limits of the stream {name} to 2 MiB a message"),
+            ),
+        };
+        let needs = bytes.saturating_add(HEADROOM);
+        (needs > most).then(|| LocalFault {
+            kind: FaultKind::TooLarge,
+            error: format!(
+                "the message is too large for NATS: it needs {needs} bytes, and {most} are the most: raise {remedy}"
+            ),
+        })
     }
 
     /// Nothing is taken for a while.
@@ -233,7 +264,7 @@ impl Shared {
         });
     }
 
-    /// What a deliverer is told that says this by this subject, unless leave has to be renewed first.
+    /// The reply to a deliverer that says this under this subject, unless leave has to be renewed first.
     fn answer(&self, subject: &str, payload: &Bytes) -> Result<Bytes, Box<Stale>> {
         let refused = |refused: Refused| {
             observe::refused(refused.reason(), &refused);
@@ -272,7 +303,7 @@ impl Shared {
                     unknown => Err(unknown),
                 };
             };
-            // Less than that is told as none.
+            // Less than that is sent as none.
             let none = Duration::from_millis(1);
             let left = match &attempt.begun {
                 Some((other, _)) if *other != by => return Ok(Begin::For(Duration::ZERO)),
@@ -331,16 +362,19 @@ impl Shared {
         }
     }
 
-    async fn make(&self, mut job: Job) -> Result<Sent, Unmade> {
-        job.ready().await?;
-        let headers = match job.outgoing().and_then(|outgoing| outgoing.headers()) {
-            Ok(headers) => headers,
-            Err(unsendable) => return Ok(*unsendable),
-        };
-        let payload = std::mem::take(&mut job.payload);
-        let outgoing = match job.outgoing() {
-            Ok(outgoing) => outgoing,
-            Err(unsendable) => return Ok(*unsendable),
+    async fn make(&self, mut job: Job) -> Ended {
+        // It need not be loaded to know that.
+        if let Some(fault) = self.too_large(job.size) {
+            return Ok(Sent::faulty(&fault));
+        }
+        let JobRequest {
+            job,
+            outgoing,
+            headers,
+            payload,
+        } = match job.request().await {
+            Ok(request) => request,
+            Err(ended) => return *ended,
         };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let subject = format!("{}.{number}", self.subject);
@@ -357,8 +391,14 @@ impl Shared {
         };
         let bytes = match wire::attempt(&attempt, &payload) {
             Ok(bytes) => bytes,
-            Err(error) => return Ok(unpublishable(error)),
+            Err(error) => {
+                let kind = FaultKind::Registration;
+                return Ok(Sent::faulty(&LocalFault { kind, error }));
+            }
         };
+        if let Some(fault) = self.too_large(bytes.len()) {
+            return Ok(Sent::faulty(&fault));
+        }
         let (news, mut heard) = mpsc::unbounded_channel();
         let waiting = Waiting {
             leave: job.leave.clone(),
@@ -389,10 +429,6 @@ impl Shared {
                     biased;
                     begun = timeout_at(until, heard.recv()) => matches!(begun, Ok(Some(News::Begun))),
                     () = leave.stopped() => false,
-                },
-                Err(PublishErrorKind::MaxPayloadExceeded) => {
-                    let error = "the message is too large for NATS: raise max_payload of nats-server to 2MB";
-                    return Ok(unpublishable(error.to_owned()));
                 },
                 Err(_) => false,
             },
@@ -450,9 +486,6 @@ impl Shared {
             };
             match published.await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                    return Err(error.kind());
-                }
                 Err(error) => {
                     let again = error.kind() == PublishErrorKind::TimedOut;
                     self.close(&error.to_string());
@@ -463,6 +496,14 @@ impl Shared {
             }
         }
     }
+}
+
+/// The most bytes of a message that a stream takes: an operator may have made it with limits of its own.
+fn largest(stream: &Config) -> usize {
+    let limits = [stream.max_message_size.into(), stream.max_bytes];
+    let limits = limits.into_iter().filter(|limit| *limit > 0);
+    let limits = limits.filter_map(|limit| usize::try_from(limit).ok());
+    limits.min().unwrap_or(usize::MAX)
 }
 
 /// As much of an answer's body is needed: to judge it, and to keep its beginning without the secrets in it.
@@ -476,10 +517,4 @@ fn keep(outgoing: &Outgoing<'_>, request: &HeaderMap) -> usize {
         Acknowledgement::Success => MAX_EXCERPT.saturating_add(longest.unwrap_or_default()),
         _ => MAX_BODY,
     }
-}
-
-/// It can be put right while the schedule lasts.
-fn unpublishable(error: String) -> Sent {
-    let failure = Failure::network(Network::Connect).scope(Scope::Request);
-    Sent::not(failure, error, Duration::ZERO)
 }

@@ -39,7 +39,7 @@ const MOST_ERROR: usize = 200;
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(super) struct Attempt {
     pub(super) version: u32,
-    /// The subject by which its relay is asked and told.
+    /// The subject under which a deliverer asks its relay and reports to it.
     pub(super) relay: String,
     pub(super) url: String,
     /// The fields of the request, signed.
@@ -167,21 +167,21 @@ pub(super) fn read_leave(message: &[u8]) -> Result<Duration, String> {
         .filter(|left| *left <= LEAVE)
         .ok_or_else(|| {
             format!(
-                "leave to begin is told in milliseconds, {} at most",
+                "leave to begin is a number of milliseconds, {} at most",
                 LEAVE.as_millis()
             )
         })
 }
 
-/// What came of an exchange, with as much of the body.
-pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
+/// What came of an exchange, with as much of the body: `most` bytes in all, or as few as can be.
+pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Bytes, String> {
     let mut body = Bytes::new();
     let outcome = match exchange.result {
         Ok(received) => {
             body = received.body.slice(..received.body.len().min(keep));
             Outcome::Answered {
                 status: received.status.as_u16(),
-                headers: judged_fields(&received.headers),
+                headers: judged_fields(&received.headers, most / 2),
                 end: received.end,
             }
         }
@@ -195,11 +195,23 @@ pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
             fault: exchange.fault,
         },
     };
-    let answer = Answer {
+    let mut answer = Answer {
         outcome,
         address: exchange.address,
         took: exchange.took,
     };
+    let whole = write(&answer, &body)?;
+    let Some(excess) = whole.len().checked_sub(most).filter(|excess| *excess > 0) else {
+        return Ok(whole);
+    };
+    if let Outcome::Answered { end, .. } = &mut answer.outcome
+        && *end == BodyEnd::Whole
+    {
+        *end = BodyEnd::TooLong;
+    }
+    // The word for that is longer.
+    const LONGER: usize = 16;
+    body.truncate(body.len().saturating_sub(excess + LONGER));
     write(&answer, &body)
 }
 
@@ -255,11 +267,20 @@ pub(super) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, Strin
         .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
 }
 
-/// Those of an answer, without what is too long or too much.
-fn judged_fields(headers: &HeaderMap) -> Vec<(String, String)> {
+/// Those of an answer, without what is too long or too much: up to `most` bytes of them.
+fn judged_fields(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
+    // As it is written, a quotation mark or a backslash takes two bytes.
+    const AROUND: usize = "[\"\",\"\"],".len();
+    let mut left = most;
     fields(headers)
         .filter(|(name, value)| name.len() + value.len() <= LONGEST_FIELD)
         .take(MOST_FIELDS)
+        .take_while(|(name, value)| {
+            let takes = AROUND + name.len() + 2 * value.len();
+            let fits = takes <= left;
+            left = left.saturating_sub(takes);
+            fits
+        })
         .collect()
 }
 

@@ -82,7 +82,7 @@ use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};
 /// Each method is a short transaction at the isolation read committed; the time is that of the database. What
 /// producers write waits for no worker, and no worker for them.
 ///
-/// What the database has told survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
+/// What the database has confirmed survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
 /// the replica that takes over is a synchronous one.
 #[derive(Clone)]
 pub struct Postgres {
@@ -491,7 +491,7 @@ where
     let (client, mut connection) = config.connect(tls).await?;
     let listen = async {
         client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
-        // Something may have been told before.
+        // A hint may have come before.
         if let Some(hints) = hints.upgrade() {
             tell(&hints, Hinted::Anything);
         }

@@ -16,6 +16,7 @@ use crate::schedule;
 use crate::sender::{Outgoing, Sender, Sent};
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 /// What an attempt needs.
 pub(crate) struct Job {
@@ -23,11 +24,11 @@ pub(crate) struct Job {
     pub(crate) id: MessageId,
     pub(super) content_type: String,
     /// Empty until it is [loaded](Self::ready), if it is long.
-    pub(crate) payload: Bytes,
+    pub(super) payload: Bytes,
     /// How many bytes it has, and the room for them if they are not here yet.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     pub(super) room: Option<Held>,
-    pub(crate) limit: Option<Duration>,
+    pub(super) limit: Option<Duration>,
     pub(super) now: SystemTime,
     pub(crate) leave: Leave,
 }
@@ -40,7 +41,7 @@ impl Job {
     ///
     /// # Errors
     /// The attempt may not begin.
-    pub(crate) async fn ready(&mut self) -> Result<(), Unmade> {
+    pub(super) async fn ready(&mut self) -> Result<(), Unmade> {
         for _ in 0..ASKS {
             let missing = match self.payload.len() < self.size {
                 true => self.size,
@@ -67,11 +68,25 @@ impl Job {
         }
     }
 
-    /// What is sent.
+    /// Waits until it may begin, and takes what is sent out of it: nothing here holds the payload once it is written.
     ///
     /// # Errors
     /// What comes of the attempt if nothing can be sent.
-    pub(crate) fn outgoing(&self) -> Result<Outgoing<'_>, Box<Sent>> {
+    pub(crate) async fn request(&mut self) -> Result<JobRequest<'_>, Box<Ended>> {
+        self.ready().await.map_err(|unmade| Box::new(Err(unmade)))?;
+        let unsendable = |sent: Box<Sent>| Box::new(Ok(*sent));
+        let headers = self.outgoing().and_then(|outgoing| outgoing.headers());
+        let headers = headers.map_err(unsendable)?;
+        let payload = std::mem::take(&mut self.payload);
+        Ok(JobRequest {
+            job: self,
+            outgoing: self.outgoing().map_err(unsendable)?,
+            headers,
+            payload,
+        })
+    }
+
+    fn outgoing(&self) -> Result<Outgoing<'_>, Box<Sent>> {
         let rules = &self.rules;
         match &rules.target {
             Ok(target) => Ok(Outgoing {
@@ -97,6 +112,19 @@ impl Job {
     }
 }
 
+/// What is sent for a [`Job`].
+pub(crate) struct JobRequest<'a> {
+    pub(crate) job: &'a Job,
+    /// By what the answer is judged. Its payload is taken out.
+    pub(crate) outgoing: Outgoing<'a>,
+    /// Signed.
+    pub(crate) headers: HeaderMap,
+    pub(crate) payload: Bytes,
+}
+
+/// What came of an attempt.
+pub(crate) type Ended = Result<Sent, Unmade>;
+
 /// Why nothing is known of what the receiver said.
 #[derive(Debug)]
 pub(crate) enum Unmade {
@@ -108,7 +136,7 @@ pub(crate) enum Unmade {
     Unknown(&'static str),
 }
 
-pub(crate) type Sending = Pin<Box<dyn Future<Output = Result<Sent, Unmade>> + Send>>;
+pub(crate) type Sending = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// Makes attempts. Tests have one without a network.
 pub(crate) type Transport = Arc<dyn Fn(Job) -> Sending + Send + Sync>;
@@ -118,16 +146,14 @@ pub(super) fn over(sender: Sender) -> Transport {
     Arc::new(move |mut job| {
         let sender = sender.clone();
         Box::pin(async move {
-            job.ready().await?;
-            let headers = match job.outgoing().and_then(|outgoing| outgoing.headers()) {
-                Ok(headers) => headers,
-                Err(unsendable) => return Ok(*unsendable),
-            };
-            // Nothing holds the payload once it is written.
-            let payload = std::mem::take(&mut job.payload);
-            let outgoing = match job.outgoing() {
-                Ok(outgoing) => outgoing,
-                Err(unsendable) => return Ok(*unsendable),
+            let JobRequest {
+                outgoing,
+                headers,
+                payload,
+                ..
+            } = match job.request().await {
+                Ok(request) => request,
+                Err(ended) => return *ended,
             };
             let fields = headers.clone();
             let exchange = sender.exchange(outgoing.target, fields, payload, outgoing.limit);

@@ -152,6 +152,8 @@ pub(super) struct Lane {
     pub(super) alone: bool,
     /// It is given back when nothing of it runs.
     pub(super) leaving: bool,
+    /// A fault of this side holds some of its messages, and that was said.
+    holds_some: bool,
     /// This worker has disabled the endpoint, which is counted once however many attempts ask for it.
     pub(super) is_disabled: bool,
     /// When it asks again, if it waits for leave.
@@ -204,6 +206,7 @@ impl Lane {
             probed: None,
             alone: false,
             leaving: false,
+            holds_some: false,
             is_disabled: false,
             wakes: None,
             queued: false,
@@ -234,6 +237,7 @@ impl Lane {
         (self.answered, self.is_known, self.slow) = (None, false, false);
         (self.acknowledged, self.probed, self.running_now) = (None, None, 0);
         (self.hold, self.spread, self.is_disabled) = (None, 0.0, false);
+        self.holds_some = false;
     }
 
     /// An attempt has ended that took so long.
@@ -478,6 +482,13 @@ impl Lane {
         observe::local_fault(&endpoint.tenant, &endpoint.name, &fault, is_new);
         let until = now + wait;
         self.hold = Some(Hold { fault, until, wait });
+    }
+
+    /// A fault of this side holds one of its messages, and the others go on.
+    pub(super) fn hold_one(&mut self, fault: &LocalFault) {
+        let endpoint = &self.rules.endpoint;
+        let is_new = !std::mem::replace(&mut self.holds_some, true);
+        observe::local_fault(&endpoint.tenant, &endpoint.name, fault, is_new);
     }
 
     /// No fault of this side holds its messages.

@@ -40,9 +40,12 @@ pub fn any_bytes(message: &[u8]) {
                 let rule = Acknowledgement::CodeSuccess;
                 let _ = judge(got, rule, &POLICY, SystemTime::UNIX_EPOCH);
             }
-            let written = answer(exchange, MAX_BODY);
+            let written = answer(exchange, MAX_BODY, usize::MAX);
             let again = written.clone().and_then(|written| read_answer(&written));
-            assert_eq!(again.and_then(|again| answer(again, MAX_BODY)), written);
+            assert_eq!(
+                again.and_then(|again| answer(again, MAX_BODY, usize::MAX)),
+                written
+            );
             assert!(written.is_ok());
         }
         Err(wrong) => assert!((1..500).contains(&wrong.len()), "{wrong}"),
@@ -200,7 +203,7 @@ mod properties {
         fn what_is_written_is_read(head in an_attempt(), payload in vec(any::<u8>(), 0..200), exchange in an_exchange()) {
             let written = attempt(&head, &payload).unwrap();
             prop_assert_eq!(read_attempt(&written), Ok((head, Bytes::from(payload))));
-            let written = answer(copy(&exchange), MAX_BODY).unwrap();
+            let written = answer(copy(&exchange), MAX_BODY, usize::MAX).unwrap();
             assert_same(&read_answer(&written).unwrap(), &exchange);
         }
 
@@ -219,7 +222,7 @@ mod properties {
         ) {
             let written = attempt(&head, &payload).unwrap();
             prop_assert!(read_attempt(&written.slice(..at.index(written.len()))).is_err());
-            let written = answer(exchange, MAX_BODY).unwrap();
+            let written = answer(exchange, MAX_BODY, usize::MAX).unwrap();
             prop_assert!(read_answer(&written.slice(..at.index(written.len()))).is_err());
         }
 
@@ -230,12 +233,39 @@ mod properties {
             at in any::<prop::sample::Index>(),
             byte in any::<u8>(),
         ) {
-            for written in [attempt(&head, b"{}").unwrap(), answer(exchange, MAX_BODY).unwrap()] {
+            for written in [attempt(&head, b"{}").unwrap(), answer(exchange, MAX_BODY, usize::MAX).unwrap()] {
                 let mut changed = written.to_vec();
                 let at = at.index(changed.len());
                 changed[at] = byte;
                 any_bytes(&changed);
             }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_cut_to_what_the_server_takes() {
+        let mut headers = HeaderMap::new();
+        for field in 0..120 {
+            let name: http::HeaderName = format!("x-{field}").parse().unwrap();
+            headers.insert(name, "\"".repeat(900).parse().unwrap());
+        }
+        let received = |length| Exchange {
+            result: Ok(Received {
+                status: StatusCode::OK,
+                headers: headers.clone(),
+                body: vec![b'x'; length].into(),
+                end: BodyEnd::Whole,
+            }),
+            address: String::new(),
+            took: Duration::ZERO,
+            fault: None,
+        };
+        for most in [4 << 10, 64 << 10, 256 << 10, 1 << 20] {
+            let written = answer(received(MAX_BODY), MAX_BODY, most).unwrap();
+            assert!(written.len() <= most, "{} of {most}", written.len());
+            let read = read_answer(&written).unwrap().result.unwrap();
+            let is_whole = read.body.len() == MAX_BODY;
+            assert_eq!(read.end == BodyEnd::Whole, is_whole, "{most}");
         }
     }
 
@@ -387,7 +417,7 @@ mod properties {
             took: Duration::MAX,
             fault: None,
         };
-        let read = read_answer(&answer(exchange, MAX_BODY).unwrap()).unwrap();
+        let read = read_answer(&answer(exchange, MAX_BODY, usize::MAX).unwrap()).unwrap();
         let received = read.result.unwrap();
         assert_eq!(
             (received.headers.len(), received.body.len()),

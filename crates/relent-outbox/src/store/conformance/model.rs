@@ -420,7 +420,7 @@ impl<S: Store> Model<S> {
         match next {
             Next::Delivered => row.state = State::Delivered,
             Next::Dead(reason) => (row.state, row.reason) = (State::Dead, reason),
-            Next::Unsent => {
+            Next::Unsent | Next::Held(..) => {
                 (row.state, row.attempt) = (State::Pending, row.attempt - 1);
                 row.schedule += 1;
             }
@@ -594,7 +594,7 @@ impl<S: Store> Model<S> {
                 let left = !self.left(number).is_empty();
                 let due = self.due(number, until);
                 let work = found.iter().find(|work| work.endpoint == place.id);
-                // One of those that wait for others may be told of.
+                // It may name one of those that wait for others.
                 let behind = self.rows.iter().enumerate().any(|(row, one)| {
                     let waits = one.place == number && one.state == State::Pending;
                     waits && one.due <= until && self.is_behind(row)

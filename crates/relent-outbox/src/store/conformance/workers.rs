@@ -495,6 +495,35 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(shop.settle(&unsent, Next::Unsent).await);
     let claimed = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(claimed.attempt, 4, "what was not sent does not count");
+    // So does what is held, which says why and is due later.
+    let held = |wait| Next::Held(wait, "too large".to_owned());
+    assert!(shop.settle(&claimed, held(Duration::ZERO)).await);
+    let status = shop
+        .0
+        .messages(Filter::default(), 1)
+        .await
+        .unwrap()
+        .remove(0);
+    assert_eq!(
+        (status.state, status.attempts, &status.reason[..]),
+        (State::Pending, 3, "too large")
+    );
+    let later = shop.claim("worker", &owned).await.remove(0);
+    assert_eq!(later.attempt, 4, "what is held does not count");
+    assert!(!shop.settle(&claimed, held(Duration::ZERO)).await);
+    assert!(shop.settle(&later, held(Duration::from_secs(3600))).await);
+    assert_eq!(shop.claim("worker", &owned).await, [], "it is held");
+    assert_eq!(shop.0.send_now(Filter::default()).await.unwrap(), 1);
+    let unsent = shop.claim("worker", &owned).await.remove(0);
+    assert!(shop.settle(&unsent, Next::Unsent).await);
+    let status = shop
+        .0
+        .messages(Filter::default(), 1)
+        .await
+        .unwrap()
+        .remove(0);
+    assert_eq!(status.reason, "", "it is held no more");
+    let claimed = shop.claim("worker", &owned).await.remove(0);
     // The answer was lost, so it is written again: the attempt that runs now is another.
     assert!(!shop.settle(&unsent, Next::Unsent).await);
     assert!(!shop.settle(&unsent, Next::Delivered).await);

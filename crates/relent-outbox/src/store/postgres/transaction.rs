@@ -38,7 +38,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Once it is committed workers are told this.
+    /// Once it is committed, workers get this hint.
     pub(super) fn tell(&self, hinted: &Hinted) {
         self.tells.get_or_init(|| hinted.write());
     }

@@ -524,6 +524,7 @@ pub(super) async fn settle(
         Next::Delivered => (2_i16, None, String::new()),
         Next::Again(wait) => (0, Some(span(*wait)), String::new()),
         Next::Unsent => (0, None, String::new()),
+        Next::Held(wait, reason) => (0, Some(span(*wait)), text(reason)),
         Next::Dead(reason) => (3, None, text(reason)),
     };
     let nexts: Vec<_> = first.iter().map(|(_, one)| next(one)).collect();
@@ -539,10 +540,7 @@ pub(super) async fn settle(
     let states: Vec<_> = nexts.iter().map(|next| next.0).collect();
     let waits: Vec<_> = nexts.iter().map(|next| next.1).collect();
     let sessions: Vec<_> = first.iter().map(|(_, one)| &one.session[..]).collect();
-    let unsent: Vec<_> = first
-        .iter()
-        .map(|(_, one)| one.next == Next::Unsent)
-        .collect();
+    let unsent: Vec<_> = first.iter().map(|(_, one)| one.next.is_unsent()).collect();
     let attempts = || first.iter().map(|(_, one)| one.attempt.as_ref());
     let long = |column: fn(&AttemptRecord) -> i64| attempts().map(|one| one.map(column)).collect();
     let [attempt_numbers, began, took]: [Vec<_>; 3] = [

@@ -24,7 +24,7 @@ const WITH_A_BEAT: usize = 50_000;
 /// Tells the time, in microseconds since 1970.
 pub(super) struct Clock {
     machine: Box<dyn Fn() -> i64 + Send + Sync>,
-    /// The latest time that was told since the machine was last set back.
+    /// The latest time that was given out since the machine was last set back.
     latest: AtomicI64,
     /// How often it was set back, and once for what other processes saw.
     steps: AtomicU64,
@@ -58,7 +58,7 @@ impl Clock {
 
     pub(super) fn now(&self) -> i64 {
         loop {
-            // In this order: what was told was read from the machine before it is read here.
+            // In this order: the time that was given out was read from the machine before it is read here.
             let latest = self.latest.load(Ordering::Acquire);
             let machine = (self.machine)();
             if machine >= latest.saturating_sub(TOLERANCE) {

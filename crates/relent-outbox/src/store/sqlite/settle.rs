@@ -119,6 +119,7 @@ impl<'s> Batch<'_, 's> {
             Next::Delivered => (2, None, Some(self.now), String::new()),
             Next::Again(wait) => (0, Some(later(self.now, *wait)), None, String::new()),
             Next::Unsent => (0, None, None, String::new()),
+            Next::Held(wait, reason) => (0, Some(later(self.now, *wait)), None, text(reason)),
             Next::Dead(reason) => (3, None, Some(self.now), text(reason)),
         };
         let values = params![
@@ -132,7 +133,7 @@ impl<'s> Batch<'_, 's> {
             ended,
             reason,
             settled.session,
-            settled.next == Next::Unsent,
+            settled.next.is_unsent(),
             self.now,
         ];
         if self.settle.execute(values)? > 0 {

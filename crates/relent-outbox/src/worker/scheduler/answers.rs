@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{BATCH, LOOK_GAP, Named, Pending, Running, Scheduler, TICK};
 use crate::acknowledgement::MAX_EXCERPT;
-use crate::fault::LocalFault;
+use crate::fault::{LONGEST_WAIT, LocalFault};
 use crate::observe;
 use crate::schedule::Schedule;
 use crate::sender::Sent;
@@ -443,12 +443,19 @@ impl<S: Store> Scheduler<S> {
                 ..
             }) => {
                 let error = printable(&refused.error, MAX_EXCERPT);
-                // What was wrong with the rules of before need not be wrong with those of now.
-                if let Some(lane) = self.lanes.get_mut(&claimed.endpoint).filter(|_| is_of_now) {
-                    lane.hold(now, LocalFault { kind, error });
+                let fault = LocalFault { kind, error };
+                let lane = self.lanes.get_mut(&claimed.endpoint);
+                let mut next = Next::Unsent;
+                if kind.is_of_message() {
+                    lane.into_iter().for_each(|lane| lane.hold_one(&fault));
+                    next = Next::Held(LONGEST_WAIT, fault.error);
+                    self.look_at(claimed.endpoint);
+                } else if let Some(lane) = lane.filter(|_| is_of_now) {
+                    // What was wrong with the rules of before need not be wrong with those of now.
+                    lane.hold(now, fault);
                 }
                 let session = claimed.session.clone();
-                self.settle(now, &claimed, Next::Unsent, session, None);
+                self.settle(now, &claimed, next, session, None);
                 return;
             }
             Ok(sent) => (sent, true),
@@ -550,7 +557,7 @@ impl<S: Store> Scheduler<S> {
             changes_health = match (&next, sent) {
                 _ if lane.revision != claimed.revision => false,
                 (Next::Delivered, _) => lane.health.succeeded(),
-                (Next::Unsent, _) | (_, None) => false,
+                (_, None) => false,
                 _ => true,
             };
         }

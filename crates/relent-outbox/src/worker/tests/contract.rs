@@ -129,16 +129,20 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
             let _ = stopped.await;
         }));
         sleep(200 * SECOND).await;
+        // One message of each endpoint finds out, ever more seldom; or each message for itself.
+        let (endpoints, tries) = match kind.is_of_message() {
+            true => (0, 400..=560),
+            false => (2, 20..=49),
+        };
         let held = watch.held().await;
-        assert_eq!(held.len(), 2, "{name}: {held:?}");
+        assert_eq!(held.len(), endpoints, "{name}: {held:?}");
         for held in held {
             assert_eq!(held.because, Because::LocalFault, "{name}");
             assert_eq!(held.error, "for a test");
             assert!(held.until.is_some());
         }
-        // One message of each endpoint finds out, ever more seldom.
         let tried = made.load(Ordering::Relaxed);
-        assert!((20..50).contains(&tried), "{name}: {tried}");
+        assert!(tries.contains(&tried), "{name}: {tried}");
         until_ended(&store).await;
         for row in rows {
             store.row(row, |row| {

@@ -16,7 +16,7 @@ use crate::worker::WorkerConfig;
 const HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(100);
 
-/// It looks when it starts, and then only when it is told to.
+/// It looks when it starts, and then only at a hint.
 fn rarely(name: &str) -> WorkerConfig {
     WorkerConfig {
         poll: HOUR,

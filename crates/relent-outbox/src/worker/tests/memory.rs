@@ -664,15 +664,17 @@ impl Store for Memory {
                 }
                 row.session = settled.session;
                 row.records.extend(settled.attempt);
+                if settled.next.is_unsent() {
+                    row.attempt -= 1;
+                    row.began += Duration::from_micros(1);
+                }
                 match settled.next {
                     Next::Delivered => row.ended = Some(Ok(())),
                     Next::Dead(reason) => row.ended = Some(Err(reason)),
-                    Next::Again(after) => {
+                    Next::Again(after) | Next::Held(after, _) => {
                         endpoint.due.insert((now + after, settled.row));
                     }
                     Next::Unsent => {
-                        row.attempt -= 1;
-                        row.began += Duration::from_micros(1);
                         endpoint.due.insert((now, settled.row));
                     }
                 }
