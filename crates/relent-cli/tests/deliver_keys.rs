@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use deliver_support::{INSIDE, Receiver, Server, until};
+use deliver_support::{INSIDE, Receiver, Server, Setup, until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{Ran, finish, relent};
@@ -28,17 +28,7 @@ fn serve(folder: &Path, args: &[&str]) -> Ran {
 }
 
 fn enqueue(server: &Server, endpoint: &str, event: &str) -> String {
-    let message = json!({ "endpoint": endpoint, "event": event, "payload": 1 }).to_string();
-    let (status, sent) = server.ask("POST", "/v1/messages", &message);
-    assert_eq!(status, 202, "{sent}");
-    sent["id"].as_str().unwrap().to_owned()
-}
-
-fn register(server: &Server, name: &str, spec: &Value) -> Value {
-    let (status, registered) =
-        server.ask("PUT", &format!("/v1/endpoints/{name}"), &spec.to_string());
-    assert!(status < 300, "{registered}");
-    registered
+    server.send(&json!({ "endpoint": endpoint, "event": event, "payload": 1 }))
 }
 
 #[test]
@@ -55,7 +45,7 @@ fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
     let key = fs::read_to_string(&file).unwrap();
     assert_ne!(first, key);
     let spec = json!({ "url": receiver.url("/later"), "secrets": [SECRET] });
-    register(&server, "shop", &spec);
+    server.register("shop", &spec);
     let id = enqueue(&server, "shop", "e");
     until("an attempt was made", || {
         (!receiver.seen().is_empty()).then_some(())
@@ -122,7 +112,7 @@ fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_key
     let folder = folder.path();
     let server = Server::start(folder);
     let spec = json!({ "url": receiver.url("/ok"), "secrets": [SECRET] });
-    register(&server, "shop", &spec);
+    server.register("shop", &spec);
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
     fs::remove_file(folder.join(KEY)).unwrap();
     let args = [&INSIDE[..], &["--lease", "2s", "--replace-key"]].concat();
@@ -175,7 +165,7 @@ fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_key
         "{listed:?}"
     );
     assert!(receiver.seen().is_empty());
-    register(&server, "shop", &spec);
+    server.register("shop", &spec);
     server.message_is(&id, "delivered");
     assert_eq!(receiver.seen().len(), 1);
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
@@ -184,9 +174,8 @@ fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_key
 
 #[test]
 fn a_reference_to_a_variable_that_is_not_set_holds_messages_until_a_start_with_it() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let folder = folder.path();
-    let server = Server::start(folder);
+    let at = Setup::start();
+    let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let added = server.deliver(
         folder,
         &[
@@ -205,7 +194,7 @@ fn a_reference_to_a_variable_that_is_not_set_holds_messages_until_a_start_with_i
             .contains("warning: secrets: the signing key env:RELENT_NO_SUCH is not set"),
         "{added:?}"
     );
-    let id = enqueue(&server, "shop", "e");
+    let id = enqueue(server, "shop", "e");
     until("it is held", || {
         let (_, shop) = server.ask("GET", "/v1/endpoints/shop", "");
         let error = shop["held"]["error"].as_str()?.to_owned();
@@ -218,11 +207,10 @@ fn a_reference_to_a_variable_that_is_not_set_holds_messages_until_a_start_with_i
 
 #[test]
 fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let folder = folder.path();
-    let server = Server::start(folder);
+    let at = Setup::start();
+    let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let spec = json!({ "url": receiver.url("/ok"), "secrets": ["env:NEW", "env:OLD"] });
-    register(&server, "shop", &spec);
+    server.register("shop", &spec);
     let run = |args: &[&str]| {
         server.deliver(
             folder,
@@ -258,16 +246,58 @@ fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
     assert_eq!(keys(), json!([]));
 }
 
+/// A form names the key by its number, which another key may have by the time that the form is sent.
+#[test]
+fn a_signing_key_is_removed_by_a_form_unless_the_keys_have_changed_since() {
+    let at = Setup::start();
+    let server = &at.server;
+    let spec = json!({ "url": at.receiver.url("/ok"), "secrets": ["env:NEW", "env:OLD"] });
+    server.register("shop", &spec);
+    let session = server.sign_in(&server.token);
+    let path = "/endpoints/shop";
+    let token = server.form_token(&session, path);
+    let revision = || {
+        let (_, page) = server.page(&session, path);
+        let (_, revision) = page.split_once("name=\"revision\" value=\"").expect(&page);
+        revision.split('"').next().unwrap().to_owned()
+    };
+    let keys = || server.ask("GET", "/v1/endpoints/shop", "").1["endpoint"]["secrets"].clone();
+    let remove = |number: &str, revision: &str, more: &str| {
+        let form = format!(
+            "act=remove-key&tenant=&name=shop&number={number}&revision={revision}&form_token={token}{more}"
+        );
+        server.fill(&session, "/do", &form)
+    };
+    let first = revision();
+    for (number, revision, status, says) in [
+        ("3", &first[..], 422, "it has no signing key 3"),
+        ("0", &first, 422, "no number of a signing key"),
+        ("2", "", 409, "was changed"),
+    ] {
+        let (got, said) = remove(number, revision, "");
+        assert!(got == status && said.contains(says), "{got}: {said}");
+    }
+    let (status, to) = remove("2", &first, "");
+    assert_eq!((status, &to[..]), (303, "/endpoints/shop?tenant="));
+    assert_eq!(keys(), json!(["env:NEW"]));
+    assert_eq!(remove("1", &first, "&unsigned=on").0, 409, "an old page");
+    let (status, said) = remove("1", &revision(), "");
+    assert!(status == 422 && said.contains("Tick the box"), "{said}");
+    assert_eq!(keys(), json!(["env:NEW"]));
+    assert_eq!(remove("1", &revision(), "&unsigned=on").0, 303);
+    assert_eq!(keys(), json!([]));
+    assert!(!server.page(&session, path).1.contains("remove-key"));
+}
+
 #[test]
 fn a_policy_that_ends_messages_early_is_warned_of_when_it_is_registered() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let folder = folder.path();
-    let server = Server::start(folder);
+    let at = Setup::start();
+    let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let spec = json!({
         "url": receiver.url("/ok"),
         "policy": "retry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1m\" }",
     });
-    let registered = register(&server, "early", &spec);
+    let registered = server.register("early", &spec);
     let warning = registered["warnings"][0].as_str().unwrap();
     assert!(
         warning.starts_with("policy: ") && warning.contains("300-409, 411-499"),
@@ -303,10 +333,9 @@ fn a_policy_that_ends_messages_early_is_warned_of_when_it_is_registered() {
 
 #[test]
 fn a_message_that_is_sent_with_a_delay_waits_for_it() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let folder = folder.path();
-    let server = Server::start(folder);
-    register(&server, "shop", &json!({ "url": receiver.url("/ok") }));
+    let at = Setup::start();
+    let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
+    server.register("shop", &json!({ "url": receiver.url("/ok") }));
     let send = |event: &str, delay: &str| {
         let args = [
             "send",
@@ -333,9 +362,8 @@ fn a_message_that_is_sent_with_a_delay_waits_for_it() {
 
 #[test]
 fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let folder = folder.path();
-    let server = Server::start(folder);
+    let at = Setup::start();
+    let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let name = "shop\u{202e}gpj";
     let path = "/v1/endpoints/shop%E2%80%AEgpj";
     let spec = json!({ "url": receiver.url("/ok") }).to_string();
@@ -352,15 +380,8 @@ fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
     let listed = server.deliver(folder, &["endpoints", "list", "--json"]);
     let endpoints: Value = serde_json::from_str(&listed.stdout).unwrap();
     assert_eq!(endpoints[0]["endpoint"]["name"], name);
-    let login = format!("token={}", server.token);
-    let form = "content-type: application/x-www-form-urlencoded\r\n";
-    let (_, head, _) = server.raw("POST", "/login", form, &login);
-    let cookie = head
-        .lines()
-        .find_map(|line| line.strip_prefix("set-cookie: "))
-        .unwrap();
-    let cookie = format!("cookie: {}\r\n", cookie.split(';').next().unwrap());
-    let (_, _, page) = server.raw("GET", "/", &cookie, "");
+    let session = server.sign_in(&server.token);
+    let (_, page) = server.page(&session, "/");
     for part in ["shop\\u{202e}gpj", "moves\\u{2067} soon"] {
         assert!(page.contains(part), "{part} in {page}");
     }
@@ -368,7 +389,7 @@ fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
         assert!(!shown.contains(['\u{202e}', '\u{2067}']), "{shown}");
     }
     // What is done on the page is done to the endpoint of this name.
-    let (_, _, page) = server.raw("GET", "/endpoints/shop%E2%80%AEgpj", &cookie, "");
+    let (_, page) = server.page(&session, "/endpoints/shop%E2%80%AEgpj");
     assert!(page.contains("value=\"shop\u{202e}gpj\""), "{page}");
 }
 
@@ -470,7 +491,7 @@ fn a_receiver_with_a_private_authority_is_reached_by_its_file() {
         ]
         .concat(),
     );
-    register(&server, "shop", &json!({ "url": url }));
+    server.register("shop", &json!({ "url": url }));
     let id = enqueue(&server, "shop", "e");
     server.message_is(&id, "delivered");
 }

@@ -10,100 +10,11 @@ mod deliver_support;
 mod support;
 
 use std::fs;
-use std::path::Path;
 
-use deliver_support::{INSIDE, Receiver, Server, until};
+use deliver_support::{Receiver, Server, Setup, until};
 use serde_json::{Value, json};
-use support::Ran;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
-
-struct Setup {
-    server: Server,
-    receiver: Receiver,
-    folder: tempfile::TempDir,
-}
-
-impl Setup {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = ["--lease", "2s", "--content-token-file", "content.token"];
-        Self {
-            server: Server::start_with(folder.path(), &[&INSIDE[..], &options].concat()),
-            receiver: Receiver::start(),
-            folder,
-        }
-    }
-
-    fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Runs `relent deliver ARGS`, which has to work out.
-    fn run(&self, args: &[&str]) -> Ran {
-        let ran = self.server.deliver(self.folder(), args);
-        assert_eq!(ran.status, 0, "{args:?}: {ran:?}");
-        ran
-    }
-
-    fn put(&self, name: &str, spec: &Value) {
-        let path = format!("/v1/endpoints/{name}");
-        let (status, said) = self.server.ask("PUT", &path, &spec.to_string());
-        assert!(status == 200 || status == 201, "{said}");
-    }
-
-    fn send(&self, message: &Value) -> String {
-        let (_, sent) = self
-            .server
-            .ask("POST", "/v1/messages", &message.to_string());
-        sent["id"]
-            .as_str()
-            .unwrap_or_else(|| panic!("{sent}"))
-            .to_owned()
-    }
-
-    /// Signs in to the page by this token: the fields of a request of that session.
-    fn sign_in(&self, token: &str) -> String {
-        let (_, head, _) = self
-            .server
-            .raw("POST", "/login", FORM, &format!("token={token}"));
-        let cookie = head
-            .lines()
-            .find_map(|line| line.strip_prefix("set-cookie: "));
-        let cookie = cookie.unwrap_or_else(|| panic!("{head}"));
-        format!("{FORM}cookie: {}\r\n", cookie.split(';').next().unwrap())
-    }
-
-    fn content_token(&self) -> String {
-        let token = fs::read_to_string(self.folder().join("content.token")).unwrap();
-        token.trim().to_owned()
-    }
-
-    fn page(&self, session: &str, path: &str) -> (u16, String) {
-        let (status, _, page) = self.server.raw("GET", path, session, "");
-        (status, page)
-    }
-
-    /// The token that the forms of this page hold.
-    fn form_token(&self, session: &str, path: &str) -> String {
-        let (_, page) = self.page(session, path);
-        let (_, token) = page
-            .split_once("name=\"form_token\" value=\"")
-            .expect(&page);
-        token.split('"').next().unwrap().to_owned()
-    }
-
-    /// Fills a form in: the status, and where the page goes on.
-    fn fill(&self, session: &str, path: &str, form: &str) -> (u16, String) {
-        let (status, head, page) = self.server.raw("POST", path, session, form);
-        let to = head
-            .lines()
-            .find_map(|line| line.strip_prefix("location: "));
-        (status, to.map_or(page, str::to_owned))
-    }
-}
-
 /// One retry, in an hour.
 fn rarely() -> Value {
     json!("max_retries = 3\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n")
@@ -112,12 +23,15 @@ fn rarely() -> Value {
 #[test]
 fn what_waits_is_sent_now_and_its_attempts_go_on_counting() {
     let at = Setup::start();
-    at.put(
+    at.server.register(
         "shop",
         &json!({ "url": at.receiver.url("/later"), "policy": rarely(), "park": false }),
     );
     let ids: Vec<_> = ["a", "b", "c"]
-        .map(|event| at.send(&json!({ "endpoint": "shop", "event": event, "payload": 1 })))
+        .map(|event| {
+            at.server
+                .send(&json!({ "endpoint": "shop", "event": event, "payload": 1 }))
+        })
         .into();
     for id in &ids {
         until("an attempt failed", || {
@@ -137,11 +51,11 @@ fn what_waits_is_sent_now_and_its_attempts_go_on_counting() {
         .ask("GET", &format!("/v1/messages/{}", ids[1]), "");
     assert_eq!(other["message"]["state"], "pending");
     // All others of the endpoint, and by a button.
-    let session = at.sign_in(&at.server.token);
+    let session = at.server.sign_in(&at.server.token);
     let path = format!("/messages/{}", ids[1]);
-    let token = at.form_token(&session, &path);
+    let token = at.server.form_token(&session, &path);
     let form = format!("act=send-now&id={}&form_token={token}", ids[1]);
-    let (status, to) = at.fill(&session, "/do", &form);
+    let (status, to) = at.server.fill(&session, "/do", &form);
     assert_eq!((status, to), (303, format!("/messages/{}?due=1", ids[1])));
     at.server.message_is(&ids[1], "delivered");
     let ran = at.run(&["send-now", "--endpoint", "shop", "--json"]);
@@ -176,7 +90,9 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
         "x-region: region-4711",
     ]);
     let payload = format!("{{\"key\":\"{SECRET}\",\"note\":\"\u{202e}<b>\"}}");
-    let id = at.send(&json!({ "endpoint": "shop", "event": "e", "text": payload }));
+    let id = at
+        .server
+        .send(&json!({ "endpoint": "shop", "event": "e", "text": payload }));
     at.server.message_is(&id, "delivered");
     let seen = at.receiver.seen();
     let signature = seen[0].header("webhook-signature").unwrap().to_owned();
@@ -213,16 +129,16 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
 
     // The page: a link for those who may see it, and nothing for others.
     let (may, may_not) = (
-        at.sign_in(&at.content_token()),
-        at.sign_in(&at.server.token),
+        at.server.sign_in(&at.content_token()),
+        at.server.sign_in(&at.server.token),
     );
     let path = format!("/messages/{id}/content");
-    let (_, message) = at.page(&may, &format!("/messages/{id}"));
+    let (_, message) = at.server.page(&may, &format!("/messages/{id}"));
     assert!(message.contains(&path), "{message}");
-    let (_, message) = at.page(&may_not, &format!("/messages/{id}"));
+    let (_, message) = at.server.page(&may_not, &format!("/messages/{id}"));
     assert!(!message.contains(&path), "{message}");
-    assert_eq!(at.page(&may_not, &path).0, 403);
-    let (status, page) = at.page(&may, &path);
+    assert_eq!(at.server.page(&may_not, &path).0, 403);
+    let (status, page) = at.server.page(&may, &path);
     assert_eq!(status, 200);
     assert!(
         page.contains("\\u{202e}&lt;b&gt;") && !page.contains('\u{202e}'),
@@ -232,7 +148,7 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
     // Nowhere is what nobody may see, also where the receiver has repeated it.
     let (_, listed) = at.server.ask("GET", "/v1/endpoints/shop", "");
     let (_, message) = at.server.ask("GET", &format!("/v1/messages/{id}"), "");
-    let (_, endpoint) = at.page(&may, "/endpoints/shop");
+    let (_, endpoint) = at.server.page(&may, "/endpoints/shop");
     assert_eq!(listed["endpoint"]["headers"]["authorization"], "sealed");
     let database = fs::read(at.folder().join("relent-deliver.db-wal")).unwrap();
     let kept = String::from_utf8_lossy(&database).into_owned();
@@ -257,15 +173,21 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
     }
 
     // What else is changed leaves the fields where they are.
-    at.put("shop", &json!({ "url": url, "topics": ["order.*"] }));
-    let id = at.send(&json!({ "endpoint": "shop", "event": "f", "payload": 1 }));
+    at.server
+        .register("shop", &json!({ "url": url, "topics": ["order.*"] }));
+    let id = at
+        .server
+        .send(&json!({ "endpoint": "shop", "event": "f", "payload": 1 }));
     at.server.message_is(&id, "delivered");
     assert_eq!(
         at.receiver.seen()[1].header("authorization"),
         Some("Bearer token-4711")
     );
-    at.put("shop", &json!({ "url": url, "headers": {} }));
-    let id = at.send(&json!({ "endpoint": "shop", "event": "g", "payload": 1 }));
+    at.server
+        .register("shop", &json!({ "url": url, "headers": {} }));
+    let id = at
+        .server
+        .send(&json!({ "endpoint": "shop", "event": "g", "payload": 1 }));
     at.server.message_is(&id, "delivered");
     assert_eq!(at.receiver.seen()[2].header("authorization"), None);
     let spelled = [
@@ -357,7 +279,8 @@ fn an_event_reaches_each_endpoint_that_has_subscribed_to_its_topic() {
 #[test]
 fn a_test_message_says_that_it_is_one() {
     let at = Setup::start();
-    at.put("shop", &json!({ "url": at.receiver.url("/ok") }));
+    at.server
+        .register("shop", &json!({ "url": at.receiver.url("/ok") }));
     let ran = at.run(&["endpoints", "test", "shop", "--wait"]);
     let id = ran.stdout.trim();
     let seen = at.receiver.seen();
@@ -367,12 +290,12 @@ fn a_test_message_says_that_it_is_one() {
         (&payload["type"], &payload["test"]),
         (&json!("relent.test"), &json!(true))
     );
-    let session = at.sign_in(&at.server.token);
-    let (_, page) = at.page(&session, &format!("/messages/{id}"));
+    let session = at.server.sign_in(&at.server.token);
+    let (_, page) = at.server.page(&session, &format!("/messages/{id}"));
     assert!(page.contains(">test</span>"), "{page}");
-    let token = at.form_token(&session, "/endpoints/shop");
+    let token = at.server.form_token(&session, "/endpoints/shop");
     let form = format!("act=test&tenant=&name=shop&form_token={token}");
-    let (status, to) = at.fill(&session, "/do", &form);
+    let (status, to) = at.server.fill(&session, "/do", &form);
     assert!(status == 303 && to.starts_with("/messages/msg_"), "{to}");
     at.server
         .message_is(to.strip_prefix("/messages/").unwrap(), "delivered");
@@ -412,40 +335,48 @@ fn a_test_message_goes_to_no_address_that_is_not_allowed() {
 #[test]
 fn a_session_that_was_signed_out_opens_no_page_any_more() {
     let at = Setup::start();
-    let (session, other) = (at.sign_in(&at.server.token), at.sign_in(&at.server.token));
+    let (session, other) = (
+        at.server.sign_in(&at.server.token),
+        at.server.sign_in(&at.server.token),
+    );
     assert_ne!(session, other);
-    let token = at.form_token(&session, "/");
-    assert_eq!(at.page(&session, "/").0, 200);
-    assert_eq!(at.fill(&session, "/logout", "").1, "/login");
+    let token = at.server.form_token(&session, "/");
+    assert_eq!(at.server.page(&session, "/").0, 200);
+    assert_eq!(at.server.fill(&session, "/logout", "").1, "/login");
     let form = format!("act=enable&tenant=&name=shop&form_token={token}");
     for (status, to) in [
-        at.fill(&session, "/do", &form),
-        at.fill(&session, "/do-selected", &form),
+        at.server.fill(&session, "/do", &form),
+        at.server.fill(&session, "/do-selected", &form),
     ] {
         assert_eq!((status, &to[..]), (303, "/login"));
     }
-    assert_eq!(at.page(&session, "/").0, 303, "the cookie is nobody's");
-    assert_eq!(at.page(&other, "/").0, 200);
+    assert_eq!(
+        at.server.page(&session, "/").0,
+        303,
+        "the cookie is nobody's"
+    );
+    assert_eq!(at.server.page(&other, "/").0, 200);
     // A form is of its session.
-    assert_eq!(at.fill(&other, "/do", &form).0, 403);
+    assert_eq!(at.server.fill(&other, "/do", &form).0, 403);
 }
 
 #[test]
 fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
     let at = Setup::start();
-    at.put("shop", &json!({ "url": at.receiver.url("/later"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
+    at.server.register("shop", &json!({ "url": at.receiver.url("/later"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
     let ids: Vec<_> = (0..4)
         .map(|event| {
-            at.send(&json!({ "endpoint": "shop", "event": event.to_string(), "payload": 1 }))
+            at.server
+                .send(&json!({ "endpoint": "shop", "event": event.to_string(), "payload": 1 }))
         })
         .collect();
     for id in &ids {
         at.server.message_is(id, "dead");
     }
-    let session = at.sign_in(&at.server.token);
+    let session = at.server.sign_in(&at.server.token);
     let list = "/messages?state=dead&endpoint=shop";
-    let token = at.form_token(&session, list);
-    let (_, page) = at.page(&session, list);
+    let token = at.server.form_token(&session, list);
+    let (_, page) = at.server.page(&session, list);
     for id in &ids {
         assert!(
             page.contains(&format!("name=\"id\" value=\"{id}\"")),
@@ -457,16 +388,18 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
         format!("act={act}&form_token={token}&list=%2Fmessages%3Fstate%3Ddead{ids}")
     };
     assert_eq!(
-        at.fill(&session, "/do-selected", &form("resent", &ids, "x"))
+        at.server
+            .fill(&session, "/do-selected", &form("resent", &ids, "x"))
             .0,
         403
     );
     assert_eq!(
-        at.fill(&session, "/do-selected", &form("explode", &ids, &token))
+        at.server
+            .fill(&session, "/do-selected", &form("explode", &ids, &token))
             .0,
         422
     );
-    let (status, to) = at.fill(
+    let (status, to) = at.server.fill(
         &session,
         "/do-selected",
         &form("cancelled", &ids[..2], &token),
@@ -476,7 +409,9 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
         at.server.message_is(id, "cancelled");
     }
     at.receiver.answer(200);
-    let (_, to) = at.fill(&session, "/do-selected", &form("resent", &ids[2..], &token));
+    let (_, to) = at
+        .server
+        .fill(&session, "/do-selected", &form("resent", &ids[2..], &token));
     assert_eq!(to, "/messages?state=dead&resent=2");
     for id in &ids[2..] {
         at.server.message_is(id, "delivered");
@@ -485,7 +420,7 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
     let form =
         format!("act=resent&form_token={token}&list=https%3A%2F%2Fevil.example%2F%3Fstate%3Ddead");
     assert_eq!(
-        at.fill(&session, "/do-selected", &form).1,
+        at.server.fill(&session, "/do-selected", &form).1,
         "/messages?state=dead&resent=0"
     );
 }
@@ -493,8 +428,8 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
 #[test]
 fn an_endpoint_is_registered_by_a_form_as_by_the_api() {
     let at = Setup::start();
-    let session = at.sign_in(&at.server.token);
-    let token = at.form_token(&session, "/");
+    let session = at.server.sign_in(&at.server.token);
+    let token = at.server.form_token(&session, "/");
     let form = |name: &str, url: &str, headers: &str| {
         let url = url.replace(':', "%3A").replace('/', "%2F");
         format!(
@@ -503,7 +438,7 @@ fn an_endpoint_is_registered_by_a_form_as_by_the_api() {
         )
     };
     let ok = at.receiver.url("/ok");
-    let fill = |form: &str| at.fill(&session, "/do", form);
+    let fill = |form: &str| at.server.fill(&session, "/do", form);
     let (status, to) = fill(&form(
         "shop",
         &ok,
@@ -546,9 +481,10 @@ fn an_endpoint_is_registered_by_a_form_as_by_the_api() {
 #[test]
 fn a_message_behind_a_dead_letter_says_so_and_links_it() {
     let at = Setup::start();
-    at.put("shop", &json!({ "url": at.receiver.url("/bad"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
+    at.server.register("shop", &json!({ "url": at.receiver.url("/bad"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
     let send = |event: &str| {
-        at.send(&json!({ "endpoint": "shop", "event": event, "order": "order-17", "payload": 1 }))
+        at.server
+            .send(&json!({ "endpoint": "shop", "event": event, "order": "order-17", "payload": 1 }))
     };
     let first = send("first");
     at.server.message_is(&first, "dead");
@@ -558,12 +494,12 @@ fn a_message_behind_a_dead_letter_says_so_and_links_it() {
         (&shown["message"]["state"], &shown["message"]["behind"]),
         (&json!("pending"), &json!(first))
     );
-    let session = at.sign_in(&at.server.token);
+    let session = at.server.sign_in(&at.server.token);
     for path in [
         format!("/messages/{second}"),
         "/messages?state=pending".to_owned(),
     ] {
-        let (_, page) = at.page(&session, &path);
+        let (_, page) = at.server.page(&session, &path);
         assert!(
             page.contains(&format!("href=\"/messages/{first}\"")),
             "{page}"
@@ -579,8 +515,10 @@ fn a_message_behind_a_dead_letter_says_so_and_links_it() {
 #[test]
 fn a_list_is_searched_and_its_pages_hold_whatever_changes_meanwhile() {
     let at = Setup::start();
-    at.put("shop", &json!({ "url": at.receiver.url("/ok") }));
-    at.put("depot", &json!({ "url": at.receiver.url("/ok") }));
+    at.server
+        .register("shop", &json!({ "url": at.receiver.url("/ok") }));
+    at.server
+        .register("depot", &json!({ "url": at.receiver.url("/ok") }));
     let many: Vec<_> = (0..250)
         .map(|event| json!({ "endpoint": "shop", "event": format!("order-{event:03}"), "topic": "order.paid", "payload": 1, "delay_ms": 3_600_000 }))
         .collect();
@@ -600,15 +538,15 @@ fn a_list_is_searched_and_its_pages_hold_whatever_changes_meanwhile() {
         // What the page has ended with changes, and others come in.
         let last = page["messages"].as_array().unwrap().last().unwrap();
         at.run(&["cancel", last["id"].as_str().unwrap()]);
-        at.send(&json!({ "endpoint": "shop", "event": format!("order-new-{}", events.len()), "topic": "order.paid", "payload": 1, "delay_ms": 3_600_000 }));
+        at.server.send(&json!({ "endpoint": "shop", "event": format!("order-new-{}", events.len()), "topic": "order.paid", "payload": 1, "delay_ms": 3_600_000 }));
     }
     let expected: Vec<_> = (0..250)
         .rev()
         .map(|event| format!("order-{event:03}"))
         .collect();
     assert_eq!(events, expected);
-    let session = at.sign_in(&at.server.token);
-    let (_, page) = at.page(
+    let session = at.server.sign_in(&at.server.token);
+    let (_, page) = at.server.page(
         &session,
         "/messages?search=order-01&state=&topic=&tenant=&endpoint=&from=&until=",
     );
@@ -616,18 +554,24 @@ fn a_list_is_searched_and_its_pages_hold_whatever_changes_meanwhile() {
         page.contains("order-015") && !page.contains("order-020"),
         "{page}"
     );
-    let (status, page) = at.page(&session, "/messages?search=%3Cscript%3E&from=tomorrow");
+    let (status, page) = at
+        .server
+        .page(&session, "/messages?search=%3Cscript%3E&from=tomorrow");
     assert!(status == 422 && !page.contains("<script>"), "{page}");
-    let (_, page) = at.page(&session, "/messages?search=%22%3E%3Cscript%3E");
+    let (_, page) = at
+        .server
+        .page(&session, "/messages?search=%22%3E%3Cscript%3E");
     assert!(page.contains("&quot;&gt;&lt;script&gt;"), "{page}");
-    let (_, page) = at.page(&session, "/messages?search=order-&state=pending");
+    let (_, page) = at
+        .server
+        .page(&session, "/messages?search=order-&state=pending");
     let (_, link) = page.rsplit_once("<a href=\"/messages?").unwrap();
     let link = link.split('"').next().unwrap().replace("&amp;", "&");
     assert!(
         link.contains("search=order%2D") && link.contains("before="),
         "{link}"
     );
-    let (_, second) = at.page(&session, &format!("/messages?{link}"));
+    let (_, second) = at.server.page(&session, &format!("/messages?{link}"));
     assert!(
         second.contains("order-1") && !second.contains("order-249"),
         "{link}"

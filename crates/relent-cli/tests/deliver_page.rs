@@ -16,12 +16,18 @@ use browser::Browser;
 use deliver_support::{INSIDE, Receiver, Server, until};
 use serde_json::{Value, json};
 
+const NEW_KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OLD_KEY: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
+
 /// Some endpoints, and messages in each state.
 fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
     // An attempt that runs cannot be cancelled: what is to be cancelled here is not sent again meanwhile.
     let rarely = "max_retries = 10\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n";
     for (name, spec) in [
-        ("shop", json!({ "url": receiver.url("/ok") })),
+        (
+            "shop",
+            json!({ "url": receiver.url("/ok"), "secrets": [NEW_KEY, OLD_KEY] }),
+        ),
         (
             "warehouse",
             json!({ "url": receiver.url("/bad"), "policy": rarely }),
@@ -226,6 +232,22 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     assert!(seen.contains("It is cancelled"), "{seen}");
     press(&mut browser, "resend");
     assert!(text(&mut browser).contains("1 message will be sent again"));
+    // The oldest key goes unless another is chosen, and the last one only with a tick.
+    browser.load(&page("/endpoints/shop?tenant=acme"), 360, false);
+    looked_at(&mut browser, &server, "keys");
+    press(&mut browser, "remove-key");
+    looked_at(&mut browser, &server, "last-key");
+    let left = || {
+        let (_, shop) = server.ask("GET", "/v1/endpoints/shop?tenant=acme", "");
+        shop["endpoint"]["secrets"].clone()
+    };
+    assert_eq!(left(), json!(["sealed"]));
+    let may = "document.querySelector('#unsigned').form.checkValidity()";
+    assert_eq!(browser.value(may), false);
+    browser.value("document.querySelector('#unsigned').checked = true");
+    press(&mut browser, "remove-key");
+    assert!(text(&mut browser).contains("attempts are not signed"));
+    assert_eq!(left(), json!([]));
     browser.load(&page("/endpoints/shop?tenant=acme"), 1200, false);
     browser.value("document.querySelector('#reason').value = 'moves until noon'");
     press(&mut browser, "disable");

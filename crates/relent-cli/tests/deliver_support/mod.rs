@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::{PATIENCE, Ran, finish, relent};
 
@@ -143,6 +144,45 @@ pub(crate) struct Server {
     pub(crate) token: String,
 }
 
+/// A server, a receiver, and the folder of the server.
+pub(crate) struct Setup {
+    pub(crate) server: Server,
+    pub(crate) receiver: Receiver,
+    folder: TempDir,
+}
+
+impl Setup {
+    /// With a token that also shows what messages hold.
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ["--lease", "2s", "--content-token-file", "content.token"];
+        Self {
+            server: Server::start_with(folder.path(), &[&INSIDE[..], &options].concat()),
+            receiver: Receiver::start(),
+            folder,
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs `relent deliver ARGS`, which has to work out.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let ran = self.server.deliver(self.folder(), args);
+        assert_eq!(ran.status, 0, "{args:?}: {ran:?}");
+        ran
+    }
+
+    pub(crate) fn content_token(&self) -> String {
+        let token = fs::read_to_string(self.folder().join("content.token")).unwrap();
+        token.trim().to_owned()
+    }
+}
+
+/// The field of a form that is sent.
+pub(crate) const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
+
 /// What calls receivers on this machine.
 pub(crate) const INSIDE: [&str; 3] = ["--allow-network", "127.0.0.0/8", "--allow-http"];
 
@@ -249,6 +289,54 @@ impl Server {
             .stdin(Stdio::null())
             .spawn();
         finish(child.unwrap())
+    }
+
+    /// Registers an endpoint, or changes it: the answer.
+    pub(crate) fn register(&self, name: &str, spec: &Value) -> Value {
+        let path = format!("/v1/endpoints/{name}");
+        let (status, registered) = self.ask("PUT", &path, &spec.to_string());
+        assert!(status == 200 || status == 201, "{registered}");
+        registered
+    }
+
+    /// Enqueues a message: its identifier.
+    pub(crate) fn send(&self, message: &Value) -> String {
+        let (status, sent) = self.ask("POST", "/v1/messages", &message.to_string());
+        assert_eq!(status, 202, "{sent}");
+        sent["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Signs in to the page by this token: the fields of a request of that session.
+    pub(crate) fn sign_in(&self, token: &str) -> String {
+        let (_, head, _) = self.raw("POST", "/login", FORM, &format!("token={token}"));
+        let cookie = head
+            .lines()
+            .find_map(|line| line.strip_prefix("set-cookie: "));
+        let cookie = cookie.unwrap_or_else(|| panic!("{head}"));
+        format!("{FORM}cookie: {}\r\n", cookie.split(';').next().unwrap())
+    }
+
+    pub(crate) fn page(&self, session: &str, path: &str) -> (u16, String) {
+        let (status, _, page) = self.raw("GET", path, session, "");
+        (status, page)
+    }
+
+    /// The token that the forms of this page hold.
+    pub(crate) fn form_token(&self, session: &str, path: &str) -> String {
+        let (_, page) = self.page(session, path);
+        let (_, token) = page
+            .split_once("name=\"form_token\" value=\"")
+            .expect(&page);
+        token.split('"').next().unwrap().to_owned()
+    }
+
+    /// Fills a form in: the status, and where the page goes on.
+    pub(crate) fn fill(&self, session: &str, path: &str, form: &str) -> (u16, String) {
+        let (status, head, page) = self.raw("POST", path, session, form);
+        let to = head
+            .lines()
+            .find_map(|line| line.strip_prefix("location: "));
+        (status, to.map_or(page, str::to_owned))
     }
 
     /// Waits until this message is in this state.

@@ -1,6 +1,7 @@
 //! Endpoints: registered, listed, enabled, disabled and deleted.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -348,6 +349,35 @@ const BUSY: &str = "others change this endpoint all the time, and it is not chan
 
 const LAST_KEY: &str = "without any signing key the attempts would not be signed: leave one, or say so by ?allow_unsigned=true";
 
+/// The number of a signing key of an endpoint: 1 is the newest.
+pub(super) fn key_number(text: &str) -> Result<NonZeroUsize, Refused> {
+    text.parse().map_err(|_| {
+        unacceptable(format!(
+            "{text:?} is no number of a signing key: 1 is the newest"
+        ))
+    })
+}
+
+/// The endpoint without one of its signing keys; without the last one only if that is allowed, or else this says how.
+pub(super) fn without_key(
+    mut endpoint: Endpoint,
+    number: NonZeroUsize,
+    may_be_unsigned: Result<(), &str>,
+) -> Result<Endpoint, Refused> {
+    let keys = endpoint.secrets.len();
+    if number.get() > keys {
+        return Err(refuse(
+            StatusCode::NOT_FOUND,
+            format!("it has no signing key {number}: it has {keys}, and 1 is the newest"),
+        ));
+    }
+    if keys == 1 {
+        may_be_unsigned.map_err(|how| refuse(StatusCode::CONFLICT, how))?;
+    }
+    endpoint.secrets.remove(number.get() - 1);
+    Ok(endpoint)
+}
+
 /// Takes one signing key away: 1 is the newest.
 pub(super) async fn remove_secret<S: Store>(
     State(api): State<Shared<S>>,
@@ -362,15 +392,7 @@ pub(super) async fn remove_secret<S: Store>(
         allow_unsigned,
     } = query(&uri)?;
     let (tenant, name) = named(tenant, name)?;
-    let number: usize = number
-        .parse()
-        .ok()
-        .filter(|number| *number > 0)
-        .ok_or_else(|| {
-            unacceptable(format!(
-                "{number:?} is no number of a signing key: 1 is the newest"
-            ))
-        })?;
+    let number = key_number(&number)?;
     let preconditions = match Preconditions::of(&headers) {
         Ok(preconditions) => preconditions,
         Err(error) => return Ok(error.response().map(Body::from)),
@@ -381,18 +403,11 @@ pub(super) async fn remove_secret<S: Store>(
             return Ok(error.response().map(Body::from));
         }
         let before = before.ok_or_else(|| unknown(&tenant, &name))?;
-        let mut endpoint = before.endpoint;
-        let keys = endpoint.secrets.len();
-        if number > keys {
-            return Err(refuse(
-                StatusCode::NOT_FOUND,
-                format!("it has no signing key {number}: it has {keys}, and 1 is the newest"),
-            ));
-        }
-        if keys == 1 && !allow_unsigned {
-            return Err(refuse(StatusCode::CONFLICT, LAST_KEY));
-        }
-        endpoint.secrets.remove(number - 1);
+        let endpoint = without_key(
+            before.endpoint,
+            number,
+            allow_unsigned.then_some(()).ok_or(LAST_KEY),
+        )?;
         if !stored!(api.store.replace_endpoint(endpoint, Some(before.revision))) {
             continue;
         }

@@ -18,7 +18,7 @@ use url::form_urlencoded;
 use super::access::{Contents, SESSION, Session};
 use super::answer::{name, query};
 use super::contents::USUAL_BYTES;
-use super::endpoints::{is_sealed, names, redact};
+use super::endpoints::{is_sealed, key_number, names, redact, without_key};
 use super::messages::only;
 use super::{Route, Shared};
 use crate::endpoint::Activity;
@@ -392,6 +392,15 @@ enum Act {
     Test(Target),
     SendAllNow(Target),
     Register(New),
+    RemoveKey {
+        #[serde(flatten)]
+        target: Target,
+        number: String,
+        /// Of which revision that is the number.
+        revision: String,
+        /// There if the last key may go.
+        unsigned: Option<String>,
+    },
     Disable {
         #[serde(flatten)]
         target: Target,
@@ -611,6 +620,35 @@ async fn act<S: Store>(
                 return failed(StatusCode::CONFLICT, what);
             }
             page_of(tenant, name)
+        }
+        Act::RemoveKey {
+            target: Target { tenant, name },
+            number,
+            revision,
+            unsigned,
+        } => {
+            let Some(status) = stored!(api.store.endpoint(&tenant, &name)) else {
+                return failed(StatusCode::NOT_FOUND, "No endpoint has this name.");
+            };
+            let says_so = unsigned.map(drop).ok_or(
+                "It is the last signing key, and attempts are not signed without one. Tick the box to remove it.",
+            );
+            let is_revision = revision == status.revision.to_string();
+            let changed = key_number(&number)
+                .and_then(|number| without_key(status.endpoint, number, says_so));
+            let changed = match changed {
+                Ok(changed) => changed,
+                Err(refused) => {
+                    return failed(StatusCode::UNPROCESSABLE_ENTITY, &refused.detail());
+                }
+            };
+            // Another key may have this number by now.
+            if !is_revision || !stored!(api.store.replace_endpoint(changed, Some(status.revision)))
+            {
+                let what = "The endpoint was changed since this page was opened. Open it again, and look at its keys.";
+                return failed(StatusCode::CONFLICT, what);
+            }
+            page_of(&tenant, &name)
         }
         Act::Enable(Target { tenant, name }) => {
             stored!(api.store.set_activity(&tenant, &name, Activity::Active, ""));

@@ -412,6 +412,28 @@ pub(super) fn endpoint(
                         button { "Send all now" }
                     }
                 }
+                @if !spec.secrets.is_empty() {
+                    form.stack method="post" action="/do" {
+                        @let revision = status.revision.to_string();
+                        (about("remove-key"))
+                        (hidden(&[("revision", &revision)]))
+                        label for="key" { "Remove a signing key, once the receiver has a newer one" }
+                        select #key name="number" {
+                            @for (at, kept) in spec.secrets.iter().enumerate().rev() {
+                                option value=(at + 1) {
+                                    (at + 1) ": " (kept) @if at == 0 { ", the newest" }
+                                }
+                            }
+                        }
+                        @if spec.secrets.len() == 1 {
+                            div.tick {
+                                input.box #unsigned type="checkbox" name="unsigned" required;
+                                label for="unsigned" { "Attempts are not signed from then on" }
+                            }
+                        }
+                        button.danger { "Remove" }
+                    }
+                }
                 form.stack method="post" action="/do" {
                     (about("replay"))
                     label for="state" { "Send again all that are" }
