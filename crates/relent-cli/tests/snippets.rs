@@ -1,6 +1,6 @@
 //! The Rust of the README and of `docs/` compiles as it is written.
 //!
-//! Each snippet stands here as it stands in its document, between what it takes for granted. `docs/idempotency.md` is not
+//! Each line of a snippet stands here as it stands in its document, between what it takes for granted. `docs/idempotency.md` is not
 //! here: its snippets are doctests of `relent-server`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 #![allow(
@@ -32,16 +32,52 @@ mod start {
     use super::*;
 
     async fn first() -> Result<(), Any> {
-        use relent::{Policy, retry};
+        use relent::{Destination, Policy, retry};
 
         let answer = retry(Policy::STANDARD, || fetch()).await?;
+
+        let orders = Destination::new(Policy::STANDARD);
+        let answer = orders.retry(|| fetch()).await?;
         Ok(())
+    }
+
+    async fn an_error() -> Result<(), Any> {
+        use relent::{Policy, retry};
+
+        let order = retry(Policy::STANDARD, fetch).await?;
+        Ok(())
+    }
+
+    async fn a_boxed_error() -> Result<(), Any> {
+        use relent::{Policy, retry};
+
+        async fn fetch() -> Result<u32, Any> {
+            Ok(17)
+        }
+        let order = retry(Policy::STANDARD, fetch).or_last_error().await?;
+        Ok(())
+    }
+
+    async fn an_enum() -> Result<(), MyError> {
+        use relent::{Policy, retry};
+
+        async fn fetch() -> Result<u32, MyError> {
+            Err(MyError::NoAnswer)
+        }
+        let order = retry(Policy::STANDARD, fetch).or_last_error_else(|_| MyError::NoAnswer).await?;
+        Ok(())
+    }
+
+    fn spawned() {
+        use relent::{Policy, retry};
+
+        let order = tokio::spawn(retry(Policy::STANDARD, fetch).into_future());
     }
 
     async fn shared() -> Result<(), Any> {
         use relent::{Destination, Policy, retry};
 
-        let orders = Destination::new(Policy::STANDARD);   // once for each destination
+        let orders = Destination::new(Policy::STANDARD);
 
         let order = retry(Policy::STANDARD, fetch).destination(&orders).await?;
         Ok(())
@@ -56,10 +92,10 @@ mod start {
         use std::time::Duration;
 
         static POLICY: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
-            .max_delay(Duration::from_secs(5))   // the ceiling, before jitter
-            .max_retries(4)                      // five attempts
-            .deadline(Duration::from_secs(10))   // for everything, waits included
-            .build_const();                      // a contradiction does not compile
+            .max_delay(Duration::from_secs(5))
+            .max_retries(4)
+            .deadline(Duration::from_secs(10))
+            .build_const();
 
         async fn call() -> Result<(), super::Any> {
             let order = retry(&POLICY, fetch)
@@ -78,7 +114,7 @@ mod start {
             .deadline(Duration::from_secs(10))
             .attempt_timeout(Duration::from_secs(1))
             .build()?;
-        let orders = Destination::new(policy);         // once; kept for as long as the program runs
+        let orders = Destination::new(policy);
 
         let answer = orders.retry(|| fetch()).await?;
         Ok(())
@@ -93,8 +129,8 @@ mod http_client {
         use relent::Policy;
         use relent_reqwest::{Client, IdempotencyKey};
 
-        let client = Client::new(Policy::STANDARD)?;           // was: reqwest::Client::new()
-        let orders = client.get(url).send().await?;            // the last real answer, be it a 503
+        let client = Client::new(Policy::STANDARD)?;
+        let orders = client.get(url).send().await?;
 
         // Repeated even if it may have been done: the key lets the service drop the duplicate.
         let key = IdempotencyKey::new();
@@ -133,7 +169,7 @@ mod server {
         use relent_server::idempotency::IdempotencyLayer;
         use relent_server::store::Sqlite;
 
-        let keys = Sqlite::open("keys.db")?;                     // feature `sqlite`; or `Memory::new()`
+        let keys = Sqlite::open("keys.db")?;
         let keyed = IdempotencyLayer::new(keys, |request| {
             request.extensions.get::<Account>().map(|account| account.id.to_string())
         });
@@ -141,7 +177,7 @@ mod server {
         let account = |request: &Parts| request.extensions.get::<Account>().map(|account| account.id);
         let limits = AdmissionLayer::new()
             .quota(Quota::new("account", hundred_a_second)?.key(account))
-            .caller(account);                                    // a refused caller gets a time of its own
+            .caller(account);
         let app = Router::new().route("/payments", post(pay)).layer(ServerLayer::new(keyed).admission(limits));
         let app: Router = app;
         Ok(())
@@ -197,17 +233,21 @@ fn documents() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Its lines without what is around them, since a document indents by other rules.
-fn lines(text: &str) -> String {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .fold(String::new(), |all, line| all + line + "\n")
+/// Its lines of code, without comments and what is around them, since a document indents by other rules.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.lines().filter_map(|line| line.split("//").next());
+    code.map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// The first line of the snippet that is not compiled here, after those before it. Lines of one snippet may be in several
+/// functions, such as a line for each type of error.
+fn not_compiled(snippet: &str) -> Option<&str> {
+    let mut compiled = lines(include_str!("snippets.rs"));
+    lines(snippet).find(|line| !compiled.any(|other| other == *line))
 }
 
 #[test]
 fn every_rust_snippet_of_the_documents_is_compiled_here() {
-    let compiled = lines(include_str!("snippets.rs"));
     let mut found = 0;
     for path in documents() {
         if path.ends_with(DOCTESTS) {
@@ -216,10 +256,11 @@ fn every_rust_snippet_of_the_documents_is_compiled_here() {
         let text = fs::read_to_string(&path).unwrap();
         for snippet in text.split("```rust\n").skip(1) {
             let (snippet, _) = snippet.split_once("```").unwrap();
-            assert!(
-                compiled.contains(&lines(snippet)),
-                "{}: write this snippet into tests/snippets.rs, too:\n{snippet}",
-                path.display()
+            let missing = not_compiled(snippet);
+            let path = path.display();
+            assert_eq!(
+                missing, None,
+                "{path}: write this snippet into tests/snippets.rs, too:\n{snippet}"
             );
             found += 1;
         }
