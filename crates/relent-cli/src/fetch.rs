@@ -236,7 +236,13 @@ fn client(
     };
     let options = args.options.clone();
     Client::made_by(recipe, policy)
-        .map(|client| client.traced().random(move || options.random()))
+        // `--idle-timeout` is that of the recipe.
+        .map(|client| {
+            client
+                .traced()
+                .no_read_timeout()
+                .random(move || options.random())
+        })
         .map_err(|error| cannot_start(AttemptError::Transport(error)))
 }
 

@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, Uri};
+use http::{HeaderMap, Request, Response, Uri};
 use http_body::Body;
 use relent::clock::{Clock, Sleeper, TokioClock};
 use relent::random::SessionRandom;
-use relent::{Destination, GaveUp, Summary};
+use relent::{Attempt, Destination, GaveUp, Summary};
 use relent_core::{Failure, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -37,6 +37,7 @@ use crate::destinations::DestinationSource;
 use crate::hint::HintOptions;
 use crate::network;
 use crate::observe::Named;
+use crate::on_attempt::OnAttempt;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
@@ -126,15 +127,19 @@ pub use overrides::{FreshConnection, Override};
 ///
 /// # Connections
 /// An attempt that is over lets go of its request: its body fails from then on, so that a connection
-/// that waits for more of it closes. What has been handed over lies in the connection's buffer. A server
-/// that answers early, or not at all, and does not read on keeps hyper waiting until that is sent, and
-/// the socket open, for as long as the kernel allows. So bound it: on Linux, Android and Fuchsia by
-/// `set_tcp_user_timeout` (RFC 5482) of hyper-util's `HttpConnector`, such as to 30 s, which reqwest does
-/// by itself.
+/// that waits for more of it closes. A body of more than 64 KiB is handed to its connection piece by piece,
+/// the next when the one before is written, so that the connection waits for it also when the server does
+/// not read. That of the last attempt goes on while the server reads, and fails 30 s after it has stopped.
+///
+/// That needs tokio, and a service that drops what it has written, as hyper does. One that keeps the first
+/// piece, such as a service that collects the body, gets the rest as it comes. Beside it, a bound of the
+/// kernel does no harm: on Linux, Android and Fuchsia `set_tcp_user_timeout` (RFC 5482) of hyper-util's
+/// `HttpConnector`.
 ///
 /// # Time
-/// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
-/// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
+/// The attempt timeout of the policy is the only limit of a silent server here: set one
+/// ([`PolicyBuilder::attempt_timeout`](relent_core::PolicyBuilder::attempt_timeout)). It ends with the head of
+/// the response, and the body is under no limit; the attempt is cut off by dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
 /// left of a response that is retried is read before the next attempt, up to 256 KiB and 250 ms, so
 /// that its connection can be used again; while it waits, and longer if the deadline leaves time.
 ///
@@ -178,6 +183,7 @@ impl RetryLayer {
                 named: Named::default(),
                 cap: Replay::CAP,
                 reroute: None,
+                on_attempt: OnAttempt::default(),
                 random: None,
                 cross: None,
                 errors: network::classify_error,
@@ -276,6 +282,29 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub fn reroute(mut self, route: impl Fn(u32, &mut Uri) + Send + Sync + 'static) -> Self {
         self.config.reroute = Some(Arc::new(route));
+        self
+    }
+
+    /// Writes into the headers of each attempt, hedges too, before it goes out: a `traceparent` of its own, a
+    /// signature with the time. It is called within the span of the attempt (feature `tracing`), so that
+    /// `tracing::Span::current()` is that span.
+    ///
+    /// ```
+    /// use http::HeaderValue;
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD).on_attempt(|attempt, headers| {
+    ///     headers.insert("x-attempt", HeaderValue::from(attempt.number));
+    /// });
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub fn on_attempt(
+        mut self,
+        hook: impl Fn(&Attempt, &mut HeaderMap) + Send + Sync + 'static,
+    ) -> Self {
+        self.config.on_attempt = OnAttempt::new(hook);
         self
     }
 

@@ -66,6 +66,8 @@ mod mark;
 pub mod network;
 #[cfg(feature = "attempt")]
 mod observe;
+#[cfg(feature = "attempt")]
+mod on_attempt;
 mod outcome;
 pub mod problem;
 pub mod rate_limit;

@@ -5,6 +5,8 @@
 //! The name of the span and of its fields are in `observe/span.rs`, the only place where they are
 //! written; `docs/observability.md` has them in one table.
 
+#[cfg(feature = "tracing")]
+mod not_retried;
 #[cfg(not(feature = "tracing"))]
 mod silent;
 #[cfg(feature = "tracing")]
@@ -16,10 +18,12 @@ use relent::driver::{DriverBuilder, Target};
 use relent_core::{Policy, Random};
 use std::ops::Deref;
 
-#[cfg(not(feature = "tracing"))]
-pub use silent::AttemptSpan;
+#[cfg(feature = "tracing")]
+pub use not_retried::not_retried;
 #[cfg(all(feature = "tower", not(feature = "tracing")))]
 pub(crate) use silent::not_ready;
+#[cfg(not(feature = "tracing"))]
+pub use silent::{AttemptSpan, not_retried};
 #[cfg(feature = "tracing")]
 pub use span::AttemptSpan;
 #[cfg(all(feature = "tower", feature = "tracing"))]

@@ -7,12 +7,13 @@
 mod content;
 mod kept;
 mod known;
+mod pieces;
 mod stream;
 
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -22,6 +23,7 @@ use http_body::{Body, Frame, SizeHint};
 pub use content::Content;
 use kept::Kept;
 pub use known::{ByType, Reopen};
+use pieces::Pieces;
 use stream::Stream;
 
 /// The error of bodies and services of any kind.
@@ -59,7 +61,14 @@ enum Source<B> {
 }
 
 /// The body of one attempt. See [`Replay`].
-pub struct ReplayBody<B>(Turn<B>);
+///
+/// One of more than 64 KiB is handed to its connection in pieces, and the next when the one before is
+/// written: so a connection to a server that does not read on learns that its attempt is over, and closes.
+/// That needs tokio; elsewhere it is handed over as it comes.
+pub struct ReplayBody<B> {
+    turn: Turn<B>,
+    pieces: Pieces,
+}
 
 // `B` lies behind mutexes, so that the body is `Sync`, which some clients ask for, if `B` is `Send`.
 enum Turn<B> {
@@ -145,6 +154,10 @@ struct Progress {
     whole: AtomicU32,
     /// The task that waits for more of the body: its connection.
     waiting: Mutex<Option<Waker>>,
+    /// The call is over: no attempt follows.
+    over: AtomicBool,
+    /// What the connection is at.
+    upload: AtomicU32,
 }
 
 impl Progress {
@@ -172,20 +185,69 @@ impl Progress {
     }
 }
 
-/// The attempts of a body that is made anew for each by somebody else.
+/// What the connection of an attempt has taken of its body: so that a server that is silent can be told
+/// from one that is busy with reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Upload {
+    /// The connection waits for the body to yield more.
+    WaitsForBody,
+    /// So many pieces, modulo 2^31.
+    Taken(u32),
+}
+
+impl Upload {
+    const WAITS: u32 = 1 << 31;
+
+    const fn of(stored: u32) -> Self {
+        if stored & Self::WAITS != 0 {
+            Self::WaitsForBody
+        } else {
+            Self::Taken(stored)
+        }
+    }
+
+    /// What is stored after the body was polled. `is_out`: a piece that was taken is on its way.
+    const fn next(stored: u32, is_ready: bool, is_out: bool) -> u32 {
+        let taken = stored & !Self::WAITS;
+        match (is_ready, is_out) {
+            (true, _) => taken.wrapping_add(1) & !Self::WAITS,
+            (false, true) => taken,
+            (false, false) => taken | Self::WAITS,
+        }
+    }
+}
+
+/// The attempts of a body that is made anew for each by somebody else. When all clones are dropped, the call
+/// is over.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Progress>);
+pub struct Turns(Arc<Owned>);
+
+#[derive(Default)]
+struct Owned(Arc<Progress>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+}
 
 impl Turns {
     /// The body of the current attempt, which fails when there is [another](Self::next).
     pub fn body<B>(&self, body: B) -> ReplayBody<B> {
-        let turn = self.0.turn.load(Ordering::Acquire);
-        ReplayBody::known(body, self.0.clone(), turn)
+        let progress = &self.0.0;
+        let turn = progress.turn.load(Ordering::Acquire);
+        ReplayBody::known(body, progress.clone(), turn).for_hyper()
+    }
+
+    /// What has gone out of the body of the current attempt.
+    #[must_use]
+    pub fn upload(&self) -> Upload {
+        Upload::of(self.0.0.upload.load(Ordering::Relaxed))
     }
 
     /// The attempt is over, and its connection is to let go of the body.
     pub fn next(&self) {
-        self.0.next_turn();
+        self.0.0.next_turn();
     }
 }
 
@@ -231,7 +293,7 @@ where
     #[inline]
     pub fn new(mut body: B, reopen: &impl Reopen<B>, cap: usize) -> (Self, ReplayBody<B>) {
         if body.is_end_stream() {
-            return (Self(Source::Empty), ReplayBody(Turn::Empty));
+            return (Self(Source::Empty), ReplayBody::of(Turn::Empty));
         }
         if let Some(first) = reopen.reopen(&mut body) {
             let progress = Arc::new(Progress::default());
@@ -243,7 +305,7 @@ where
         }
         let stream = Arc::new(Mutex::new(Stream::new(body, cap)));
         let replay = Self(Source::Streamed(stream.clone(), 0));
-        (replay, ReplayBody(Turn::Streamed(stream, 0)))
+        (replay, ReplayBody::of(Turn::Streamed(stream, 0)))
     }
 
     /// Whether it is kept while it streams.
@@ -295,13 +357,13 @@ where
     /// When `reopen` cannot make known content again.
     pub fn again(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
-            Source::Empty => ReplayBody(Turn::Empty),
+            Source::Empty => ReplayBody::of(Turn::Empty),
             Source::Known { content, progress } => {
                 let body = reopen.reopen(content).ok_or(NotReplayable)?;
                 let turn = progress.turn.load(Ordering::Acquire);
                 ReplayBody::known(body, progress.clone(), turn)
             }
-            Source::Streamed(stream, turn) => ReplayBody(Turn::Streamed(stream.clone(), *turn)),
+            Source::Streamed(stream, turn) => ReplayBody::of(Turn::Streamed(stream.clone(), *turn)),
         })
     }
 
@@ -312,16 +374,26 @@ where
     /// it to its end and all of it was kept.
     pub fn beside(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
-            Source::Empty => ReplayBody(Turn::Empty),
+            Source::Empty => ReplayBody::of(Turn::Empty),
             Source::Known { content, .. } => {
                 let body = reopen.reopen(content).ok_or(NotReplayable)?;
                 ReplayBody::known(body, Arc::default(), 0)
             }
             Source::Streamed(stream, _) => {
                 let kept = lock(stream).kept().ok_or(NotReplayable)?;
-                ReplayBody(Turn::Kept(Box::new(kept), Arc::default()))
+                ReplayBody::of(Turn::Kept(Box::new(kept), Arc::default()))
             }
         })
+    }
+
+    /// What has gone out of the body of the last attempt.
+    #[must_use]
+    pub fn upload(&self) -> Upload {
+        match &self.0 {
+            Source::Empty => Upload::Taken(0),
+            Source::Known { progress, .. } => Upload::of(progress.upload.load(Ordering::Relaxed)),
+            Source::Streamed(stream, _) => Upload::of(lock(stream).upload),
+        }
     }
 
     /// Whether the body of the last attempt was read to its end. If it was not and there is an
@@ -342,8 +414,10 @@ where
 impl<B> Drop for Replay<B> {
     #[inline]
     fn drop(&mut self) {
-        if let Source::Streamed(stream, _) = &self.0 {
-            lock(stream).forget();
+        match &self.0 {
+            Source::Empty => {}
+            Source::Known { progress, .. } => progress.over.store(true, Ordering::Release),
+            Source::Streamed(stream, _) => lock(stream).forget(),
         }
     }
 }
@@ -356,7 +430,7 @@ fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
 impl<B> ReplayBody<B> {
     #[cfg(feature = "tower")]
     pub(crate) fn progressed(&self) -> Progressed<B> {
-        Progressed(match &self.0 {
+        Progressed(match &self.turn {
             Turn::Empty => Reading::Whole,
             Turn::Known { progress, turn, .. } => Reading::Known(progress.clone(), *turn),
             Turn::Kept(_, progress) => Reading::Known(progress.clone(), 0),
@@ -365,11 +439,23 @@ impl<B> ReplayBody<B> {
     }
 
     fn known(body: B, progress: Arc<Progress>, turn: u32) -> Self {
-        Self(Turn::Known {
+        Self::of(Turn::Known {
             body: Mutex::new(Box::pin(body)),
             progress,
             turn,
         })
+    }
+
+    fn of(turn: Turn<B>) -> Self {
+        let pieces = Pieces::default();
+        Self { turn, pieces }
+    }
+
+    /// For hyper alone, which drops what it has written, and keeps nothing. One that keeps what it reads
+    /// would wait for ever.
+    const fn for_hyper(mut self) -> Self {
+        self.pieces.drops = true;
+        self
     }
 }
 
@@ -380,17 +466,14 @@ fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
 
 type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 
-impl<B> Body for ReplayBody<B>
+impl<B> pieces::Source for Turn<B>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
-        match &mut self.0 {
-            Turn::Empty => Poll::Ready(None),
-            Turn::Known {
+    fn poll(&mut self, context: &mut Context<'_>) -> Polled {
+        match self {
+            Self::Empty => Poll::Ready(None),
+            Self::Known {
                 body,
                 progress,
                 turn,
@@ -405,46 +488,109 @@ where
                     }
                     return Poll::Ready(Some(Err(Superseded.into())));
                 };
-                if frame.is_none() || body.is_end_stream() {
-                    progress
-                        .whole
-                        .store(turn.wrapping_add(1), Ordering::Release);
-                }
                 Poll::Ready(frame.map(|frame| frame.map(in_bytes).map_err(Into::into)))
             }
-            Turn::Streamed(stream, turn) => lock(stream).poll(*turn, context),
-            Turn::Kept(kept, progress) => {
-                let frame = kept.next();
-                if kept.is_end() {
-                    progress.whole.store(1, Ordering::Release);
-                }
-                Poll::Ready(frame.map(Ok))
-            }
+            Self::Streamed(stream, turn) => lock(stream).poll(*turn, context),
+            Self::Kept(kept, _) => Poll::Ready(kept.next().map(Ok)),
         }
     }
 
-    fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            Turn::Empty => true,
-            Turn::Known { body, .. } => {
+    fn is_end(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Known { body, .. } => {
                 let body = body.lock().unwrap_or_else(PoisonError::into_inner);
                 body.is_end_stream()
             }
-            Turn::Streamed(stream, turn) => lock(stream).is_end(*turn),
-            Turn::Kept(kept, _) => kept.is_end(),
+            Self::Streamed(stream, turn) => lock(stream).is_end(*turn),
+            Self::Kept(kept, _) => kept.is_end(),
         }
     }
 
-    fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Turn::Empty => SizeHint::with_exact(0),
-            Turn::Known { body, .. } => {
+    fn hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Known { body, .. } => {
                 let body = body.lock().unwrap_or_else(PoisonError::into_inner);
                 body.size_hint()
             }
-            Turn::Streamed(stream, turn) => lock(stream).size_hint(*turn),
-            Turn::Kept(kept, _) => kept.size_hint(),
+            Self::Streamed(stream, turn) => lock(stream).size_hint(*turn),
+            Self::Kept(kept, _) => kept.size_hint(),
         }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Empty | Self::Kept(..) => false,
+            Self::Known { progress, turn, .. } => progress.turn.load(Ordering::Acquire) != *turn,
+            Self::Streamed(stream, turn) => lock(stream).is_over(*turn),
+        }
+    }
+
+    fn wait(&self, context: &Context<'_>) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Known { progress, turn, .. } => !progress.wait(*turn, context),
+            Self::Streamed(stream, turn) => lock(stream).wait(*turn, context),
+            Self::Kept(_, progress) => !progress.wait(0, context),
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Known { progress, .. } | Self::Kept(_, progress) => {
+                progress.over.load(Ordering::Acquire)
+            }
+            Self::Streamed(stream, _) => lock(stream).is_last(),
+        }
+    }
+
+    fn handed_over(&self) {
+        let (progress, turn) = match self {
+            Self::Known { progress, turn, .. } => (progress, *turn),
+            Self::Kept(_, progress) => (progress, 0),
+            Self::Empty | Self::Streamed(..) => return,
+        };
+        progress
+            .whole
+            .store(turn.wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl<B> Body for ReplayBody<B>
+where
+    B: Body<Error: Into<BoxError>>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+        let Self { turn, pieces } = &mut *self;
+        let polled = pieces.poll(turn, context);
+        let (is_ready, is_out) = (polled.is_ready(), pieces.is_out());
+        match turn {
+            Turn::Empty => {}
+            Turn::Known { progress, .. } | Turn::Kept(_, progress) => {
+                // Nobody else writes it.
+                let upload = progress.upload.load(Ordering::Relaxed);
+                let next = Upload::next(upload, is_ready, is_out);
+                progress.upload.store(next, Ordering::Relaxed);
+            }
+            Turn::Streamed(stream, _) => {
+                let mut stream = lock(stream);
+                stream.upload = Upload::next(stream.upload, is_ready, is_out);
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty() && pieces::Source::is_end(&self.turn)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.pieces.hint(pieces::Source::hint(&self.turn))
     }
 }
 
@@ -466,7 +612,7 @@ impl<B> fmt::Debug for Replay<B> {
 
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.turn {
             Turn::Empty => "ReplayBody(empty)",
             Turn::Known { .. } => "ReplayBody(known)",
             Turn::Streamed(..) => "ReplayBody(streamed)",

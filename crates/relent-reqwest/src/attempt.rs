@@ -12,9 +12,11 @@ use relent_http::attempt::AttemptSpan;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower_service::Service;
 
-use crate::body::Opened;
+use crate::body::{Opened, Redirected};
+use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::failed::Broken;
+use crate::read_timeout::Waiting;
 use crate::redirects::Watch;
 use crate::request_template::Template;
 
@@ -76,11 +78,57 @@ pin_project! {
         sending: F,
         span: AttemptSpan,
         watch: Watch,
+        // What ends it if the server is silent.
+        waiting: Option<Waiting>,
     }
 }
 
-/// A request on its way.
-pub(crate) type Sent = <reqwest::Client as Service<reqwest::Request>>::Future;
+/// A request on its way through reqwest.
+type Call = <reqwest::Client as Service<reqwest::Request>>::Future;
+
+pin_project! {
+    /// A request on its way. One whose body reqwest does not send on when it is redirected is sent again
+    /// then, as a part of the attempt, with a body that it does.
+    pub(crate) struct Sent {
+        #[pin]
+        call: Call,
+        redirected: Option<Box<(reqwest::Client, Redirected)>>,
+    }
+}
+
+impl Sent {
+    /// Sends this. Not in a future, which would keep room for the request.
+    #[inline]
+    pub(crate) fn new(
+        mut http: &reqwest::Client,
+        mut request: reqwest::Request,
+        body: Opened,
+    ) -> Self {
+        let redirected = body.attach(&mut request);
+        Self {
+            call: http.call(request),
+            redirected: redirected.map(|again| Box::new((http.clone(), *again))),
+        }
+    }
+}
+
+impl Future for Sent {
+    type Output = reqwest::Result<reqwest::Response>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let outcome = ready!(this.call.as_mut().poll(context));
+        match (&outcome, this.redirected.take()) {
+            (Ok(response), Some(again)) if Redirected::by(response) => {
+                let (mut http, again) = (&again.0, again.1);
+                this.call.set(http.call(again.into_request()));
+                this.call.poll(context)
+            }
+            _ => Poll::Ready(outcome),
+        }
+    }
+}
 
 /// What an attempt sends, or why it cannot.
 type Built = Result<reqwest::Request, Box<Broken>>;
@@ -91,7 +139,11 @@ pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;
 impl<F> Attempt<F> {
     /// Sends it, in this span.
     #[inline]
-    pub(crate) fn start(span: AttemptSpan, send: impl FnOnce() -> F) -> Self {
+    pub(crate) fn start(
+        span: AttemptSpan,
+        waiting: Option<Waiting>,
+        send: impl FnOnce() -> F,
+    ) -> Self {
         let sending = {
             let _entered = span.enter();
             send()
@@ -100,6 +152,7 @@ impl<F> Attempt<F> {
             sending,
             span,
             watch: Watch::default(),
+            waiting,
         }
     }
 
@@ -148,7 +201,11 @@ where
         let entered = this.span.enter();
         let polled = this.watch.poll(|| this.sending.poll(context));
         drop(entered);
-        polled.map_err(Into::into)
+        match (polled, this.waiting) {
+            (Poll::Ready(outcome), _) => Poll::Ready(outcome.map_err(Into::into)),
+            (Poll::Pending, Some(waiting)) => waiting.poll(context).map(Err),
+            (Poll::Pending, None) => Poll::Pending,
+        }
     }
 }
 
@@ -165,19 +222,26 @@ impl Client {
         Ok(built)
     }
 
-    /// The attempt of this number starts, which sends this and the body.
+    /// This attempt starts, which sends what was built and the body.
     pub(crate) fn start(
         &self,
         connection: Connection,
-        number: u32,
-        built: Built,
+        begun: relent::Attempt,
+        mut built: Built,
+        options: &CallOptions,
+        waiting: Option<Waiting>,
         body: impl Future<Output = Result<Opened, Box<Broken>>>,
     ) -> Attempt<impl Future<Output = Outcome>> {
         let http = self.http(connection);
-        let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), number);
-        Attempt::start(span, || async move {
-            let body = body.await?;
-            Ok(send(http, built?, body).await?)
+        let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), begun.number);
+        Attempt::start(span, waiting, || {
+            if let Ok(built) = &mut built {
+                options.on_attempt.write(&begun, built.headers_mut());
+            }
+            async move {
+                let body = body.await?;
+                Ok(Sent::new(http, built?, body).await?)
+            }
         })
     }
 
@@ -193,10 +257,4 @@ impl Client {
 /// What the span tells of a request.
 pub(crate) fn seen(built: &reqwest::Request) -> Option<(&Method, Uri)> {
     Some((built.method(), built.url().as_str().parse().ok()?))
-}
-
-/// Sends a request with this body. Not in a future, which would keep room for the request.
-fn send(mut http: &reqwest::Client, mut request: reqwest::Request, body: Opened) -> Sent {
-    *request.body_mut() = body;
-    http.call(request)
 }

@@ -7,9 +7,16 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
+use http::header::LOCATION;
 use http_body::Body as _;
-use relent_http::attempt::{Turns, UnchangedFile};
+use http_body_util::BodyExt;
+use relent_http::attempt::{Turns, UnchangedFile, Upload};
+use tokio::fs::File;
+use tokio::io::AsyncReadExt;
+use tokio::runtime::Handle;
 
 use crate::failed::Broken;
 use crate::streamed::Streamed;
@@ -39,8 +46,68 @@ enum Source {
     Streamed(Streamed),
 }
 
-/// What an attempt sends: `None` is no body.
-pub(crate) type Opened = Option<reqwest::Body>;
+/// More bytes than this are handed to a connection piece by piece, as [`ReplayBody`] says.
+///
+/// [`ReplayBody`]: relent_http::body::ReplayBody
+const SHORT: usize = 64 << 10;
+
+/// What an attempt sends.
+#[derive(Default)]
+pub(crate) struct Opened {
+    /// `None` is no body.
+    body: Option<reqwest::Body>,
+    /// Of bytes that are handed over in pieces.
+    turns: Option<Turns>,
+}
+
+impl Opened {
+    /// As it is, for one that wants to look at it.
+    #[cfg(feature = "middleware")]
+    pub(crate) fn into_body(self) -> Option<reqwest::Body> {
+        self.body
+    }
+
+    /// Gives it to a request. With it, the request again if it must be followed by another that has the
+    /// bytes in one piece: reqwest sends no other body on to where a 307 or 308 leads.
+    #[inline]
+    pub(crate) fn attach(self, request: &mut reqwest::Request) -> Option<Box<Redirected>> {
+        *request.body_mut() = self.body;
+        self.turns.and_then(|turns| Redirected::new(request, turns))
+    }
+}
+
+/// The request of an attempt, for the case that it is redirected with its body.
+pub(crate) struct Redirected {
+    request: reqwest::Request,
+    turns: Turns,
+}
+
+impl Redirected {
+    #[inline(never)]
+    fn new(request: &mut reqwest::Request, turns: Turns) -> Option<Box<Self>> {
+        let again = request.try_clone()?;
+        let pieces = turns.body(request.body_mut().take()?);
+        *request.body_mut() = Some(reqwest::Body::wrap(pieces));
+        Some(Box::new(Self {
+            request: again,
+            turns,
+        }))
+    }
+
+    /// Whether this response leads elsewhere with the body.
+    pub(crate) fn by(response: &reqwest::Response) -> bool {
+        matches!(
+            response.status(),
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+        ) && response.headers().contains_key(LOCATION)
+    }
+
+    /// The request with a body that reqwest can send on. The connection of the first lets go of its own.
+    pub(crate) fn into_request(self) -> reqwest::Request {
+        self.turns.next();
+        self.request
+    }
+}
 
 impl Default for Source {
     fn default() -> Self {
@@ -116,8 +183,38 @@ impl Body {
                 }
             }
             Source::File(_) | Source::Made(_) => Self(self.0, Some(Turns::default())),
+            Source::Bytes(bytes) if bytes.len() > SHORT => Self(self.0, Some(Turns::default())),
             Source::Bytes(_) | Source::Streamed(_) => self,
         }
+    }
+
+    /// A stream that may have no more than `cap` bytes, all of them in memory: as bytes if so, else as a stream.
+    pub(crate) fn at_hand(mut body: reqwest::Body, cap: usize) -> Self {
+        let fits = body.size_hint().lower() <= cap as u64;
+        // What reads a file needs a runtime.
+        if !fits || Handle::try_current().is_err() {
+            return body.into();
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut pieces, mut length, mut failed) = (Vec::new(), 0, None);
+        while length <= cap {
+            match Pin::new(&mut body).poll_frame(&mut context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let piece = frame.into_data().unwrap_or_default();
+                    length += piece.len();
+                    pieces.push(piece);
+                }
+                Poll::Ready(None) => return pieces.concat().into(),
+                Poll::Ready(Some(Err(error))) => {
+                    failed = Some(error);
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        let begun = pieces.into_iter().map(Ok).chain(failed.map(Err));
+        let begun = stream::iter(begun);
+        reqwest::Body::wrap_stream(begun.chain(body.into_data_stream())).into()
     }
 
     const fn of(source: Source) -> Self {
@@ -125,11 +222,21 @@ impl Body {
     }
 
     /// The body of one attempt, so that it fails when the attempt is over: a connection that still waits
-    /// for it would wait for ever. Bytes are never waited for.
-    fn turned(&self, body: reqwest::Body) -> reqwest::Body {
-        match &self.1 {
-            Some(turns) if body.as_bytes().is_none() => reqwest::Body::wrap(turns.body(body)),
-            _ => body,
+    /// for it would wait for ever. Short bytes are never waited for.
+    fn turned(&self, body: reqwest::Body) -> Opened {
+        let turns = self.1.as_ref();
+        match body.as_bytes().map(<[u8]>::len) {
+            None => Opened {
+                body: Some(match turns {
+                    Some(turns) => reqwest::Body::wrap(turns.body(body)),
+                    None => body,
+                }),
+                turns: None,
+            },
+            length => Opened {
+                body: Some(body),
+                turns: turns.filter(|_| length > Some(SHORT)).cloned(),
+            },
         }
     }
 
@@ -157,7 +264,7 @@ impl Body {
         }
     }
 
-    /// The body for one attempt, or `None` for an empty one, which needs no framing.
+    /// The body for one attempt; none for an empty one, which needs no framing.
     ///
     /// # Errors
     /// When it cannot be read again.
@@ -166,7 +273,7 @@ impl Body {
             // Apart, since every request would be as large, and is moved.
             Source::File(file) if file.len() > 0 => {
                 let file = Box::pin(file.open()).await?;
-                Ok(Some(self.turned(file.into())))
+                Ok(self.turned(reqwest::Body::wrap_stream(read(file))))
             }
             _ => self.open_now(),
         }
@@ -191,10 +298,10 @@ impl Body {
     /// The same as [`open`](Self::open) for one that need not be waited for.
     #[inline]
     pub(crate) fn open_now(&self) -> io::Result<Opened> {
-        Ok(match &self.0 {
+        let body = match &self.0 {
             Source::Bytes(bytes) if bytes.is_empty() => None,
-            Source::Bytes(bytes) => Some(bytes.clone().into()),
-            Source::Made(make) => Some(self.turned(make())),
+            Source::Bytes(bytes) => return Ok(self.turned(bytes.clone().into())),
+            Source::Made(make) => return Ok(self.turned(make())),
             Source::Streamed(stream) => Some(stream.open()?),
             Source::Once(stream) => {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +309,17 @@ impl Body {
                 Some(stream.take().ok_or_else(|| io::Error::other(gone))?)
             }
             Source::File(_) => None,
-        })
+        };
+        Ok(Opened { body, turns: None })
+    }
+
+    /// What has gone out of it in the current attempt. Short bytes need no time.
+    pub(crate) fn upload(&self) -> Upload {
+        match (&self.0, &self.1) {
+            (Source::Streamed(stream), _) => stream.upload(),
+            (_, Some(turns)) => turns.upload(),
+            _ => Upload::Taken(0),
+        }
     }
 
     /// The length that must be told in a header, because the opened body does not know it.
@@ -212,6 +329,15 @@ impl Body {
             _ => None,
         }
     }
+}
+
+/// The contents of a file, in pieces that are worth a write each.
+fn read(file: File) -> impl stream::Stream<Item = io::Result<Bytes>> {
+    stream::try_unfold(file, |mut file| async move {
+        let mut piece = BytesMut::with_capacity(SHORT);
+        let length = file.read_buf(&mut piece).await?;
+        Ok((length > 0).then(|| (piece.freeze(), file)))
+    })
 }
 
 impl fmt::Debug for Source {
@@ -277,10 +403,10 @@ mod tests {
         std::fs::write(file.path(), "one").unwrap();
         let body = Body::file(file.path()).unwrap();
         assert_eq!(body.len(), Some(3));
-        assert!(body.open().await.unwrap().is_some());
+        assert!(body.open().await.unwrap().body.is_some());
 
         std::fs::write(file.path(), "other").unwrap();
-        let error = body.open().await.unwrap_err().to_string();
+        let error = body.open().await.err().unwrap().to_string();
         assert!(error.contains("changed since the first attempt"), "{error}");
     }
 
@@ -289,8 +415,8 @@ mod tests {
         let stream = || reqwest::Body::wrap(reqwest::Body::from("streamed"));
         let once = Body::from(stream());
         assert!(!once.can_be_sent_again());
-        assert!(once.clone().open().await.unwrap().is_some());
-        let error = once.open().await.unwrap_err().to_string();
+        assert!(once.clone().open().await.unwrap().body.is_some());
+        let error = once.open().await.err().unwrap().to_string();
         assert!(error.contains("cannot be read again"), "{error}");
 
         for body in [
@@ -299,7 +425,7 @@ mod tests {
         ] {
             assert!(body.can_be_sent_again());
             for _ in 0..2 {
-                assert!(body.open().await.unwrap().is_some());
+                assert!(body.open().await.unwrap().body.is_some());
             }
         }
     }

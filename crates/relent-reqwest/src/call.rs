@@ -13,9 +13,8 @@ use relent::GaveUp;
 use relent::clock::TokioClock;
 use relent::driver::{Leave, Next};
 use relent_core::{Decision, Failure, Stop, StopReason};
-use relent_http::attempt::{AttemptSpan, Telling};
+use relent_http::attempt::{AttemptSpan, Telling, not_retried};
 use tokio::time::Sleep;
-use tower_service::Service;
 
 use crate::attempt::{Attempt, Connection, Sent, Until, seen};
 use crate::body::{Body, Opened};
@@ -93,6 +92,7 @@ pub(crate) trait Attempts {
                 let after = match decision {
                     Decision::Retry { after } => after,
                     Decision::Stop(stop) => {
+                        not_retried(stop.reason);
                         let last = Some(failed.last);
                         return Err(Ended { last, stop });
                     }
@@ -245,7 +245,7 @@ impl Future for CallFuture {
                     let (span, watch) = attempt.parts();
                     match options.conclude(driver, template, span, watch, outcome) {
                         Ok(response) => {
-                            let response = answer(driver, template, response);
+                            let response = options.answer(driver, template, response);
                             *this.first = None;
                             *this.call = None;
                             return Poll::Ready(Ok(response));
@@ -293,16 +293,19 @@ impl Call {
         let begun = self.driver.on_attempt(leave);
         let until = Until::after(begun.limit);
         let request = built.as_mut()?;
-        if body.is_some() {
-            *request.body_mut() = body;
-        }
         self.options.route(begun.number, request);
         self.telling.tell(&begun, request.headers_mut());
         let span = AttemptSpan::of(|| seen(request), begun.number);
-        let mut http = &self.client.0.http;
-        let request = built.take()?;
+        let http = &self.client.0.http;
+        let (template, limit) = (&self.template, begun.limit);
+        let waiting = self.options.waiting(template, template.body(), limit);
+        let mut request = built.take()?;
+        let hook = &self.options.on_attempt;
         Some(First {
-            attempt: Attempt::start(span, || http.call(request)),
+            attempt: Attempt::start(span, waiting, || {
+                hook.write(&begun, request.headers_mut());
+                Sent::new(http, request, body)
+            }),
             until,
         })
     }
@@ -319,7 +322,8 @@ impl Call {
                     let summary = self.driver.summary(Some(stop));
                     match last {
                         Some(Last::Refused(response)) => {
-                            Ok(Response::new(checked(None, response), summary))
+                            let read = self.options.read_timeout_of(&self.template);
+                            Ok(Response::new(checked(None, response, read), summary))
                         }
                         Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
                         None => Err(GaveUp::new(None, summary).into()),
@@ -350,26 +354,32 @@ impl Call {
             telling.tell(&begun, request.headers_mut());
         };
         let built = client.build(template, connection, tell);
+        let waiting = options.waiting(template, template.body(), begun.limit);
         let body = ready(Ok(body));
-        let mut attempt = pin!(client.start(connection, begun.number, built, body));
+        let mut attempt = pin!(client.start(connection, begun, built, options, waiting, body));
         let mut timer = pin!(until.timer());
         let poll =
             |context: &mut Context<'_>| attempt.as_mut().poll_until(until, timer.as_mut(), context);
         let outcome = poll_fn(poll).await;
         let (span, watch) = attempt.parts();
         let response = options.conclude(driver, template, span, watch, outcome)?;
-        Ok(answer(driver, template, response))
+        Ok(options.answer(driver, template, response))
     }
 }
 
-/// What the caller gets.
-#[inline]
-pub(crate) fn answer(
-    driver: &mut CallDriver,
-    template: &Template,
-    response: reqwest::Response,
-) -> Response {
-    Response::new(checked(template.method(), response), driver.summary(None))
+impl CallOptions {
+    /// What the caller gets.
+    #[inline]
+    pub(crate) fn answer(
+        &self,
+        driver: &mut CallDriver,
+        template: &Template,
+        response: reqwest::Response,
+    ) -> Response {
+        let read = self.read_timeout_of(template);
+        let response = checked(template.method(), response, read);
+        Response::new(response, driver.summary(None))
+    }
 }
 
 impl Attempts for Call {
@@ -407,7 +417,8 @@ impl Client {
     /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
     /// The last real outcome is returned as it is: if the last attempt was answered, its response is
     /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
-    /// success. The body is yours to read, under no limit; for an attempt that includes the body,
+    /// success. The body is yours to read, under no limit of the policy and with the
+    /// [read timeout](Self::read_timeout); for an attempt that includes the body,
     /// use [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) or
     /// [`download`](Self::download).
     ///

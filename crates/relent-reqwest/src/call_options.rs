@@ -13,15 +13,17 @@ use relent_core::{
     Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };
 use relent_http::attempt::{
-    AttemptSpan, CrossLayer, DestinationSource, Judge, Named, ReplacedPolicy, Telling,
+    AttemptSpan, CrossLayer, DestinationSource, Judge, Named, OnAttempt, ReplacedPolicy, Telling,
 };
 use relent_http::grpc::is_grpc;
 use relent_http::{HintOptions, RequestFacts};
 use reqwest::Url;
 
 use crate::attempt::Outcome;
+use crate::body::Body;
 use crate::failed::{AttemptError, Failed, Last};
 use crate::min_rate::Rate;
+use crate::read_timeout::{ReadTimeout, Waiting};
 use crate::redirects::Watch;
 use crate::request_template::Template;
 
@@ -98,10 +100,12 @@ pub(crate) struct CallOptions {
     pub(crate) repeatable: Repeatable,
     /// The least that is to arrive of a body that is read in the attempt.
     pub(crate) rate: Option<Rate>,
+    pub(crate) read_timeout: ReadTimeout,
     pub(crate) traced: bool,
     /// In place of a stream that is seeded by the operating system.
     pub(crate) random: Option<Arc<NewRandom>>,
     pub(crate) named: Named,
+    pub(crate) on_attempt: OnAttempt,
     /// What is told to the server, if anything.
     pub(crate) cross: Option<CrossLayer>,
     pub(crate) hints: HintOptions,
@@ -120,9 +124,11 @@ impl CallOptions {
             reroute: None,
             repeatable: Repeatable::Unknown,
             rate: None,
+            read_timeout: ReadTimeout::Default,
             traced: false,
             random: None,
             named: Named::default(),
+            on_attempt: OnAttempt::default(),
             cross: None,
             hints: HintOptions::default(),
             watched: false,
@@ -243,6 +249,34 @@ impl CallOptions {
         if let Some(failure) = failure {
             failure.hop = Hop::Elsewhere;
         }
+    }
+
+    /// What ends an attempt, which sends this body, if the server is silent before its head. None where its
+    /// limit ends it no later.
+    #[inline]
+    pub(crate) fn waiting(
+        &self,
+        template: &Template,
+        body: &Body,
+        limit: Option<Duration>,
+    ) -> Option<Waiting> {
+        let limited = || self.policy.attempt_timeout().is_some() || template.has_timeout();
+        let within = self.read_timeout.unless(limited)?;
+        let sooner = limit.is_some_and(|limit| limit <= within);
+        (!sooner).then(|| Waiting::new(within, body.clone()))
+    }
+
+    /// The longest silence in the body of a response that is handed up. No limit of the policy includes it.
+    #[inline]
+    pub(crate) fn read_timeout_of(&self, template: &Template) -> Option<Duration> {
+        self.read_timeout.unless(|| template.has_timeout())
+    }
+
+    /// The same as a rate, for a body that is read in the attempt.
+    pub(crate) fn least_rate(&self, template: &Template) -> Option<Rate> {
+        let limited = || self.policy.attempt_timeout().is_some() || template.has_timeout();
+        let within = self.read_timeout.unless(limited)?;
+        Some(Rate { bytes: 1, within })
     }
 
     /// Lets the caller choose where the attempt goes.
@@ -509,6 +543,31 @@ macro_rules! call_option_methods {
             #[must_use]
             pub fn cross_layer(mut self) -> Self {
                 self.options().cross = Some(relent_http::attempt::CrossLayer::new());
+                self
+            }
+
+            /// Writes into the headers of each attempt, hedges too, before it goes out: a `traceparent` of
+            /// its own, a signature with the time. It is called within the span of the attempt (feature
+            /// `tracing`), so that `tracing::Span::current()` is that span; in a middleware, within that
+            /// of the caller.
+            ///
+            /// ```
+            /// use http::HeaderValue;
+            /// use relent::Policy;
+            /// use relent_reqwest::Client;
+            ///
+            /// let client = Client::new(Policy::STANDARD)?.on_attempt(|attempt, headers| {
+            ///     headers.insert("x-attempt", HeaderValue::from(attempt.number));
+            /// });
+            /// # drop(client);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            #[must_use]
+            pub fn on_attempt(
+                mut self,
+                hook: impl Fn(&relent::Attempt, &mut http::HeaderMap) + Send + Sync + 'static,
+            ) -> Self {
+                self.options().on_attempt = relent_http::attempt::OnAttempt::new(hook);
                 self
             }
 

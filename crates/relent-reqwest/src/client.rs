@@ -14,6 +14,7 @@ use relent_http::body::Replay;
 use crate::call_options::{CallOptions, SharedOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
+use crate::read_timeout::ReadTimeout;
 use crate::redirects::{self, watched};
 use crate::route::Route;
 
@@ -192,6 +193,42 @@ impl Client {
     #[must_use]
     pub fn body_cap(mut self, bytes: usize) -> Self {
         self.made().body_cap = bytes;
+        self
+    }
+
+    /// Ends an attempt when the server is silent for this long: when no byte of the head of a response
+    /// arrives and none of the request goes out. It also ends the body of the response, with an
+    /// [`Error::Body`](crate::Error::Body), when its next byte does not arrive within this time.
+    ///
+    /// 60 s unless said otherwise, so that no call waits for ever for a server that says nothing. By
+    /// itself that default applies where nothing else limits the time: an attempt timeout of the policy
+    /// takes its place until the head, and [`RequestBuilder::timeout`](crate::RequestBuilder::timeout) for all
+    /// of the attempt. A time that is set here applies beside them. After a part of the request has gone
+    /// out, a silence can take up to twice as long until it is noticed.
+    ///
+    /// It is the same for a client [over one that you have](Self::over), beside a `read_timeout` of that
+    /// one. reqwest's own also ends an upload that takes longer, though the server reads; this one does not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::Policy;
+    /// use relent_reqwest::Client;
+    ///
+    /// let reports = Client::new(Policy::STANDARD)?.read_timeout(Duration::from_secs(300));
+    /// let long_poll = Client::new(Policy::STANDARD)?.no_read_timeout();
+    /// # drop((reports, long_poll));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn read_timeout(mut self, silence: Duration) -> Self {
+        self.options().read_timeout = ReadTimeout::After(silence);
+        self
+    }
+
+    /// Waits for a silent server for as long as it takes; see [`read_timeout`](Self::read_timeout).
+    #[must_use]
+    pub fn no_read_timeout(mut self) -> Self {
+        self.options().read_timeout = ReadTimeout::Never;
         self
     }
 

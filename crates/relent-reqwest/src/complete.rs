@@ -4,11 +4,15 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, Response};
+use http_body::Body;
+use relent_http::BoxError;
 use relent_http::attempt::{Complete, Drain, Proof, patience};
 use reqwest::ResponseBuilderExt;
 
 use crate::failed::Last;
+use crate::read_timeout::Reading;
 
 /// What the body of this response has to prove; see [`Proof::needed`].
 #[inline]
@@ -17,12 +21,23 @@ pub(crate) fn proof_of(method: Option<&Method>, response: &reqwest::Response) ->
     Proof::needed(method, status, version, response.headers(), tells_end)
 }
 
-/// A response that is handed up: the end of its body is an error unless it is proved to be one.
+/// A response that is handed up: the end of its body is an error unless it is proved to be one, and so is
+/// a silence for longer than `read`.
 #[inline]
-pub(crate) fn checked(method: Option<&Method>, response: reqwest::Response) -> reqwest::Response {
-    match proof_of(method, &response) {
-        Some(proof) => with_proof(response, proof),
-        None => response,
+pub(crate) fn checked(
+    method: Option<&Method>,
+    response: reqwest::Response,
+    read: Option<Duration>,
+) -> reqwest::Response {
+    match (proof_of(method, &response), read) {
+        (None, None) => response,
+        (Some(proof), None) => with_body(response, |body| Complete::new(body, proof)),
+        // There is nothing to wait for.
+        (None, Some(_)) if response.content_length() == Some(0) => response,
+        (None, Some(read)) => with_body(response, |body| Reading::new(body, read)),
+        (Some(proof), Some(read)) => with_body(response, |body| {
+            Reading::new(Complete::new(body, proof), read)
+        }),
     }
 }
 
@@ -31,15 +46,21 @@ pub(crate) fn checked(method: Option<&Method>, response: reqwest::Response) -> r
 pub(crate) fn checked_by_length(method: &Method, response: reqwest::Response) -> reqwest::Response {
     let (status, version) = (response.status(), response.version());
     match Proof::needed(Some(method), status, version, response.headers(), || false) {
-        Some(proof) => with_proof(response, proof),
+        Some(proof) => with_body(response, |body| Complete::new(body, proof)),
         None => response,
     }
 }
 
 #[inline(never)]
-fn with_proof(response: reqwest::Response, proof: Proof) -> reqwest::Response {
+fn with_body<B>(
+    response: reqwest::Response,
+    around: impl FnOnce(reqwest::Body) -> B,
+) -> reqwest::Response
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Sync + 'static,
+{
     let (head, body) = apart(response);
-    let body = Complete::new(body, proof);
+    let body = around(body);
     head.map(|()| reqwest::Body::wrap(body)).into()
 }
 

@@ -85,11 +85,12 @@ impl<'c> Download<'c> {
     }
 
     pub(crate) fn with(client: &'c Client, template: Template, options: Arc<CallOptions>) -> Self {
+        let rate = options.rate.or_else(|| options.least_rate(&template));
         Self {
             client,
             template,
             telling: options.telling(),
-            rate: options.rate,
+            rate,
             options,
             partial: None,
             asking: Asking::default(),
@@ -426,10 +427,13 @@ impl<'c> Download<'c> {
             asked.rest = partial.is_some_and(|partial| partial.ask(asking, request));
             telling.tell(begun, request.headers_mut());
         };
-        let (template, number) = (&self.template, begun.number);
+        let template = &self.template;
         let built = self.client.build(template, self.connection, tell);
         let body = template.body().opened(opened);
-        let attempt = self.client.start(self.connection, number, built, body);
+        let waiting = options.waiting(template, template.body(), begun.limit);
+        let attempt = self
+            .client
+            .start(self.connection, *begun, built, options, waiting, body);
         let mut attempt = pin!(attempt);
         let outcome = self.until.timeout(attempt.as_mut()).await.flatten();
         let (span, watch) = attempt.parts();

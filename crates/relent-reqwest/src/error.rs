@@ -63,7 +63,9 @@ impl Error {
         match self {
             Self::Request(_) => false,
             Self::GaveUp(gave_up) => match gave_up.error() {
-                Some(AttemptError::Timeout(_) | AttemptError::Slow { .. }) => true,
+                Some(
+                    AttemptError::Timeout(_) | AttemptError::Slow { .. } | AttemptError::Silent(_),
+                ) => true,
                 Some(AttemptError::Transport(error)) => error.is_timeout(),
                 _ => false,
             },
@@ -124,6 +126,7 @@ pub(crate) fn within<'e>(
             AttemptError::Middleware(error) => Some(&**error),
             AttemptError::Timeout(_)
             | AttemptError::Slow { .. }
+            | AttemptError::Silent(_)
             | AttemptError::Grpc(_)
             | AttemptError::NotTheRest(_) => None,
         };

@@ -36,6 +36,9 @@ pub enum AttemptError {
         /// The time in which they did.
         within: Duration,
     },
+    /// The server was silent for this long, the read timeout: no byte of the head of a response arrived, and
+    /// none of the request went out. See [`Client::read_timeout`](crate::Client::read_timeout).
+    Silent(Duration),
     /// The body ended before it was whole, though its connection did not fail.
     Truncated(Truncated),
     /// The gRPC call failed with this status, in the headers or trailers of a response whose HTTP
@@ -65,6 +68,10 @@ impl fmt::Display for AttemptError {
                 let within = relent_core::format_duration(*within);
                 write!(f, "only {received} bytes arrived within {within}")
             }
+            Self::Silent(within) => {
+                let within = relent_core::format_duration(*within);
+                write!(f, "the server was silent for {within}, the read timeout")
+            }
             Self::Truncated(truncated) => truncated.fmt(f),
             Self::Grpc(code) => Cause::Grpc(*code).fmt(f),
             Self::NotTheRest(what) => f.write_str(what),
@@ -85,6 +92,7 @@ impl Error for AttemptError {
             Self::Transport(_)
             | Self::Timeout(_)
             | Self::Slow { .. }
+            | Self::Silent(_)
             | Self::Truncated(_)
             | Self::Grpc(_)
             | Self::NotTheRest(_) => None,
@@ -195,6 +203,16 @@ impl Broken {
             failure: Failure::ambiguous().cause(Cause::Timeout),
             stop: None,
             error: AttemptError::Timeout(given),
+        })
+    }
+
+    /// An attempt whose server was silent for this long.
+    #[cold]
+    pub(crate) fn silent(within: Duration) -> Box<Self> {
+        Box::new(Self {
+            failure: Failure::ambiguous().cause(Cause::Timeout),
+            stop: None,
+            error: AttemptError::Silent(within),
         })
     }
 

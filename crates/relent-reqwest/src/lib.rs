@@ -19,7 +19,7 @@
 //! # Which one?
 //! | to | take |
 //! |---|---|
-//! | send a request, and read its body under no limit | [`RequestBuilder::send`] |
+//! | send a request, and read its body outside the attempts | [`RequestBuilder::send`] |
 //! | have the whole body in memory, resumed where it was cut off | [`RequestBuilder::whole_body`] |
 //! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
 //! | go on with a download of another process | [`Download::resume`] |
@@ -33,16 +33,37 @@
 //! - `tracing`: a span for each attempt, by OpenTelemetry's semantic conventions for HTTP, and the
 //!   [events](https://docs.rs/relent/latest/relent/observe) of waits and give-ups.
 //! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//! - `blocking`: a [`blocking`] client, for programs without async code.
 //! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
 //!
-//! Coming from another library: [`fetch_retry`] has every option side by side.
+//! # reqwest
+//! This version is over reqwest 0.13, which is re-exported as [`reqwest`](::reqwest): a builder, a form or a
+//! redirect policy that is handed in has to be of the same version.
+//!
+//! ```
+//! use relent::Policy;
+//! use relent_reqwest::{Client, recipe, reqwest};
+//!
+//! let named = || recipe().user_agent("orders/1.0");
+//! let client = Client::made_by(named, Policy::STANDARD)?;
+//! let url: reqwest::Url = "https://example.com/".parse()?;
+//! # drop((client, url));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Coming from another library: [`fetch_retry`] has every option side by side, and [`coming_from`] shows
+//! programs before and after.
 
 mod attempt;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod body;
 mod call;
 mod call_options;
 mod classify;
 mod client;
+#[doc = include_str!("../docs/coming_from.md")]
+pub mod coming_from {}
 mod complete;
 pub mod dns;
 mod download;
@@ -58,6 +79,7 @@ pub mod network;
 mod partial;
 mod plan;
 mod race;
+mod read_timeout;
 mod receiving;
 mod redirects;
 mod request;
@@ -81,6 +103,8 @@ pub use receiving::{DownloadHook, Received};
 pub use redirects::watched;
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
+/// The version of reqwest that this crate is over.
+pub use reqwest;
 pub use response::Response;
 pub use resumable::{NotResumable, Resumable};
 pub use route::{InvalidRoute, Route};

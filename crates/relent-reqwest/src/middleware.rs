@@ -145,14 +145,16 @@ impl Attempts for Handled<'_, '_> {
         let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
             return Err(Broken::unopened(io::Error::other(NotReplayable)).into());
         };
-        *request.body_mut() = body;
+        // In one piece: what follows may want to look at it.
+        *request.body_mut() = body.into_body();
         self.telling.tell(&begun, request.headers_mut());
+        self.options.on_attempt.write(&begun, request.headers_mut());
         self.extensions.clone_from(&self.given);
         let (next, extensions) = (self.next.clone(), &mut *self.extensions);
         // Spans are the work of another middleware.
         let span = AttemptSpan::of(|| None, begun.number);
         let (mut outcome, watch) = {
-            let mut attempt = pin!(Attempt::start(span, || next.run(request, extensions)));
+            let mut attempt = pin!(Attempt::start(span, None, || next.run(request, extensions)));
             let outcome = until.timeout(attempt.as_mut()).await.flatten();
             (outcome, std::mem::take(attempt.parts().1))
         };

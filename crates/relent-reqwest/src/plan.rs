@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) key: Option<IdempotencyKey>,
     pub(crate) changes: Vec<Change>,
     pub(crate) whole_body: bool,
+    /// What reqwest has built is a form, whose parts may all be at hand.
+    pub(crate) multipart: bool,
     pub(crate) wrong: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -34,6 +36,7 @@ impl Plan {
             key: None,
             changes: Vec::new(),
             whole_body: false,
+            multipart: false,
             wrong: None,
         }
     }
@@ -49,6 +52,7 @@ impl Plan {
         }
         let body = match (self.body, built.body_mut().take()) {
             (Some(body), _) => body,
+            (None, Some(body)) if self.multipart => Body::at_hand(body, self.client.0.body_cap),
             (None, Some(body)) => body.into(),
             (None, None) => Body::empty(),
         };

@@ -13,7 +13,7 @@ use relent_http::attempt::in_view_of_others;
 
 use crate::attempt::{Attempt, Connection, Outcome};
 use crate::body::{Body, Opened};
-use crate::call::{Call, answer};
+use crate::call::Call;
 use crate::call_options::{CallOptions, cause};
 use crate::failed::{Broken, Failed};
 use crate::redirects::Watch;
@@ -88,8 +88,10 @@ impl Call {
                 telling.tell(&begun, request.headers_mut());
             };
             let built = client.build(template, connection, tell);
+            let waiting = options.waiting(template, &body, begun.limit);
+            let opened = ready(Ok(opened));
             Contender {
-                attempt: client.start(connection, begun.number, built, ready(Ok(opened))),
+                attempt: client.start(connection, begun, built, options, waiting, opened),
                 options,
                 template,
                 body,
@@ -142,7 +144,7 @@ impl Call {
                     let_go(kept);
                     options.tell_answered(driver, response.url(), &watch);
                     running.won(driver, hedge, &racer, Some(cause(response.status())));
-                    return Ok(answer(driver, template, response));
+                    return Ok(options.answer(driver, template, response));
                 }
                 Err(failed) => failed,
             };

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::failed::AttemptError;
 use crate::min_rate::Rate;
 use crate::plan::{Plan, wrong};
+use crate::read_timeout::ReadTimeout;
 use crate::request_template::Template;
 use crate::response::Response;
 use crate::sink::Sink;
@@ -130,6 +131,7 @@ impl RequestBuilder {
     pub fn json<T: serde::Serialize + ?Sized>(mut self, json: &T) -> Self {
         self.http = self.http.json(json);
         self.plan.body = None;
+        self.plan.multipart = false;
         self
     }
 
@@ -138,16 +140,22 @@ impl RequestBuilder {
     pub fn form<T: serde::Serialize + ?Sized>(mut self, form: &T) -> Self {
         self.http = self.http.form(form);
         self.plan.body = None;
+        self.plan.multipart = false;
         self
     }
 
-    /// Sends this as `multipart/form-data`. A form is a stream: it is kept while it goes out, up to
-    /// [`Client::body_cap`], and sent again if that was all of it (design rule 9). Raise the cap for
-    /// larger forms that are to be retried.
+    /// Sends this as `multipart/form-data`.
+    ///
+    /// A form whose parts are all in memory (texts and bytes) is sent again like any bytes, and hedged, if it
+    /// has no more bytes than [`Client::body_cap`], 64 KiB unless said otherwise: raise the cap for larger
+    /// forms. A longer form, and one with a part that streams, goes out as a stream. It is sent again only if
+    /// all of it was kept, and if not, the request ends with
+    /// [`StopReason::NotReplayable`](relent::StopReason::NotReplayable) in place of a retry.
     #[cfg(feature = "multipart")]
     pub fn multipart(mut self, form: reqwest::multipart::Form) -> Self {
         self.http = self.http.multipart(form);
         self.plan.body = None;
+        self.plan.multipart = true;
         self
     }
 
@@ -181,6 +189,17 @@ impl RequestBuilder {
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.http = self.http.timeout(limit);
         self
+    }
+
+    /// Ends an attempt, or the body of its response, when the server is silent for this long; see
+    /// [`Client::read_timeout`].
+    pub fn read_timeout(self, silence: Duration) -> Self {
+        self.change(move |options| options.read_timeout = ReadTimeout::After(silence))
+    }
+
+    /// Waits for a silent server for as long as it takes; see [`Client::read_timeout`].
+    pub fn no_read_timeout(self) -> Self {
+        self.change(|options| options.read_timeout = ReadTimeout::Never)
     }
 
     /// The version of HTTP.

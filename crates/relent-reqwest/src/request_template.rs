@@ -103,6 +103,12 @@ impl Template {
         self.head.as_ref().ok().map(RequestTemplate::address)
     }
 
+    /// Whether its caller limits the time of each attempt.
+    pub(crate) fn has_timeout(&self) -> bool {
+        let rest = self.head.as_ref().ok().and_then(RequestTemplate::rest);
+        rest.is_some_and(|(_, timeout)| timeout.is_some())
+    }
+
     /// What classification needs to know of it.
     pub(crate) fn facts(&self) -> RequestFacts {
         match &self.head {

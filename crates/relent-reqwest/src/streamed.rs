@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use relent_http::attempt::Upload;
 use relent_http::body::{ByType, Replay, ReplayBody};
 
 /// A stream of reqwest's, which can be read once, and what was kept of it meanwhile, for more attempts.
@@ -43,6 +44,11 @@ impl Streamed {
     /// has sent a response.
     pub(crate) fn take_back(&self, answered: bool) -> bool {
         self.with(|kept| kept.first.is_some() || kept.replay.take_back(answered).is_ok())
+    }
+
+    /// What has gone out of it in the current attempt.
+    pub(crate) fn upload(&self) -> Upload {
+        self.with(|kept| kept.replay.upload())
     }
 
     fn with<T>(&self, with: impl FnOnce(&mut Kept) -> T) -> T {

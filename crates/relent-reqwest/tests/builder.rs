@@ -608,6 +608,36 @@ async fn a_multipart_form_is_sent_again_if_it_is_kept() {
     }
 }
 
+/// Its parts are in memory, so it does not matter that the server has not read them.
+#[tokio::test]
+async fn a_multipart_form_in_memory_is_sent_again_after_an_early_answer() {
+    let part = pattern(5, 40_000);
+    let server = Server::answering_early(move |index, _| match index {
+        0 => Step::Early(response(503, &[("connection", "close")], ""), false),
+        _ => ok(),
+    });
+    let form = |stream: bool| {
+        let part = match stream {
+            true => reqwest::multipart::Part::stream(reqwest::Body::wrap(reqwest::Body::from("x"))),
+            false => reqwest::multipart::Part::bytes(part.clone()),
+        };
+        reqwest::multipart::Form::new().part("file", part)
+    };
+    let put = client(quick()).put(server.url("/")).multipart(form(false));
+    assert_eq!(ending(&put.send().await), (Some(200), None, 2));
+    let seen = server.seen();
+    let whole = &seen[1].body;
+    assert!(whole.windows(part.len()).any(|bytes| bytes == part));
+
+    // One that is too long says so.
+    let server = Server::script([status(503), ok()]);
+    let put = client(quick()).body_cap(1000).put(server.url("/"));
+    let result = put.multipart(form(false)).send().await;
+    let reason = Some(StopReason::NotReplayable);
+    assert_eq!(ending(&result), (Some(503), reason, 1));
+    assert!(server.seen()[0].body.len() > part.len());
+}
+
 #[tokio::test]
 async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
     let client = client(quick());

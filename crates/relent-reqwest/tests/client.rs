@@ -23,6 +23,7 @@ use scripted::{
     PATIENCE, Server, Step, cut, cut_off_in_silence, nobody, pattern, response, rest,
     while_time_stands,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -847,4 +848,90 @@ async fn a_failing_response_that_is_cut_short_is_an_error() {
         .unwrap_err();
     assert_eq!(gave_up.reason(), StopReason::Permanent);
     assert_eq!(sink, b"not");
+}
+
+/// A server that takes connections and says nothing.
+async fn silent() -> (tokio::net::TcpListener, String) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+fn one_attempt() -> Client {
+    let policy = Policy::builder(Backoff::None)
+        .max_retries(0)
+        .build()
+        .unwrap();
+    Client::made_by(|| recipe().no_proxy().tls_certs_only([]), policy).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_against_a_silent_server_ends_after_a_minute() {
+    let (_listener, url) = silent().await;
+    let (client, begun) = (one_attempt(), tokio::time::Instant::now());
+    for whole in [false, true] {
+        let get = client.get(&url);
+        let get = if whole { get.whole_body() } else { get };
+        let error = get.send().await.unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the server was silent for 1m"), "{text}");
+    }
+    assert_eq!(begun.elapsed().as_secs(), 120);
+
+    // Off by name, for a client and a request; and where the caller has set a limit, that one holds.
+    let hour = Duration::from_secs(3600);
+    for get in [
+        one_attempt().no_read_timeout().get(&url),
+        client.get(&url).no_read_timeout(),
+    ] {
+        assert!(tokio::time::timeout(hour, get.send()).await.is_err());
+    }
+    let begun = tokio::time::Instant::now();
+    client.get(&url).timeout(hour).send().await.unwrap_err();
+    assert_eq!(begun.elapsed().as_secs(), 3600);
+    let begun = tokio::time::Instant::now();
+    let sooner = client.get(&url).read_timeout(Duration::from_secs(5));
+    sooner.send().await.unwrap_err();
+    assert_eq!(begun.elapsed().as_secs(), 5);
+}
+
+#[tokio::test]
+async fn a_body_that_stops_half_way_ends_with_the_read_timeout() {
+    let half = || Step::Stall(cut(200, &[], b"a body that is longer", 6));
+    let server = Server::script([half()]);
+    let client = one_attempt().read_timeout(Duration::from_millis(50));
+    let mut response = client.get(server.url("/")).send().await.unwrap();
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "a body");
+    let error = response.chunk().await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    let response = client.get(server.url("/")).send().await.unwrap();
+    assert!(response.text().await.unwrap_err().is_timeout());
+    let whole = client.get(server.url("/")).whole_body().send().await;
+    assert!(whole.unwrap_err().is_timeout());
+}
+
+/// The upload takes longer than the read timeout, but something always moves.
+#[tokio::test]
+async fn a_slow_upload_is_no_silence() {
+    const LENGTH: usize = 16 << 20;
+    let (listener, url) = silent().await;
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut piece = vec![0; 512 << 10];
+        let mut read = 0;
+        while read < LENGTH {
+            read += stream.read(&mut piece).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let answer = response(200, &[], "");
+        stream.write_all(&answer).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let begun = std::time::Instant::now();
+    let client = one_attempt().read_timeout(Duration::from_millis(300));
+    let put = client.put(&url).body(vec![7; LENGTH]).send().await.unwrap();
+    assert_eq!(put.status(), 200);
+    assert!(begun.elapsed() > Duration::from_millis(400));
+    server.abort();
 }

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
+mod scripted;
+
 use std::convert::Infallible;
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Request;
 use http_body::Frame;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -20,10 +22,11 @@ use relent::policy::HedgeConfig;
 use relent::{Backoff, Policy, Summary};
 use relent_http::body::Content;
 use relent_http::{Override, RetryLayer};
-use relent_reqwest::{Body, Client, RetryMiddleware};
+use relent_reqwest::{Body, Client, RetryMiddleware, recipe};
+use scripted::{Server, Step, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 
 const ATTEMPTS: u32 = 20;
 
@@ -114,6 +117,123 @@ async fn a_body_that_stalls_is_let_go_of_when_its_attempt_is_over() {
         let response = put.body(body).send().await.unwrap();
         assert_eq!(response.summary().attempts, ATTEMPTS);
         at_most(1, address, &format!("client, {answer:?}")).await;
+    }
+}
+
+/// Bytes that a connection would take whole, in clients without a bound of the kernel. That of the last
+/// attempt, whose answer is handed up, goes on for as long as a server may take to read on.
+#[tokio::test]
+async fn a_long_body_in_memory_is_let_go_of_when_its_attempt_is_over() {
+    for (answer, length) in [(EMPTY, 32 << 20), (SHORT, 32 << 20), (EMPTY, 8 << 20)] {
+        let content = Bytes::from(vec![7; length]);
+        let to_layer = server(answer).await;
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{to_layer}/"))
+            .body(Content::from(content.clone()))
+            .unwrap();
+        let service = RetryLayer::new(policy()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        let summary = response.extensions().get::<Summary>().unwrap();
+        assert_eq!(summary.attempts, ATTEMPTS);
+
+        let to_client = server(answer).await;
+        let http = || {
+            recipe()
+                .no_proxy()
+                .tls_certs_only([])
+                .tcp_user_timeout(None::<Duration>)
+        };
+        let client = Client::made_by(http, policy()).unwrap();
+        let put = client.put(format!("http://{to_client}/"));
+        let response = put.body(content).send().await.unwrap();
+        assert_eq!(response.summary().attempts, ATTEMPTS);
+
+        at_most(1, to_layer, &format!("layer, {length}, {answer:?}")).await;
+        at_most(1, to_client, &format!("client, {length}, {answer:?}")).await;
+        drop(response);
+        for _ in 0..60 {
+            // No real time is waited: that of the timers goes on by this, and tasks run.
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            tokio::time::resume();
+            tokio::task::yield_now().await;
+        }
+        at_most(0, to_layer, &format!("layer, at last, {length}")).await;
+        at_most(0, to_client, &format!("client, at last, {length}")).await;
+    }
+}
+
+/// A window that is not opened is the same over HTTP/2, where each attempt would hold a stream of the number
+/// that the server allows.
+#[tokio::test]
+async fn a_long_body_in_memory_is_let_go_of_over_http2() {
+    for client in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(one_stream_at_a_time(listener));
+        let content = Bytes::from(vec![7; 4 << 20]);
+        let sent = async {
+            if client {
+                let http = || recipe().no_proxy().tls_certs_only([]);
+                let http = move || http().http2_prior_knowledge();
+                let client = Client::made_by(http, policy()).unwrap();
+                let response = client.put(&url).body(content).send().await.unwrap();
+                return response.status();
+            }
+            let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
+                .http2_only(true)
+                .build_http();
+            let request = Request::put(&url).body(Content::from(content)).unwrap();
+            let sent = RetryLayer::new(policy()).layer(client).oneshot(request);
+            sent.await.unwrap().status()
+        };
+        let status = tokio::time::timeout(Duration::from_secs(60), sent).await;
+        assert_eq!(status.expect("there is room"), 200, "client: {client}");
+    }
+}
+
+/// Whoever keeps what it reads gets all of it.
+#[tokio::test]
+async fn a_service_that_collects_a_long_body_gets_it() {
+    let collects = service_fn(
+        |request: Request<relent_http::body::ReplayBody<Content>>| async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            Ok::<_, relent_http::BoxError>(http::Response::new(Full::new(body)))
+        },
+    );
+    let content: Vec<u8> = (0..1_000_000_u32)
+        .map(|byte| byte.to_le_bytes()[1])
+        .collect();
+    let request = Request::put("http://localhost/").body(Content::from(content.clone()));
+    let sent = RetryLayer::new(policy())
+        .layer(collects)
+        .oneshot(request.unwrap());
+    let response = tokio::time::timeout(Duration::from_secs(20), sent).await;
+    let body = response.expect("no wait").unwrap().into_body();
+    assert!(body.collect().await.unwrap().to_bytes() == content);
+}
+
+/// reqwest sends only bytes in one piece on to where a 307 or 308 leads.
+#[tokio::test]
+async fn a_long_body_follows_a_redirect() {
+    for status in [307, 308] {
+        let server = Server::answering(move |_, seen| {
+            Step::Answer(match seen.path() {
+                "/" => response(status, &[("location", "/there")], ""),
+                _ => response(200, &[], ""),
+            })
+        });
+        let content: Vec<u8> = (0..1_000_000_u32)
+            .map(|byte| byte.to_le_bytes()[1])
+            .collect();
+        let put = Client::new(policy()).unwrap().put(server.url("/"));
+        let answer = put.body(content.clone()).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.attempts()), (200, 1));
+        let seen = server.seen();
+        let last = seen.last().unwrap();
+        assert_eq!((last.method(), last.path()), ("PUT", "/there"));
+        assert!(last.body == content);
+        assert_eq!(last.header("content-length"), Some("1000000"));
     }
 }
 
@@ -241,26 +361,31 @@ async fn a_body_that_stalls_in_a_race_is_let_go_of_when_its_attempt_is_over() {
     }
 }
 
+/// Refuses two requests and answers the third, of which it allows one at a time, and reads none.
+async fn one_stream_at_a_time(listener: TcpListener) {
+    let (socket, _) = listener.accept().await.unwrap();
+    let mut one = h2::server::Builder::new();
+    // What is not read of one stream keeps no other from sending.
+    one.initial_connection_window_size(16 << 20);
+    let one = one.max_concurrent_streams(1).handshake::<_, Bytes>(socket);
+    let mut connection = one.await.unwrap();
+    let mut kept = Vec::new();
+    for status in [503, 503, 200] {
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        let head = http::Response::builder().status(status).body(()).unwrap();
+        respond.send_response(head, true).unwrap();
+        // Dropped, it would be reset.
+        kept.push(request);
+    }
+    let _ = std::future::poll_fn(|context| connection.poll_closed(context)).await;
+}
+
 /// A stream that is still being sent counts among those that the server allows at once.
 #[tokio::test]
 async fn a_stream_that_is_over_makes_room_for_the_next_attempt() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        let (socket, _) = listener.accept().await.unwrap();
-        let mut one = h2::server::Builder::new();
-        let one = one.max_concurrent_streams(1).handshake::<_, Bytes>(socket);
-        let mut connection = one.await.unwrap();
-        let mut kept = Vec::new();
-        for status in [503, 503, 200] {
-            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
-            let head = http::Response::builder().status(status).body(()).unwrap();
-            respond.send_response(head, true).unwrap();
-            // Dropped, it would be reset.
-            kept.push(request);
-        }
-        std::future::poll_fn(|context| connection.poll_closed(context)).await
-    });
+    tokio::spawn(one_stream_at_a_time(listener));
     let body = Content::made_by(|| StreamBody::new(stalled()));
     let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
         .http2_only(true)

@@ -16,6 +16,7 @@ use crate::destinations::DestinationSource;
 use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::observe::Named;
+use crate::on_attempt::OnAttempt;
 use crate::replaced_policy::ReplacedPolicy;
 use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
 
@@ -35,6 +36,7 @@ pub(super) struct Config<K, M, N> {
     pub(super) named: Named,
     pub(super) cap: usize,
     pub(super) reroute: Option<Arc<Reroute>>,
+    pub(super) on_attempt: OnAttempt,
     pub(super) random: Option<Arc<NewRandom>>,
     pub(super) cross: Option<CrossLayer>,
     pub(super) errors: ClassifyError,
@@ -81,6 +83,7 @@ impl<K, M, N> Config<K, M, N> {
             named: self.named,
             cap: self.cap,
             reroute: self.reroute,
+            on_attempt: self.on_attempt,
             random: self.random,
             cross: self.cross,
             errors: self.errors,

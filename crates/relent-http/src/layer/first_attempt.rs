@@ -87,9 +87,10 @@ where
         }
         // Taken apart late, and put together where it is handed on: a request is large, and each move
         // in between would be a copy.
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let (replay, body) = config.replay(&parts.headers, body, opening.once);
         let entered = span.enter();
+        config.on_attempt.write(&first, &mut parts.headers);
         let attempt = service.call(Request::from_parts(parts, config.map.map_body(body)));
         drop(entered);
         Self {

@@ -92,6 +92,7 @@ where
         };
         match this.driver.on_failure_unless(&failure, unable) {
             Decision::Stop(stop) => {
+                observe::not_retried(stop.reason);
                 sending.goes_on();
                 let summary = this.driver.summary(Some(stop));
                 Next::Over(match outcome {

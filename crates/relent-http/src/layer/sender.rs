@@ -43,6 +43,9 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         self.telling.tell(&attempt, request.headers_mut());
         let span = span_of(&request, attempt.number);
         let entered = span.enter();
+        self.config
+            .on_attempt
+            .write(&attempt, request.headers_mut());
         let call = self.service.call(request);
         drop(entered);
         (call, span)

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use http::{HeaderMap, Method, Uri};
-use relent_core::Failure;
+use relent_core::{Failure, StopReason};
 
 /// What the span of an attempt is without the feature `tracing`: nothing.
 #[derive(Debug)]
@@ -36,6 +36,10 @@ impl AttemptSpan {
     #[inline]
     pub fn failed(&mut self, _: &Failure) {}
 }
+
+/// Nothing is told.
+#[inline]
+pub fn not_retried(_: StopReason) {}
 
 #[cfg(feature = "tower")]
 #[inline]

@@ -60,7 +60,7 @@ impl AttemptSpan {
         self.ended = true;
         if !self.span.is_disabled() {
             self.span
-                .record("http.response.status_code", status.as_u16());
+                .record("http.response.status_code", i64::from(status.as_u16()));
             if let Some(failure) = failure {
                 self.failed(failure);
             }
@@ -99,6 +99,8 @@ pub(crate) fn not_ready() {
     tracing::warn!(target: "relent_http", "the service failed to become ready for the next attempt");
 }
 
+/// Numbers are told as `i64`: tracing-opentelemetry makes text of an unsigned one, and OpenTelemetry has only
+/// signed ones.
 #[cold]
 fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
     let authority = match uri.authority() {
@@ -115,9 +117,9 @@ fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
         otel.status_code = Empty,
         http.request.method = if known { method.as_str() } else { "_OTHER" },
         http.request.method_original = (!known).then(|| method.as_str()),
-        http.request.resend_count = (number > 1).then(|| number - 1),
+        http.request.resend_count = (number > 1).then(|| i64::from(number - 1)),
         server.address = authority.map(url::host),
-        server.port = url::port(uri, authority),
+        server.port = url::port(uri, authority).map(i64::from),
         url.full = %Redacted { uri, authority },
         http.response.status_code = Empty,
         error.type = Empty,

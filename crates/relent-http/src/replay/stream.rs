@@ -28,6 +28,10 @@ pub(super) struct Stream<B> {
     read: u64,
     length: Option<u64>,
     state: State,
+    /// No attempt follows the one that has the turn.
+    last: bool,
+    /// What the connection is at; see [`Upload`](super::Upload).
+    pub(super) upload: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,8 +82,31 @@ impl<B> Stream<B> {
         self.turn
     }
 
+    /// Whether this turn is over.
+    pub(super) fn is_over(&self, turn: u32) -> bool {
+        turn != self.turn || self.state == State::Failed
+    }
+
+    /// The same, and if not, what takes the turn wakes the task.
+    pub(super) fn wait(&mut self, turn: u32, context: &Context<'_>) -> bool {
+        let over = self.is_over(turn);
+        if !over {
+            match &mut self.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => self.waker = Some(context.waker().clone()),
+            }
+        }
+        over
+    }
+
+    /// Whether there will be no further attempt.
+    pub(super) const fn is_last(&self) -> bool {
+        self.last
+    }
+
     /// There will be no further attempt.
     pub(super) fn forget(&mut self) {
+        self.last = true;
         self.kept.forget();
         for read in self.kept.parts.iter_mut().take(self.next) {
             *read = Bytes::new();
@@ -116,6 +143,8 @@ where
             read: 0,
             length: hint.exact(),
             state: State::Open,
+            last: false,
+            upload: 0,
         }
     }
 
@@ -124,7 +153,7 @@ where
     }
 
     pub(super) fn poll(&mut self, turn: u32, context: &mut Context<'_>) -> Polled {
-        if turn != self.turn || self.state == State::Failed {
+        if self.is_over(turn) {
             return Poll::Ready(Some(Err(Superseded.into())));
         }
         if let Some(part) = self.kept.parts.get_mut(self.next) {
@@ -143,10 +172,7 @@ where
         }
         match self.source.as_mut().poll_frame(context) {
             Poll::Pending => {
-                match &mut self.waker {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    None => self.waker = Some(context.waker().clone()),
-                }
+                self.wait(turn, context);
                 Poll::Pending
             }
             Poll::Ready(None) => {
@@ -188,7 +214,7 @@ where
     }
 
     pub(super) fn size_hint(&self, turn: u32) -> SizeHint {
-        if turn != self.turn || self.state == State::Failed {
+        if self.is_over(turn) {
             return SizeHint::default();
         }
         let parts = self.kept.parts.iter().skip(self.next);

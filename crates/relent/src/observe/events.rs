@@ -44,7 +44,8 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration, destination
     tracing::info!(
         target: TARGET,
         {
-            relent.attempt = attempt,
+            // OpenTelemetry has no unsigned numbers.
+            relent.attempt = i64::from(attempt),
             relent.wait = after.as_secs_f64(),
             relent.kind = failure.kind_of_attempt().name(),
             relent.cause = %failure.cause,
@@ -92,7 +93,7 @@ pub(super) fn stop(
             tracing::$level!(
                 target: TARGET,
                 {
-                    relent.attempt = attempt,
+                    relent.attempt = i64::from(attempt),
                     relent.reason = reason.name(),
                     relent.kind = kind,
                     relent.cause = cause,

@@ -1,0 +1,34 @@
+//! What a caller writes into the headers of each attempt.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use relent::Attempt;
+
+/// Called for each attempt before it goes out, within its span. `None` writes nothing.
+#[derive(Clone, Default)]
+pub struct OnAttempt(Option<Arc<Hook>>);
+
+type Hook = dyn Fn(&Attempt, &mut HeaderMap) + Send + Sync;
+
+impl OnAttempt {
+    /// Calls this.
+    pub fn new(hook: impl Fn(&Attempt, &mut HeaderMap) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
+    }
+
+    /// Lets it write what it has to say of this attempt.
+    #[inline]
+    pub fn write(&self, attempt: &Attempt, headers: &mut HeaderMap) {
+        if let Some(hook) = &self.0 {
+            hook(attempt, headers);
+        }
+    }
+}
+
+impl fmt::Debug for OnAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnAttempt").field(&self.0.is_some()).finish()
+    }
+}

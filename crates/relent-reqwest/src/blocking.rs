@@ -1,0 +1,348 @@
+//! The same client for programs without async code, with the feature `blocking`.
+//!
+//! ```no_run
+//! use relent::Policy;
+//! use relent_reqwest::blocking::Client;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(Policy::STANDARD)?;
+//! let response = client.get("https://example.com/").send()?;
+//! println!("{} after {} attempts", response.status(), response.attempts());
+//! println!("{}", response.error_for_status()?.text()?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Requests run on a thread of the client's own, and the calls here wait for it. Each blocks its thread: in an
+//! async task use [`Client`](crate::Client).
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use relent::Summary;
+use relent_core::Policy;
+use relent_http::IdempotencyKey;
+use reqwest::IntoUrl;
+use tokio::runtime::Runtime;
+
+use crate::body::Body;
+use crate::error::Error;
+
+/// Sends requests as often as a policy allows, as [`Client`](crate::Client) does, and waits for each.
+///
+/// A clone shares everything with it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: crate::Client,
+    runs: Arc<Runs>,
+}
+
+/// The thread on which the requests run, and which ends with the last that has it.
+#[derive(Debug)]
+struct Runs(Option<Runtime>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // To wait for it is not allowed where async code runs.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Runs {
+    fn start() -> io::Result<Arc<Self>> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("relent-reqwest")
+            .enable_all()
+            .build()?;
+        Ok(Arc::new(Self(Some(runtime))))
+    }
+
+    /// Waits for this, which may be done anywhere.
+    fn wait<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (done, until_done) = sync_channel(1);
+        if let Some(runtime) = &self.0 {
+            runtime.spawn(async move {
+                // Nobody waits for it any more only if the waiting thread has ended.
+                let _ = done.send(future.await);
+            });
+        }
+        let ended = |_| Error::Request("the thread of the client has ended".into());
+        until_done.recv().map_err(ended)?
+    }
+}
+
+impl Client {
+    /// A client with connections and a thread of its own.
+    ///
+    /// # Errors
+    /// When the thread cannot be started, or as [`Client::new`](crate::Client::new) says.
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Result<Self, Error> {
+        Self::over(crate::Client::new(policy).map_err(|error| Error::Request(error.into()))?)
+    }
+
+    /// A client like this one, whose options it keeps: routes, keys, limits, read timeout.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when its thread cannot be started.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::Policy;
+    /// use relent_reqwest::blocking;
+    ///
+    /// let client = relent_reqwest::Client::new(Policy::STANDARD)?
+    ///     .read_timeout(Duration::from_secs(10));
+    /// let client = blocking::Client::over(client)?;
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn over(client: crate::Client) -> Result<Self, Error> {
+        let runs = Runs::start().map_err(|error| Error::Request(error.into()))?;
+        Ok(Self { client, runs })
+    }
+
+    /// A GET request.
+    pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::GET, url)
+    }
+
+    /// A HEAD request.
+    pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::HEAD, url)
+    }
+
+    /// A POST request; see [`Client::post`](crate::Client::post) for when it is repeated.
+    pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::POST, url)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PUT, url)
+    }
+
+    /// A PATCH request; see [`post`](Self::post).
+    pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PATCH, url)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::DELETE, url)
+    }
+
+    /// A request by any method.
+    pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
+        RequestBuilder {
+            builder: self.client.request(method, url),
+            runs: self.runs.clone(),
+        }
+    }
+}
+
+/// A request in the making; see [`RequestBuilder`](crate::RequestBuilder).
+#[must_use = "a request does nothing until it is sent"]
+pub struct RequestBuilder {
+    builder: crate::RequestBuilder,
+    runs: Arc<Runs>,
+}
+
+impl RequestBuilder {
+    /// Says with the async builder what has no method here.
+    ///
+    /// ```no_run
+    /// # fn example(client: relent_reqwest::blocking::Client) -> Result<(), relent_reqwest::Error> {
+    /// let search = client.post("https://example.com/search");
+    /// let found = search.with(|request| request.repeatable(true).whole_body()).send()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with(self, change: impl FnOnce(crate::RequestBuilder) -> crate::RequestBuilder) -> Self {
+        let Self { builder, runs } = self;
+        let builder = change(builder);
+        Self { builder, runs }
+    }
+
+    /// Adds a header field.
+    pub fn header<K, V>(self, name: K, value: V) -> Self
+    where
+        HeaderName: TryFrom<K>,
+        <HeaderName as TryFrom<K>>::Error: Into<http::Error>,
+        HeaderValue: TryFrom<V>,
+        <HeaderValue as TryFrom<V>>::Error: Into<http::Error>,
+    {
+        self.with(|builder| builder.header(name, value))
+    }
+
+    /// Authenticates by a token.
+    pub fn bearer_auth(self, token: impl fmt::Display) -> Self {
+        self.with(|builder| builder.bearer_auth(token))
+    }
+
+    /// Adds these parameters to the query of the URL.
+    #[cfg(feature = "query")]
+    pub fn query<T: serde::Serialize + ?Sized>(self, query: &T) -> Self {
+        self.with(|builder| builder.query(query))
+    }
+
+    /// Sends this as JSON.
+    #[cfg(feature = "json")]
+    pub fn json<T: serde::Serialize + ?Sized>(self, json: &T) -> Self {
+        self.with(|builder| builder.json(json))
+    }
+
+    /// Sends this as a form.
+    #[cfg(feature = "form")]
+    pub fn form<T: serde::Serialize + ?Sized>(self, form: &T) -> Self {
+        self.with(|builder| builder.form(form))
+    }
+
+    /// Sends this body.
+    pub fn body(self, body: impl Into<Body>) -> Self {
+        self.with(|builder| builder.body(body))
+    }
+
+    /// The time given to each attempt, with the body of its response.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.with(|builder| builder.timeout(limit))
+    }
+
+    /// Retries by this policy.
+    pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
+        self.with(|builder| builder.policy(policy))
+    }
+
+    /// Names the request, so that it may run twice; see
+    /// [`RequestBuilder::idempotency_key`](crate::RequestBuilder::idempotency_key).
+    pub fn idempotency_key<K>(self, key: K) -> Self
+    where
+        K: TryInto<IdempotencyKey>,
+        K::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.with(|builder| builder.idempotency_key(key))
+    }
+
+    /// Waits until the head of a response has arrived that is no failure, or the policy stops.
+    ///
+    /// # Errors
+    /// As [`RequestBuilder::send`](crate::RequestBuilder::send) says.
+    pub fn send(self) -> Result<Response, Error> {
+        let Self { builder, runs } = self;
+        // On its thread, where the request is made ready too: that may need the runtime.
+        let response = runs.wait(async move { builder.send().await })?;
+        Ok(Response { response, runs })
+    }
+}
+
+impl fmt::Debug for RequestBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.builder.fmt(f)
+    }
+}
+
+/// The last response to a request, and the account of the attempts; see [`Response`](crate::Response).
+#[derive(Debug)]
+pub struct Response {
+    response: crate::Response,
+    runs: Arc<Runs>,
+}
+
+impl Response {
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// The header fields.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        self.response.headers()
+    }
+
+    /// How many attempts it took, how long, and why there were no more.
+    #[must_use]
+    pub const fn summary(&self) -> &Summary {
+        self.response.summary()
+    }
+
+    /// The number of attempts.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.response.attempts()
+    }
+
+    /// The response itself if its status is below 400.
+    ///
+    /// # Errors
+    /// [`Error::Status`] for a status of 400 or above.
+    pub fn error_for_status(self) -> Result<Self, Error> {
+        let Self { response, runs } = self;
+        let response = response.error_for_status()?;
+        Ok(Self { response, runs })
+    }
+
+    /// The body as text.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end.
+    pub fn text(self) -> Result<String, Error> {
+        self.runs.wait(self.response.text())
+    }
+
+    /// The body.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end.
+    pub fn bytes(self) -> Result<Bytes, Error> {
+        self.runs.wait(self.response.bytes())
+    }
+
+    /// What the body holds as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end, or is no such JSON.
+    #[cfg(feature = "json")]
+    pub fn json<T: serde::de::DeserializeOwned + Send + 'static>(self) -> Result<T, Error> {
+        self.runs.wait(self.response.json())
+    }
+
+    /// Writes the body, and returns its length in bytes.
+    ///
+    /// # Errors
+    /// An error of `writer`, or one of kind `Other` with an [`Error::Body`] if it cannot be read to its end.
+    pub fn copy_to(self, writer: &mut (impl Write + ?Sized)) -> io::Result<u64> {
+        let Self { mut response, runs } = self;
+        let mut length = 0_u64;
+        loop {
+            let read = runs.wait(async move {
+                let piece = response.chunk().await?;
+                Ok((response, piece))
+            });
+            let piece;
+            (response, piece) = read.map_err(io::Error::other)?;
+            let Some(piece) = piece else {
+                return Ok(length);
+            };
+            writer.write_all(&piece)?;
+            length += piece.len() as u64;
+        }
+    }
+
+    /// The async response.
+    #[must_use]
+    pub fn into_inner(self) -> crate::Response {
+        self.response
+    }
+}

@@ -1,0 +1,149 @@
+//! The longest silence of a server.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use relent_core::format_duration;
+use relent_http::attempt::Upload;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::body::Body;
+use crate::failed::Broken;
+
+/// Which silence ends an attempt, and the body of a response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum ReadTimeout {
+    /// [`ReadTimeout::DEFAULT`], where nothing else limits the time.
+    #[default]
+    Default,
+    Never,
+    After(Duration),
+}
+
+impl ReadTimeout {
+    /// As long as `relent fetch` waits.
+    pub(crate) const DEFAULT: Duration = Duration::from_secs(60);
+
+    /// The time, if `limited` does not say that there is another limit.
+    pub(crate) fn unless(self, limited: impl FnOnce() -> bool) -> Option<Duration> {
+        match self {
+            Self::Default => (!limited()).then_some(Self::DEFAULT),
+            Self::Never => None,
+            Self::After(time) => Some(time),
+        }
+    }
+}
+
+/// Waits for the head of a response, until the server has been silent for too long. While it reads the
+/// request it is not silent.
+pub(crate) struct Waiting {
+    within: Duration,
+    body: Body,
+    seen: Upload,
+    // Most attempts of a quick server need none. It is in a box, since attempts are moved.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Waiting {
+    pub(crate) const fn new(within: Duration, body: Body) -> Self {
+        Self {
+            within,
+            body,
+            seen: Upload::Taken(0),
+            timer: None,
+        }
+    }
+
+    /// To be polled while there is no head.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<Broken>> {
+        let within = self.within;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(within)));
+        loop {
+            ready!(timer.as_mut().poll(context));
+            let upload = self.body.upload();
+            if matches!(upload, Upload::Taken(_)) && upload == self.seen {
+                return Poll::Ready(Broken::silent(within));
+            }
+            self.seen = upload;
+            timer.as_mut().reset(end_of(within));
+        }
+    }
+}
+
+/// Far off if it would overflow.
+fn end_of(within: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(within).unwrap_or_else(|| now + FAR)
+}
+
+pin_project! {
+    /// The body of a response, which fails if the next piece of it does not come for too long.
+    pub(crate) struct Reading<B> {
+        #[pin]
+        body: B,
+        within: Duration,
+        #[pin]
+        timer: Option<Sleep>,
+        // Whether the timer runs for the piece that is waited for.
+        waits: bool,
+    }
+}
+
+impl<B> Reading<B> {
+    pub(crate) const fn new(body: B, within: Duration) -> Self {
+        Self {
+            body,
+            within,
+            timer: None,
+            waits: false,
+        }
+    }
+}
+
+impl<B> http_body::Body for Reading<B>
+where
+    B: http_body::Body<Error: Into<relent_http::BoxError>>,
+{
+    type Data = B::Data;
+    type Error = relent_http::BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, Self::Error>>> {
+        let mut this = self.project();
+        if let Poll::Ready(read) = this.body.poll_frame(context) {
+            *this.waits = false;
+            return Poll::Ready(read.map(|read| read.map_err(Into::into)));
+        }
+        if !*this.waits {
+            *this.waits = true;
+            match this.timer.as_mut().as_pin_mut() {
+                Some(timer) => timer.reset(end_of(*this.within)),
+                None => this.timer.set(Some(sleep(*this.within))),
+            }
+        }
+        if let Some(timer) = this.timer.as_pin_mut() {
+            ready!(timer.poll(context));
+        }
+        let text = format!(
+            "no byte of the response arrived for {}, its read timeout",
+            format_duration(*this.within)
+        );
+        let error = io::Error::new(io::ErrorKind::TimedOut, text);
+        Poll::Ready(Some(Err(error.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
