@@ -130,6 +130,8 @@ pub use overrides::{FreshConnection, Override};
 /// that waits for more of it closes. A body of more than 64 KiB is handed to its connection piece by piece,
 /// the next when the one before is written, so that the connection waits for it also when the server does
 /// not read. That of the last attempt goes on while the server reads, and fails 30 s after it has stopped.
+/// Over HTTP/2 it is the stream that ends; where the server opens no window of the whole connection, hyper
+/// waits for one.
 ///
 /// That needs tokio, and a service that drops what it has written, as hyper does. One that keeps the first
 /// piece, such as a service that collects the body, gets the rest as it comes. Beside it, a bound of the

@@ -103,8 +103,9 @@ impl Sent {
         mut http: &reqwest::Client,
         mut request: reqwest::Request,
         body: Opened,
+        options: &CallOptions,
     ) -> Self {
-        let redirected = body.attach(&mut request);
+        let redirected = body.attach(&mut request).filter(|_| !options.no_redirects);
         Self {
             call: http.call(request),
             redirected: redirected.map(|again| Box::new((http.clone(), *again))),
@@ -240,7 +241,7 @@ impl Client {
             }
             async move {
                 let body = body.await?;
-                Ok(Sent::new(http, built?, body).await?)
+                Ok(Sent::new(http, built?, body, options).await?)
             }
         })
     }

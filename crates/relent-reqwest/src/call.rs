@@ -300,11 +300,11 @@ impl Call {
         let (template, limit) = (&self.template, begun.limit);
         let waiting = self.options.waiting(template, template.body(), limit);
         let mut request = built.take()?;
-        let hook = &self.options.on_attempt;
+        let options = &*self.options;
         Some(First {
             attempt: Attempt::start(span, waiting, || {
-                hook.write(&begun, request.headers_mut());
-                Sent::new(http, request, body)
+                options.on_attempt.write(&begun, request.headers_mut());
+                Sent::new(http, request, body, options)
             }),
             until,
         })

@@ -111,6 +111,8 @@ pub(crate) struct CallOptions {
     pub(crate) hints: HintOptions,
     /// Whether the redirects that an attempt follows are seen, and it makes no other calls.
     pub(crate) watched: bool,
+    /// Whether an attempt is known to follow no redirect.
+    pub(crate) no_redirects: bool,
 }
 
 impl CallOptions {
@@ -132,6 +134,7 @@ impl CallOptions {
             cross: None,
             hints: HintOptions::default(),
             watched: false,
+            no_redirects: false,
         }
     }
 

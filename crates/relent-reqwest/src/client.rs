@@ -121,9 +121,10 @@ impl Client {
         recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
         policy: impl Into<Arc<Policy>>,
     ) -> reqwest::Result<Self> {
-        let (http, watched) = redirects::built(|| built_once(&recipe).build())?;
+        let (http, redirects) = redirects::built(|| built_once(&recipe).build())?;
         let mut client = Self::over(http, policy);
-        client.options().watched = watched;
+        let options = client.options();
+        (options.watched, options.no_redirects) = (redirects.watched, redirects.none);
         client.made().recipe = Some(Arc::new(recipe));
         Ok(client)
     }
@@ -351,9 +352,9 @@ impl Client {
         let make = || {
             let recipe = self.0.recipe.as_ref()?;
             let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
-            let (http, watched) = redirects::built(build).ok()?;
+            let (http, redirects) = redirects::built(build).ok()?;
             // A recipe may make another client each time.
-            (watched || !self.0.shared.is_watched()).then_some(http)
+            (redirects.watched || !self.0.shared.is_watched()).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)

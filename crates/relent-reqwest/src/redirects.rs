@@ -34,7 +34,7 @@ thread_local! {
     /// The last of them.
     static LATEST: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
     /// The watched policies that were made on this thread since a client began to be built.
-    static MADE: RefCell<Option<Vec<Weak<()>>>> = const { RefCell::new(None) };
+    static MADE: RefCell<Option<Vec<Weak<Watched>>>> = const { RefCell::new(None) };
 }
 
 /// Follows redirects by this policy, and lets a [`Client`](crate::Client) and a
@@ -60,14 +60,17 @@ thread_local! {
 #[must_use]
 pub fn watched(policy: Policy) -> Policy {
     // It lives as long as the policy, which is dropped if another takes its place in a recipe.
-    let alive = Arc::new(());
+    let alive = Arc::new(Watched {
+        // A policy says so only there.
+        none: format!("{policy:?}") == format!("{:?}", Policy::none()),
+    });
     MADE.with_borrow_mut(|made| {
         if let Some(made) = made {
             made.push(Arc::downgrade(&alive));
         }
     });
     Policy::custom(move |attempt| {
-        let _: &Arc<()> = &alive;
+        let _: &Arc<Watched> = &alive;
         note(&attempt);
         policy.redirect(attempt)
     })
@@ -84,13 +87,28 @@ fn note(attempt: &Attempt<'_>) {
     ASKED.set(ASKED.get().wrapping_add(1));
 }
 
+/// A watched policy.
+struct Watched {
+    /// It follows no redirect.
+    none: bool,
+}
+
+/// What is known of the redirects of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Redirects {
+    /// They are seen.
+    pub(crate) watched: bool,
+    /// None is followed.
+    pub(crate) none: bool,
+}
+
 /// Builds a client, and tells whether its redirects are watched: a watched policy that was made
 /// meanwhile is still alive then, in the client.
 pub(crate) fn built(
     build: impl FnOnce() -> reqwest::Result<reqwest::Client>,
-) -> reqwest::Result<(reqwest::Client, bool)> {
+) -> reqwest::Result<(reqwest::Client, Redirects)> {
     /// Puts back what was there, also if a recipe panics.
-    struct Outer(Option<Vec<Weak<()>>>);
+    struct Outer(Option<Vec<Weak<Watched>>>);
     impl Drop for Outer {
         fn drop(&mut self) {
             MADE.set(self.0.take());
@@ -99,8 +117,12 @@ pub(crate) fn built(
     let _outer = Outer(MADE.replace(Some(Vec::new())));
     let client = build()?;
     let made = MADE.take().unwrap_or_default();
-    let watched = made.iter().any(|policy| policy.strong_count() > 0);
-    Ok((client, watched))
+    let alive: Vec<_> = made.iter().filter_map(Weak::upgrade).collect();
+    let redirects = Redirects {
+        watched: !alive.is_empty(),
+        none: alive.iter().any(|policy| policy.none),
+    };
+    Ok((client, redirects))
 }
 
 /// The last redirect that was followed.

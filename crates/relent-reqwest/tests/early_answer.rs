@@ -22,7 +22,7 @@ use relent::policy::HedgeConfig;
 use relent::{Backoff, Policy, Summary};
 use relent_http::body::Content;
 use relent_http::{Override, RetryLayer};
-use relent_reqwest::{Body, Client, RetryMiddleware, recipe};
+use relent_reqwest::{Body, Client, RetryMiddleware, recipe, watched};
 use scripted::{Server, Step, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -234,6 +234,18 @@ async fn a_long_body_follows_a_redirect() {
         assert_eq!((last.method(), last.path()), ("PUT", "/there"));
         assert!(last.body == content);
         assert_eq!(last.header("content-length"), Some("1000000"));
+
+        // Where none is followed, the redirect is the answer, and the body goes out once.
+        let server = Server::script([Step::Answer(response(
+            status,
+            &[("location", "/there")],
+            "",
+        ))]);
+        let none = || recipe().redirect(watched(reqwest::redirect::Policy::none()));
+        let client = Client::made_by(none, policy()).unwrap();
+        let answer = client.post(server.url("/")).body(content).send().await;
+        assert_eq!(answer.unwrap().status().as_u16(), status);
+        assert_eq!(server.count(), 1);
     }
 }
 

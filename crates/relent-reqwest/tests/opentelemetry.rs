@@ -185,3 +185,24 @@ async fn each_attempt_of_a_race_and_of_a_download_has_its_own_traceparent() {
         assert!(seen.len() > 1);
     }
 }
+
+/// For those who come from a library that repeats any request.
+#[tokio::test]
+async fn a_request_that_is_not_repeatable_is_named_once_in_a_process() {
+    let (exporter, provider, _guard) = exporting();
+    let server = Server::script([Step::Answer(response(500, &[], ""))]);
+    let client = client(policy());
+    let caller = tracing::info_span!("caller");
+    let twice = async {
+        for _ in 0..2 {
+            let post = client.post(server.url("/")).send().await.unwrap();
+            assert_eq!((post.status().as_u16(), post.attempts()), (500, 1));
+        }
+    };
+    tracing::Instrument::instrument(twice, caller).await;
+    provider.force_flush().unwrap();
+    let spans = exporter.get_finished_spans().unwrap();
+    let events = spans.iter().flat_map(|span| span.events.iter());
+    let told = events.filter(|event| event.name.contains("Give it an idempotency key"));
+    assert_eq!(told.count(), 1);
+}
