@@ -31,7 +31,7 @@
 //! # assert!(app().is_ok());
 //! ```
 //!
-//! # What a request is told
+//! # The response to a refused request
 //!
 //! | | HTTP | gRPC (feature `grpc`) |
 //! |---|---|---|
@@ -65,7 +65,7 @@
 //! # The order of layers
 //! Outside of what costs something: tracing and authentication outside, since they say who calls; this layer; then
 //! what sheds load, and [`idempotency`](crate::idempotency), so that what is refused is not stored. A request that came in its own slot has
-//! [`Admitted`] in its extensions: it was told to come, and is no retry by its caller's choice.
+//! [`Admitted`] in its extensions: it comes at a reserved time, and is no retry by its caller's choice.
 
 #[cfg(feature = "redis")]
 mod fleet;

@@ -33,7 +33,7 @@
 //! # What a key is
 //! It belongs to a principal: the authenticated account, never a header that the client chose nor a token
 //! that is renewed between two attempts. It stands for one request: method, path, query, content type and body are
-//! compared by a digest before anything is told of the first.
+//! compared by a digest before the response says anything of the first.
 //!
 //! # When the client goes away
 //! The handler runs on, in a task of its own, and its answer is there when the client comes back. It does so for
@@ -327,7 +327,7 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// Calls this whenever a call of the store has failed with all its attempts: for an alarm, or a log of your own. What it
-    /// gets holds nothing secret, and the client is told nothing of it. It runs in the task of the request, so it had better
+    /// gets holds nothing secret, and the client learns nothing of it. It runs in the task of the request, so it had better
     /// be short.
     ///
     /// ```

@@ -28,7 +28,7 @@
 //! # Features
 //! - `axum`: layers inside of axum's `nest` read the URI that the client has sent. Without it they need an
 //!   [operation](idempotency#in-a-nested-router).
-//! - `grpc`: what is told to gRPC clients is a gRPC status, with pushback and `RetryInfo`.
+//! - `grpc`: gRPC clients get a gRPC status, with pushback and `RetryInfo`.
 //! - `metrics`, `tracing`: what the layers do, as metrics and events ([`observe`]).
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.

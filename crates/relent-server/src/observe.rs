@@ -64,7 +64,7 @@ pub const NOT_VERIFIED: &str = "relent_server_webhooks_not_verified_total";
 
 /// Label: the word of a [`Criticality`].
 pub const CRITICALITY: &str = "criticality";
-/// Label: `true` for a request that came in the slot that it was told, else `false`.
+/// Label: `true` for a request that came in the slot that was reserved for it, else `false`.
 pub const TICKET: &str = "ticket";
 /// Label: the name of the quota that refused, the furthest if several did; empty if none of them did.
 pub const QUOTA: &str = "quota";
@@ -74,7 +74,7 @@ pub const QUOTA: &str = "quota";
 pub const REASON: &str = "reason";
 /// Label: what happens while Redis is away: `open`, `closed` or `local`.
 pub const AWAY: &str = "away";
-/// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
+/// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it got, such as
 /// `idempotency-in-flight` or `webhook-in-flight`.
 pub const RESULT: &str = "result";
 /// Label: `applied` or `not_applied`.

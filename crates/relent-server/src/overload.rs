@@ -6,7 +6,7 @@
 //! slot of what runs on when its client has gone. It gives up that of a duplicate that only waits, and that of a request
 //! whose body is still to come: when the body is there, the request waits for a slot again, and may be turned away.
 //!
-//! # What a request that is turned away is told
+//! # The response to a request that is refused
 //!
 //! | why | HTTP | gRPC (feature `grpc`) |
 //! |---|---|---|
@@ -26,7 +26,10 @@
 //! treated as everybody was before.
 //!
 //! What a client says of itself counts for others as one request, however many it sends. "Do not retry" takes
-//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries get that answer.
+//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries get that
+//! answer. A client that lies about its attempts can then have the retries of other anonymous clients refused for good, so
+//! set a caller: the account, or the address where clients connect directly, as in the example. The layer does not take the
+//! address by itself. Behind a proxy all clients have that of the proxy, and one of them would speak for all.
 //!
 //! # What it is not for
 //! Streams that last for hours, such as server-sent events, and health checks: [`exempt`](OverloadLayer::exempt) them.
@@ -35,10 +38,13 @@
 //! so a slow upload holds a slot for as long as the handler reads, and for 60 s at most. A timeout inside ends both.
 //!
 //! ```
-//! use axum::{Router, routing::get};
+//! use std::net::SocketAddr;
+//! use axum::{Router, extract::ConnectInfo, routing::get};
 //! use relent_server::overload::{Criticality, OverloadLayer};
 //!
 //! let overload = OverloadLayer::default()
+//!     // From `into_make_service_with_connect_info`. Behind a proxy: the account that authentication has found.
+//!     .caller(|parts| parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip()))
 //!     .criticality(|parts| parts.uri.path().starts_with("/report").then_some(Criticality::Sheddable))
 //!     .exempt(|parts| parts.uri.path() == "/health");
 //! let app: Router = Router::new()
@@ -148,8 +154,9 @@ impl OverloadLayer {
         self
     }
 
-    /// Who calls: what this function reads from a request, such as the account that authentication has left there.
-    /// `None` by default, and for a request that cannot be told apart: all those are one caller.
+    /// Identifies the caller of a request, such as by the account that authentication has left there. `None` by default,
+    /// and for a request that cannot be told apart: all those are one caller, so one that lies about its attempts has the
+    /// retries of the others refused. The [module](self) says why the address is no default.
     ///
     /// The service answers "do not retry" where most callers retry, so that no single caller can bring that about for the others.
     #[must_use]

@@ -303,7 +303,7 @@ impl<S: Store> WebhookLayer<S> {
     }
 
     /// How long a handler that says nothing is believed to run: 30 s by default. It says so by itself while its process
-    /// lives; after a crash deliveries are told to come back later for as long.
+    /// lives; after a crash deliveries get "come back later" for as long.
     ///
     /// # Errors
     /// It is zero.

@@ -429,7 +429,7 @@ impl Away {
     }
 }
 
-/// What a request is told when the limits cannot be asked.
+/// The response to a request when the limits cannot be asked.
 pub(super) fn away() -> ErrorResponse {
     let shed = Shed {
         advice: Advice::None,

@@ -13,7 +13,7 @@ use relent_http::rate_limit::{self, InvalidQuotaName, set_rate_limit};
 /// Feeds what identifies somebody to a hasher; `false` if nothing does.
 pub(crate) type Identify = Arc<dyn Fn(&Parts, &mut dyn Hasher) -> bool + Send + Sync>;
 
-/// So many keys a quota remembers unless told otherwise.
+/// So many keys a quota remembers by default.
 const MAX_KEYS: u32 = 65_536;
 
 /// A limit with a name: for all requests together, or for each account, address and the like.
@@ -47,7 +47,7 @@ pub struct Quota {
 
 impl Quota {
     /// A quota for all requests together. Its name stands in the fields `RateLimit` and `RateLimit-Policy`, and in
-    /// the problem that a refused request is told: characters of ASCII from the space to `~`.
+    /// the problem that a refused request gets: characters of ASCII from the space to `~`.
     ///
     /// `LimiterConfig::new(100, Duration::from_secs(1))` is a hundred requests a second, of which all may come at once
     /// after a pause; `burst` says otherwise.

@@ -55,7 +55,7 @@ pub(crate) enum Refused {
 type Text = (StatusCode, &'static str, &'static str);
 
 impl Refused {
-    /// What a request that may not run is told; or its answer.
+    /// The problem of a request that may not run; or its answer.
     pub(crate) fn of(claimed: Claimed) -> Result<Answer, Self> {
         match claimed {
             Claimed::Replay(answer) => Ok(answer),
@@ -108,7 +108,7 @@ impl Refused {
         }
     }
 
-    /// What the client is told, in the way that its request speaks; and it is counted.
+    /// The response to the client, in the protocol of its request; and it is counted.
     pub(crate) fn observed(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         observe::keyed(self.code(source));
         self.written(source, is_grpc)
@@ -180,7 +180,7 @@ impl Refused {
         }
     }
 
-    /// What a sender of webhooks is told. Most come again after everything but 2xx. Some take 4xx for final, so what
+    /// The response to a sender of webhooks. Most come again after everything but 2xx. Some take 4xx for final, so what
     /// passes by itself is 5xx here, or 408, which every list of what may be repeated has.
     #[cfg(feature = "webhook")]
     const fn text_of_webhook(self) -> Text {

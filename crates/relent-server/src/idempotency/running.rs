@@ -160,7 +160,7 @@ impl<S: Store> Server<S> {
     }
 
     /// Until another has the key, where a handler may end anywhere: the other begins again, or where this one was.
-    /// Elsewhere the handler is told and goes on, since it may be in the midst of its only run.
+    /// Elsewhere the handler learns of it and goes on, since it may be in the midst of its only run.
     async fn may_stop(&self, held: &HeldLease) {
         match self.may_end_anywhere() {
             true => held.lost().await,

@@ -204,7 +204,7 @@ impl<S> Server<S> {
 }
 
 impl<S: Store> Server<S> {
-    /// The operator is told that a call of the store has failed.
+    /// Reports to the operator that a call of the store has failed.
     pub(super) fn store_failed(
         &self,
         operation: &'static str,

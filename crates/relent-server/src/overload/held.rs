@@ -158,7 +158,7 @@ pub(super) struct Waiting {
     arrival: Arrival,
     class: Criticality,
     place: QueuePlace,
-    /// `None` once it has been told.
+    /// `None` once the waiter has its answer.
     turn: Option<oneshot::Receiver<Result<Number, Rejected>>>,
     timer: Pin<Box<Sleep>>,
     since: tokio::time::Instant,

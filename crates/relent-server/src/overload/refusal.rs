@@ -1,4 +1,4 @@
-//! What a request is told that is turned away.
+//! The response to a request that is refused.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -22,7 +22,7 @@ static OVERLOADED: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::shed(Advice::DoNotRetry, SECOND));
 static EXPIRED: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&Rejected::Expired));
 
-/// Times are told in whole seconds, rounded up: up to this it is 1.
+/// Times are sent in whole seconds, rounded up: up to this it is 1.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Prepared {

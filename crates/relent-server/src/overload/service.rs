@@ -172,7 +172,7 @@ where
     }
 }
 
-/// What the request tells of itself. One that was told to come, and comes in its own slot, is no retry by its caller's choice.
+/// What the request says of itself. One that comes in the slot that was reserved for it is no retry by its caller's choice.
 fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>) -> Arrival {
     let arrival = Arrival {
         caller,

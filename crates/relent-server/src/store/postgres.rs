@@ -43,7 +43,7 @@ use crate::server_clock::ServerClock;
 /// A claim says until when its caller waits, in the time of the database, which the process knows by the replies: one that
 /// is executed later, by a database that was stopped, claims nothing. The first claim of a process takes a statement more.
 ///
-/// What the database has told survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
+/// What the database has confirmed survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
 /// the replica that takes over is a synchronous one.
 ///
 /// With the feature `sqlx` the pool may be a `PgPool` of sqlx: then work that runs

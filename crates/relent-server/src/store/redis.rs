@@ -32,7 +32,7 @@ use crate::server_clock::ServerClock;
 /// # How a failover is noticed
 /// An execution whose record was lost hears of it: its [`write`](Store::write) is [`Gone`](WriteError::Gone). The layer
 /// claims the key again with the next renewal, within a third of the lease, or for the answer that it has. If a duplicate
-/// has been quicker, both run: the handler is told ([`Execution::lost`](crate::idempotency::Execution::lost)), and dropped where
+/// has been quicker, both run: the handler learns of it ([`Execution::lost`](crate::idempotency::Execution::lost)), and dropped where
 /// the route takes executions over; its answer is not stored. What was completed before is lost without a sign: its
 /// duplicates run again. That there was a failover shows in `INFO replication`: the server that
 /// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
@@ -168,7 +168,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl Redis {
-    /// Connects, and looks how the server keeps what it is told, as far as it says so (`INFO`).
+    /// Connects, and looks how the server keeps what is written to it, as far as it says so (`INFO`).
     ///
     /// # Errors
     /// It is not reached; or it evicts, or keeps nothing on disk: see
@@ -222,7 +222,7 @@ impl Redis {
     }
 }
 
-/// Whether the server keeps what it is told, as far as it says so.
+/// Whether the server keeps what is written to it, as far as it says so.
 fn check(info: &InfoDict) -> Result<(), RedisError> {
     match info.get::<String>("maxmemory_policy") {
         Some(policy) if policy != "noeviction" => return Err(RedisError::Evicts { policy }),

@@ -39,7 +39,7 @@ impl Redis {
                 let Some((key, record)) = read(found) else {
                     return Err(RedisError::Record(crate::idempotency::InvalidAnswer));
                 };
-                // It may be told more than once.
+                // It may be reported more than once.
                 let found = UnknownOutcome::of(key, record, instant(now), config);
                 let follows = |found: &UnknownOutcome| {
                     after.is_none_or(|after| after.place() < found.place())
