@@ -58,8 +58,8 @@ Output to FILE (-o, -O):
   After a failure or a signal, FILE.part stays if the rest can be asked for, and
   FILE.part.json, which only its owner can read, says of what it is a part: the
   URL, the URL that answered, the validator and the length. Another fetch to
-  FILE begins anew unless it has -C. Without -C a retry goes on only with a strong
-  ETag or Last-Modified; with -C it goes on without one, too.
+  FILE begins anew unless it has -C. Without -C a retry goes on only with a
+  strong ETag or Last-Modified; with -C it goes on without one, too.
 
 Exit status: that of the last attempt, in curl's numbers
   0     a complete response with a status below 400 that is not retried; or the
