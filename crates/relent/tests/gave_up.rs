@@ -325,7 +325,7 @@ async fn an_error_of_another_crate_needs_no_implementation() {
         Ok(retry(&ONCE_MORE, page).await?)
     }
     async fn by_itself() -> Result<String, GaveUp<reqwest::Error>> {
-        Ok(retry(&ONCE_MORE, page).await?)
+        retry(&ONCE_MORE, page).await
     }
     async fn by_variant() -> Result<String, Around> {
         Ok(retry(&ONCE_MORE, page).await?)
@@ -345,7 +345,7 @@ async fn an_error_of_another_crate_needs_no_implementation() {
             Some(_) => pending().await,
             None => Err::<u32, _>(sqlx::Error::RowNotFound),
         };
-        let row = retry(limits, || query());
+        let row = retry(limits, query);
         row.or_last_error_else(|gave_up| sqlx::Error::Io(gave_up.into()))
             .await
     }
