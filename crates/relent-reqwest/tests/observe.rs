@@ -500,7 +500,7 @@ async fn the_page_on_observability_has_every_field() {
         .collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), 18, "{names:?}");
+    assert_eq!(names.len(), 19, "{names:?}");
     for name in names {
         assert!(page.contains(&format!("`{name}`")), "{name}");
     }
