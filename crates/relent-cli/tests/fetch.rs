@@ -569,7 +569,18 @@ fn redirects_are_followed_only_if_asked() {
 
     let circle = Server::script([Step::Answer(response(302, &[("location", "/")], ""))]);
     let fetched = fetch(&["-L", &circle.url("/")]);
-    assert_eq!((fetched.status, circle.count()), (47, 11));
+    assert_eq!((fetched.status, circle.count()), (47, 1));
+    assert!(
+        fetched.stderr.contains("redirect loop"),
+        "{}",
+        fetched.stderr
+    );
+    let endless = Server::answering(|index, _| {
+        let next = format!("/{}", index + 1);
+        Step::Answer(response(302, &[("location", &next)], ""))
+    });
+    let fetched = fetch(&["-L", &endless.url("/")]);
+    assert_eq!((fetched.status, endless.count()), (47, 11));
     assert!(
         fetched.stderr.contains("too many redirects"),
         "{}",

@@ -68,6 +68,9 @@ pub enum Network {
     Reset,
     /// The response ended before it was complete.
     Truncated,
+    /// The response is not valid HTTP: a head that cannot be read, contradictory lengths, a transfer coding
+    /// that nothing decodes, a chunk without a size.
+    Malformed,
     /// The request itself is malformed: a bad URL, a header that cannot be sent.
     BadRequest,
     /// Any other failure of the transport after the request may have been sent.
@@ -78,7 +81,8 @@ impl Network {
     /// Whether the request can have been processed (design rule 2).
     ///
     /// [`Network::NameNotFound`] counts as not processed here: "permanent after one more look-up"
-    /// is a limit of one retry, which [`Session`](crate::Session) applies.
+    /// is a limit of one retry, which [`Session`](crate::Session) applies. The same limit holds for
+    /// [`Network::Malformed`], since a server that does not speak HTTP rarely learns it by the next attempt.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -89,7 +93,7 @@ impl Network {
             | Self::RefusedStream
             | Self::GoAway => Kind::NotProcessed,
             Self::Certificate | Self::BadRequest => Kind::Permanent,
-            Self::Reset | Self::Truncated | Self::Other => Kind::Ambiguous,
+            Self::Reset | Self::Truncated | Self::Malformed | Self::Other => Kind::Ambiguous,
         }
     }
 
@@ -110,6 +114,7 @@ impl Network {
             Self::GoAway => "connection_going_away",
             Self::Reset => "connection_reset",
             Self::Truncated => "response_cut_short",
+            Self::Malformed => "malformed_response",
             Self::BadRequest => "malformed_request",
             Self::Other => "network_error",
         }
@@ -126,6 +131,7 @@ impl Network {
             Self::GoAway => "connection going away",
             Self::Reset => "connection reset",
             Self::Truncated => "response cut short",
+            Self::Malformed => "malformed response",
             Self::BadRequest => "malformed request",
             Self::Other => "network error",
         }

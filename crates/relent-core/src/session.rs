@@ -768,7 +768,7 @@ enum Own {
 const UNSENT: u8 = 1;
 
 /// Causes that are retried once: 421 on a fresh connection, 425 without early data, a name that
-/// does not exist after one more look-up (design rule 2). Unsent attempts are *free* once.
+/// does not exist after one more look-up, a response that is not valid HTTP (design rule 2). Unsent attempts are *free* once.
 #[inline]
 const fn once_bit(cause: Cause) -> Option<u8> {
     match cause {
@@ -776,6 +776,7 @@ const fn once_bit(cause: Cause) -> Option<u8> {
         Cause::Network(Network::NameNotFound) => Some(2),
         Cause::Status(421) => Some(4),
         Cause::Status(425) => Some(8),
+        Cause::Network(Network::Malformed) => Some(16),
         _ => None,
     }
 }

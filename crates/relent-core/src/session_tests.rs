@@ -428,6 +428,7 @@ fn rule_2_some_causes_are_retried_once() {
         status(Kind::NotProcessed, 421),
         status(Kind::NotProcessed, 425),
         Failure::network(Network::NameNotFound),
+        Failure::network(Network::Malformed),
     ];
     let mut run = Run::new(&policy);
     for failure in causes {

@@ -59,6 +59,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         any::<i32>().prop_map(Cause::Signal),
         prop::sample::select(vec![
             Network::NameNotFound,
+            Network::Malformed,
             Network::Connect,
             Network::Certificate,
             Network::RefusedStream,

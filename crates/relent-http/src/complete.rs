@@ -5,7 +5,7 @@
 //! needed). So an end is believed only if it is proved: by `END_STREAM`, which
 //! [`is_end_stream`](http_body::Body::is_end_stream) tells after the end; by trailers, which only come
 //! with it; or by as many bytes as were announced. In HTTP/1 hyper itself looks after lengths and
-//! chunks.
+//! chunks. It passes on any other transfer coding as if it were content, which is an error here.
 
 #[cfg(feature = "tower")]
 use std::any::type_name;
@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use http_body::Frame;
 use http_body::{Body, SizeHint};
@@ -65,6 +65,53 @@ impl fmt::Display for Truncated {
 
 impl Error for Truncated {}
 
+/// A body under a transfer coding that is not `chunked` (RFC 9112 §6.1): its bytes are no content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownTransferCoding {
+    codings: Box<str>,
+}
+
+impl UnknownTransferCoding {
+    /// The value of `Transfer-Encoding`, such as `gzip, chunked`.
+    #[must_use]
+    pub fn codings(&self) -> &str {
+        &self.codings
+    }
+
+    /// That of a response of HTTP/1 with content, if there is one. `identity`, of RFC 2616, is none by itself; with a
+    /// `Content-Length` it leaves open where the body ends.
+    #[inline(never)]
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let fields = headers.get_all(TRANSFER_ENCODING).iter();
+        let fields: Vec<_> = fields
+            .map(|field| String::from_utf8_lossy(field.as_bytes()))
+            .collect();
+        let mut codings = fields
+            .iter()
+            .flat_map(|field| field.split(','))
+            .map(|coding| coding.trim_matches([' ', '\t']))
+            .filter(|coding| !coding.is_empty());
+        let (first, more) = (codings.next(), codings.next());
+        let is = |known: &str| first.is_some_and(|coding| coding.eq_ignore_ascii_case(known));
+        let known = is("chunked") || is("identity") && !headers.contains_key(CONTENT_LENGTH);
+        (!known || more.is_some()).then(|| Self {
+            codings: fields.join(", ").into(),
+        })
+    }
+}
+
+impl fmt::Display for UnknownTransferCoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let codings = &self.codings;
+        write!(
+            f,
+            "the body has the transfer coding {codings:?}, and only \"chunked\" can be read"
+        )
+    }
+}
+
+impl Error for UnknownTransferCoding {}
+
 /// Whether a response to such a request has content (RFC 9110 §6.4.1): none has one to HEAD, one with
 /// 1xx, 204, 205 or 304.
 #[must_use]
@@ -78,7 +125,7 @@ pub fn has_content(method: &Method, status: StatusCode) -> bool {
 }
 
 /// What proves that a body is whole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Proof {
     received: u64,
     announced: Option<u64>,
@@ -90,6 +137,8 @@ pub struct Proof {
     tells: bool,
     /// Whether the request may have been a HEAD.
     maybe_head: bool,
+    /// Nothing of it is content.
+    unknown: Option<UnknownTransferCoding>,
 }
 
 impl Proof {
@@ -104,10 +153,19 @@ impl Proof {
         headers: &HeaderMap,
         tells_end: impl FnOnce() -> bool,
     ) -> Option<Self> {
-        if version < Version::HTTP_2 {
+        if version >= Version::HTTP_2 {
+            return Self::of_stream(method, status, headers, tells_end());
+        }
+        // Few responses have one, and hardly any another than `chunked`.
+        if !headers.contains_key(TRANSFER_ENCODING)
+            || !has_content(method.unwrap_or(&Method::GET), status)
+        {
             return None;
         }
-        Self::of_stream(method, status, headers, tells_end())
+        Some(Self {
+            unknown: Some(UnknownTransferCoding::of(headers)?),
+            ..Self::default()
+        })
     }
 
     #[inline(never)]
@@ -124,6 +182,7 @@ impl Proof {
             trailers_only: is_open_grpc(headers),
             tells,
             maybe_head: method.is_none(),
+            unknown: None,
         })
     }
 
@@ -134,6 +193,9 @@ impl Proof {
         read: Option<Result<Frame<D>, E>>,
         end_stream: impl FnOnce() -> bool,
     ) -> Option<Result<Frame<D>, BoxError>> {
+        if let Some(unknown) = &self.unknown {
+            return Some(Err(unknown.clone().into()));
+        }
         match &read {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(data) => self.received = self.received.saturating_add(data.remaining() as u64),
@@ -233,4 +295,80 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 pub(crate) fn tells_end<B>() -> bool {
     // By name, since a body need not be `'static`. At worst one is not known.
     type_name::<B>() == type_name::<hyper::body::Incoming>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proof(version: Version, fields: &[(&str, &str)]) -> Option<Proof> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            let name: http::HeaderName = name.parse().unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        Proof::needed(
+            Some(&Method::GET),
+            StatusCode::OK,
+            version,
+            &headers,
+            || false,
+        )
+    }
+
+    #[test]
+    fn a_transfer_coding_that_is_not_chunked_is_an_error_and_no_content() {
+        const TE: &str = "transfer-encoding";
+        let length = ("content-length", "5");
+        let known: [&[(&str, &str)]; 6] = [
+            &[],
+            &[length],
+            &[(TE, "chunked")],
+            &[(TE, " Chunked\t"), length],
+            &[(TE, ", chunked,")],
+            &[(TE, "identity")],
+        ];
+        for fields in known {
+            assert!(proof(Version::HTTP_11, fields).is_none(), "{fields:?}");
+        }
+        let unknown: [&[(&str, &str)]; 10] = [
+            &[(TE, "gzip")],
+            &[(TE, "gzip, chunked")],
+            &[(TE, "chunked, identity")],
+            &[(TE, "identity, chunked")],
+            &[(TE, "chunked, chunked")],
+            &[(TE, "chunked"), (TE, "chunked")],
+            &[(TE, "gzip"), (TE, "chunked")],
+            &[(TE, "chunked;q=1")],
+            &[(TE, "")],
+            &[(TE, "identity"), length],
+        ];
+        for fields in unknown {
+            let mut proof = proof(Version::HTTP_11, fields).unwrap();
+            // However often it is asked, nothing passes for content.
+            for read in [Some(Ok(Frame::data(&b"xy"[..]))), None, None] {
+                let read: Option<Result<_, BoxError>> = read;
+                let error = proof.check(read, || true).unwrap().unwrap_err();
+                let unknown: &UnknownTransferCoding = error.downcast_ref().unwrap();
+                assert!(
+                    fields
+                        .iter()
+                        .any(|(_, value)| unknown.codings().contains(value))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_response_without_content_has_no_coding_that_matters() {
+        let mut headers = HeaderMap::new();
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("gzip"));
+        let needed = |method: &Method, status| {
+            Proof::needed(Some(method), status, Version::HTTP_11, &headers, || false).is_some()
+        };
+        assert!(needed(&Method::GET, StatusCode::OK));
+        assert!(!needed(&Method::HEAD, StatusCode::OK));
+        assert!(!needed(&Method::GET, StatusCode::NO_CONTENT));
+        assert!(!needed(&Method::GET, StatusCode::NOT_MODIFIED));
+    }
 }

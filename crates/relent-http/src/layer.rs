@@ -68,7 +68,10 @@ pub use overrides::{FreshConnection, Override};
 /// use tower::{Layer, ServiceExt};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let client = Client::builder(TokioExecutor::new()).build_http();
+/// // A header field that a server folds over several lines is no error then (RFC 9112 §5.2).
+/// let client = Client::builder(TokioExecutor::new())
+///     .http1_allow_obsolete_multiline_headers_in_responses(true)
+///     .build_http();
 /// let client = RetryLayer::new(Policy::STANDARD).layer(client);
 /// let request = http::Request::get("http://localhost/").body(Full::<Bytes>::default())?;
 /// let response = client.oneshot(request).await?;

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "rustls")]
 mod tls;
+mod tunnel;
 
 use std::error::Error;
 use std::io;
@@ -10,7 +11,9 @@ use relent::GaveUp;
 use relent::error::{DynError, NoLastError};
 use relent_core::{Cause, Failure, Kind, Network, StopReason};
 
-use crate::complete::Truncated;
+use crate::complete::{Truncated, UnknownTransferCoding};
+
+pub use tunnel::{TunnelRefused, tunnel_refused};
 
 /// Classifies any error by the types and codes in its chain of sources, never by its text: those of
 /// hyper, h2, hyper-util's client, rustls (with the feature `rustls`) and I/O. Those of reqwest are for
@@ -22,11 +25,13 @@ use crate::complete::Truncated;
 /// | of hyper-util's client: no connection, for whatever reason; of any: refused | not processed | [`Network::Connect`] |
 /// | of hyper-util's client: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
+/// | a proxy refused CONNECT: 407, and any status of a [`TunnelRefused`] | [as the status says](TunnelRefused::failure) | [`Network::Connect`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
 /// | [`Truncated`]: a body that ended before it was whole | ambiguous | [`Network::Truncated`] |
+/// | a response that is not valid HTTP | ambiguous | [`Network::Malformed`], which a session retries once |
 /// | anything else | ambiguous | [`Network::Other`] |
 ///
 /// The resolvers of the standard library and of tokio do not tell why a look-up failed: it is
@@ -82,6 +87,12 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
     }
+    if chain(error).any(<dyn Error>::is::<UnknownTransferCoding>) {
+        return Failure::network(Network::Malformed);
+    }
+    if let Some(refused) = chain(error).find_map(tunnel_refused) {
+        return refused.failure();
+    }
     if chain(error).any(is_connect) {
         if chain(error).any(is_timeout) {
             return Failure::not_processed().cause(Cause::Timeout);
@@ -100,7 +111,6 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
 
 /// Whether there was no connection yet.
 fn is_connect(source: Source<'_>) -> bool {
-    #[cfg(feature = "tower")]
     if let Some(error) = source.downcast_ref::<hyper_util::client::legacy::Error>() {
         return error.is_connect();
     }
@@ -184,10 +194,17 @@ pub fn while_connecting(source: Source<'_>) -> Option<Network> {
 #[must_use]
 pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
+        let unsent =
+            |network| Some(Failure::new(Kind::NotProcessed).cause(Cause::Network(network)));
+        if spoke_first(error) {
+            return unsent(Network::Malformed);
+        }
         if error.is_canceled() || error.is_closed() {
             // Hyper says so only of requests of which it has written nothing.
-            let unsent = Failure::new(Kind::NotProcessed);
-            return Some(unsent.cause(Cause::Network(Network::Reset)));
+            return unsent(Network::Reset);
+        }
+        if error.is_parse() {
+            return Some(Failure::network(Network::Malformed));
         }
         if error.is_user() {
             // The caller's own body failed; its errors say nothing about the connection.
@@ -218,6 +235,9 @@ pub fn while_receiving(source: Source<'_>) -> Option<Network> {
     if source.is::<Truncated>() {
         return Some(Network::Truncated);
     }
+    if source.is::<UnknownTransferCoding>() {
+        return Some(Network::Malformed);
+    }
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message().then_some(Network::Truncated);
     }
@@ -234,8 +254,41 @@ pub fn while_receiving(source: Source<'_>) -> Option<Network> {
         {
             Some(Network::Truncated)
         }
+        // So hyper reports chunks that are none. What TLS cannot read is damaged on the way.
+        error
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+            ) && !is_tls(error) =>
+        {
+            Some(Network::Malformed)
+        }
         error => is_reset(error).then_some(Network::Reset),
     }
+}
+
+/// Whether the server sent something before it was asked: it does not speak HTTP. hyper has a kind of its own for
+/// that, but no question about it: it is the only one without a source that is none of the others.
+fn spoke_first(error: &hyper::Error) -> bool {
+    if error.is_canceled() {
+        let why = error.source().and_then(|why| why.downcast_ref());
+        return why.is_some_and(|why: &hyper::Error| !why.is_canceled() && spoke_first(why));
+    }
+    let other = error.is_closed()
+        || error.is_incomplete_message()
+        || error.is_parse()
+        || error.is_timeout()
+        || error.is_user();
+    !other && error.source().is_none()
+}
+
+/// Whether an I/O error is one of TLS.
+fn is_tls(error: &io::Error) -> bool {
+    #[cfg(feature = "rustls")]
+    let is_tls = |inner: &(dyn Error + Send + Sync + 'static)| inner.is::<rustls::Error>();
+    #[cfg(not(feature = "rustls"))]
+    let is_tls = |_: &(dyn Error + Send + Sync + 'static)| false;
+    error.get_ref().is_some_and(is_tls)
 }
 
 fn of_stream(error: &h2::Error) -> Option<Network> {

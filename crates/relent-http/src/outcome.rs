@@ -151,7 +151,7 @@ impl Outcome {
 
 /// The time does not matter: what counts is whether there is a delay, not how long it is. It only has to be near enough
 /// to tell the century of a year with two digits.
-fn some_time() -> SystemTime {
+pub(crate) fn some_time() -> SystemTime {
     const YEARS: u64 = 56;
     UNIX_EPOCH + Duration::from_secs(YEARS * 365 * 24 * 3600)
 }

@@ -316,7 +316,7 @@ async fn the_errors_of_hyper_are_told_apart_without_reqwest() {
         ),
         (
             Step::Close(b"220 mail.example ESMTP\r\n".to_vec()),
-            of(Kind::Ambiguous, Network::Other),
+            of(Kind::Ambiguous, Network::Malformed),
         ),
     ] {
         let server = Server::script([answer.clone()]);

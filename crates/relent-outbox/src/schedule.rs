@@ -271,6 +271,7 @@ const fn without_own_limit(cause: Cause) -> Cause {
     match cause {
         Cause::Status(421 | 425) => Cause::Status(400),
         Cause::Network(Network::NameNotFound) => Cause::Network(Network::Dns),
+        Cause::Network(Network::Malformed) => Cause::Network(Network::Other),
         cause => cause,
     }
 }
@@ -473,6 +474,7 @@ mod tests {
             Failure::not_processed().cause(Cause::Status(421)),
             Failure::not_processed().cause(Cause::Status(425)),
             Failure::network(Network::NameNotFound),
+            Failure::network(Network::Malformed),
         ] {
             let policy = super::policy("standard-webhooks").unwrap();
             let (mut saved, mut attempts) = (Vec::new(), 0);

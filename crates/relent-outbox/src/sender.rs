@@ -453,6 +453,7 @@ impl Shared {
 
 fn connections(connector: &HttpsConnector<GuardedConnector>) -> Connections {
     Client::builder(TokioExecutor::new())
+        .http1_allow_obsolete_multiline_headers_in_responses(true)
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))

@@ -17,7 +17,7 @@ use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::failed::Broken;
 use crate::read_timeout::Waiting;
-use crate::redirects::Watch;
+use crate::redirects::{Asking, Watch};
 use crate::request_template::Template;
 
 /// Which connections an attempt may use.
@@ -138,10 +138,11 @@ type Built = Result<reqwest::Request, Box<Broken>>;
 pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;
 
 impl<F> Attempt<F> {
-    /// Sends it, in this span.
+    /// Sends it, in this span. `asking`: what it begins with, if anything is sent.
     #[inline]
     pub(crate) fn start(
         span: AttemptSpan,
+        asking: Option<Asking>,
         waiting: Option<Waiting>,
         send: impl FnOnce() -> F,
     ) -> Self {
@@ -152,7 +153,7 @@ impl<F> Attempt<F> {
         Self {
             sending,
             span,
-            watch: Watch::default(),
+            watch: Watch::over(asking),
             waiting,
         }
     }
@@ -235,7 +236,8 @@ impl Client {
     ) -> Attempt<impl Future<Output = Outcome>> {
         let http = self.http(connection);
         let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), begun.number);
-        Attempt::start(span, waiting, || {
+        let asking = built.as_ref().ok().map(|built| Asking::of(built.method()));
+        Attempt::start(span, asking, waiting, || {
             if let Ok(built) = &mut built {
                 options.on_attempt.write(&begun, built.headers_mut());
             }

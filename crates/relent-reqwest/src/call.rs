@@ -24,6 +24,7 @@ use crate::complete::{checked, drained_while};
 use crate::error::Error;
 use crate::failed::{AttemptError, Failed, Last};
 use crate::plan::{Plan, wrong};
+use crate::redirects::Asking;
 use crate::request_template::Template;
 use crate::response::Response;
 
@@ -301,8 +302,9 @@ impl Call {
         let waiting = self.options.waiting(template, template.body(), limit);
         let mut request = built.take()?;
         let options = &*self.options;
+        let asking = Some(Asking::of(request.method()));
         Some(First {
-            attempt: Attempt::start(span, waiting, || {
+            attempt: Attempt::start(span, asking, waiting, || {
                 options.on_attempt.write(&begun, request.headers_mut());
                 Sent::new(http, request, body, options)
             }),

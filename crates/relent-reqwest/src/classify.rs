@@ -7,7 +7,9 @@ use std::time::UNIX_EPOCH;
 use dns_lookup::LookupError;
 use http::HeaderMap;
 use relent_core::{Cause, Failure, Network};
-use relent_http::network::{chain, while_connecting, while_receiving, while_sending};
+use relent_http::network::{
+    chain, tunnel_refused, while_connecting, while_receiving, while_sending,
+};
 use relent_http::{HintOptions, RequestFacts};
 
 /// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
@@ -15,11 +17,12 @@ use relent_http::{HintOptions, RequestFacts};
 /// | error | kind | cause |
 /// |---|---|---|
 /// | the request cannot be built | permanent | [`Network::BadRequest`] |
-/// | too many redirects | permanent | [`Cause::Error`] |
+/// | too many redirects, a loop of them, or one to something that is not HTTP | permanent | [`Cause::Error`] |
 /// | look-up failed just now | not processed | [`Network::Dns`] |
 /// | name not found | not processed | [`Network::NameNotFound`], which a session retries once |
 /// | no connection in time | not processed | [`Cause::Timeout`] |
 /// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
+/// | a proxy refused CONNECT with 407, or with the status of a [`TunnelRefused`](relent_http::network::TunnelRefused) | permanent, or [as the status says](relent_http::network::TunnelRefused::failure) | [`Network::Connect`] |
 /// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
@@ -27,7 +30,8 @@ use relent_http::{HintOptions, RequestFacts};
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
 /// | response ended early | ambiguous | [`Network::Truncated`] |
-/// | anything else, such as a response that is no HTTP | ambiguous | [`Network::Other`] |
+/// | a response that is not valid HTTP | ambiguous | [`Network::Malformed`], which a session retries once |
+/// | anything else | ambiguous | [`Network::Other`] |
 ///
 /// An error tells of the last request only. After a redirect that reqwest has followed, an earlier request
 /// may have taken effect, whatever the kind of the error: a [`Client`](crate::Client) sees to that itself,
@@ -60,6 +64,9 @@ pub fn classify(error: &reqwest::Error) -> Failure {
     if error.is_dns() {
         let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
         return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
+    }
+    if let Some(refused) = chain(error).find_map(tunnel_refused) {
+        return refused.failure();
     }
     if error.is_connect() {
         if error.is_timeout() {

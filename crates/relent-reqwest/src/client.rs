@@ -15,14 +15,14 @@ use crate::call_options::{CallOptions, SharedOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
 use crate::read_timeout::ReadTimeout;
-use crate::redirects::{self, watched};
+use crate::redirects::{self, limited};
 use crate::route::Route;
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
 /// A clone shares connections, policy and destinations: each origin (scheme, host and port) that it
 /// calls has a budget, a gate and a cooldown of its own, which all requests to it share
-/// ([`Destinations`]). A failure after a [redirect](watched) is one of the origin that it led to.
+/// ([`Destinations`]). A failure after a [redirect](crate::watched) is one of the origin that it led to.
 /// An attempt that is cut off by the attempt timeout
 /// or the deadline of the policy may have taken effect.
 ///
@@ -88,14 +88,15 @@ type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 
 /// How [`Client::new`] makes its reqwest client: rustls, HTTP/1 and HTTP/2, proxies from the
 /// environment, [`Resolver`] so that failed look-ups can be told apart, and none of reqwest's own
-/// retries, which no policy would count. It follows at most ten redirects, as reqwest does, and they
-/// are [`watched`].
+/// retries, which no policy would count. It follows at most ten redirects and no loop, by [`limited`]. A
+/// header field that is folded over several lines is read as one (RFC 9112 §5.2).
 ///
 /// Start from it for a client of your own.
 pub fn recipe() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .retry(reqwest::retry::never())
-        .redirect(watched(reqwest::redirect::Policy::default()))
+        .redirect(limited(10))
+        .http1_allow_obsolete_multiline_headers_in_responses(true)
         .dns_resolver(Arc::new(Resolver))
 }
 
@@ -112,7 +113,7 @@ impl Client {
     /// server answers 421, to make one that does not keep connections. Retries of reqwest's own are
     /// turned off: no policy would count them.
     ///
-    /// A redirect policy that the recipe sets has to be [`watched`]. If it is not, a request that is not
+    /// A redirect policy that the recipe sets has to be [`watched`](crate::watched). If it is not, a request that is not
     /// repeatable is never sent again, as described at [`over`](Self::over).
     ///
     /// # Errors
@@ -148,7 +149,7 @@ impl Client {
         }))
     }
 
-    /// Says of a client [over one that you have](Self::over) that its redirect policy is [`watched`],
+    /// Says of a client [over one that you have](Self::over) that its redirect policy is [`watched`](crate::watched),
     /// which that of a [`recipe`] is, and that it has no retries of its own. A request that is not
     /// repeatable is sent again then after an answer that proves that it was not processed.
     ///

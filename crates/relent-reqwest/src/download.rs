@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent::Attempt;
 use relent::clock::TokioClock;
-use relent_core::{Cause, Kind, Progress, StopReason};
+use relent_core::{Cause, Failure, Kind, Network, Progress, StopReason};
 use relent_http::attempt::{Telling, has_content};
 use relent_http::{RequestFacts, grpc};
 use reqwest::Url;
@@ -333,7 +333,9 @@ impl<'c> Download<'c> {
         };
         if self.is_unasked_304(response.status()) {
             let what = "the server answered 304 to a request without a condition";
-            return Err(Broken::not_the_rest(what).into());
+            let mut broken = Broken::not_the_rest(what);
+            broken.failure = Failure::network(Network::Malformed);
+            return Err(broken.into());
         }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
             return Ok(Some(self.read_anew(response, url, sink).await?));

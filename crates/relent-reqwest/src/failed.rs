@@ -12,6 +12,7 @@ use relent::driver::{Driver, Target};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use relent_http::BoxError;
 use relent_http::body::Truncated;
+use relent_http::network::{chain, while_receiving};
 
 use crate::body::Body;
 use crate::classify::classify;
@@ -237,10 +238,13 @@ impl Broken {
                 Failure::network(Network::Truncated),
                 AttemptError::Truncated(*truncated),
             ),
-            Err(error) => (
-                Failure::network(Network::Other),
-                AttemptError::NotTheRest(error.to_string()),
-            ),
+            Err(error) => {
+                let network = chain(&*error).find_map(while_receiving);
+                (
+                    Failure::network(network.unwrap_or(Network::Other)),
+                    AttemptError::NotTheRest(error.to_string()),
+                )
+            }
         };
         Box::new(Self {
             failure,

@@ -100,7 +100,7 @@ pub use failed::{AttemptError, Failed, Last};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
 pub use receiving::{DownloadHook, Received};
-pub use redirects::watched;
+pub use redirects::{RedirectRefused, limited, watched};
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
 /// The version of reqwest that this crate is over.

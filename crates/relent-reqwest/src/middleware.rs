@@ -21,6 +21,7 @@ use crate::call::{Attempts, Ended};
 use crate::call_options::{CallDriver, CallOptions, SharedOptions, call_option_methods};
 use crate::complete::checked_by_length;
 use crate::failed::{AttemptError, Broken, Failed, Last};
+use crate::redirects::Asking;
 use crate::request_template::Template;
 
 /// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
@@ -154,7 +155,9 @@ impl Attempts for Handled<'_, '_> {
         // Spans are the work of another middleware.
         let span = AttemptSpan::of(|| None, begun.number);
         let (mut outcome, watch) = {
-            let mut attempt = pin!(Attempt::start(span, None, || next.run(request, extensions)));
+            let asking = Some(Asking::of(request.method()));
+            let sending = || next.run(request, extensions);
+            let mut attempt = pin!(Attempt::start(span, asking, None, sending));
             let outcome = until.timeout(attempt.as_mut()).await.flatten();
             (outcome, std::mem::take(attempt.parts().1))
         };

@@ -6,7 +6,8 @@
 //!
 //! reqwest asks its redirect policy while the future of the call is polled, on the same thread. So a
 //! policy made by [`watched`] leaves the address in a thread-local, and [`Watch`] looks there after each
-//! poll.
+//! poll. The other way round, it leaves there what a policy of reqwest's is not told: the method, and since
+//! which request of the attempt it has been that. [`limited`] finds loops by it.
 //!
 //! # What a hop means
 //! A failure after a hop is ambiguous for the attempt as a whole, whatever the last server said. That
@@ -19,8 +20,11 @@
 //!   acted. Nothing proves it, so it is not assumed.
 
 use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
 use std::sync::{Arc, Weak};
 
+use http::{Method, StatusCode};
 use relent::clock::{Clock, TokioClock};
 use relent_core::Instant;
 use reqwest::Url;
@@ -35,6 +39,8 @@ thread_local! {
     static LATEST: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
     /// The watched policies that were made on this thread since a client began to be built.
     static MADE: RefCell<Option<Vec<Weak<Watched>>>> = const { RefCell::new(None) };
+    /// What the attempt asks that is polled on this thread; `None` outside of one.
+    static ASKING: Cell<Option<Asking>> = const { Cell::new(None) };
 }
 
 /// Follows redirects by this policy, and lets a [`Client`](crate::Client) and a
@@ -76,6 +82,178 @@ pub fn watched(policy: Policy) -> Policy {
     })
 }
 
+/// Follows at most `most` redirects, as [`Policy::limited`] does, but no loop, and none to something that is
+/// not HTTP. These end the attempt with [`RedirectRefused`], which is permanent. It is [`watched`].
+///
+/// A loop ends at its first repetition: when the same method would ask the same URL again. In a program
+/// with reqwest's feature `cookies` a repetition may differ by its cookies, so there it ends at the second.
+///
+/// ```
+/// use relent_reqwest::{limited, recipe};
+///
+/// let recipe = || recipe().redirect(limited(3));
+/// # let _ = recipe;
+/// ```
+#[must_use]
+pub fn limited(most: usize) -> Policy {
+    watched(Policy::custom(move |attempt| {
+        match refusal(&attempt, most) {
+            Some(refused) => attempt.error(refused),
+            None => attempt.follow(),
+        }
+    }))
+}
+
+fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
+    let (to, previous) = (attempt.url(), attempt.previous());
+    let why = if !matches!(to.scheme(), "http" | "https") {
+        Refusal::NotHttp
+    } else if is_loop(attempt.status(), to, previous) {
+        Refusal::Loop
+    } else if previous.len() > most {
+        Refusal::TooMany(most)
+    } else {
+        return None;
+    };
+    let mut to = to.clone();
+    redact(&mut to);
+    Some(RedirectRefused { why, to })
+}
+
+/// Whether the same request was sent before within this attempt.
+fn is_loop(status: StatusCode, to: &Url, previous: &[Url]) -> bool {
+    match ASKING.get() {
+        Some(asking) => {
+            let since = usize::try_from(asking.since).unwrap_or(usize::MAX);
+            let same = previous.iter().skip(since).filter(|url| *url == to);
+            same.count() > usize::from(may_keep_cookies())
+        }
+        // A client without retries: nothing tells the method, but these two keep it.
+        None => {
+            let keeps = matches!(status.as_u16(), 307 | 308);
+            keeps && previous.last() == Some(to) && !may_keep_cookies()
+        }
+    }
+}
+
+/// Whether reqwest can keep cookies in this program. It shows in whether its builder has the method for that: if
+/// not, the one of the trait is called.
+fn may_keep_cookies() -> bool {
+    use std::any::TypeId;
+
+    /// Stands for a builder that has no such method.
+    struct Cannot;
+
+    #[allow(unused, reason = "reqwest's own comes before it, if it has it")]
+    trait KeepsCookies: Sized {
+        fn cookie_store(self, _: bool) -> Cannot {
+            Cannot
+        }
+    }
+
+    impl KeepsCookies for reqwest::ClientBuilder {}
+
+    fn returned<T: 'static>(_: fn(reqwest::ClientBuilder) -> T) -> TypeId {
+        TypeId::of::<T>()
+    }
+
+    returned(|builder| builder.cookie_store(true)) != TypeId::of::<Cannot>()
+}
+
+/// A redirect that is not followed, by [`limited`].
+///
+/// It is the innermost source of the error of reqwest. The URL in its text has no credentials.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RedirectRefused {
+    why: Refusal,
+    to: Url,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    Loop,
+    NotHttp,
+    TooMany(usize),
+}
+
+impl RedirectRefused {
+    /// Whether the same method would have asked the same URL again.
+    #[must_use]
+    pub fn is_loop(&self) -> bool {
+        self.why == Refusal::Loop
+    }
+
+    /// Where the redirect leads, without credentials.
+    #[must_use]
+    pub const fn url(&self) -> &Url {
+        &self.to
+    }
+}
+
+impl fmt::Display for RedirectRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to = self.to.as_str();
+        match self.why {
+            Refusal::Loop => write!(
+                f,
+                "redirect loop: {to} was already requested (its Location is empty or leads back)"
+            ),
+            Refusal::NotHttp => write!(
+                f,
+                "redirect to {to}: only http:// and https:// are followed"
+            ),
+            Refusal::TooMany(most) => write!(
+                f,
+                "too many redirects: {most} were followed, the next leads to {to}"
+            ),
+        }
+    }
+}
+
+impl Error for RedirectRefused {}
+
+/// What an attempt asks at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asking {
+    verb: Verb,
+    /// Which request of the attempt, from 0, was the first with this method.
+    since: u32,
+}
+
+/// A method, as far as redirects change it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    Get,
+    Head,
+    Post,
+    Other,
+}
+
+impl Asking {
+    /// An attempt that begins with this method.
+    pub(crate) fn of(method: &Method) -> Self {
+        let verb = match *method {
+            Method::HEAD => Verb::Head,
+            Method::POST => Verb::Post,
+            Method::GET => Verb::Get,
+            _ => Verb::Other,
+        };
+        Self { verb, since: 0 }
+    }
+
+    /// After a redirect with this status, which the request of this number follows: reqwest makes a GET of a
+    /// POST after 301 and 302, and after 303 of anything but a HEAD.
+    fn redirected(self, status: StatusCode, number: u32) -> Self {
+        match (status.as_u16(), self.verb) {
+            (301 | 302, Verb::Post) | (303, Verb::Post | Verb::Other) => Self {
+                verb: Verb::Get,
+                since: number,
+            },
+            _ => self,
+        }
+    }
+}
+
 /// Notes a redirect. It counts as followed: if the policy stops there, the redirect itself is the
 /// response, which is no failure.
 fn note(attempt: &Attempt<'_>) {
@@ -84,6 +262,10 @@ fn note(attempt: &Attempt<'_>) {
         at: TokioClock.now(),
     };
     LATEST.set(Some(Box::new(followed)));
+    if let Some(asking) = ASKING.get() {
+        let number = u32::try_from(attempt.previous().len()).unwrap_or(u32::MAX);
+        ASKING.set(Some(asking.redirected(attempt.status(), number)));
+    }
     ASKED.set(ASKED.get().wrapping_add(1));
 }
 
@@ -157,14 +339,29 @@ impl Followed {
 
 /// Sees the redirects that are followed while one attempt is polled.
 #[derive(Default, Debug)]
-pub(crate) struct Watch(Option<Box<Followed>>);
+pub(crate) struct Watch {
+    followed: Option<Box<Followed>>,
+    /// `None` if nothing is sent.
+    asking: Option<Asking>,
+}
 
 impl Watch {
+    /// For an attempt that begins so.
+    #[inline]
+    pub(crate) const fn over(asking: Option<Asking>) -> Self {
+        Self {
+            followed: None,
+            asking,
+        }
+    }
+
     /// Polls a part of the attempt.
     #[inline]
     pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let before = ASKED.get();
+        let around = ASKING.replace(self.asking);
         let polled = poll();
+        self.asking = ASKING.replace(around);
         if ASKED.get() != before {
             self.take_note(before);
         }
@@ -176,7 +373,7 @@ impl Watch {
         // Whoever polls around this attempt has not been redirected.
         ASKED.set(before);
         if let Some(followed) = LATEST.take() {
-            self.0 = Some(followed);
+            self.followed = Some(followed);
         }
     }
 
@@ -197,6 +394,6 @@ impl Watch {
     /// The last redirect, if one was followed.
     #[inline]
     pub(crate) fn followed(&self) -> Option<&Followed> {
-        self.0.as_deref()
+        self.followed.as_deref()
     }
 }

@@ -247,7 +247,7 @@ async fn an_answer_that_is_no_http_may_have_taken_effect() {
     .await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Ambiguous, Network::Other)
+        of(Kind::Ambiguous, Network::Malformed)
     );
 }
 

@@ -25,7 +25,7 @@ use relent::{Backoff, Destination, Destinations, GaveUp, Jitter, Policy, StopRea
 use relent_http::RetryLayer;
 use relent_http::layer::AnsweredBy;
 use relent_reqwest::{AttemptError, Body, Client, RetryMiddleware};
-use relent_reqwest::{recipe, watched};
+use relent_reqwest::{RedirectRefused, recipe, watched};
 use reqwest::redirect;
 use reqwest_middleware::ClientBuilder;
 use scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, response};
@@ -621,4 +621,167 @@ async fn a_recipe_that_replaces_the_watched_policy_is_noticed() -> Result<(), In
     let _ = client.post(shop.url()).body("amount=5").send().await;
     assert_eq!(shop.posts(), 1);
     Ok(())
+}
+
+/// `/a` and `/b` lead to each other, and any other path to itself.
+fn circle(status: u16) -> Server {
+    Server::answering(move |_, seen| {
+        let to = match seen.path() {
+            "/a" => "/b",
+            "/b" => "/a",
+            "/empty" => "",
+            path => path,
+        };
+        Step::Answer(response(status, &[("location", to)], ""))
+    })
+}
+
+/// The error of the redirect policy, and that nothing was repeated.
+fn refused_redirect(
+    name: &str,
+    sent: Result<relent_reqwest::Response, relent_reqwest::Error>,
+) -> RedirectRefused {
+    let error = sent.unwrap_err();
+    let summary = error.summary().unwrap();
+    assert_eq!(
+        (summary.attempts, summary.reason),
+        (1, Some(StopReason::Permanent)),
+        "{name}"
+    );
+    let relent_reqwest::Error::GaveUp(gave_up) = &error else {
+        panic!("{name}: {error:?}");
+    };
+    let Some(AttemptError::Transport(error)) = gave_up.error() else {
+        panic!("{name}: {error:?}");
+    };
+    assert!(error.is_redirect(), "{name}: {error:?}");
+    let refused = relent_http::network::chain(error).find_map(|error| error.downcast_ref());
+    refused
+        .cloned()
+        .unwrap_or_else(|| panic!("{name}: {error:?}"))
+}
+
+#[tokio::test]
+async fn a_redirect_loop_ends_at_its_first_repetition() {
+    for status in [301, 302, 303, 307, 308] {
+        for (path, requests) in [("/self", 1), ("/empty", 1), ("/a", 2)] {
+            let name = format!("{status} {path}");
+            let server = circle(status);
+            let refused =
+                refused_redirect(&name, client(quick()).get(server.url(path)).send().await);
+            assert!(
+                refused.is_loop() && refused.to_string().contains(path),
+                "{refused}"
+            );
+            assert_eq!(server.count(), requests, "{name}");
+            // A POST that becomes a GET has repeated nothing yet.
+            let server = circle(status);
+            let post = client(quick()).post(server.url(path)).body("amount=5");
+            assert!(refused_redirect(&name, post.send().await).is_loop());
+            let becomes = usize::from(status < 307);
+            assert_eq!(server.count(), requests + becomes, "{name}");
+            let posts = server
+                .seen()
+                .iter()
+                .filter(|seen| seen.method() == "POST")
+                .count();
+            assert_eq!(posts, if status < 307 { 1 } else { requests }, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_loop_is_found_by_every_kind_of_client() {
+    let count = |server: &Server| server.count();
+    let server = circle(307);
+    let _ = client(quick())
+        .post(server.url("/self"))
+        .whole_body()
+        .send()
+        .await;
+    assert_eq!(count(&server), 1);
+    let server = circle(307);
+    let hedged = client(quick().hedge(HedgeConfig::after(PATIENCE)));
+    let _ = hedged.put(server.url("/a")).send().await;
+    assert_eq!(count(&server), 2);
+    let server = circle(307);
+    let retry = RetryMiddleware::new(quick().build().unwrap()).redirects_are_watched();
+    let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+    let _ = stack.build().post(server.url("/self")).send().await;
+    assert_eq!(count(&server), 1);
+    // Without retries the method is not known; it stays only after 307 and 308.
+    let server = circle(308);
+    let error = plain()
+        .build()
+        .unwrap()
+        .post(server.url("/self"))
+        .send()
+        .await;
+    assert!(error.unwrap_err().is_redirect());
+    assert_eq!(count(&server), 1);
+}
+
+#[tokio::test]
+async fn a_url_that_is_asked_again_by_another_method_is_no_loop() {
+    let server = Server::answering(|_, seen| {
+        let moved = |status, to| Step::Answer(response(status, &[("location", to)], ""));
+        match (seen.method(), seen.path()) {
+            ("POST", _) => moved(303, "/wait"),
+            (_, "/wait") => moved(302, "/pay"),
+            _ => Step::Answer(response(200, &[], "done")),
+        }
+    });
+    let sent = client(quick())
+        .post(server.url("/pay"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!((sent.status().as_u16(), server.count()), (200, 3));
+}
+
+#[tokio::test]
+async fn a_redirect_to_something_that_is_not_http_is_not_followed() {
+    let to =
+        |to: &'static str| Server::script([Step::Answer(response(302, &[("location", to)], ""))]);
+    let server = to("ftp://name:hunter2@127.0.0.1/file");
+    let refused = refused_redirect("ftp", client(quick()).get(server.url("/")).send().await);
+    assert!(!refused.is_loop() && refused.url().scheme() == "ftp");
+    let says = "redirect to ftp://127.0.0.1/file: only http:// and https:// are followed";
+    assert_eq!(refused.to_string(), says);
+    // What reqwest cannot read as an address at all is the response.
+    for target in [
+        "javascript:alert(1)",
+        "data:,x",
+        "mailto:a@b.example",
+        "//",
+        "http://",
+        "http://[/",
+    ] {
+        let server = to(target);
+        let sent = client(quick()).post(server.url("/")).send().await.unwrap();
+        assert_eq!(
+            (sent.status().as_u16(), server.count()),
+            (302, 1),
+            "{target}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn more_redirects_than_the_limit_are_not_followed() {
+    let server = Server::answering(|index, _| {
+        let next = format!("/{}", index + 1);
+        Step::Answer(response(302, &[("location", &next)], ""))
+    });
+    let refused = refused_redirect("10", client(quick()).get(server.url("/0")).send().await);
+    assert_eq!(server.count(), 11);
+    assert!(
+        refused
+            .to_string()
+            .starts_with("too many redirects: 10 were followed")
+    );
+    let three = || plain().redirect(relent_reqwest::limited(3));
+    let client = Client::made_by(three, quick().build().unwrap()).unwrap();
+    refused_redirect("3", client.get(server.url("/0")).send().await);
+    assert_eq!(server.count(), 15);
 }

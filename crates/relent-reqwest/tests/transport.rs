@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http2::frame;
 use relent_core::{Cause, Failure, Kind, Network};
+use relent_http::network::{chain, tunnel_refused};
 use relent_reqwest::network::classify;
 use relent_reqwest::recipe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -99,6 +100,23 @@ async fn a_tunnel_that_the_proxy_refuses_is_not_processed() {
         let error = http.post("https://127.0.0.1:9/").send().await.unwrap_err();
         assert_eq!(classify(&error).kind, Kind::NotProcessed, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_proxy_that_asks_for_another_password_is_permanent() {
+    let (listener, address) = listener().await;
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_head(&mut stream).await;
+        let answer = b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+    });
+    let proxy = reqwest::Proxy::https(format!("http://u:p@{address}")).unwrap();
+    let http = recipe().proxy(proxy).tls_certs_only([]).build().unwrap();
+    let error = http.get("https://127.0.0.1:9/").send().await.unwrap_err();
+    assert_eq!(classify(&error), of(Kind::Permanent, Network::Connect));
+    let refused = chain(&error).find_map(tunnel_refused).unwrap();
+    assert_eq!(refused.status(), 407);
 }
 
 #[tokio::test]

@@ -69,8 +69,9 @@ Exit status: that of the last attempt, in curl's numbers
   5     the proxy could not be looked up       28    time ended it
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
+  8     the response is not valid HTTP
   18    the body was cut short
-  47    too many redirects, or one that is not followed
+  47    too many redirects, a loop of them, or one that is not followed
   60    the server's certificate is not acceptable
   58    the certificate of --cert cannot be used
   77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be

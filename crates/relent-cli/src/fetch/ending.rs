@@ -43,6 +43,7 @@ mod curl {
     pub(super) const NO_PROXY: i32 = 5;
     pub(super) const NO_NAME: i32 = 6;
     pub(super) const NO_CONNECTION: i32 = 7;
+    pub(super) const NOT_HTTP: i32 = 8;
     pub(super) const CUT_SHORT: i32 = 18;
     pub(super) const REFUSED: i32 = 22;
     pub(super) const UNREADABLE: i32 = 26;
@@ -215,6 +216,7 @@ fn status_of(cause: Cause) -> i32 {
             Network::Handshake => curl::HANDSHAKE,
             Network::Certificate => curl::CERTIFICATE,
             Network::Truncated => curl::CUT_SHORT,
+            Network::Malformed => curl::NOT_HTTP,
             Network::RefusedStream
             | Network::GoAway
             | Network::Reset

@@ -10,7 +10,7 @@ use http::header::{
     HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response};
-use relent_reqwest::Body;
+use relent_reqwest::{Body, limited};
 use reqwest::{Url, redirect};
 
 /// The most redirects that are followed; the same as reqwest's own limit.
@@ -19,7 +19,7 @@ const MOST: usize = 10;
 /// Whether the client follows redirects; with a `Host` given by hand they are followed here.
 pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
     match follow && !own_host {
-        true => redirect::Policy::limited(MOST),
+        true => limited(MOST),
         false => redirect::Policy::none(),
     }
 }

@@ -68,7 +68,9 @@ impl Way {
             },
             // "Connection refused", "Network is unreachable".
             Network::Connect => format!("{} ({at})", without_number(&what)),
-            Network::BadRequest | Network::Other => format!("{cause}: {what} ({at})"),
+            Network::BadRequest | Network::Malformed | Network::Other => {
+                format!("{cause}: {what} ({at})")
+            }
             _ => format!("{cause} ({at})"),
         }
     }

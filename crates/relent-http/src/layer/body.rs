@@ -19,7 +19,8 @@ pin_project! {
     /// In HTTP/2 a server can reset a response as if it were at its end, which hyper passes on as the
     /// end. Such a body ends with [`Truncated`](crate::body::Truncated): one that is shorter than its
     /// `Content-Length`, one of gRPC without its trailers, and one of hyper itself without
-    /// `END_STREAM`.
+    /// `END_STREAM`. In HTTP/1 a transfer coding that is not `chunked` is an error as well:
+    /// [`UnknownTransferCoding`](crate::body::UnknownTransferCoding).
     ///
     /// A refused response is read while its retry waits, so that its connection can be used again. If
     /// the retry is then held back to the end of the call, by a gate, a cooldown, a rate or a service
@@ -35,7 +36,7 @@ pin_project! {
     #[project = SourceProjection]
     enum Source<R> {
         Service { #[pin] body: R },
-        // Of HTTP/2, whose end may be none. The proof is apart, as below.
+        // One whose end may be none, or whose bytes are no content. The proof is apart, as below.
         Stream { #[pin] body: R, proof: Box<Proof> },
         // In a box, since most responses have none and are moved several times.
         Drained { body: Box<Drained> },

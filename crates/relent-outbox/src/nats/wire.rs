@@ -112,6 +112,7 @@ enum NetworkOf {
     Truncated,
     BadRequest,
     Other,
+    Malformed,
 }
 
 /// An attempt and its payload, as they are published.

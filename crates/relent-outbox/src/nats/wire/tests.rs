@@ -128,6 +128,7 @@ mod properties {
             Some(Network::Truncated),
             Some(Network::BadRequest),
             Some(Network::Other),
+            Some(Network::Malformed),
         ];
         let failed = (
             prop::sample::select(kinds.to_vec()),

@@ -1,0 +1,113 @@
+//! A proxy that does not open the tunnel of a CONNECT.
+
+use std::error::Error;
+use std::fmt;
+
+use http::{StatusCode, Uri};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use relent_core::{Cause, Failure, Kind, Network};
+use tower_service::Service;
+
+use super::Source;
+use crate::hint::HintOptions;
+use crate::outcome::some_time;
+use crate::repeatable::RequestFacts;
+
+/// A proxy refused CONNECT with this status: the request was not sent.
+///
+/// For connectors that open tunnels themselves and keep the status. Those of hyper-util and reqwest keep 407
+/// only, which [`classify_error`](super::classify_error) finds as well.
+///
+/// ```
+/// use http::StatusCode;
+/// use relent_core::Kind;
+/// use relent_http::network::TunnelRefused;
+///
+/// let wrong_password = TunnelRefused::new(StatusCode::PROXY_AUTHENTICATION_REQUIRED);
+/// assert_eq!(wrong_password.failure().kind, Kind::Permanent);
+/// let busy = TunnelRefused::new(StatusCode::SERVICE_UNAVAILABLE);
+/// assert_eq!(busy.failure().kind, Kind::NotProcessed);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunnelRefused(StatusCode);
+
+impl TunnelRefused {
+    /// A proxy has answered CONNECT with this status.
+    #[must_use]
+    pub const fn new(status: StatusCode) -> Self {
+        Self(status)
+    }
+
+    /// The status of the proxy.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        self.0
+    }
+
+    /// What it means for the request (design rule 2). A status that is permanent in a response is permanent
+    /// here too: the same CONNECT would be refused again, and a wrong password that is repeated locks accounts.
+    /// Any other is not processed, since nothing of the request was sent.
+    #[must_use]
+    pub fn failure(self) -> Failure {
+        let (facts, options) = (RequestFacts::default(), HintOptions::default());
+        let headers = http::HeaderMap::new();
+        let failure = crate::classify(self.0, &headers, facts, some_time(), &options);
+        let kind = match failure.map(|failure| failure.kind) {
+            // A status below 400 opens no tunnel either.
+            None | Some(Kind::Permanent) => Kind::Permanent,
+            Some(_) => Kind::NotProcessed,
+        };
+        Failure::new(kind).cause(Cause::Network(Network::Connect))
+    }
+}
+
+impl fmt::Display for TunnelRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the proxy refused CONNECT with status {}", self.0)?;
+        match self.0 {
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                f.write_str(": check its user name and password")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Error for TunnelRefused {}
+
+/// The error of hyper-util's tunnel, whose module is private.
+type TunnelError = <Tunnel<HttpConnector> as Service<Uri>>::Error;
+
+/// Whether a cause of an error is a proxy that refused CONNECT, and the status, as far as the connector keeps it.
+#[must_use]
+pub fn tunnel_refused(source: Source<'_>) -> Option<TunnelRefused> {
+    if let Some(TunnelError::ProxyAuthRequired) = source.downcast_ref() {
+        return Some(TunnelRefused::new(
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+        ));
+    }
+    source.downcast_ref().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_the_next_attempt_would_get_again_is_permanent() {
+        for status in 200..600 {
+            let refused = TunnelRefused::new(StatusCode::from_u16(status).unwrap());
+            let kind = match status {
+                408 | 421 | 425 | 429 | 500 | 502..=504 | 506..=510 | 512.. => Kind::NotProcessed,
+                _ => Kind::Permanent,
+            };
+            let failure = refused.failure();
+            assert_eq!(failure.kind, kind, "{status}");
+            assert_eq!(failure.cause, Cause::Network(Network::Connect));
+            assert!(refused.to_string().contains(&status.to_string()));
+            let error: Box<dyn Error> = Box::new(refused);
+            assert_eq!(tunnel_refused(&*error), Some(refused));
+        }
+    }
+}
