@@ -775,8 +775,8 @@ const fn once_bit(cause: Cause) -> Option<u8> {
         Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),
         Cause::Network(Network::NameNotFound) => Some(2),
         Cause::Status(421) => Some(4),
-        Cause::Status(425) => Some(8),
-        Cause::Network(Network::Malformed) => Some(16),
+        // All bits are taken. A server that answers 425 speaks HTTP, so these two share one.
+        Cause::Status(425) | Cause::Network(Network::Malformed) => Some(8),
         _ => None,
     }
 }

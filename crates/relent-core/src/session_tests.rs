@@ -428,7 +428,6 @@ fn rule_2_some_causes_are_retried_once() {
         status(Kind::NotProcessed, 421),
         status(Kind::NotProcessed, 425),
         Failure::network(Network::NameNotFound),
-        Failure::network(Network::Malformed),
     ];
     let mut run = Run::new(&policy);
     for failure in causes {
@@ -439,6 +438,10 @@ fn rule_2_some_causes_are_retried_once() {
         assert_eq!(reason, StopReason::RetriesExhausted, "{}", failure.cause);
     }
     run.wait(Failure::network(Network::Connect));
+    let malformed = Failure::network(Network::Malformed);
+    let mut run = Run::new(&policy);
+    run.wait(malformed);
+    assert_eq!(run.stop(malformed), StopReason::RetriesExhausted);
 }
 
 #[test]
