@@ -5,12 +5,15 @@ mod curl;
 mod data;
 mod ending;
 mod hop;
+mod limits;
 mod output;
 mod part;
 mod progress;
 mod proxies;
 mod request;
+mod resolve;
 mod trust;
+mod tunnels;
 mod verbose;
 pub(crate) mod words;
 mod write_out;
@@ -31,6 +34,7 @@ use relent::trace::TraceJson;
 use relent::{Attempt, Failure, Policy, Summary};
 use relent_reqwest::{AttemptError, Body, Client, Download, DownloadHook, Failed, Last};
 use relent_reqwest::{recipe, watched};
+use reqwest::redirect;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
@@ -68,8 +72,13 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let start = Start::from_args(&args).map_err(Quit::usage)?;
     let policy = policy(&args).map_err(Quit::usage)?;
-    let proxies = Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref());
-    let proxies = proxies.map_err(Quit::usage)?;
+    let proxies = match args.unix_socket {
+        // A socket of the file system is where the request goes, whatever else is there.
+        Some(_) => Proxies::default(),
+        None => {
+            Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref()).map_err(Quit::usage)?
+        }
+    };
     let over_tls = start.url().scheme() == "https" || args.location || proxies.any_over_tls();
     // A named pipe opens when there is somebody at its other end.
     let files = trust::Files::named(&args);
@@ -87,11 +96,12 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         proxies,
         idle_timeout: args.idle_timeout,
         connect_timeout: args.connect_timeout,
+        unix_socket: args.unix_socket.clone(),
     };
     // Standard input may take its time, and a signal must not leave what was read of it behind.
     let prepared = unless_cancelled(&mut signals, start.with_data(&args)).await??;
     let own_host = prepared.request.headers().contains_key(HOST);
-    let client = client(&args, &way.proxies, trust, own_host, policy.clone())?;
+    let client = client(&args, &way, trust, own_host, policy.clone())?;
     let download = Download::new(&client, prepared.request.clone());
     let mut download = download.min_rate(LEAST, args.idle_timeout);
     if args.repeatable {
@@ -125,6 +135,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
             url: way.url.to_string(),
             ..Seen::default()
         },
+        not_followed: None,
         failed: None,
     };
     output.follows = fetch.hops.by_hand();
@@ -155,12 +166,12 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         }
     };
     let mut seen = fetch.seen;
-    if args.location
-        && seen.is_redirect
+    if let Some(why) = fetch.not_followed
         && matches!(ending, Ending::Complete | Ending::Redirect(..))
     {
-        ending = Ending::NotFollowed;
+        ending = Ending::NotFollowed(why);
     }
+    output.end_line();
     ending.say(live, &summary, &prepared, &mut output);
     let status = ending.status(summary.reason, output.is_file());
     if let Some(trace) = trace {
@@ -214,25 +225,37 @@ fn policy(args: &FetchArgs) -> Result<Arc<Policy>, String> {
 
 fn client(
     args: &FetchArgs,
-    proxies: &Proxies,
+    way: &Way,
     trust: Trust,
     own_host: bool,
     policy: Arc<Policy>,
 ) -> Result<Client, Quit> {
     const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
     let (location, connect_timeout) = (args.location, args.connect_timeout);
-    let (idle_timeout, proxies) = (args.idle_timeout, proxies.clone());
-    let recipe = move || {
-        let recipe = recipe()
-            .user_agent(AGENT)
-            .redirect(watched(hop::policy(location, own_host)))
-            .read_timeout(idle_timeout)
-            .referer(false);
-        let recipe = trust.apply(proxies.apply(recipe));
+    let (idle_timeout, proxies) = (args.idle_timeout, way.proxies.clone());
+    let resolved = resolve::choose(&args.resolve, &way.url).map_err(Quit::usage)?;
+    let unix_socket = args.unix_socket.clone();
+    let plain = move || {
+        let recipe = trust.apply(resolve::apply(recipe().user_agent(AGENT), &resolved));
+        let recipe = match &unix_socket {
+            Some(path) => recipe.unix_socket(path.clone()),
+            None => recipe,
+        };
         match connect_timeout {
             Some(limit) => recipe.connect_timeout(limit),
             None => recipe,
         }
+    };
+    let tunnels = plain().redirect(watched(redirect::Policy::none()));
+    // A tunnel takes its connection away, and HTTP/2 shares one.
+    let tunnels = proxies.tunnels(tunnels.http1_only().pool_max_idle_per_host(0));
+    let tunnels = tunnels.map_err(|error| cannot_start(AttemptError::Transport(error)))?;
+    let recipe = move || {
+        let recipe = plain()
+            .redirect(watched(hop::policy(location, own_host)))
+            .read_timeout(idle_timeout)
+            .referer(false);
+        proxies.apply(recipe, tunnels.as_ref())
     };
     let options = args.options.clone();
     Client::made_by(recipe, policy)
@@ -254,6 +277,8 @@ struct Fetch<'c> {
     bar: Shown,
     hops: Hops,
     seen: Seen,
+    /// Why the redirect with which it ended was not followed.
+    not_followed: Option<String>,
     /// How the last attempt failed, in words too.
     failed: Option<(String, Failure)>,
 }
@@ -393,7 +418,7 @@ impl Fetch<'_> {
         let kind = head.headers().get(CONTENT_TYPE);
         self.seen.answered(head.status().as_u16(), &url, kind);
         let leads = output::is_redirect(head);
-        self.seen.is_redirect = leads;
+        self.not_followed = (leads && self.args.location).then(|| self.hops.why_not(head));
         let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;
         match redirect && (output.is_file() || leads) && !self.args.head {
             true => Ending::Redirect(head.status(), leads),

@@ -208,7 +208,7 @@ fn a_file_is_replaced_when_the_body_is_complete_and_otherwise_left_alone() {
     let name = file.to_str().unwrap();
     fs::write(&file, "old").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-    for (step, status, stdout) in [
+    for (step, status, body) in [
         (Step::Close(cut(200, &[], b"new", 0)), 18, ""),
         (
             Step::Close(cut(200, &[("accept-ranges", "none")], b"new", 1)),
@@ -229,10 +229,20 @@ fn a_file_is_replaced_when_the_body_is_complete_and_otherwise_left_alone() {
     ] {
         let server = Server::script([step]);
         let fetched = fetch(&["-o", name, &server.url("/")]);
-        assert_eq!(
-            (fetched.status, fetched.stdout.as_slice()),
-            (status, stdout.as_bytes())
+        // Standard output is for what -w prints.
+        assert_eq!((fetched.status, fetched.stdout.len()), (status, 0));
+        assert!(fetched.stderr.contains(body), "{}", fetched.stderr);
+        assert!(
+            fetched
+                .stderr
+                .lines()
+                .any(|line| line.starts_with("relent: gave up")),
+            "{}",
+            fetched.stderr
         );
+        let silent = fetch(&["-sSw", "%{exitcode}", "-o", name, &server.url("/")]);
+        assert_eq!(silent.stdout, status.to_string().as_bytes());
+        assert_eq!(silent.stderr.lines().count(), 1, "{}", silent.stderr);
         assert_eq!(fs::read(&file).unwrap(), b"old");
         assert_eq!(entries(folder.path()), ["file"], "nothing is left behind");
     }

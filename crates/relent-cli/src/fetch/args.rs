@@ -52,9 +52,10 @@ Output to FILE (-o, -O):
   The body is written to FILE.part, which is locked, and takes the place of FILE
   when all of it has reached the disk. Permissions, owner and symbolic links
   stay. FILE is left as it was by anything but a complete representation: by a
-  failure, whose body goes to standard output, by 204 and by a 304 that
-  -H 'If-None-Match: …' or the like asked for (status 0), and by a redirect that
-  is not followed (status 47, its body to standard output).
+  failure, by 204 and by a 304 that -H 'If-None-Match: …' or the like asked for
+  (status 0), and by a redirect that is not followed (status 47). The body of
+  a failure or a redirect goes to standard error, with -s nowhere: standard
+  output has only what -w prints.
   After a failure or a signal, FILE.part stays if the rest can be asked for, and
   FILE.part.json, which only its owner can read, says of what it is a part: the
   URL, the URL that answered, the validator and the length. Another fetch to
@@ -69,7 +70,7 @@ Exit status: that of the last attempt, in curl's numbers
   5     the proxy could not be looked up       28    time ended it
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
-  8     the response is not valid HTTP
+  8     the response is not valid HTTP         56    the proxy refused CONNECT
   18    the body was cut short
   47    too many redirects, a loop of them, or one that is not followed
   60    the server's certificate is not acceptable
@@ -80,6 +81,7 @@ Exit status: that of the last attempt, in curl's numbers
         printed
   23    the response could not be written, here
   26    the data could not be read
+  63    the body is longer than --max-filesize
   2     the command line or the environment is wrong: nothing was sent
   128+n signal n ended it (130: Ctrl-C)
 
@@ -166,6 +168,20 @@ pub(crate) struct FetchArgs {
     /// Let the body go out as it arrives
     #[arg(long, conflicts_with_all = ["output", "remote_name"])]
     pub(super) stream: bool,
+
+    /// Give FILE the time of Last-Modified
+    #[arg(short = 'R', long)]
+    pub(super) remote_time: bool,
+
+    /// Receive at most this many bytes per second on average; K, M and G are powers of 1024
+    ///
+    /// The time of this pause counts against -m, but not against --idle-timeout.
+    #[arg(long, value_name = "RATE", value_parser = rate, allow_hyphen_values = true)]
+    pub(super) limit_rate: Option<u64>,
+
+    /// Give up a body of more than this many bytes (exit status 63); K, M and G are powers of 1024
+    #[arg(long, value_name = "BYTES", value_parser = bytes, allow_hyphen_values = true)]
+    pub(super) max_filesize: Option<u64>,
 
     /// Print this after the fetch, such as '%{http_code}\n'
     ///
@@ -307,6 +323,18 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "LIST", help_heading = "Connection options")]
     pub(super) noproxy: Option<String>,
 
+    /// Connect to ADDRESS for HOST, in place of a name look-up; repeatable
+    ///
+    /// PORT is that of the URL, or one that a redirect leads to. An address of IPv6 may stand in
+    /// brackets. Several addresses are tried in turn.
+    #[arg(long, value_name = "HOST:PORT:ADDRESS[,ADDRESS]…", value_parser = super::resolve::parse,
+        help_heading = "Connection options")]
+    pub(super) resolve: Vec<super::resolve::Resolve>,
+
+    /// Connect to this socket of the file system, whatever the host of the URL, and through no proxy
+    #[arg(long, value_name = "PATH", help_heading = "Connection options")]
+    pub(super) unix_socket: Option<PathBuf>,
+
     /// Trust the certificates in this file (PEM), and no others
     #[arg(long, value_name = "FILE", help_heading = "Connection options")]
     pub(super) cacert: Option<PathBuf>,
@@ -382,6 +410,45 @@ fn seconds(text: &str) -> Result<Duration, String> {
         return duration(&format!("{text}s"));
     }
     duration(text)
+}
+
+/// A number of bytes as curl writes it, such as 100, 64k or 1.5G.
+fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a number of bytes: use 100, 64K, 10M or 2G");
+    let (number, power) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        Some((at, 'b' | 'B')) => (&text[..at], 0),
+        _ => (text, 0),
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(part) || whole.is_empty() || part.len() > 6 {
+        return Err(wrong());
+    }
+    let part = match part {
+        "" => 0,
+        _ => {
+            let numerator: u64 = part.parse().map_err(|_| wrong())?;
+            let scale = 10_u64.pow(u32::try_from(part.len()).map_err(|_| wrong())?);
+            (numerator << power) / scale
+        }
+    };
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let bytes = whole.checked_mul(1 << power);
+    bytes
+        .and_then(|bytes| bytes.checked_add(part))
+        .ok_or_else(wrong)
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0 => Err(
+            "at 0 bytes per second nothing arrives: leave the option out for no limit".to_owned(),
+        ),
+        rate => Ok(rate),
+    }
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {

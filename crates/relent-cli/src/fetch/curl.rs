@@ -1,7 +1,7 @@
 //! The options of curl that `relent fetch` has not, and what to use in their place.
 
 /// What curl's users ask for under these names.
-const INSTEAD: [(&[&str], &str); 41] = [
+const INSTEAD: [(&[&str], &str); 43] = [
     (
         &["--compressed"],
         "the body is written as the server sends it: for a smaller transfer \
@@ -61,6 +61,15 @@ const INSTEAD: [(&[&str], &str); 41] = [
     (&["--remote-header-name", "-J"], "-o FILE"),
     (&["--remote-name-all"], "-O"),
     (&["--url"], "the URL stands by itself"),
+    (
+        &["--config", "-K"],
+        "relent reads no file of options: write them on the command line, and a retry policy into a \
+      file for --policy",
+    ),
+    (
+        &["--path-as-is"],
+        "relent has no such option: /../ in a path is resolved before the request, as the URL standard says",
+    ),
     (
         &[
             "--http1.1",

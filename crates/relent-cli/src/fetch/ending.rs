@@ -9,8 +9,10 @@ use relent::failure::{Cause, Network};
 use relent::{Failure, StopReason, Summary};
 use relent_reqwest::AttemptError;
 
+use super::limits::TooLarge;
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;
+use super::words::refused_tunnel;
 use crate::console::complain;
 use crate::live::Live;
 
@@ -21,8 +23,8 @@ pub(crate) enum Ending {
     Complete,
     /// With a redirect that was not followed, and whether it leads anywhere.
     Redirect(StatusCode, bool),
-    /// With a redirect that -L could not follow.
-    NotFollowed,
+    /// With a redirect that -L could not follow, and why.
+    NotFollowed(String),
     /// With a response that says failure; and whether its body could be printed.
     Refused {
         outcome: String,
@@ -52,6 +54,7 @@ mod curl {
     pub(super) const REDIRECTS: i32 = 47;
     pub(super) const RECEIVE: i32 = 56;
     pub(super) const CERTIFICATE: i32 = 60;
+    pub(super) const TOO_LARGE: i32 = 63;
 }
 
 /// EX_TEMPFAIL of sysexits.h.
@@ -68,6 +71,7 @@ impl Ending {
         let status = match &error {
             AttemptError::Body(_) => curl::UNREADABLE,
             AttemptError::Transport(error) if error.is_redirect() => curl::REDIRECTS,
+            AttemptError::Transport(error) if refused_tunnel(error).is_some() => curl::RECEIVE,
             _ => match status_of(failure.cause) {
                 // Only the proxy's name is looked up here.
                 curl::NO_NAME if by_proxy => curl::NO_PROXY,
@@ -75,6 +79,10 @@ impl Ending {
             },
         };
         match error {
+            AttemptError::Sink(error) if TooLarge::of(&error).is_some() => Self::Failed {
+                status: curl::TOO_LARGE,
+                outcome,
+            },
             AttemptError::Sink(error) => Self::Unwritable(error),
             _ => Self::Failed { status, outcome },
         }
@@ -85,7 +93,7 @@ impl Ending {
         match self {
             Self::Complete => 0,
             Self::Redirect(..) if !for_file => 0,
-            Self::Redirect(..) | Self::NotFollowed => curl::REDIRECTS,
+            Self::Redirect(..) | Self::NotFollowed(_) => curl::REDIRECTS,
             Self::Cancelled(signal) => 128 + *signal as i32,
             // It has seen what it wanted.
             Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => 0,
@@ -123,10 +131,9 @@ impl Ending {
                 }
                 return;
             }
-            Self::NotFollowed => complain(
-                "the redirect was not followed: its Location is no URL, or asks for data again that \
-                 is read from a file, which is sent to one URL only; -i shows it",
-            ),
+            Self::NotFollowed(why) => {
+                complain(&format!("the redirect was not followed: {why}"));
+            }
             Self::Refused {
                 outcome, printed, ..
             } => {

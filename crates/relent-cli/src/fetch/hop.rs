@@ -9,9 +9,12 @@ use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, COOKIE,
     HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use relent_reqwest::{Body, limited};
 use reqwest::{Url, redirect};
+
+use super::output::is_redirect;
+use super::request::shown;
 
 /// The most redirects that are followed; the same as reqwest's own limit.
 const MOST: usize = 10;
@@ -27,8 +30,11 @@ pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
 /// The redirects that are followed here.
 pub(super) struct Hops {
     by_hand: bool,
-    followed: usize,
+    /// What was asked before, in order.
+    asked: Vec<(Method, Uri)>,
     request: Request<Body>,
+    /// Why the last redirect is not followed.
+    refused: Option<String>,
 }
 
 impl Hops {
@@ -36,8 +42,9 @@ impl Hops {
     pub(super) fn new(by_hand: bool, request: Request<Body>) -> Self {
         Self {
             by_hand,
-            followed: 0,
+            asked: Vec::new(),
             request,
+            refused: None,
         }
     }
 
@@ -53,16 +60,27 @@ impl Hops {
 
     /// The request that this response leads to, if it is a redirect that is followed here.
     pub(super) fn next(&mut self, head: &Response<()>) -> Option<Request<Body>> {
+        self.refused = None;
+        if !self.by_hand || !is_redirect(head) {
+            return None;
+        }
+        match self.request_after(head) {
+            Ok(next) => {
+                let (method, uri) = (self.request.method(), self.request.uri());
+                self.asked.push((method.clone(), uri.clone()));
+                self.request = next.clone();
+                Some(next)
+            }
+            Err(why) => {
+                self.refused = Some(why);
+                None
+            }
+        }
+    }
+
+    fn request_after(&self, head: &Response<()>) -> Result<Request<Body>, String> {
         let status = head.status().as_u16();
-        if !self.by_hand || self.followed == MOST || !matches!(status, 301..=303 | 307 | 308) {
-            return None;
-        }
-        let location = head.headers().get(LOCATION)?.to_str().ok()?;
-        let from = url_of(head);
-        let url = from.join(location).ok()?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return None;
-        }
+        let (from, url) = (url_of(head), target(head)?);
         let mut next = self.request.clone();
         let method = next.method().clone();
         // RFC 9110 §15.4: a POST becomes a GET, as everywhere, and with 303 anything but a HEAD.
@@ -89,10 +107,55 @@ impl Hops {
                 next.headers_mut().remove(name);
             }
         }
-        *next.uri_mut() = url.as_str().parse().ok()?;
-        self.followed += 1;
-        self.request = next.clone();
-        Some(next)
+        let to = shown(url.as_str());
+        *next.uri_mut() = url
+            .as_str()
+            .parse::<Uri>()
+            .map_err(|error| format!("{to} cannot be requested: {error}"))?;
+        let again = |method: &Method, uri: &Uri| method == next.method() && uri == next.uri();
+        if again(self.request.method(), self.request.uri())
+            || self.asked.iter().any(|(method, uri)| again(method, uri))
+        {
+            return Err(format!("redirect loop: {to} was already requested"));
+        }
+        if self.asked.len() == MOST {
+            return Err(format!(
+                "too many redirects: {MOST} were followed, the next leads to {to}"
+            ));
+        }
+        Ok(next)
+    }
+
+    /// Why this redirect was not followed.
+    pub(super) fn why_not(&self, head: &Response<()>) -> String {
+        let why = self.refused.clone().or_else(|| target(head).err());
+        why.unwrap_or_else(|| {
+            "it asks for data again that is read from a file, which is sent to one URL only"
+                .to_owned()
+        })
+    }
+}
+
+/// Where a redirect leads, or why nothing can go there.
+fn target(head: &Response<()>) -> Result<Url, String> {
+    let location = head.headers().get(LOCATION);
+    let location = location.map_or(&b""[..], HeaderValue::as_bytes);
+    let text = String::from_utf8_lossy(location);
+    if text.trim().is_empty() {
+        return Err("its Location is empty".to_owned());
+    }
+    let to = shown(&text);
+    let url = std::str::from_utf8(location)
+        .map_err(|_| format!("its Location is not a URL: {to}"))
+        .and_then(|location| {
+            let url = url_of(head).join(location);
+            url.map_err(|error| format!("its Location is not a URL: {to} ({error})"))
+        })?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        _ => Err(format!(
+            "its Location is {to}, and only http:// and https:// are followed"
+        )),
     }
 }
 
@@ -105,7 +168,6 @@ pub(super) fn url_of(head: &Response<()>) -> Url {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use proptest::prelude::*;
     use reqwest::ResponseBuilderExt;
 

@@ -1,17 +1,20 @@
 //! Where the body of a response goes: complete, or as it arrives, but never twice.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LOCATION};
-use http::{Method, Response};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LAST_MODIFIED, LOCATION};
+use http::{Method, Response, StatusCode};
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
 use super::args::FetchArgs;
+use super::limits::Limits;
 use super::part::{Earlier, Of, Part, Side};
 use super::progress::{Progress, Shown};
 use crate::destination::Found;
@@ -24,6 +27,7 @@ use crate::writing::write_all;
 pub(crate) const UNWRITABLE: i32 = 23;
 /// The name of standard output.
 const STDOUT: &str = "-";
+const STDERR: &str = "/dev/stderr";
 
 /// The output of `relent fetch`.
 pub(crate) struct Output {
@@ -41,6 +45,16 @@ pub(crate) struct Output {
     include: bool,
     /// Whether the body of a failure is left out.
     fail: bool,
+    /// Whether what is not for FILE is left out.
+    silent: bool,
+    /// The last byte that went to standard error, if a body did.
+    beside: Option<u8>,
+    limits: Limits,
+    /// Whether they hold for what comes: not for the body of a failure.
+    limited: bool,
+    /// Whether FILE gets the time of `Last-Modified`, and which that is.
+    remote_time: bool,
+    modified: Option<SystemTime>,
     /// Whether a redirect leads on, so that its body is not for the output.
     pub(super) follows: bool,
     /// Whether what comes is the body of such a redirect.
@@ -151,6 +165,12 @@ impl Output {
             stream: args.stream,
             include: args.include || args.head,
             fail: args.fail,
+            silent: args.says_nothing(),
+            beside: None,
+            limits: Limits::new(args.limit_rate, args.max_filesize),
+            limited: false,
+            remote_time: args.remote_time,
+            modified: None,
             follows: false,
             skips: false,
             refused: false,
@@ -261,10 +281,19 @@ impl Output {
             To::File(place) => {
                 place.settled = true;
                 let file = place.part.try_clone()?;
+                let modified = self.modified.take();
                 // It takes as long as the disk is slow, and a signal is heard meanwhile.
-                let synced = tokio::task::spawn_blocking(move || file.sync_data());
-                // What matters is asked again below.
-                let _ = synced.await?;
+                let synced = tokio::task::spawn_blocking(move || {
+                    let dated = modified.map_or(Ok(()), |modified| file.set_modified(modified));
+                    // What matters of this is asked again below.
+                    let _ = file.sync_data();
+                    dated
+                });
+                if let Err(error) = synced.await? {
+                    let name = &self.name;
+                    self.notes
+                        .push(format!("-R: {name} keeps its time: {error}"));
+                }
                 if let Some(lost) = place.part.complete()? {
                     self.notes.push(format!("{}: {lost}", self.name));
                 }
@@ -325,12 +354,39 @@ impl Output {
         }
     }
 
-    /// Standard output for a body that is not for FILE, if it is open.
+    /// Standard error for a body that is not for FILE, unless nothing is to be said. Standard output is for what
+    /// `-w` prints.
     fn divert(&mut self) {
-        let stdout = stdout::duplicate();
-        self.aside(stdout.map_or(To::Nowhere, |stdout| To::Stream(Arc::new(stdout))));
-        self.name = display(Path::new(STDOUT));
+        let stderr = io::stderr().as_fd().try_clone_to_owned();
+        self.aside(match stderr {
+            Ok(stderr) if !self.silent => To::Stream(Arc::new(File::from(stderr))),
+            _ => To::Nowhere,
+        });
+        self.name = STDERR.to_owned();
+        self.beside = matches!(self.to, To::Stream(_)).then_some(b'\n');
         self.release = Release::Now;
+    }
+
+    /// Begins a new line on standard error behind a body there that does not end with one.
+    pub(crate) fn end_line(&mut self) {
+        if self.beside.take().is_some_and(|last| last != b'\n') {
+            // A standard error that takes nothing is no reason to stop.
+            let _ = writeln!(io::stderr());
+        }
+    }
+
+    /// A response begins, whose body goes on at this byte; it is limited if it is the one that was asked for.
+    fn begin(&mut self, head: &Response<()>, from: u64, limited: bool) -> io::Result<()> {
+        let modified = head.headers().get(LAST_MODIFIED);
+        let modified = modified.filter(|_| self.remote_time);
+        self.modified =
+            modified.and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+        self.limited = limited;
+        let total = length(head).map(|rest| from.saturating_add(rest));
+        match limited {
+            true => self.limits.begin(from, total),
+            false => Ok(()),
+        }
     }
 }
 
@@ -363,6 +419,7 @@ impl Sink for Output {
                 self.release = Release::Now;
             }
         }
+        self.begin(head, 0, !failure)?;
         if let To::File(place) = &mut self.to {
             place.copy = false;
             if std::mem::take(&mut place.continues) {
@@ -390,6 +447,7 @@ impl Sink for Output {
         from: u64,
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
+        self.begin(head, from, true)?;
         let total = whole_length(head);
         self.progress.resume(from, total);
         if let To::File(place) = &mut self.to {
@@ -412,6 +470,13 @@ impl Sink for Output {
         }
         self.received += bytes.len() as u64;
         self.progress.advance(bytes.len());
+        if let (Some(last), Some(byte)) = (&mut self.beside, bytes.last()) {
+            *last = *byte;
+        }
+        if self.limited {
+            self.limits.arrived(bytes.len() as u64)?;
+            self.limits.pause().await;
+        }
         let streams = matches!(self.to, To::Stream(_));
         let now = match self.release {
             Release::Complete => false,

@@ -11,6 +11,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::{ClientBuilder, Proxy, Url};
 
 use super::request::shown;
+use super::tunnels::{Explain, Tunnels};
 
 /// The proxies for URLs of both schemes, and the hosts that need none.
 #[derive(Clone, Default)]
@@ -125,14 +126,32 @@ impl Proxies {
             .any(|proxy| proxy.scheme() == "https")
     }
 
+    /// What asks the proxy of https:// for tunnels, by a client from this builder; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the client cannot be built.
+    pub(crate) fn tunnels(&self, builder: ClientBuilder) -> reqwest::Result<Option<Tunnels>> {
+        let Some(proxy) = self.https.as_ref().filter(|_| !self.never) else {
+            return Ok(None);
+        };
+        let builder = builder.no_proxy().proxy(Proxy::http(proxy.clone())?);
+        Ok(Some(Tunnels::through(builder.build()?)))
+    }
+
     /// Lets the client go this way and no other.
-    pub(crate) fn apply(&self, builder: ClientBuilder) -> ClientBuilder {
+    pub(crate) fn apply(&self, builder: ClientBuilder, tunnels: Option<&Tunnels>) -> ClientBuilder {
         let builder = builder.no_proxy();
         if self.http.is_none() && self.https.is_none() || self.never {
             return builder;
         }
-        let proxies = self.clone();
-        builder.proxy(Proxy::custom(move |url| proxies.of(url).cloned()))
+        let (proxies, tunnels) = (self.clone(), tunnels.cloned());
+        let builder = builder.connector_layer(Explain);
+        builder.proxy(Proxy::custom(move |url| {
+            let proxy = proxies.of(url)?;
+            let tunnels = tunnels.as_ref().filter(|_| url.scheme() == "https");
+            let tunnel = tunnels.and_then(|tunnels| tunnels.to(url));
+            Some(tunnel.unwrap_or_else(|| proxy.clone()))
+        }))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use relent::failure::{Cause, Network};
 use relent::trace::rfc3339;
+use relent_http::network::{TunnelRefused, tunnel_refused};
 use relent_reqwest::{AttemptError, Failed, Last};
 use reqwest::Url;
 use rustls::CertificateError;
@@ -19,6 +21,8 @@ pub(crate) struct Way {
     pub(crate) proxies: Proxies,
     pub(crate) idle_timeout: Duration,
     pub(crate) connect_timeout: Option<Duration>,
+    /// Where all requests go, in place of the host.
+    pub(crate) unix_socket: Option<PathBuf>,
 }
 
 impl Way {
@@ -40,6 +44,9 @@ impl Way {
     fn transport(&self, cause: Cause, error: &reqwest::Error) -> String {
         let url = error.url().unwrap_or(&self.url);
         let at = self.place(url);
+        if let Some(refused) = refused_tunnel(error) {
+            return format!("{refused} ({at})");
+        }
         let what = root(error).to_string();
         let network = match cause {
             Cause::Network(network) => network,
@@ -78,6 +85,9 @@ impl Way {
     /// Host and port, and the proxy if there is one.
     fn place(&self, url: &Url) -> String {
         let place = host_and_port(url);
+        if let Some(socket) = &self.unix_socket {
+            return format!("{place} at the socket {}", socket.display());
+        }
         match self.proxies.of(url) {
             Some(proxy) => format!("{place} through the proxy {}", host_and_port(proxy)),
             None => place,
@@ -148,6 +158,11 @@ pub(crate) fn host_and_port(url: &Url) -> String {
 /// "Connection refused (os error 111)" without the number, which says nothing to a person.
 pub(crate) fn without_number(text: &str) -> &str {
     text.split(" (os error").next().unwrap_or(text)
+}
+
+/// The proxy that refused a tunnel, if that is why there is no connection.
+pub(super) fn refused_tunnel(error: &reqwest::Error) -> Option<TunnelRefused> {
+    chain(error).find_map(tunnel_refused)
 }
 
 fn rustls_error(error: &reqwest::Error) -> Option<&rustls::Error> {

@@ -40,8 +40,6 @@ pub(crate) struct Seen {
     pub(crate) retries: u32,
     pub(crate) elapsed: Duration,
     pub(crate) exit: i32,
-    /// Whether it leads elsewhere.
-    pub(crate) is_redirect: bool,
 }
 
 impl Seen {

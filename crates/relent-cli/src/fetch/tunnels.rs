@@ -1,0 +1,180 @@
+//! Tunnels through proxies, which are asked for them here.
+//!
+//! reqwest asks a proxy by CONNECT itself, but keeps nothing of an answer that refuses: a port that is
+//! forbidden (403) and a proxy that is overloaded (503) are one error, and one of them is worth another
+//! attempt. So the request of the method CONNECT is made here, and reqwest gets its tunnel from a listener of
+//! this process, which passes the bytes on.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::Method;
+use relent_http::network::TunnelRefused;
+use relent_reqwest::IdempotencyKey;
+use reqwest::{Client, Upgraded, Url};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// The time in which reqwest comes to its listener, and says what it wants. It does so immediately.
+const PROMPT: Duration = Duration::from_secs(10);
+/// The most of a request for a tunnel, in bytes.
+const HEAD: usize = 16 << 10;
+const USER: &str = "relent";
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+thread_local! {
+    /// What becomes of the tunnel that was asked for last on this thread.
+    static ASKED: RefCell<Option<oneshot::Receiver<BoxError>>> = const { RefCell::new(None) };
+}
+
+/// Asks a proxy for tunnels.
+#[derive(Clone)]
+pub(crate) struct Tunnels(Client);
+
+impl Tunnels {
+    /// By this client, which sends what it is asked for over plain HTTP through the proxy.
+    pub(crate) const fn through(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Where reqwest asks for a tunnel to this URL. `None` if nothing can listen here, or plain HTTP cannot
+    /// name the port: 80 is left out of its URLs.
+    pub(crate) fn to(&self, url: &Url) -> Option<Url> {
+        let port = url.port_or_known_default().filter(|port| *port != 80)?;
+        let target = Url::parse(&format!("http://{}:{port}/", url.host_str()?)).ok()?;
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+        listener.set_nonblocking(true).ok()?;
+        let listener = TcpListener::from_std(listener).ok()?;
+        let at = listener.local_addr().ok()?;
+        // Nobody else on this machine is to have the tunnel.
+        let password = IdempotencyKey::new().to_string();
+        let here = Url::parse(&format!("http://{USER}:{password}@{at}/")).ok()?;
+        let credentials = STANDARD.encode(format!("{USER}:{password}"));
+        let (refused, told) = oneshot::channel();
+        ASKED.set(Some(told));
+        tokio::spawn(serve(
+            listener,
+            credentials,
+            self.0.clone(),
+            target,
+            refused,
+        ));
+        Some(here)
+    }
+}
+
+/// Opens one tunnel for reqwest.
+async fn serve(
+    listener: TcpListener,
+    credentials: String,
+    client: Client,
+    target: Url,
+    refused: oneshot::Sender<BoxError>,
+) {
+    let Ok(Ok(mut near)) = timeout(PROMPT, accept(&listener, credentials.as_bytes())).await else {
+        return;
+    };
+    drop(listener);
+    let opened = tokio::select! {
+        opened = open(&client, target) => opened,
+        // It says nothing before the tunnel is there, so it has gone away.
+        _ = near.read_u8() => return,
+    };
+    match opened {
+        Ok(mut far) => {
+            if near.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_ok() {
+                // However the tunnel ends, both sides see it end.
+                let _ = copy_bidirectional(&mut near, &mut far).await;
+            }
+        }
+        // It is told before `near` ends, by which reqwest sees that there is no tunnel.
+        Err(error) => drop(refused.send(error)),
+    }
+}
+
+/// The connection of whoever has these credentials.
+async fn accept(listener: &TcpListener, credentials: &[u8]) -> io::Result<TcpStream> {
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        if let Ok(Ok(head)) = timeout(PROMPT, read_head(&mut stream)).await
+            && head.windows(credentials.len()).any(|at| at == credentials)
+        {
+            return Ok(stream);
+        }
+    }
+}
+
+async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() == HEAD || stream.read_buf(&mut head).await? == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(head)
+}
+
+async fn open(client: &Client, target: Url) -> Result<Upgraded, BoxError> {
+    let response = client.request(Method::CONNECT, target).send().await?;
+    match response.status() {
+        status if status.is_success() => Ok(response.upgrade().await?),
+        status => Err(TunnelRefused::new(status).into()),
+    }
+}
+
+/// Lets the connections that need a tunnel fail as the proxy's answer says.
+#[derive(Clone, Copy)]
+pub(crate) struct Explain;
+
+impl<S> Layer<S> for Explain {
+    type Service = Explained<S>;
+
+    fn layer(&self, connector: S) -> Explained<S> {
+        Explained(connector)
+    }
+}
+
+/// A connector whose error is that of the tunnel, if there is one.
+#[derive(Clone)]
+pub(crate) struct Explained<S>(S);
+
+impl<S, R> Service<R> for Explained<S>
+where
+    S: Service<R, Error = BoxError>,
+    S::Response: Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, to: R) -> Self::Future {
+        ASKED.take();
+        // It asks within the call which way to go, and thereby for the tunnel.
+        let connecting = self.0.call(to);
+        let asked = ASKED.take();
+        Box::pin(async move {
+            let connected = connecting.await;
+            match (connected, asked) {
+                (Err(error), Some(mut asked)) => Err(asked.try_recv().unwrap_or(error)),
+                (connected, _) => connected,
+            }
+        })
+    }
+}
