@@ -95,7 +95,7 @@ fn a_failure_of_the_network_has_curls_number() {
         (Step::Close(Vec::new()), 56, "connection reset"),
         (Step::Reset(Vec::new()), 56, "connection reset"),
         (Step::Close(head), 56, "connection reset"),
-        (garbage, 56, "network error: "),
+        (garbage, 8, "malformed response: "),
     ] {
         let (server, fetched) = fetch_from([fault.clone()], &[]);
         assert_eq!((fetched.status, text(&fetched)), (status, ""), "{fault:?}");
