@@ -7,6 +7,12 @@ use crate::time::Instant;
 ///
 /// # Default
 /// From 1 to 1000, beginning with 20. A limit of which `min` and `max` are the same stays.
+///
+/// # When to set the bounds
+/// - Each request takes 10 s or more, and hundreds are served at once: set `initial` near that number. A comparison
+///   lasts as long as its requests, so the search takes minutes.
+/// - Requests slow each other down, as with a lock or a small pool: set `max` to the concurrency at which a load test completes the
+///   most. The search tries limits above and below the best one, and each try costs throughput there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConcurrencyConfig {
     /// The least that are served at once; more than 0.

@@ -25,6 +25,9 @@ struct World {
     /// The mean time that a worker takes, and how it varies.
     service: u64,
     times: Times,
+    /// By how much each takes longer for each other request in a slot, and for each pair of them (Gunther's contention and
+    /// coherency).
+    contention: (f64, f64),
     /// Callers in a second, at random or one like the other.
     rate: f64,
     is_regular: bool,
@@ -92,6 +95,7 @@ impl World {
             workers,
             service,
             times: Times::Exponential,
+            contention: (0.0, 0.0),
             rate,
             is_regular: false,
             seed: 1,
@@ -155,7 +159,10 @@ impl World {
                 return;
             };
             self.busy += 1;
-            let factor = self.time();
+            let others = f64::from(self.slots.in_flight().max(1) - 1);
+            let (contention, coherency) = self.contention;
+            let slower = 1.0 + contention * others + coherency * others * (others + 1.0);
+            let factor = self.time() * slower;
             let done = self.now + (self.service as f64 * factor) as u64;
             self.schedule(done, Event::Done(request));
         }
@@ -410,6 +417,45 @@ fn a_service_without_headroom_does_as_much_as_with_the_best_fixed_limit() {
             }
         }
     }
+}
+
+/// Each request takes longer the more are served. Noise can cost a slow service a quarter of its best, since a wrong step costs
+/// throughput on both sides of the best limit.
+#[test]
+fn a_service_of_which_requests_hinder_each_other_stays_near_the_best_fixed_limit() {
+    let (mut shares, mut cases) = (0.0, 0.0);
+    for (workers, contention) in [
+        (4, (0.05, 0.0)),
+        (10, (0.02, 0.0)),
+        (u32::MAX, (0.05, 0.02)),
+        (u32::MAX, (0.1, 0.01)),
+        (u32::MAX, (0.02, 0.001)),
+    ] {
+        for (rate, kind) in [
+            (60.0, (Times::Constant, false)),
+            (60.0, (Times::Exponential, false)),
+            (300.0, (Times::Exponential, false)),
+            (300.0, (Times::Lognormal, false)),
+        ] {
+            let seen = |concurrency| {
+                let mut world = World::with(concurrency, workers, 100 * MILLI, rate);
+                world.contention = contention;
+                ten_minutes(world, kind)
+            };
+            let best = [4, 6, 9, 13, 20].map(ConcurrencyConfig::fixed);
+            let best = best.map(|fixed| seen(fixed).served);
+            let best = best.into_iter().fold(0.0, f64::max);
+            let found = seen(ConcurrencyConfig::DEFAULT);
+            let share = found.served / best;
+            assert!(
+                share >= 0.75,
+                "{workers} workers, {contention:?}, {rate}/s, {kind:?}: {share}, {found:?}"
+            );
+            (shares, cases) = (shares + share, cases + 1.0);
+        }
+    }
+    let mean = shares / cases;
+    assert!(mean >= 0.94, "{mean}");
 }
 
 fn fixed(limit: u32, queue: u32) -> Slots<u32> {
