@@ -14,7 +14,8 @@
 //! | too many, and most attempts of most callers are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
 //! | its caller's deadline has passed, perhaps while it waited | 504 | `DEADLINE_EXCEEDED` |
 //!
-//! It is answered without a look at its body, which may still be on its way: over HTTP/1 the server then closes the
+//! These are fields. The body is empty, unless the request accepts JSON: then it is the problem (RFC 9457).
+//! A request is answered without a look at its body, which may still be on its way: over HTTP/1 the server then closes the
 //! connection if much of it is left. An idempotency layer never stores these answers.
 //!
 //! # Who is turned away first

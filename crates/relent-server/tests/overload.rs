@@ -237,6 +237,15 @@ async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
     let _held = ask(&layer, &[]).await;
     let refused = ask(&layer, &[]).await;
     assert_eq!(told(&refused), (503, Some("1"), None));
+    assert!(!refused.headers().contains_key("content-type"));
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "", "nobody has asked for more");
+    let refused = ask(&layer, &[("accept", "application/problem+json")]).await;
+    assert_eq!(told(&refused), (503, Some("1"), None));
+    assert_eq!(
+        refused.headers()["content-type"],
+        "application/problem+json"
+    );
     let body = refused.into_body().collect().await.unwrap().to_bytes();
     assert!(body.starts_with(b"{") && body.ends_with(b"}"), "{body:?}");
     // A client of which every call takes five attempts.

@@ -79,7 +79,8 @@ async fn is_guarded(address: SocketAddr, began: &Notify, goes_on: &Notify) {
     let (paid, ()) = tokio::join!(say(&mut first, PAY, "paid"), async {
         began.notified().await;
         // It is answered while its body is still to come.
-        let head = "POST /pay HTTP/1.1\r\nhost: a\r\nidempotency-key: b\r\ncontent-length: 1000000\r\n\r\n";
+        let head = "POST /pay HTTP/1.1\r\nhost: a\r\naccept: application/json\r\nidempotency-key: b\r\n\
+                    content-length: 1000000\r\n\r\n";
         let refused = say(&mut second, head, "}").await;
         assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
         assert!(refused.contains("retry-after: 1\r\n"), "{refused}");

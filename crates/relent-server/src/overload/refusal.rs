@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use relent_core::{Advice, Rejected, Shed};
-use relent_http::ErrorResponse;
+use relent_http::{ErrorResponse, grpc};
 
 use crate::refusal::Body;
 
@@ -14,7 +15,36 @@ use crate::refusal::Body;
 struct Prepared {
     status: StatusCode,
     headers: HeaderMap,
+    /// With the problem, for a request that accepts one.
+    with_text: HeaderMap,
     text: Bytes,
+}
+
+/// In which form a request takes its refusal.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Grpc,
+    /// With the problem as its body.
+    Problem,
+    /// Status and fields alone, which is all that a client of Relent reads. The problem costs a fifth of a refusal, and an
+    /// overload is no time to write what nobody has asked for.
+    Head,
+}
+
+impl Form {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        if grpc::is_grpc(headers) {
+            return Self::Grpc;
+        }
+        let names_json = |value: &HeaderValue| {
+            let mut words = value.as_bytes().windows(4);
+            words.any(|word| word.eq_ignore_ascii_case(b"json"))
+        };
+        match headers.get_all(ACCEPT).iter().any(names_json) {
+            true => Self::Problem,
+            false => Self::Head,
+        }
+    }
 }
 
 static SHED: LazyLock<Prepared> = LazyLock::new(|| Prepared::shed(Advice::None, SECOND));
@@ -29,9 +59,12 @@ impl Prepared {
     fn new(rejected: &Rejected) -> Self {
         let response = ErrorResponse::rejected(rejected).into_http();
         let (head, text) = response.into_parts();
+        let mut headers = head.headers.clone();
+        headers.remove(CONTENT_TYPE);
         Self {
             status: head.status,
-            headers: head.headers,
+            headers,
+            with_text: head.headers,
             text: text.into(),
         }
     }
@@ -40,35 +73,54 @@ impl Prepared {
         Self::new(&Rejected::Shed(Shed { advice, after }))
     }
 
-    fn response<B>(&self) -> Response<Body<B>> {
-        let mut response = Response::new(Body::refused(Bytes::clone(&self.text)));
+    fn response<B>(&self, form: Form) -> Response<Body<B>> {
+        let (headers, text) = match form {
+            Form::Problem => (&self.with_text, Bytes::clone(&self.text)),
+            Form::Head | Form::Grpc => (&self.headers, Bytes::new()),
+        };
+        let mut response = Response::new(Body::refused(text));
         *response.status_mut() = self.status;
-        *response.headers_mut() = self.headers.clone();
+        *response.headers_mut() = headers.clone();
         response
     }
 }
 
-/// The answer to a request, over gRPC if that is what it speaks.
-pub(super) fn answer<B>(rejected: &Rejected, is_grpc: bool) -> Response<Body<B>> {
+/// The answer to a request, in its form.
+pub(super) fn answer<B>(rejected: &Rejected, form: Form) -> Response<Body<B>> {
     #[cfg(feature = "grpc")]
-    if is_grpc {
+    if matches!(form, Form::Grpc) {
         return crate::refusal::refuse_grpc(&ErrorResponse::rejected(rejected));
     }
-    let _ = is_grpc;
     match rejected {
-        Rejected::Expired => EXPIRED.response(),
+        Rejected::Expired => EXPIRED.response(form),
         Rejected::Shed(Shed {
             advice: Advice::DoNotRetry,
             ..
-        }) => OVERLOADED.response(),
-        Rejected::Shed(shed) if shed.after <= SECOND => SHED.response(),
-        other => Prepared::new(other).response(),
+        }) => OVERLOADED.response(form),
+        Rejected::Shed(shed) if shed.after <= SECOND => SHED.response(form),
+        other => Prepared::new(other).response(form),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_problem_is_for_those_that_accept_json() {
+        for (accept, problem) in [
+            ("*/*", false),
+            ("text/html", false),
+            ("application/problem+json", true),
+            ("text/html, application/JSON;q=0.5", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            let form = Form::of(&headers);
+            assert_eq!(matches!(form, Form::Problem), problem, "{accept}");
+        }
+        assert!(matches!(Form::of(&HeaderMap::new()), Form::Head));
+    }
 
     #[test]
     fn what_is_prepared_says_what_would_be_written() {
@@ -85,9 +137,15 @@ mod tests {
             shed(Advice::DoNotRetry, 100),
         ] {
             let written = ErrorResponse::rejected(&rejected).into_http();
-            let answer = answer::<String>(&rejected, false);
-            assert_eq!(answer.status(), written.status());
-            assert_eq!(answer.headers(), written.headers(), "{rejected:?}");
+            let problem = answer::<String>(&rejected, Form::Problem);
+            assert_eq!(problem.status(), written.status());
+            assert_eq!(problem.headers(), written.headers(), "{rejected:?}");
+            let mut head = written.headers().clone();
+            head.remove(CONTENT_TYPE);
+            let bare = answer::<http_body_util::Empty<Bytes>>(&rejected, Form::Head);
+            assert_eq!(bare.status(), written.status());
+            assert_eq!(*bare.headers(), head, "{rejected:?}");
+            assert!(http_body::Body::is_end_stream(bare.body()));
         }
     }
 }

@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{Method, Request, Response};
 use relent_core::slots::Completion;
 use relent_core::{Admitted, Arrival, Criticality, Rejected};
-use relent_http::{CallerFacts, grpc};
+use relent_http::CallerFacts;
 use tower_service::Service;
 
 use super::held::{Arrived, Held, Shared};
@@ -191,20 +191,20 @@ fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>)
 #[derive(Clone, Copy)]
 struct Refusing {
     class: Criticality,
-    is_grpc: bool,
+    form: refusal::Form,
 }
 
 impl Refusing {
     fn of(parts: &Parts, class: Criticality) -> Self {
         Self {
             class,
-            is_grpc: grpc::is_grpc(&parts.headers),
+            form: refusal::Form::of(&parts.headers),
         }
     }
 
     fn answer<B>(self, rejected: &Rejected) -> Response<Body<B>> {
         observe::turned_away(self.class, rejected);
-        refusal::answer(rejected, self.is_grpc)
+        refusal::answer(rejected, self.form)
     }
 }
 
