@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LAST_MODIFIED, LOCATION};
-use http::{Method, Response, StatusCode};
+use http::{Method, Response};
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
