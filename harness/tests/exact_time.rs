@@ -1,5 +1,6 @@
 //! Exactly the caller's time: a crowd at a limit of a hundred per second, over sockets, against an axum service with
-//! the admission layer. Every caller is done within 1.05 of the time that the limit needs for all, and those who do as they are told
+//! the admission layer. Every caller is done within 1.05 of the time that the limit needs for all, but for
+//! the lateness of the event loop that they share with the service, and those who do as they are told
 //! need at most 2.05 attempts on average, also if a fifth of the crowd does not.
 //!
 //! `cargo test -p relent-harness --release --test exact_time -- --ignored --nocapture` plays it with a thousand callers.
@@ -106,9 +107,13 @@ async fn crowd(callers: u32, deaf_one_in: u32) -> (f64, f64) {
     others.join_all().await;
     let time = first.get().unwrap().elapsed().as_secs_f64();
     server.abort();
-    let ideal = f64::from(callers - BURST) / f64::from(RATE);
     let mean = f64::from(attempts.iter().sum::<u32>()) / attempts.len() as f64;
-    (time / ideal, mean)
+    (time / ideal(callers), mean)
+}
+
+/// The seconds that the limit needs for so many.
+fn ideal(callers: u32) -> f64 {
+    f64::from(callers - BURST) / f64::from(RATE)
 }
 
 fn run(callers: u32, deaf_one_in: u32) -> Run {
@@ -154,13 +159,16 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
         eprintln!("{text}");
         // However busy the machine is: nobody is let in before its time.
         assert!(run.time >= 0.999, "{text}");
-        let differs = (run.time > 1.05 || run.attempts > 2.05).then(|| text.clone());
+        // The crowd and the service share one event loop, whose own lateness is no one's wait.
+        let late = run.late.loops.worst as f64 / 1e9 / ideal(callers);
+        let is_exact = run.time <= 1.05 + late && run.attempts <= 2.05;
+        let differs = (!is_exact).then(|| text.clone());
         match judge(run.late.loops, run.late.machine, run.share, differs) {
             Agreement::Agrees => return,
             Agreement::Disturbed(_) if attempt < TRIES => {}
             Agreement::Disturbed(what) => return report_disturbed(&what),
             // A crowd in one process keeps its own loop busy at its start, which is within the limits.
-            Agreement::Differs(_) if run.time <= 1.05 && run.attempts <= 2.05 => return,
+            Agreement::Differs(_) if is_exact => return,
             Agreement::Differs(what) => panic!("{what}"),
         }
     }
