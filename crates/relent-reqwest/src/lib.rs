@@ -37,7 +37,7 @@
 //! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
 //!
 //! # reqwest
-//! This version is over reqwest 0.13, which is re-exported as [`reqwest`](::reqwest): a builder, a form or a
+//! This version is over reqwest 0.13, which is re-exported as [`reqwest`]: a builder, a form or a
 //! redirect policy that is handed in has to be of the same version.
 //!
 //! ```

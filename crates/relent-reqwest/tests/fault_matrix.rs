@@ -114,6 +114,8 @@ struct Fault {
     /// Whether only the length of the body is wrong, and a response to HEAD has none.
     of_length: bool,
     hinted: bool,
+    /// Whether the response is not valid HTTP, which is repeated once.
+    malformed: bool,
 }
 
 impl Fault {
@@ -133,6 +135,7 @@ fn answered(status: u16, fields: &[(&str, &str)], rule: Rule) -> Fault {
         in_body: false,
         of_length: false,
         hinted: fields.contains(&HINT_FIELD),
+        malformed: false,
     }
 }
 
@@ -145,6 +148,7 @@ fn broken(name: &str, step: Step) -> Fault {
         in_body: false,
         of_length: false,
         hinted: false,
+        malformed: false,
     }
 }
 
@@ -215,7 +219,10 @@ fn faults() -> Vec<Fault> {
         ("a TLS alert", b"\x15\x03\x01\x00\x02\x02\x28"),
         ("no status", b"HTTP/1.1 OK\r\n\r\n"),
     ] {
-        rows.push(broken(name, Step::Close(bytes.to_vec())));
+        rows.push(Fault {
+            malformed: true,
+            ..broken(name, Step::Close(bytes.to_vec()))
+        });
     }
     for (name, bytes) in [
         (
@@ -506,11 +513,13 @@ fn walk(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16
         if attempts == 4 {
             return end(StopReason::RetriesExhausted);
         }
-        if matches!(row.status, Some(421 | 425)) {
-            if once.contains(&row.status) {
+        // A response that is not valid HTTP counts with 425: both are repeated once.
+        let counted = if row.malformed { Some(425) } else { row.status };
+        if matches!(counted, Some(421 | 425)) {
+            if once.contains(&counted) {
                 return end(StopReason::RetriesExhausted);
             }
-            once.push(row.status);
+            once.push(counted);
         }
         perhaps_done |= row.rule == Rule::Ambiguous;
     }
