@@ -307,7 +307,13 @@ prop_compose! {
             policy = policy.budget(BudgetConfig { ratio, reserve, ..BudgetConfig::DEFAULT });
         }
         if gate {
-            policy = policy.gate(GateConfig::DEFAULT);
+            // A simulated caller has a deadline, here of a day. A real one without a deadline is to wait as long.
+            let day = Duration::from_secs(24 * 3600);
+            policy = policy.gate(GateConfig {
+                patience_without_deadline: day,
+                patience_unanswered: day,
+                ..GateConfig::DEFAULT
+            });
         }
         if let Some((limit, adapt)) = rate {
             let adapt = adapt || limit.is_none();
