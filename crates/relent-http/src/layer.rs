@@ -149,7 +149,7 @@ pub use overrides::{FreshConnection, Override};
 /// that its connection can be used again; while it waits, and longer if the deadline leaves time.
 ///
 /// Requests after the first, and a first one that was held back or may be hedged, carry their
-/// [`Attempt`](relent::Attempt) as an extension, for services of your own to see.
+/// [`Attempt`] as an extension, for services of your own to see.
 ///
 /// A service cannot be told to open a new connection. After a 421, or an answer that came before the
 /// request was sent to its end, the next request carries the extension [`FreshConnection`] for a

@@ -79,6 +79,7 @@ impl Job {
         let headers = headers.map_err(unsendable)?;
         let payload = std::mem::take(&mut self.payload);
         Ok(JobRequest {
+            #[cfg(feature = "nats")]
             job: self,
             outgoing: self.outgoing().map_err(unsendable)?,
             headers,
@@ -114,6 +115,7 @@ impl Job {
 
 /// What is sent for a [`Job`].
 pub(crate) struct JobRequest<'a> {
+    #[cfg(feature = "nats")]
     pub(crate) job: &'a Job,
     /// By what the answer is judged. Its payload is taken out.
     pub(crate) outgoing: Outgoing<'a>,
