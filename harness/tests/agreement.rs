@@ -143,13 +143,8 @@ fn play(
             measured,
         };
         let (late, share) = (run.measured.late, run.measured.share);
-        let difference = differs(&run);
-        let agrees = difference.is_none();
-        let verdict = match judge(late.loops, run.measured.machine, share, difference) {
-            // All clients of a herd begin at once, which keeps their event loops busy at the start.
-            Agreement::Differs(_) if herd && agrees => Agreement::Agrees,
-            verdict => verdict,
-        };
+        let machine = run.measured.machine;
+        let verdict = judge(late.loops, machine, share, herd, differs(&run));
         match verdict {
             Agreement::Disturbed(what) if seed < TRIES => {
                 say(&format!("disturbed, so it is made again: {what}\n{text}"));
