@@ -2,8 +2,7 @@
 //! by callgrind (`scripts/bench refusal`); `refusal` alone lists the subjects. `refusal sockets` prints the processor time
 //! of the server for a request at 64 connections over the loopback, each subject beside `bare`.
 //!
-//! `bare` answers 503 and nothing else, `same` with the fields and the body of a refusal, `fields` with its fields alone,
-//! `one-field` with `Retry-After` alone. `relent` is the overload layer over a
+//! `bare` answers 503 and nothing else, `same` with the fields of a refusal, `one-field` with `Retry-After` alone. `relent` is the overload layer over a
 //! service without a free slot, `served` the layer over `same` with a slot for each. In `same-told` and `told` the requests have the
 //! three fields by which a client tells of itself, and the layer says that they are not to be repeated.
 
@@ -15,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -29,10 +28,9 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-const SUBJECTS: [&str; 8] = [
+const SUBJECTS: [&str; 7] = [
     "bare",
     "same",
-    "fields",
     "one-field",
     "relent",
     "served",
@@ -88,7 +86,6 @@ fn runtime() -> std::io::Result<Runtime> {
 struct Services {
     overload: OverloadLayer,
     head: http::response::Parts,
-    text: Bytes,
     _held: Response<Body<SlotBody<Full<Bytes>>>>,
 }
 
@@ -101,38 +98,33 @@ impl Services {
         };
         // However long it takes: the slot is not given up before.
         let overload = OverloadLayer::new(&busy)?.slot_timeout(Duration::from_secs(3600));
-        // The first holds the only slot for as long as its body is there. The second gives the fields and the text.
+        // The first holds the only slot for as long as its body is there. The second gives the fields.
         let service = overload.layer(service_fn(answer::<()>));
         let held = service.clone().oneshot(Request::new(())).await?;
-        let (head, body) = service.oneshot(Request::new(())).await?.into_parts();
-        let text = body.collect().await?.to_bytes();
+        let (head, _) = service.oneshot(Request::new(())).await?.into_parts();
         Ok(Self {
             overload,
             head,
-            text,
             _held: held,
         })
     }
 
     /// Has `with` serve a subject.
     fn serve<W: With>(&self, subject: &str, with: W) -> Result<W::Done, Failed> {
-        let (head, text) = (self.head.clone(), self.text.clone());
-        let same = |text: Bytes| {
-            service_fn(move |_: Request<Incoming>| {
-                let mut response = Response::new(Full::new(text.clone()));
-                *response.status_mut() = head.status;
-                *response.headers_mut() = head.headers.clone();
-                async { Ok::<_, Infallible>(response) }
-            })
-        };
+        let head = self.head.clone();
+        let same = service_fn(move |_: Request<Incoming>| {
+            let mut response = Response::new(Full::<Bytes>::default());
+            *response.status_mut() = head.status;
+            *response.headers_mut() = head.headers.clone();
+            async { Ok::<_, Infallible>(response) }
+        });
         Ok(match subject {
             "bare" => with.serve(service_fn(|_: Request<Incoming>| async {
                 let mut response = Response::new(Full::<Bytes>::default());
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 Ok::<_, Infallible>(response)
             })),
-            "same" | "same-told" => with.serve(same(text)),
-            "fields" => with.serve(same(Bytes::new())),
+            "same" | "same-told" => with.serve(same),
             "one-field" => with.serve(service_fn(|_: Request<Incoming>| async {
                 let mut response = Response::new(Full::<Bytes>::default());
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -141,7 +133,7 @@ impl Services {
                 Ok::<_, Infallible>(response)
             })),
             "relent" | "told" => with.serve(self.overload.layer(service_fn(answer::<Incoming>))),
-            "served" => with.serve(OverloadLayer::default().layer(same(text))),
+            "served" => with.serve(OverloadLayer::default().layer(same)),
             other => return Err(format!("there is no subject {other:?}").into()),
         })
     }
@@ -267,8 +259,8 @@ fn sockets_table() -> Result<(), Failed> {
     // The slot is held for as long as its runtime is there.
     let holding = runtime()?;
     let services = holding.block_on(Services::make())?;
-    let subjects = ["bare", "one-field", "fields", "same", "relent"];
-    let mut took = [(); 5].map(|()| Vec::new());
+    let subjects = ["bare", "one-field", "same", "relent"];
+    let mut took = [(); 4].map(|()| Vec::new());
     for _ in 0..ROUNDS {
         for (subject, took) in subjects.iter().zip(&mut took) {
             took.push(services.serve(subject, OverSockets)??);
