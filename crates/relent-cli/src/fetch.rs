@@ -246,9 +246,11 @@ fn client(
             None => recipe,
         }
     };
-    let tunnels = plain().redirect(watched(redirect::Policy::none()));
-    // A tunnel takes its connection away, and HTTP/2 shares one.
-    let tunnels = proxies.tunnels(tunnels.http1_only().pool_max_idle_per_host(0));
+    let tunnels = proxies.tunnels(|| {
+        let builder = plain().redirect(watched(redirect::Policy::none()));
+        // A tunnel takes its connection away, and HTTP/2 shares one.
+        builder.http1_only().pool_max_idle_per_host(0)
+    });
     let tunnels = tunnels.map_err(|error| cannot_start(AttemptError::Transport(error)))?;
     let recipe = move || {
         let recipe = plain()

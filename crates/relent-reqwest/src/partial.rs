@@ -48,7 +48,7 @@ pub(crate) struct Partial {
 enum Of {
     /// The representation's that this names.
     Named(Resumable),
-    /// The caller's statement has to do. The URL and the total are known once a response has told them.
+    /// The caller's statement has to do. The URL and the total are known once a response has stated them.
     Stated {
         url: Option<Url>,
         total: Option<u64>,
@@ -114,7 +114,7 @@ impl Partial {
     }
 
     /// These first bytes, from an earlier call, on the caller's statement. The length of all of it is
-    /// known if a response has told it.
+    /// known if a response has stated it.
     pub(crate) const fn stated(received: u64, total: Option<u64>) -> Self {
         Self {
             of: Of::Stated { url: None, total },

@@ -6,7 +6,7 @@
 //!
 //! reqwest asks its redirect policy while the future of the call is polled, on the same thread. So a
 //! policy made by [`watched`] leaves the address in a thread-local, and [`Watch`] looks there after each
-//! poll. The other way round, it leaves there what a policy of reqwest's is not told: the method, and since
+//! poll. The other way round, it leaves there what reqwest does not give to a policy: the method, and since
 //! which request of the attempt it has been that. [`limited`] finds loops by it.
 //!
 //! # What a hop means

@@ -305,7 +305,7 @@ impl Part {
         written.map_err(|error| named(&self.side, &error))
     }
 
-    /// Says anew what the bytes that are there are a part of.
+    /// Replaces the side file: what the bytes that are there are a part of.
     ///
     /// # Errors
     /// When the side file cannot be written; the old one is there then.

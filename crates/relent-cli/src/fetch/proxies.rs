@@ -126,15 +126,18 @@ impl Proxies {
             .any(|proxy| proxy.scheme() == "https")
     }
 
-    /// What asks the proxy of https:// for tunnels, by a client from this builder; `None` if there is none.
+    /// What asks the proxy of https:// for tunnels, by a client from `builder`; `None` if there is no proxy.
     ///
     /// # Errors
     /// When the client cannot be built.
-    pub(crate) fn tunnels(&self, builder: ClientBuilder) -> reqwest::Result<Option<Tunnels>> {
+    pub(crate) fn tunnels(
+        &self,
+        builder: impl FnOnce() -> ClientBuilder,
+    ) -> reqwest::Result<Option<Tunnels>> {
         let Some(proxy) = self.https.as_ref().filter(|_| !self.never) else {
             return Ok(None);
         };
-        let builder = builder.no_proxy().proxy(Proxy::http(proxy.clone())?);
+        let builder = builder().no_proxy().proxy(Proxy::http(proxy.clone())?);
         Ok(Some(Tunnels::through(builder.build()?)))
     }
 

@@ -58,12 +58,12 @@ impl Tunnels {
         listener.set_nonblocking(true).ok()?;
         let listener = TcpListener::from_std(listener).ok()?;
         let at = listener.local_addr().ok()?;
-        // Nobody else on this machine is to have the tunnel.
+        // No other process on this machine may use the tunnel.
         let password = IdempotencyKey::new().to_string();
         let here = Url::parse(&format!("http://{USER}:{password}@{at}/")).ok()?;
         let credentials = STANDARD.encode(format!("{USER}:{password}"));
-        let (refused, told) = oneshot::channel();
-        ASKED.set(Some(told));
+        let (refused, error) = oneshot::channel();
+        ASKED.set(Some(error));
         tokio::spawn(serve(
             listener,
             credentials,
@@ -99,12 +99,12 @@ async fn serve(
                 let _ = copy_bidirectional(&mut near, &mut far).await;
             }
         }
-        // It is told before `near` ends, by which reqwest sees that there is no tunnel.
+        // The error is sent before `near` ends: then reqwest sees that there is no tunnel.
         Err(error) => drop(refused.send(error)),
     }
 }
 
-/// The connection of whoever has these credentials.
+/// The first connection that sends these credentials.
 async fn accept(listener: &TcpListener, credentials: &[u8]) -> io::Result<TcpStream> {
     loop {
         let (mut stream, _) = listener.accept().await?;

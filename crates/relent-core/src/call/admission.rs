@@ -25,7 +25,7 @@ pub enum Next {
         until: Instant,
         /// What holds it back.
         by: Holding,
-        /// What to tell its caller, if it was not told yet: that it is queued, by which control, and for how
+        /// The notice for its caller, once for each control: that it is queued, by which control, and for how
         /// long at most. `after` is no such time, since the wait may go on then.
         queued: Option<Queued>,
     },

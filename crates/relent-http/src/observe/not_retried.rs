@@ -1,15 +1,15 @@
-//! What surprises who comes from another library, said once in a process.
+//! A warning, once in a process, for a request that other libraries would have retried.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use relent_core::StopReason;
 
-/// A call ends without the retry that others would make. The first of each kind is told with what to do.
+/// A call ends without the retry that other libraries would make. The first of each kind is logged, with the remedy.
 #[inline]
 pub fn not_retried(reason: StopReason) {
     static NOT_REPEATABLE: AtomicBool = AtomicBool::new(false);
     static NOT_REPLAYABLE: AtomicBool = AtomicBool::new(false);
-    let (told, why) = match reason {
+    let (logged, why) = match reason {
         StopReason::NotRepeatable => (
             &NOT_REPEATABLE,
             "a request was not retried: it may have taken effect, and its method is not idempotent. Other \
@@ -22,7 +22,7 @@ pub fn not_retried(reason: StopReason) {
         ),
         _ => return,
     };
-    if !told.swap(true, Ordering::Relaxed) {
+    if !logged.swap(true, Ordering::Relaxed) {
         tracing::warn!(target: "relent_http", { relent.reason = reason.name() }, "{why}. This is logged once");
     }
 }

@@ -28,16 +28,16 @@ impl AttemptSpan {
     #[must_use]
     pub fn enter(&self) -> impl Sized {}
 
-    /// Nothing is told.
+    /// Nothing is recorded.
     #[inline]
     pub fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}
 
-    /// Nothing is told.
+    /// Nothing is recorded.
     #[inline]
     pub fn failed(&mut self, _: &Failure) {}
 }
 
-/// Nothing is told.
+/// Nothing is recorded.
 #[inline]
 pub fn not_retried(_: StopReason) {}
 

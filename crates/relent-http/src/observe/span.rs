@@ -99,7 +99,7 @@ pub(crate) fn not_ready() {
     tracing::warn!(target: "relent_http", "the service failed to become ready for the next attempt");
 }
 
-/// Numbers are told as `i64`: tracing-opentelemetry makes text of an unsigned one, and OpenTelemetry has only
+/// Numbers are recorded as `i64`: tracing-opentelemetry makes text of an unsigned one, and OpenTelemetry has only
 /// signed ones.
 #[cold]
 fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
