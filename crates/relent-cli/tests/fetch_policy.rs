@@ -95,6 +95,17 @@ fn without_a_deadline_a_fetch_from_a_closed_port_ends_soon_and_says_why() {
 }
 
 #[test]
+fn fetch_by_standard_from_a_closed_port_ends_within_ten_seconds() {
+    let (began, url) = (Instant::now(), format!("http://{}/", refused()));
+    let fetched = fetch(&["--policy", "standard", &url]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let said = fetched.stderr;
+    assert_eq!(fetched.status, 7, "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+}
+
+#[test]
 fn a_download_is_never_hedged_and_says_so() {
     let policy = policy("[hedge]\ndelay = '10ms'");
     let late = Step::Slow(

@@ -231,7 +231,7 @@ fn a_table_ends_with_the_sum() {
 #[test]
 fn a_table_of_a_policy_with_a_gate_says_how_long_a_call_is_queued() {
     let table = run(&["schedule", "--policy", "standard"]).stdout;
-    let says = "no attempt starts later than 30s after the call began, or 10s while there was never a response; \
+    let says = "no attempt starts later than 30s after the call began, or 9s while there was never a response; \
                 with a deadline it is queued until then, for 5m at most\n";
     assert!(table.ends_with(says), "{table}");
     let table = run(&["schedule", "--policy", "standard", "--deadline", "1m"]).stdout;

@@ -35,7 +35,7 @@ impl Policy {
     /// [`Policy::new_budget`] and [`Policy::new_gate`].
     ///
     /// While a destination is down, a call with a deadline is queued until then, for five minutes at most. A call
-    /// without one starts no attempt later than 30 s after it began, and 10 s while the destination has never
+    /// without one starts no attempt later than 30 s after it began, and 9 s while the destination has never
     /// responded: see [`GateConfig`].
     pub const STANDARD: &'static Self = &STANDARD;
 

@@ -29,7 +29,7 @@ use crate::route::Route;
 /// # How long a call takes
 /// While an origin is down, a call with a deadline ([`PolicyBuilder::deadline`](relent_core::PolicyBuilder::deadline))
 /// is queued until then, for five minutes at most. With the policy [`STANDARD`](relent_core::Policy::STANDARD) and no
-/// deadline no attempt starts later than 30 s after the call began, and 10 s while no attempt of this client has ever
+/// deadline no attempt starts later than 30 s after the call began, and 9 s while no attempt of this client has ever
 /// had a response from the origin. A running attempt is never cut off by that, and a `Retry-After` beyond it ends the
 /// call at once.
 ///

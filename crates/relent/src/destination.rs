@@ -28,7 +28,7 @@ use crate::random::SessionRandom;
 /// # How long a call waits here
 /// With the policy [`STANDARD`](Policy::STANDARD), a call with a deadline is queued until its deadline while the
 /// destination is down, for five minutes at most. A call without a deadline starts no attempt later than 30 s after
-/// it began, and 10 s while no attempt of this process has ever had a response from the destination. A running
+/// it began, and 9 s while no attempt of this process has ever had a response from the destination. A running
 /// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call at once, with
 /// [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
 /// [`deadline`](crate::policy::PolicyBuilder::deadline); the limits are in

@@ -122,7 +122,7 @@ pub struct NamedPolicy {
 /// max_probe = "5s"          # the most between two probes while requests are made
 /// patience = "5m"           # nobody is parked for longer
 /// patience_without_deadline = "30s" # nor does an attempt start later, without a deadline and max_elapsed
-/// patience_unanswered = "10s" # the same while the destination has never responded
+/// patience_unanswered = "9s"  # the same while the destination has never responded
 ///
 /// [request_rate]            # attempts per second to a destination, first ones too; none if absent
 /// limit = 100               # at most; may be left out where it adapts

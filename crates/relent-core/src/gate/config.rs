@@ -8,7 +8,7 @@ use crate::error::{Found, PolicyError};
 ///
 /// # Default
 /// The first probe half a second after closing, later ones up to 5 s apart. A call with a deadline is queued until
-/// then, for five minutes at most; one without starts no attempt later than 30 s after it began, and 10 s while the
+/// then, for five minutes at most; one without starts no attempt later than 30 s after it began, and 9 s while the
 /// destination has never responded. A process that makes more than two requests per second probes sooner: one of ten of its
 /// requests may be a probe, up to 20 per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,19 +27,20 @@ pub struct GateConfig {
     /// minutes. It never cuts off a running attempt, and a server's time beyond it ends the call at once.
     pub patience_without_deadline: Duration,
     /// The same for a destination that has never responded in this process: a wrong address, or a service
-    /// that was not started. The lower of the two counts.
+    /// that was not started. The lower of the two counts. The default leaves the last attempt a second, so that
+    /// the caller of a closed port has its error within 10 s.
     pub patience_unanswered: Duration,
 }
 
 impl GateConfig {
-    /// Probes from 500 ms to 5 s apart, and five minutes of patience: 30 s without a deadline, 10 s without
+    /// Probes from 500 ms to 5 s apart, and five minutes of patience: 30 s without a deadline, 9 s without
     /// a response.
     pub const DEFAULT: Self = Self {
         first_probe: Duration::from_millis(500),
         max_probe: Duration::from_secs(5),
         patience: Duration::from_secs(300),
         patience_without_deadline: Duration::from_secs(30),
-        patience_unanswered: Duration::from_secs(10),
+        patience_unanswered: Duration::from_secs(9),
     };
 
     /// How long after its beginning a call without a deadline may start an attempt.
