@@ -390,7 +390,7 @@ impl Fetch<'_> {
         let response = match last {
             Last::Refused(response) => response,
             Last::Error(error) => {
-                return Ending::failed(&failure, self.way.has_proxy(), outcome, error);
+                return Ending::failed(&failure, self.way.looks_up_proxy(), outcome, error);
             }
         };
         output.refuse();

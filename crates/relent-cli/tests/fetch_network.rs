@@ -200,7 +200,7 @@ fn a_proxy_that_cannot_be_used_is_an_error_and_never_another_way_out() {
     let server = Server::script([Step::Answer(response(200, &[], "direct"))]);
     for (name, wrong) in [
         ("HTTP_PROXY", "http://user:hunter2@h:port"),
-        ("http_proxy", "socks5://127.0.0.1:1"),
+        ("http_proxy", "socks6://127.0.0.1:1"),
         ("HTTPS_PROXY", "ftp://proxy"),
         ("ALL_PROXY", "http://"),
     ] {

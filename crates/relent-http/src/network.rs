@@ -1,5 +1,6 @@
 //! From an error of a transport to a [`Failure`], by design rule 2.
 
+mod socks;
 #[cfg(feature = "rustls")]
 mod tls;
 mod tunnel;
@@ -13,6 +14,7 @@ use relent_core::{Cause, Failure, Kind, Network, StopReason};
 
 use crate::complete::{Truncated, UnknownTransferCoding};
 
+pub use socks::{SocksRefused, socks_refused};
 pub use tunnel::{TunnelRefused, tunnel_refused};
 
 /// Classifies any error by the types and codes in its chain of sources, never by its text: those of
@@ -26,6 +28,7 @@ pub use tunnel::{TunnelRefused, tunnel_refused};
 /// | of hyper-util's client: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | a proxy refused CONNECT: 407, and any status of a [`TunnelRefused`] | [as the status says](TunnelRefused::failure) | [`Network::Connect`] |
+/// | a SOCKS proxy opened no connection | [as its reply says](SocksRefused::failure): permanent where it refuses, not processed where its reply may pass | [`Network::Connect`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
@@ -93,6 +96,9 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     if let Some(refused) = chain(error).find_map(tunnel_refused) {
         return refused.failure();
     }
+    if let Some(refused) = chain(error).find_map(socks_refused) {
+        return refused.failure();
+    }
     if chain(error).any(is_connect) {
         if chain(error).any(is_timeout) {
             return Failure::not_processed().cause(Cause::Timeout);
@@ -114,9 +120,10 @@ fn is_connect(source: Source<'_>) -> bool {
     if let Some(error) = source.downcast_ref::<hyper_util::client::legacy::Error>() {
         return error.is_connect();
     }
-    source
+    let refused = source
         .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    refused || socks::is_connect(source)
 }
 
 fn is_timeout(source: Source<'_>) -> bool {
@@ -132,7 +139,7 @@ fn is_timeout(source: Source<'_>) -> bool {
 pub type Source<'e> = &'e (dyn Error + 'static);
 
 /// An error and what caused it, outermost first. It looks also where [`Error::source`] steps over
-/// something: into I/O errors, and into those errors of Relent whose text contains another.
+/// something: into I/O errors, those of SOCKS connectors, and those of Relent whose text contains another.
 pub fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
     std::iter::successors(Some(error), |error: &Source<'e>| {
         let error: Source<'e> = *error;
@@ -164,6 +171,9 @@ fn within(error: Source<'_>) -> Option<Source<'_>> {
     }
     if let Some(gave_up) = error.downcast_ref::<GaveUp<DynError>>() {
         return gave_up.error().map(|error| error as Source<'_>);
+    }
+    if let Some(found) = socks::within(error) {
+        return Some(found);
     }
     #[cfg(feature = "tower")]
     if let Some(found) = crate::layer::within(error) {

@@ -8,7 +8,7 @@ use dns_lookup::LookupError;
 use http::HeaderMap;
 use relent_core::{Cause, Failure, Network};
 use relent_http::network::{
-    chain, tunnel_refused, while_connecting, while_receiving, while_sending,
+    chain, socks_refused, tunnel_refused, while_connecting, while_receiving, while_sending,
 };
 use relent_http::{HintOptions, RequestFacts};
 
@@ -23,6 +23,7 @@ use relent_http::{HintOptions, RequestFacts};
 /// | no connection in time | not processed | [`Cause::Timeout`] |
 /// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
 /// | a proxy refused CONNECT with 407, or with the status of a [`TunnelRefused`](relent_http::network::TunnelRefused) | permanent, or [as the status says](relent_http::network::TunnelRefused::failure) | [`Network::Connect`] |
+/// | a SOCKS proxy opened no connection | [as its reply says](relent_http::network::SocksRefused::failure) | [`Network::Connect`] |
 /// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
@@ -61,11 +62,15 @@ pub fn classify(error: &reqwest::Error) -> Failure {
         let failure = relent_http::classify(status, &HeaderMap::new(), facts, UNIX_EPOCH, &options);
         return failure.unwrap_or(Failure::network(Network::Other));
     }
-    if error.is_dns() {
-        let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
+    let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
+    // reqwest does not see the look-up of a SOCKS proxy's own name.
+    if error.is_dns() || lookup.is_some() {
         return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
     }
     if let Some(refused) = chain(error).find_map(tunnel_refused) {
+        return refused.failure();
+    }
+    if let Some(refused) = chain(error).find_map(socks_refused) {
         return refused.failure();
     }
     if error.is_connect() {

@@ -5,12 +5,14 @@
 mod http2;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http2::frame;
-use relent_core::{Cause, Failure, Kind, Network};
-use relent_http::network::{chain, tunnel_refused};
+use relent_core::{Backoff, Cause, Failure, Kind, Network, Policy};
+use relent_http::network::{SocksRefused, chain, socks_refused, tunnel_refused};
 use relent_reqwest::network::classify;
-use relent_reqwest::recipe;
+use relent_reqwest::{AttemptError, Client, Error, recipe};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -117,6 +119,67 @@ async fn a_proxy_that_asks_for_another_password_is_permanent() {
     assert_eq!(classify(&error), of(Kind::Permanent, Network::Connect));
     let refused = chain(&error).find_map(tunnel_refused).unwrap();
     assert_eq!(refused.status(), 407);
+}
+
+/// Sends a request of a client through a SOCKS5 proxy that answers so, one answer per message. The attempts that it
+/// made, and the error.
+async fn through_socks(answers: &'static [&'static [u8]]) -> (usize, AttemptError) {
+    let (listener, address) = listener().await;
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            for answer in answers {
+                if stream.read(&mut [0; 600]).await.is_err() {
+                    break;
+                }
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    });
+    let proxy = reqwest::Proxy::all(format!("socks5h://user:hunter2@{address}")).unwrap();
+    let recipe = move || recipe().proxy(proxy.clone()).tls_certs_only([]);
+    let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)));
+    let client = Client::made_by(recipe, policy.max_retries(3).build().unwrap()).unwrap();
+    let sent = client.post("http://127.0.0.1:9/").body("amount=5").send();
+    let error = sent.await.unwrap_err();
+    let text = format!("{error:?} {error}");
+    assert!(!text.contains("hunter2"), "{text}");
+    server.abort();
+    let Error::GaveUp(gave_up) = error else {
+        panic!("{text}");
+    };
+    (
+        attempts.load(Ordering::SeqCst),
+        gave_up.into_error().unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_socks_proxy_that_refuses_is_asked_once_and_a_reply_that_may_pass_again() {
+    const ACCEPTED: [&[u8]; 2] = [b"\x05\x02", b"\x01\x00"];
+    const NOT_ALLOWED: &[&[u8]] = &[ACCEPTED[0], ACCEPTED[1], &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]];
+    const UNREACHABLE: &[&[u8]] = &[ACCEPTED[0], ACCEPTED[1], &[5, 4, 0, 1, 0, 0, 0, 0, 0, 0]];
+    for (answers, attempts, reply) in [
+        (
+            &[b"\x05\xff".as_slice()] as &[&[u8]],
+            1,
+            SocksRefused::Method,
+        ),
+        (&[b"\x05\x02", b"\x01\x01"], 1, SocksRefused::Credentials),
+        (NOT_ALLOWED, 1, SocksRefused::NotAllowed),
+        (UNREACHABLE, 4, SocksRefused::HostUnreachable),
+    ] {
+        let (asked, error) = through_socks(answers).await;
+        assert_eq!(asked, attempts, "{reply}");
+        let AttemptError::Transport(error) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(chain(&error).find_map(socks_refused), Some(reply));
+        assert_eq!(classify(&error), reply.failure());
+    }
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ Exit status: that of the last attempt, in curl's numbers
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
   8     the response is not valid HTTP         56    the proxy refused CONNECT
-  18    the body was cut short
+  18    the body was cut short                 97    the SOCKS proxy refused
   47    too many redirects, a loop of them, or one that is not followed
   60    the server's certificate is not acceptable
   58    the certificate of --cert cannot be used
@@ -310,7 +310,9 @@ pub(crate) struct FetchArgs {
         default_value = "5m", help_heading = "Connection options")]
     pub(super) idle_timeout: Duration,
 
-    /// Go through this proxy; '' is none
+    /// Go through this proxy: http, https, socks4, socks4a, socks5 or socks5h; '' is none
+    ///
+    /// socks4a and socks5h look up the host's name at the proxy, socks4 and socks5 here.
     #[arg(
         short = 'x',
         long,

@@ -12,7 +12,7 @@ use relent_reqwest::AttemptError;
 use super::limits::TooLarge;
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;
-use super::words::refused_tunnel;
+use super::words::{refused_by_socks, refused_tunnel};
 use crate::console::complain;
 use crate::live::Live;
 
@@ -55,6 +55,7 @@ mod curl {
     pub(super) const RECEIVE: i32 = 56;
     pub(super) const CERTIFICATE: i32 = 60;
     pub(super) const TOO_LARGE: i32 = 63;
+    pub(super) const PROXY: i32 = 97;
 }
 
 /// EX_TEMPFAIL of sysexits.h.
@@ -72,6 +73,7 @@ impl Ending {
             AttemptError::Body(_) => curl::UNREADABLE,
             AttemptError::Transport(error) if error.is_redirect() => curl::REDIRECTS,
             AttemptError::Transport(error) if refused_tunnel(error).is_some() => curl::RECEIVE,
+            AttemptError::Transport(error) if refused_by_socks(error).is_some() => curl::PROXY,
             _ => match status_of(failure.cause) {
                 // Only the proxy's name is looked up here.
                 curl::NO_NAME if by_proxy => curl::NO_PROXY,

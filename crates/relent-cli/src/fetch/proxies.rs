@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use hyper_util::client::proxy::matcher::Matcher;
+use percent_encoding::percent_decode_str;
 use reqwest::{ClientBuilder, Proxy, Url};
 
 use super::request::shown;
@@ -134,7 +135,9 @@ impl Proxies {
         &self,
         builder: impl FnOnce() -> ClientBuilder,
     ) -> reqwest::Result<Option<Tunnels>> {
-        let Some(proxy) = self.https.as_ref().filter(|_| !self.never) else {
+        // A SOCKS proxy opens a connection to any host, and keeps its reply in the error.
+        let through = |proxy: &&Url| !self.never && !is_socks(proxy);
+        let Some(proxy) = self.https.as_ref().filter(through) else {
             return Ok(None);
         };
         let builder = builder().no_proxy().proxy(Proxy::http(proxy.clone())?);
@@ -158,6 +161,16 @@ impl Proxies {
     }
 }
 
+/// Whether a proxy speaks SOCKS.
+pub(crate) fn is_socks(proxy: &Url) -> bool {
+    proxy.scheme().starts_with("socks")
+}
+
+/// The port of SOCKS.
+const SOCKS: u16 = 1080;
+/// The most bytes of a user name or password in SOCKS5.
+const LONGEST: usize = 255;
+
 /// `host:port` of a proxy, or its URL.
 fn parse(text: &str) -> Result<Url, String> {
     let wrong = |what: &str| {
@@ -170,13 +183,36 @@ fn parse(text: &str) -> Result<Url, String> {
         true => text.to_owned(),
         false => format!("http://{text}"),
     };
-    let url = Url::parse(&with_scheme).map_err(|error| wrong(&format!("no proxy: {error}")))?;
+    let mut url = Url::parse(&with_scheme).map_err(|error| wrong(&format!("no proxy: {error}")))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
+        "socks4" | "socks4a" | "socks5" | "socks5h" => {
+            if url.host_str().is_none_or(str::is_empty) {
+                return Err(wrong("no proxy: no host"));
+            }
+            let (user, password) = (url.username(), url.password().unwrap_or_default());
+            if url.scheme().starts_with("socks4") && !user.is_empty() {
+                return Err(wrong("relent names no user to a SOCKS4 proxy: use socks5"));
+            }
+            if decoded(user) > LONGEST || decoded(password) > LONGEST {
+                return Err(wrong(
+                    "a user name or password of SOCKS5 has at most 255 bytes",
+                ));
+            }
+            if url.port().is_none() && url.set_port(Some(SOCKS)).is_err() {
+                return Err(wrong("no proxy: no port"));
+            }
+            Ok(url)
+        }
         scheme => Err(wrong(&format!(
             "no proxy that relent can speak to: {scheme}://"
         ))),
     }
+}
+
+/// The bytes of a part of a URL.
+fn decoded(part: &str) -> usize {
+    percent_decode_str(part).count()
 }
 
 #[cfg(test)]
@@ -203,7 +239,11 @@ mod tests {
     fn a_proxy_that_cannot_be_used_is_an_error_and_never_another_way_out() {
         for wrong in [
             "http://",
-            "socks5://h:1",
+            "socks5://",
+            "socks5:///x",
+            "socks5://h:port",
+            "socks4://user:hunter2@h:1",
+            "socks6://h:1",
             "ftp://h",
             "http://h:port",
             "http://user:hunter2@h:99999",
@@ -226,6 +266,25 @@ mod tests {
                     .starts_with("-x ")
             );
         }
+    }
+
+    #[test]
+    fn a_socks_proxy_listens_at_1080_unless_a_port_is_named() {
+        for (given, port) in [
+            ("socks5://h", 1080),
+            ("socks5h://u:p@h", 1080),
+            ("socks4a://h:9", 9),
+        ] {
+            let proxies = chosen(Some(given), None, &[]).unwrap();
+            let proxy = proxies.of(&Url::parse("http://a/").unwrap()).unwrap();
+            assert_eq!(proxy.port(), Some(port), "{given}");
+        }
+        let long = format!("socks5://{}:hunter2@h", "u".repeat(256));
+        let error = chosen(Some(&long), None, &[]).unwrap_err();
+        assert!(
+            error.contains("255") && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 
     #[test]

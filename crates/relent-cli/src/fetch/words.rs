@@ -1,18 +1,17 @@
 //! What is wrong with the network, in words: what failed, where, and what helps.
 
 use std::error::Error;
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use relent::failure::{Cause, Network};
 use relent::trace::rfc3339;
-use relent_http::network::{TunnelRefused, tunnel_refused};
+use relent_http::network::{SocksRefused, TunnelRefused, chain, socks_refused, tunnel_refused};
 use relent_reqwest::{AttemptError, Failed, Last};
 use reqwest::Url;
 use rustls::CertificateError;
 
-use super::proxies::Proxies;
+use super::proxies::{Proxies, is_socks};
 use crate::human::human;
 
 /// Where requests go, as a person reads it.
@@ -45,6 +44,9 @@ impl Way {
         let url = error.url().unwrap_or(&self.url);
         let at = self.place(url);
         if let Some(refused) = refused_tunnel(error) {
+            return format!("{refused} ({at})");
+        }
+        if let Some(refused) = refused_by_socks(error) {
             return format!("{refused} ({at})");
         }
         let what = root(error).to_string();
@@ -94,9 +96,10 @@ impl Way {
         }
     }
 
-    /// Whether the request goes through a proxy.
-    pub(crate) fn has_proxy(&self) -> bool {
-        self.proxies.of(&self.url).is_some()
+    /// Whether only the name of a proxy is looked up here. That of a SOCKS proxy may be beside the host's own.
+    pub(crate) fn looks_up_proxy(&self) -> bool {
+        let proxy = self.proxies.of(&self.url);
+        proxy.is_some_and(|proxy| !is_socks(proxy))
     }
 
     fn certificate(&self, url: &Url, error: &reqwest::Error, what: &str) -> String {
@@ -165,6 +168,11 @@ pub(super) fn refused_tunnel(error: &reqwest::Error) -> Option<TunnelRefused> {
     chain(error).find_map(tunnel_refused)
 }
 
+/// The reply of the SOCKS proxy, if that is why there is no connection.
+pub(super) fn refused_by_socks(error: &reqwest::Error) -> Option<SocksRefused> {
+    chain(error).find_map(socks_refused)
+}
+
 fn rustls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     chain(error).find_map(|error| error.downcast_ref())
 }
@@ -175,20 +183,6 @@ pub(crate) fn root(error: &reqwest::Error) -> Source<'_> {
 }
 
 pub(crate) type Source<'e> = &'e (dyn Error + 'static);
-
-/// An error and what caused it, outermost first.
-fn chain(error: &reqwest::Error) -> impl Iterator<Item = Source<'_>> {
-    std::iter::successors(Some(error as Source<'_>), |error| {
-        let error: Source<'_> = *error;
-        // `source` steps over the error within an I/O error.
-        let inner = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        inner
-            .map(|inner| inner as Source<'_>)
-            .or_else(|| error.source())
-    })
-}
 
 #[cfg(test)]
 mod tests {
