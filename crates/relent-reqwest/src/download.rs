@@ -333,9 +333,7 @@ impl<'c> Download<'c> {
         };
         if self.is_unasked_304(response.status()) {
             let what = "the server answered 304 to a request without a condition";
-            let mut broken = Broken::not_the_rest(what);
-            broken.failure = Failure::network(Network::Malformed);
-            return Err(broken.into());
+            return Err(Broken::malformed(what).into());
         }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
             return Ok(Some(self.read_anew(response, url, sink).await?));
@@ -464,7 +462,7 @@ impl<'c> Download<'c> {
         match head.status() {
             StatusCode::PARTIAL_CONTENT if !own_range => {
                 let what = "the server sent a part (206) when asked for the whole";
-                return Err(Broken::not_the_rest(what));
+                return Err(Broken::malformed(what));
             }
             status @ (StatusCode::SWITCHING_PROTOCOLS | StatusCode::CONTINUE) => {
                 let status = status.as_u16();

@@ -198,6 +198,13 @@ impl Broken {
         })
     }
 
+    /// A response that answers another question than the one that was asked.
+    pub(crate) fn malformed(what: impl Into<String>) -> Box<Self> {
+        let mut broken = Self::not_the_rest(what);
+        broken.failure = Failure::network(Network::Malformed);
+        broken
+    }
+
     /// An attempt that was cut off after this time.
     pub(crate) fn timeout(given: Duration) -> Box<Self> {
         Box::new(Self {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use relent::{Backoff, Jitter, Policy};
 use relent_core::{Cause, Failure, Network, StopReason};
 use relent_reqwest::{AttemptError, Client, Error, network, recipe};
-use scripted::{Server, Step};
+use scripted::{Server, Step, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -118,6 +118,22 @@ async fn a_request_whose_response_head_cannot_be_read_is_sent_twice_if_it_may_an
         assert_malformed(name, &error, 1, StopReason::NotRepeatable);
         assert_eq!(server.count(), 3, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_part_that_nobody_asked_for_is_requested_twice_if_it_may_be_and_else_once() {
+    let client = client();
+    let fields = [("content-range", "bytes 0-1/9")];
+    let part = || Step::Answer(response(206, &fields, "ok"));
+    let server = Server::script((0..3).map(|_| part()));
+    let mut got = Vec::new();
+    let call = client.get(server.url("/")).download(&mut got);
+    let error = call.await.unwrap_err();
+    assert_malformed("206", &error, 2, StopReason::RetriesExhausted);
+    let call = client.post(server.url("/")).whole_body().send();
+    let error = call.await.unwrap_err();
+    assert_malformed("206", &error, 1, StopReason::NotRepeatable);
+    assert_eq!((server.count(), got), (3, vec![]));
 }
 
 #[tokio::test]
