@@ -10,23 +10,32 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// The signals that are passed on to the command, those first after which no attempt is made.
-const PASSED_ON: [Signal; 7] = [
+/// The signals that are passed on to the command. After the first ones no attempt is made.
+const PASSED_ON: [&[Signal]; 2] = [
+    ENDING,
+    &[Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH],
+];
+
+/// Those that others send to end a process: by hand, by a terminal, a watchdog (SIGABRT), a timer, `ulimit -t`
+/// (SIGXCPU) or a power supply. By themselves they would end relent, and leave the command behind.
+const ENDING: &[Signal] = &[
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
     Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
+    Signal::SIGABRT,
+    Signal::SIGALRM,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGXCPU,
+    Signal::SIGIO,
+    #[cfg(target_os = "linux")]
+    Signal::SIGPWR,
 ];
 
 /// Whether `signal` asks for the end: no attempt is made after it.
 pub(crate) fn cancels(signal: Signal) -> bool {
-    matches!(
-        signal,
-        Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
-    )
+    ENDING.contains(&signal)
 }
 
 /// The signals sent to this process, in one stream; none is lost between two attempts.
@@ -49,6 +58,8 @@ impl Signals {
         let mut streams = Vec::new();
         let wanted = PASSED_ON
             .into_iter()
+            .flatten()
+            .copied()
             .filter(|s| ignored >> (*s as u32 - 1) & 1 == 0);
         for wanted in wanted.chain([Signal::SIGCHLD]) {
             let stream = signal(SignalKind::from_raw(wanted as i32))?;

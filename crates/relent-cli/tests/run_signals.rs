@@ -33,6 +33,15 @@ fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
         Signal::SIGTERM,
         Signal::SIGHUP,
         Signal::SIGQUIT,
+        // Of a watchdog, a timer, `ulimit -t`, and those that end a process by default.
+        Signal::SIGABRT,
+        Signal::SIGALRM,
+        Signal::SIGVTALRM,
+        Signal::SIGPROF,
+        Signal::SIGXCPU,
+        Signal::SIGIO,
+        #[cfg(target_os = "linux")]
+        Signal::SIGPWR,
     ] {
         // A shell starts background commands with SIGINT and SIGQUIT ignored; a pipeline's are not.
         let script = "sleep 1000 | { sleep 1000 | (echo $$ >&2; exec sleep 1000); }";
