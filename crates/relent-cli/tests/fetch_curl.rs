@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,10 +30,11 @@ const PAGE: &str = "../../docs/curl.md";
 const VERSION: &str = "curl 7.88";
 
 /// What stands for a place in a case, and in the page.
-const PLACES: [(&str, &str); 10] = [
+const PLACES: [(&str, &str); 11] = [
     ("{url}", "URL"),
     ("{port}", "PORT"),
     ("{refused}", "REFUSED"),
+    ("{socks}", "SOCKS"),
     ("{tls}", "https://TLS"),
     ("{cacert}", "CERTIFICATE"),
     ("{socket}", "SOCKET"),
@@ -95,6 +97,8 @@ struct Place {
     tls: String,
     cacert: tempfile::NamedTempFile,
     refused: String,
+    /// A SOCKS proxy that takes no authentication method.
+    socks: String,
     folder: tempfile::TempDir,
 }
 
@@ -111,6 +115,15 @@ impl Place {
                 let _ = stream.write_all(&ok(""));
             }
         });
+        let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socks = proxy.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in proxy.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 64]);
+                let _ = stream.write_all(&[5, 0xff]);
+            }
+        });
         let busy = Mutex::new(HashMap::new());
         let server = Server::answering(move |_, seen| {
             let mut busy = busy.lock().unwrap();
@@ -121,6 +134,7 @@ impl Place {
             tls,
             cacert,
             refused: refused().to_string(),
+            socks,
             folder,
         }
     }
@@ -132,6 +146,7 @@ impl Place {
             ("{url}", self.server.url("")),
             ("{port}", self.server.address.port().to_string()),
             ("{refused}", self.refused.clone()),
+            ("{socks}", self.socks.clone()),
             ("{tls}", self.tls.clone()),
             ("{cacert}", path(self.cacert.path())),
             ("{socket}", path(&shared.join("socket"))),

@@ -1,7 +1,7 @@
 //! The options of curl that `relent fetch` has not, and what to use in their place.
 
 /// What curl's users ask for under these names.
-const INSTEAD: [(&[&str], &str); 43] = [
+const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["--compressed"],
         "the body is written as the server sends it: for a smaller transfer \
@@ -90,10 +90,10 @@ const INSTEAD: [(&[&str], &str); 43] = [
         &["--proxytunnel", "-p"],
         "leave it out: https:// goes through a tunnel anyway",
     ),
-    (
-        &["--socks5", "--socks5-hostname", "--socks4", "--socks4a"],
-        "relent speaks to proxies of http:// and https://: -x",
-    ),
+    (&["--socks5"], "-x socks5://HOST:PORT"),
+    (&["--socks5-hostname"], "-x socks5h://HOST:PORT"),
+    (&["--socks4"], "-x socks4://HOST:PORT"),
+    (&["--socks4a"], "-x socks4a://HOST:PORT"),
     (&["--capath"], "SSL_CERT_DIR=DIR in the environment"),
     (
         &["--pass", "--cert-type", "--key-type"],
@@ -120,13 +120,228 @@ const INSTEAD: [(&[&str], &str); 43] = [
         &["--oauth2-bearer", "--digest", "--negotiate", "--ntlm"],
         "-H 'Authorization: …'",
     ),
+    (
+        &[
+            "--next",
+            "-:",
+            "--parallel",
+            "-Z",
+            "--parallel-immediate",
+            "--parallel-max",
+            "--rate",
+        ],
+        "one URL each time: run relent once per URL, for example under xargs -P 4 -n 1",
+    ),
+    (&["--connect-to"], "--resolve HOST:PORT:ADDRESS"),
+    (
+        &["--url-query"],
+        "-G --data-urlencode NAME=TEXT, or write it into the URL",
+    ),
+    (
+        &["--remove-on-error"],
+        "leave it out: -o FILE appears when the response is complete",
+    ),
+    (&["--no-clobber"], "test -e FILE || relent fetch …"),
+    (
+        &["--etag-save"],
+        "-i shows the ETag, and -H 'If-None-Match: ETAG' sends it",
+    ),
+    (
+        &["--disable", "-q"],
+        "leave it out: relent reads no .curlrc",
+    ),
+    (
+        &[
+            "--tcp-nodelay",
+            "--false-start",
+            "--styled-output",
+            "--trace-time",
+            "--compressed-ssh",
+            "--no-npn",
+            "--junk-session-cookies",
+            "-j",
+            "--anyauth",
+            "--proxy-anyauth",
+        ],
+        "leave it out",
+    ),
+    (
+        &["--expect100-timeout"],
+        "leave it out: relent sends no Expect: 100-continue",
+    ),
+    (
+        &[
+            "--happy-eyeballs-timeout-ms",
+            "--no-keepalive",
+            "--keepalive-time",
+            "--no-alpn",
+            "--no-sessionid",
+            "--suppress-connect-headers",
+        ],
+        "leave it out: relent decides that itself",
+    ),
+    (
+        &[
+            "--ciphers",
+            "--curves",
+            "--tls13-ciphers",
+            "--tlsv1.0",
+            "--tlsv1.1",
+            "--tls-max",
+            "--sslv2",
+            "-2",
+            "--sslv3",
+            "-3",
+            "--ssl",
+            "--ssl-reqd",
+            "--proxy-tlsv1",
+        ],
+        "leave it out: TLS 1.2 and 1.3 are spoken, with rustls' ciphers",
+    ),
+    (
+        &["--proto", "--proto-default", "--proto-redir"],
+        "leave it out: only http:// and https:// are spoken",
+    ),
+    (
+        &["--http0.9", "--http3-only"],
+        "relent speaks HTTP/1.1 and HTTP/2",
+    ),
+    (
+        &["--proxy1.0", "--proxy-basic", "--socks5-basic"],
+        "-x with a user name and password in the URL",
+    ),
+    (
+        &[
+            "--proxy-digest",
+            "--proxy-negotiate",
+            "--proxy-ntlm",
+            "--ntlm-wb",
+        ],
+        "relent authenticates by Basic: -x http://USER:PASSWORD@HOST:PORT",
+    ),
+    (
+        &["--proxy-cacert", "--proxy-capath"],
+        "--cacert FILE is for servers and proxies",
+    ),
+    (
+        &["--proxy-insecure"],
+        "--cacert FILE with the certificate of the proxy",
+    ),
+    (&["--manual", "-M"], "relent fetch --help"),
+    (&["--version", "-V"], "relent --version"),
+];
+
+/// The other options of curl 7.88: relent has nothing in their place.
+const NOTHING: &[&str] = &[
+    "--abstract-unix-socket",
+    "--alt-svc",
+    "--append",
+    "-a",
+    "--aws-sigv4",
+    "--cert-status",
+    "--create-file-mode",
+    "--crlf",
+    "--crlfile",
+    "--delegation",
+    "--disable-eprt",
+    "--disable-epsv",
+    "--disallow-username-in-url",
+    "--dns-interface",
+    "--dns-ipv4-addr",
+    "--dns-ipv6-addr",
+    "--dns-servers",
+    "--doh-cert-status",
+    "--doh-insecure",
+    "--doh-url",
+    "--egd-file",
+    "--engine",
+    "--form-escape",
+    "--ftp-account",
+    "--ftp-alternative-to-user",
+    "--ftp-create-dirs",
+    "--ftp-method",
+    "--ftp-pasv",
+    "--ftp-port",
+    "-P",
+    "--ftp-pret",
+    "--ftp-skip-pasv-ip",
+    "--ftp-ssl-ccc",
+    "--ftp-ssl-ccc-mode",
+    "--ftp-ssl-control",
+    "--haproxy-protocol",
+    "--hostpubmd5",
+    "--hostpubsha256",
+    "--hsts",
+    "--ignore-content-length",
+    "--interface",
+    "--krb",
+    "--libcurl",
+    "--list-only",
+    "-l",
+    "--local-port",
+    "--login-options",
+    "--mail-auth",
+    "--mail-from",
+    "--mail-rcpt",
+    "--mail-rcpt-allowfails",
+    "--metalink",
+    "--pinnedpubkey",
+    "--preproxy",
+    "--proxy-cert",
+    "--proxy-cert-type",
+    "--proxy-ciphers",
+    "--proxy-key",
+    "--proxy-key-type",
+    "--proxy-pass",
+    "--proxy-crlfile",
+    "--proxy-header",
+    "--proxy-pinnedpubkey",
+    "--proxy-service-name",
+    "--proxy-ssl-allow-beast",
+    "--proxy-ssl-auto-client-cert",
+    "--proxy-tls13-ciphers",
+    "--proxy-tlsauthtype",
+    "--proxy-tlspassword",
+    "--proxy-tlsuser",
+    "--pubkey",
+    "--quote",
+    "-Q",
+    "--random-file",
+    "--raw",
+    "--request-target",
+    "--sasl-authzid",
+    "--sasl-ir",
+    "--service-name",
+    "--socks5-gssapi",
+    "--socks5-gssapi-nec",
+    "--socks5-gssapi-service",
+    "--ssl-allow-beast",
+    "--ssl-auto-client-cert",
+    "--ssl-no-revoke",
+    "--ssl-revoke-best-effort",
+    "--tcp-fastopen",
+    "--telnet-option",
+    "-t",
+    "--tftp-blksize",
+    "--tftp-no-options",
+    "--tlsauthtype",
+    "--tlspassword",
+    "--tlsuser",
+    "--tr-encoding",
+    "--use-ascii",
+    "-B",
+    "--xattr",
 ];
 
 /// What to use in the place of this option of curl's, in a line.
 pub(crate) fn instead(option: &str) -> Option<String> {
     // As in `--retry-delay=3`.
     let option = option.split('=').next().unwrap_or(option);
-    let (_, use_this) = INSTEAD.iter().find(|(names, _)| names.contains(&option))?;
+    let found = INSTEAD.iter().find(|(names, _)| names.contains(&option));
+    let nothing = NOTHING
+        .contains(&option)
+        .then_some("relent has nothing in its place");
+    let use_this = found.map(|(_, use_this)| *use_this).or(nothing)?;
     Some(format!("{option} is curl's: {use_this}"))
 }
 
@@ -140,19 +355,19 @@ mod tests {
     fn an_option_that_relent_has_needs_no_substitute() {
         let cli = crate::Cli::command();
         let fetch = cli.find_subcommand("fetch").unwrap();
-        for (names, _) in INSTEAD {
-            for name in names {
-                let known = fetch.get_arguments().any(|arg| {
-                    arg.get_long()
-                        .is_some_and(|long| *name == format!("--{long}"))
-                        || arg
-                            .get_short()
-                            .is_some_and(|short| *name == format!("-{short}"))
-                });
-                assert!(!known, "{name}");
-            }
+        let replaced = INSTEAD.iter().flat_map(|(names, _)| *names);
+        for name in replaced.chain(NOTHING) {
+            let known = fetch.get_arguments().any(|arg| {
+                arg.get_long()
+                    .is_some_and(|long| *name == format!("--{long}"))
+                    || arg
+                        .get_short()
+                        .is_some_and(|short| *name == format!("-{short}"))
+            });
+            assert!(!known, "{name}");
         }
         assert!(instead("--retry-delay=3").is_some());
+        assert!(instead("--interface").is_some_and(|text| text.ends_with("nothing in its place")));
         assert!(instead("--no-such").is_none());
     }
 }
