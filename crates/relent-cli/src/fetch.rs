@@ -54,7 +54,7 @@ use proxies::Proxies;
 use request::Start;
 use trust::Trust;
 use words::Way;
-use write_out::Seen;
+use write_out::Watched;
 
 /// The least of a body that is to come in each `--idle-timeout`, in bytes.
 const LEAST: u64 = 1 << 10;
@@ -131,13 +131,11 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         countdown: &countdown,
         bar: output.bar(),
         hops: Hops::new(args.location && own_host, prepared.request.clone()),
-        seen: Seen {
-            url: way.url.to_string(),
-            ..Seen::default()
-        },
+        seen: output.seen.clone(),
         not_followed: None,
         failed: None,
     };
+    fetch.seen.lock().asking(&way.url);
     output.follows = fetch.hops.by_hand();
     let (mut ending, summary) = match download {
         Some(download) => {
@@ -165,7 +163,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
             (ending, nothing.summary(None))
         }
     };
-    let mut seen = fetch.seen;
+    let mut seen = fetch.seen.lock().clone();
     if let Some(why) = fetch.not_followed
         && matches!(ending, Ending::Complete | Ending::Redirect(..))
     {
@@ -184,7 +182,12 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         }
     }
     if let Some(format) = &args.write_out {
-        seen.size = output.received();
+        // What came in an earlier response is not of this one.
+        seen.size = if seen.status == 0 {
+            0
+        } else {
+            output.received()
+        };
         seen.retries = summary.attempts.saturating_sub(1);
         seen.elapsed = summary.elapsed;
         seen.exit = status;
@@ -278,7 +281,7 @@ struct Fetch<'c> {
     countdown: &'c Countdown,
     bar: Shown,
     hops: Hops,
-    seen: Seen,
+    seen: Watched,
     /// Why the redirect with which it ended was not followed.
     not_followed: Option<String>,
     /// How the last attempt failed, in words too.
@@ -288,6 +291,7 @@ struct Fetch<'c> {
 impl DownloadHook for Fetch<'_> {
     fn before_attempt(&mut self, attempt: Attempt) {
         self.countdown.clear();
+        self.seen.lock().asking(&self.way.url);
         if self.args.verbose {
             verbose::asking(self.hops.request(), attempt.number);
         }
@@ -299,7 +303,7 @@ impl DownloadHook for Fetch<'_> {
             if self.args.verbose {
                 verbose::answered(response.version(), response.status(), response.headers());
             }
-            self.seen.answered(
+            self.seen.lock().answered(
                 response.status().as_u16(),
                 response.url(),
                 response.headers().get(CONTENT_TYPE),
@@ -416,9 +420,11 @@ impl Fetch<'_> {
         if self.args.verbose {
             verbose::answered(head.version(), head.status(), head.headers());
         }
-        let url = hop::url_of(head);
+        let url = output::url_of(head);
         let kind = head.headers().get(CONTENT_TYPE);
-        self.seen.answered(head.status().as_u16(), &url, kind);
+        self.seen
+            .lock()
+            .answered(head.status().as_u16(), &url, kind);
         let leads = output::is_redirect(head);
         self.not_followed = (leads && self.args.location).then(|| self.hops.why_not(head));
         let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;

@@ -236,6 +236,23 @@ fn write_out_tells_scripts_how_it_went() {
 }
 
 #[test]
+fn write_out_is_about_the_response_of_the_last_attempt_also_if_that_breaks() {
+    let format = "%{http_code} %{size_download} %{content_type} %{exitcode}\\n";
+    let cut = response(200, &[("content-type", "text/x")], "body");
+    let cut = || Step::Close(cut[..cut.len() - 1].to_vec());
+    let args = ["-s", "--max-retries", "1", "-o", "/dev/null", "-w", format];
+    let ends = |steps: [Step; 2]| {
+        let server = Server::script(steps);
+        text(&fetch(&[&args[..], &[&server.url("/")]].concat())).to_owned()
+    };
+    assert_eq!(ends([cut(), cut()]), "200 3 text/x 18\n");
+    let nothing = || Step::Close(Vec::new());
+    assert_eq!(ends([cut(), nothing()]), "000 0  56\n");
+    let refusal = Step::Answer(response(503, &[("content-type", "text/y")], "no"));
+    assert_eq!(ends([refusal, nothing()]), "000 0  56\n");
+}
+
+#[test]
 fn an_option_that_is_only_curls_is_answered_with_what_to_use() {
     for (args, says) in [
         (&["--compressed"][..], "-H 'Accept-Encoding: gzip'"),

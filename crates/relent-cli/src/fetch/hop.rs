@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Request, Response, Uri};
 use relent_reqwest::{Body, limited};
 use reqwest::{Url, redirect};
 
-use super::output::is_redirect;
+use super::output::{is_redirect, url_of};
 use super::request::shown;
 
 /// The most redirects that are followed; the same as reqwest's own limit.
@@ -157,13 +157,6 @@ fn target(head: &Response<()>) -> Result<Url, String> {
             "its Location is {to}, and only http:// and https:// are followed"
         )),
     }
-}
-
-/// The URL that a response came from.
-pub(super) fn url_of(head: &Response<()>) -> Url {
-    reqwest::Response::from(head.clone().map(|()| ""))
-        .url()
-        .clone()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LAST_MODIFIED, LOCATION};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION};
 use http::{Method, Response};
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
@@ -74,6 +74,8 @@ pub(crate) struct Output {
 #[derive(Debug)]
 enum To {
     /// Standard output, or something that is no regular file.
+    /// What is seen of the last response, also if its body breaks.
+    pub(super) seen: Watched,
     Stream(Arc<File>),
     /// A file that appears when it is complete.
     File(Box<Place>),
@@ -184,9 +186,16 @@ impl Output {
     /// Lets `download` go on with what an earlier call has left. `None` if nothing is missing.
     ///
     /// # Errors
+            seen: Watched::default(),
     /// When it cannot be read.
     pub(crate) fn take_up<'c>(
         &mut self,
+    fn arrived(&self, head: &Response<()>) {
+        let kind = head.headers().get(CONTENT_TYPE);
+        let (status, url) = (head.status().as_u16(), url_of(head));
+        self.seen.lock().answered(status, &url, kind);
+    }
+
         download: Download<'c>,
     ) -> io::Result<Option<Download<'c>>> {
         let To::File(place) = &mut self.to else {
@@ -414,6 +423,7 @@ impl Sink for Output {
             // The last attempt, and nothing that belongs in a file.
             if let To::File(_) = self.to {
                 self.divert();
+        self.arrived(head);
             }
             if failure {
                 self.release = Release::Now;
@@ -465,6 +475,7 @@ impl Sink for Output {
     }
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.arrived(head);
         if self.skips {
             return Ok(());
         }
@@ -560,6 +571,13 @@ fn remote_name(url: &Url) -> Result<String, String> {
 
 fn length(head: &Response<()>) -> Option<u64> {
     head.headers()
+/// The URL that a response came from.
+pub(super) fn url_of(head: &Response<()>) -> Url {
+    reqwest::Response::from(head.clone().map(|()| ""))
+        .url()
+        .clone()
+}
+
         .get(CONTENT_LENGTH)?
         .to_str()
         .ok()?

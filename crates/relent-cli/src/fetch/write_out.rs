@@ -1,6 +1,7 @@
 //! `-w`: what scripts want to know about a fetch.
 
 use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -42,7 +43,24 @@ pub(crate) struct Seen {
     pub(crate) exit: i32,
 }
 
+/// The same while it is seen: by the download, and by the output, which hears of every head.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watched(Arc<Mutex<Seen>>);
+
+impl Watched {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Seen {
+    /// An attempt begins, at this URL.
+    pub(crate) fn asking(&mut self, url: &Url) {
+        self.status = 0;
+        self.content_type.clear();
+        self.url = url.to_string();
+    }
+
     /// A response has come.
     pub(crate) fn answered(&mut self, status: u16, url: &Url, kind: Option<&HeaderValue>) {
         self.status = status;
