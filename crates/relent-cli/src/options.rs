@@ -437,6 +437,23 @@ fn jitter(text: &str) -> Result<Jitter, String> {
         .map_err(|error: relent::policy::JitterError| error.to_string())
 }
 
+/// A number of bytes, such as 64KiB.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor = match &text[digits.len()..] {
+        "" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok();
+    number
+        .zip(factor)
+        .and_then(|(number, factor)| number.checked_mul(factor))
+        .ok_or_else(|| "use a number of bytes, such as 65536, 64KiB, 10MiB or 1GiB".to_owned())
+}
+
 #[cfg(test)]
 #[path = "options/tests.rs"]
 mod tests;

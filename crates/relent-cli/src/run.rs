@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use crate::admission::{admitted, say_what_does_not_apply};
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
-use crate::options::{PolicyOptions, duration};
+use crate::options::{PolicyOptions, duration, size};
 use crate::quit::Quit;
 use crate::signals::{Signals, outlive_file_limit};
 use crate::stdout;
@@ -197,23 +197,6 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     options: PolicyOptions,
-}
-
-/// A number of bytes, such as 64KiB.
-fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let factor = match &text[digits.len()..] {
-        "" => Some(1),
-        "KiB" => Some(1 << 10),
-        "MiB" => Some(1 << 20),
-        "GiB" => Some(1 << 30),
-        _ => None,
-    };
-    let number = digits.parse::<u64>().ok();
-    number
-        .zip(factor)
-        .and_then(|(number, factor)| number.checked_mul(factor))
-        .ok_or_else(|| "use a number of bytes, such as 65536, 64KiB, 10MiB or 1GiB".to_owned())
 }
 
 /// When standard output is passed on as it is written.

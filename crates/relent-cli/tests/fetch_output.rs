@@ -298,6 +298,41 @@ fn an_output_that_cannot_be_written_is_status_23_and_sends_nothing() {
 }
 
 #[test]
+fn a_body_beyond_max_buffer_goes_out_as_it_arrives_and_does_not_begin_anew() {
+    let body = vec![b'y'; 100_000];
+    let ends = |length: usize| {
+        let whole = response(200, &[], &body);
+        Step::Close(whole[..whole.len() - length].to_vec())
+    };
+    let server = Server::script([ends(10), ends(0)]);
+    let short = fetch(&["--max-buffer", "64KiB", &server.url("/")]);
+    assert_eq!((short.status, server.count()), (18, 1), "{}", short.stderr);
+    assert_eq!(short.stdout.len(), body.len() - 10);
+    let says = "the body exceeds --max-buffer (64.00 KiB): it goes out as it arrives";
+    assert_eq!(short.stderr.matches(says).count(), 1, "{}", short.stderr);
+    // Nor is more kept of what may never end.
+    let server = Server::script([ends(0)]);
+    for data in [
+        ["-d", "@/dev/zero"],
+        ["-T", "/dev/zero"],
+        ["-F", "a=@/dev/zero"],
+    ] {
+        let endless = fetch(&[&data[..], &["--max-buffer", "64KiB", &server.url("/")]].concat());
+        let said = endless.stderr;
+        assert_eq!((endless.status, server.count()), (26, 0), "{said}");
+        assert!(
+            said.contains("it exceeds --max-buffer (64.00 KiB)"),
+            "{said}"
+        );
+    }
+    // What fits is kept, and appears once.
+    let server = Server::script([ends(10), ends(0)]);
+    let whole = fetch(&["--max-buffer", "1MiB", &server.url("/")]);
+    assert_eq!((whole.status, server.count()), (0, 2), "{}", whole.stderr);
+    assert!(whole.stdout == body);
+}
+
+#[test]
 fn a_full_disk_is_status_23_and_is_not_retried() {
     let body = vec![b'x'; 100_000];
     let server = Server::script([Step::Answer(response(200, &[], body))]);

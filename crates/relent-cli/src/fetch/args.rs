@@ -8,7 +8,7 @@ use clap::Args;
 use relent::policy::{Pattern, PatternError};
 
 use super::data::Data;
-use crate::options::{PolicyOptions, Retries, duration, retries};
+use crate::options::{PolicyOptions, Retries, duration, retries, size};
 
 /// The end of `relent fetch --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -43,7 +43,8 @@ Output:
   then it is kept in memory and beyond 1 MiB in a temporary file (in TMPDIR,
   else /tmp). A body that can be resumed, one with a strong ETag or
   Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
-  is cut short the rest is asked for. With --stream all of any body goes out as
+  is cut short the rest is asked for. What is kept is bounded (--max-buffer): a
+  longer body goes out as it arrives, too. With --stream all of any body goes out as
   it arrives; what is cut short then and cannot be resumed is not repeated.
   A body of HTTP/1 without Content-Length and chunks ends where its connection
   ends: nothing tells whether it is whole.
@@ -168,6 +169,14 @@ pub(crate) struct FetchArgs {
     /// Let the body go out as it arrives
     #[arg(long, conflicts_with_all = ["output", "remote_name"])]
     pub(super) stream: bool,
+
+    /// The most that is kept of a body for standard output, and that is read of standard input
+    ///
+    /// Bytes, or a number with KiB, MiB or GiB. A body that is longer goes out as it arrives, and is not
+    /// repeated from then on unless its rest can be asked for. With more on standard input nothing is sent
+    /// (status 26); a file may have any length.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub(super) max_buffer: u64,
 
     /// Give FILE the time of Last-Modified
     #[arg(short = 'R', long)]

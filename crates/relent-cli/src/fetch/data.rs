@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use http::HeaderMap;
+use indicatif::HumanBytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use relent_reqwest::{Body, IdempotencyKey};
 use tempfile::{NamedTempFile, TempPath};
@@ -145,7 +146,7 @@ impl Data {
     ///
     /// # Errors
     /// What cannot be read, in words.
-    pub(super) async fn read(&self) -> Result<Sent, String> {
+    pub(super) async fn read(&self, most: u64) -> Result<Sent, String> {
         if let [Piece::Data(only) | Piece::Json(only)] = &self.0[..]
             && let Some(name) = only.strip_prefix('@')
             && name != "-"
@@ -153,7 +154,7 @@ impl Data {
         {
             return Sent::file(Path::new(name)).map_err(|error| unreadable("-d @", name, &error));
         }
-        let mut all = Kept::default();
+        let mut all = Kept::new(most);
         for (index, piece) in self.0.iter().enumerate() {
             if index > 0 && !self.is_json() {
                 all.add(b"&").map_err(cannot_keep)?;
@@ -167,8 +168,8 @@ impl Data {
     ///
     /// # Errors
     /// What cannot be read or is no text, in words.
-    pub(super) async fn query(&self) -> Result<String, String> {
-        let mut all = Kept::default();
+    pub(super) async fn query(&self, most: u64) -> Result<String, String> {
+        let mut all = Kept::new(most);
         for (index, piece) in self.0.iter().enumerate() {
             if index > 0 {
                 all.add(b"&").map_err(cannot_keep)?;
@@ -201,7 +202,7 @@ impl Piece {
                 let (name, content) = match text.find(['=', '@']) {
                     Some(at) if text[at..].starts_with('=') => (&text[..at], &text[at + 1..]),
                     Some(at) => {
-                        let mut file = Kept::default();
+                        let mut file = Kept::new(to.most);
                         file.add_file("--data-urlencode @", &text[at + 1..]).await?;
                         if file.file.is_some() {
                             return Err(
@@ -240,21 +241,13 @@ impl Sent {
 ///
 /// # Errors
 /// When it cannot be read, in words.
-pub(super) async fn upload(path: &Path) -> Result<Sent, String> {
+pub(super) async fn upload(path: &Path, most: u64) -> Result<Sent, String> {
     let name = path.to_string_lossy();
     if path != Path::new("-") && is_large(path) {
         return Sent::file(path).map_err(|error| unreadable("-T ", &name, &error));
     }
-    let mut all = Kept::default();
-    if path == Path::new("-") {
-        all.add_file("-T ", "-").await?;
-    } else {
-        let file = tokio::fs::File::open(path).await;
-        let file = file.map_err(|error| unreadable("-T ", &name, &error))?;
-        all.add_all(file)
-            .await
-            .map_err(|error| unreadable("-T ", &name, &error))?;
-    }
+    let mut all = Kept::new(most);
+    all.add_named_file("-T ", path).await?;
     all.finish().map_err(cannot_keep)
 }
 
@@ -262,12 +255,16 @@ pub(super) async fn upload(path: &Path) -> Result<Sent, String> {
 ///
 /// # Errors
 /// What is no field or cannot be read, in words.
-pub(super) async fn form(fields: &[String], headers: &mut HeaderMap) -> Result<Sent, String> {
+pub(super) async fn form(
+    fields: &[String],
+    headers: &mut HeaderMap,
+    most: u64,
+) -> Result<Sent, String> {
     use std::fmt::Write as _;
 
     // Random, so that no content has it.
     let boundary = format!("relent-{}", IdempotencyKey::new());
-    let mut all = Kept::default();
+    let mut all = Kept::new(most);
     for field in fields {
         let field = Field::parse(field)?;
         let mut head = format!(
@@ -383,13 +380,22 @@ fn cannot_keep(error: std::io::Error) -> String {
 
 /// Data that is read once: in memory, or in a file if there is much of it. The file goes away when
 /// this is dropped, and the reading can be dropped at any time.
-#[derive(Default)]
 struct Kept {
     memory: Vec<u8>,
     file: Option<NamedTempFile>,
+    /// The most that is read of standard input, or of anything else that may never end.
+    most: u64,
 }
 
 impl Kept {
+    const fn new(most: u64) -> Self {
+        Self {
+            memory: Vec::new(),
+            file: None,
+            most,
+        }
+    }
+
     fn add(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         use std::io::Write as _;
 
@@ -420,23 +426,43 @@ impl Kept {
 
     /// The contents of the file of this name, or of standard input.
     async fn add_file(&mut self, option: &str, name: &str) -> Result<(), String> {
-        let added = if name == "-" {
-            self.add_all(tokio::io::stdin()).await
-        } else {
-            match tokio::fs::File::open(name).await {
-                Ok(file) => self.add_all(file).await,
-                Err(error) => Err(error),
-            }
-        };
-        added.map_err(|error| unreadable(option, name, &error))
+        self.add_named_file(option, Path::new(name)).await
     }
 
-    async fn add_all(&mut self, mut from: impl AsyncRead + Unpin) -> std::io::Result<()> {
-        let mut buffer = vec![0; 1 << 16];
+    async fn add_named_file(&mut self, option: &str, path: &Path) -> Result<(), String> {
+        let added = if path == Path::new("-") {
+            self.add_all(tokio::io::stdin(), self.most).await
+        } else {
+            self.add_contents(path).await
+        };
+        added.map_err(|error| unreadable(option, &path.to_string_lossy(), &error))
+    }
+
+    async fn add_contents(&mut self, path: &Path) -> std::io::Result<()> {
+        let file = tokio::fs::File::open(path).await?;
+        let most = match file.metadata().await?.is_file() {
+            true => u64::MAX,
+            false => self.most,
+        };
+        self.add_all(file, most).await
+    }
+
+    async fn add_all(
+        &mut self,
+        mut from: impl AsyncRead + Unpin,
+        most: u64,
+    ) -> std::io::Result<()> {
+        let (mut buffer, mut left) = (vec![0; 1 << 16], most);
         loop {
             match from.read(&mut buffer).await? {
                 0 => return Ok(()),
-                length => self.add(&buffer[..length])?,
+                length => {
+                    left = left.checked_sub(length as u64).ok_or_else(|| {
+                        let most = HumanBytes(most);
+                        std::io::Error::other(format!("it exceeds --max-buffer ({most})"))
+                    })?;
+                    self.add(&buffer[..length])?;
+                }
             }
         }
     }
@@ -472,7 +498,7 @@ mod tests {
         let line = Line::try_parse_from(std::iter::once(&"x").chain(args));
         line.unwrap_or_else(|error| panic!("{error}"))
             .data
-            .query()
+            .query(0)
             .await
             .unwrap()
     }
@@ -513,7 +539,7 @@ mod tests {
             format!("d=<{path}"),
         ];
         let mut headers = HeaderMap::new();
-        let sent = form(&fields, &mut headers).await.unwrap();
+        let sent = form(&fields, &mut headers, 0).await.unwrap();
         let kind = headers["content-type"].to_str().unwrap();
         let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
         let wanted = format!(
@@ -526,7 +552,7 @@ mod tests {
         assert_eq!(sent.body.len(), Some(wanted.len() as u64));
         for wrong in ["a", "=x", ""] {
             assert!(
-                form(&[wrong.to_owned()], &mut HeaderMap::new())
+                form(&[wrong.to_owned()], &mut HeaderMap::new(), 0)
                     .await
                     .is_err()
             );
@@ -543,15 +569,18 @@ mod tests {
             (MEMORY + 1, true),
             (3 * MEMORY, true),
         ] {
-            let mut kept = Kept::default();
-            kept.add_all(tokio::io::repeat(7).take(length))
-                .await
-                .unwrap();
+            let mut kept = Kept::new(0);
+            let endless = tokio::io::repeat(7);
+            kept.add_all(endless.take(length), length).await.unwrap();
             let data = kept.finish().unwrap();
             assert_eq!(
                 (data.body.len(), data.kept.is_some()),
                 (Some(length), in_file)
             );
         }
+        let mut kept = Kept::new(0);
+        let endless = kept.add_all(tokio::io::repeat(7), MEMORY).await;
+        let error = endless.unwrap_err().to_string();
+        assert_eq!(error, "it exceeds --max-buffer (1.00 MiB)");
     }
 }

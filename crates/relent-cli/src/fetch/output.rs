@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION};
 use http::{Method, Response};
+use indicatif::HumanBytes;
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
@@ -17,6 +18,8 @@ use super::args::FetchArgs;
 use super::limits::Limits;
 use super::part::{Earlier, Of, Part, Side};
 use super::progress::{Progress, Shown};
+use super::write_out::Watched;
+use crate::console::complain;
 use crate::destination::Found;
 use crate::quit::Quit;
 use crate::spool::{self, Spool};
@@ -39,6 +42,8 @@ pub(crate) struct Output {
     /// What is kept back until the body is complete, or may not begin anew any more.
     kept: Spool,
     release: Release,
+    /// The most of a body that is kept back.
+    most: u64,
     /// Whether bytes have left that cannot be called back.
     left: bool,
     stream: bool,
@@ -69,13 +74,13 @@ pub(crate) struct Output {
     notes: Vec<String>,
     /// How many bytes of the body have come in the last response.
     received: u64,
+    /// What is seen of the last response, also if its body breaks.
+    pub(super) seen: Watched,
 }
 
 #[derive(Debug)]
 enum To {
     /// Standard output, or something that is no regular file.
-    /// What is seen of the last response, also if its body breaks.
-    pub(super) seen: Watched,
     Stream(Arc<File>),
     /// A file that appears when it is complete.
     File(Box<Place>),
@@ -163,6 +168,7 @@ impl Output {
             file: None,
             kept: Spool::default(),
             release: Release::Complete,
+            most: args.max_buffer,
             left: false,
             stream: args.stream,
             include: args.include || args.head,
@@ -180,22 +186,22 @@ impl Output {
             url: url.into(),
             notes: Vec::new(),
             received: 0,
+            seen: Watched::default(),
         })
     }
 
-    /// Lets `download` go on with what an earlier call has left. `None` if nothing is missing.
-    ///
-    /// # Errors
-            seen: Watched::default(),
-    /// When it cannot be read.
-    pub(crate) fn take_up<'c>(
-        &mut self,
     fn arrived(&self, head: &Response<()>) {
         let kind = head.headers().get(CONTENT_TYPE);
         let (status, url) = (head.status().as_u16(), url_of(head));
         self.seen.lock().answered(status, &url, kind);
     }
 
+    /// Lets `download` go on with what an earlier call has left. `None` if nothing is missing.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn take_up<'c>(
+        &mut self,
         download: Download<'c>,
     ) -> io::Result<Option<Download<'c>>> {
         let To::File(place) = &mut self.to else {
@@ -346,6 +352,18 @@ impl Output {
         tokio::task::spawn_blocking(move || write(&mut to)).await?
     }
 
+    /// Whether so many bytes more are more than may be kept back, which is said.
+    fn is_full(&self, more: usize) -> bool {
+        let full = matches!(self.to, To::Stream(_)) && self.kept.len() + more as u64 > self.most;
+        if full && !self.silent {
+            let most = HumanBytes(self.most);
+            complain(&format!(
+                "the body exceeds --max-buffer ({most}): it goes out as it arrives, and does not begin anew"
+            ));
+        }
+        full
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.to {
             To::Stream(_) => self.kept.append(bytes),
@@ -405,6 +423,7 @@ impl Sink for Output {
         head: &Response<()>,
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
+        self.arrived(head);
         self.kept = Spool::default();
         self.received = 0;
         self.release = match (self.stream, resumable.is_some()) {
@@ -423,7 +442,6 @@ impl Sink for Output {
             // The last attempt, and nothing that belongs in a file.
             if let To::File(_) = self.to {
                 self.divert();
-        self.arrived(head);
             }
             if failure {
                 self.release = Release::Now;
@@ -457,6 +475,7 @@ impl Sink for Output {
         from: u64,
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
+        self.arrived(head);
         self.begin(head, from, true)?;
         let total = whole_length(head);
         self.progress.resume(from, total);
@@ -475,7 +494,6 @@ impl Sink for Output {
     }
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.arrived(head);
         if self.skips {
             return Ok(());
         }
@@ -490,7 +508,7 @@ impl Sink for Output {
         }
         let streams = matches!(self.to, To::Stream(_));
         let now = match self.release {
-            Release::Complete => false,
+            Release::Complete => self.is_full(bytes.len()),
             Release::Resumable => self.kept.len() + bytes.len() as u64 > spool::MEMORY as u64,
             Release::Now => true,
         };
@@ -553,6 +571,13 @@ impl Sink for Output {
     }
 }
 
+/// The URL that a response came from.
+pub(super) fn url_of(head: &Response<()>) -> Url {
+    reqwest::Response::from(head.clone().map(|()| ""))
+        .url()
+        .clone()
+}
+
 /// Whether this is a redirect that leads somewhere.
 pub(super) fn is_redirect(head: &Response<()>) -> bool {
     matches!(head.status().as_u16(), 301 | 302 | 303 | 307 | 308)
@@ -571,13 +596,6 @@ fn remote_name(url: &Url) -> Result<String, String> {
 
 fn length(head: &Response<()>) -> Option<u64> {
     head.headers()
-/// The URL that a response came from.
-pub(super) fn url_of(head: &Response<()>) -> Url {
-    reqwest::Response::from(head.clone().map(|()| ""))
-        .url()
-        .clone()
-}
-
         .get(CONTENT_LENGTH)?
         .to_str()
         .ok()?

@@ -121,7 +121,7 @@ impl Start {
             message,
         };
         if args.get && !args.data.is_empty() {
-            let query = args.data.query().await.map_err(unreadable)?;
+            let query = args.data.query(args.max_buffer).await.map_err(unreadable)?;
             let query = match self.url.query() {
                 Some(first) if !first.is_empty() => format!("{first}&{query}"),
                 _ => query,
@@ -129,14 +129,14 @@ impl Start {
             self.url.set_query(Some(&query));
         }
         let sent = if let Some(path) = &args.upload_file {
-            data::upload(path).await
+            data::upload(path, args.max_buffer).await
         } else if args.form.is_empty() {
             match args.get {
                 true => Ok(data::Sent::default()),
-                false => args.data.read().await,
+                false => args.data.read(args.max_buffer).await,
             }
         } else {
-            data::form(&args.form, &mut self.headers).await
+            data::form(&args.form, &mut self.headers, args.max_buffer).await
         };
         let sent = sent.map_err(unreadable)?;
         let uri: Uri = self.url.as_str().parse().map_err(|error| {
