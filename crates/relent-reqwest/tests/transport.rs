@@ -159,16 +159,13 @@ async fn through_socks(answers: &'static [&'static [u8]]) -> (usize, AttemptErro
 
 #[tokio::test]
 async fn a_socks_proxy_that_refuses_is_asked_once_and_a_reply_that_may_pass_again() {
-    const ACCEPTED: [&[u8]; 2] = [b"\x05\x02", b"\x01\x00"];
-    const NOT_ALLOWED: &[&[u8]] = &[ACCEPTED[0], ACCEPTED[1], &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]];
-    const UNREACHABLE: &[&[u8]] = &[ACCEPTED[0], ACCEPTED[1], &[5, 4, 0, 1, 0, 0, 0, 0, 0, 0]];
+    const METHOD: &[&[u8]] = &[&[5, 0xff]];
+    const CREDENTIALS: &[&[u8]] = &[&[5, 2], &[1, 1]];
+    const NOT_ALLOWED: &[&[u8]] = &[&[5, 2], &[1, 0], &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]];
+    const UNREACHABLE: &[&[u8]] = &[&[5, 2], &[1, 0], &[5, 4, 0, 1, 0, 0, 0, 0, 0, 0]];
     for (answers, attempts, reply) in [
-        (
-            &[b"\x05\xff".as_slice()] as &[&[u8]],
-            1,
-            SocksRefused::Method,
-        ),
-        (&[b"\x05\x02", b"\x01\x01"], 1, SocksRefused::Credentials),
+        (METHOD, 1, SocksRefused::Method),
+        (CREDENTIALS, 1, SocksRefused::Credentials),
         (NOT_ALLOWED, 1, SocksRefused::NotAllowed),
         (UNREACHABLE, 4, SocksRefused::HostUnreachable),
     ] {
