@@ -9,6 +9,7 @@ const SUB_BITS: u32 = 7;
 pub(crate) struct Latencies {
     counts: Vec<u32>,
     total: u64,
+    most: u64,
 }
 
 impl Latencies {
@@ -16,6 +17,7 @@ impl Latencies {
         Self {
             counts: vec![0; (SUB * u64::from(64 - SUB_BITS + 1)) as usize],
             total: 0,
+            most: 0,
         }
     }
 
@@ -23,7 +25,18 @@ impl Latencies {
         if let Some(count) = self.counts.get_mut(bucket(nanos)) {
             *count = count.saturating_add(1);
             self.total += 1;
+            self.most = self.most.max(nanos);
         }
+    }
+
+    /// How many there are.
+    pub(crate) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The longest, to the nanosecond; 0 if there are none.
+    pub(crate) const fn most(&self) -> u64 {
+        self.most
     }
 
     /// The time that this share of all did not exceed, in nanoseconds; `None` if there are none.

@@ -32,6 +32,7 @@
 pub mod advise;
 mod arrivals;
 mod bound;
+mod call_times;
 mod class;
 mod client;
 mod cluster;
@@ -68,7 +69,7 @@ mod world;
 
 pub use arrivals::{Request, requests};
 pub use bound::{bound, mean_bound};
-pub use metrics::{ClassCount, Layer, Metrics};
+pub use metrics::{ClassCount, Layer, Metrics, Times};
 pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;
 pub use run::{record, run, trace};

@@ -129,6 +129,92 @@ pub const ALL: [Measure; 12] = [
     },
 ];
 
+/// A time in seconds.
+const fn time(
+    name: &'static str,
+    meaning: &'static str,
+    value: fn(&Metrics) -> Option<f64>,
+) -> Measure {
+    Measure {
+        name,
+        unit: "s",
+        places: 2,
+        most: f64::INFINITY,
+        meaning,
+        value,
+    }
+}
+
+/// How long callers wait, and for what, in the order of a table of its own.
+pub const TIMES: [Measure; 16] = [
+    time(
+        "all p99",
+        "99 % of all requests end within this time, whatever comes of them",
+        |m| Some(m.ended?.p99_s),
+    ),
+    time("all max", "the longest of them", |m| Some(m.ended?.max_s)),
+    Measure {
+        name: "retried",
+        unit: "",
+        places: 4,
+        most: 1.0,
+        meaning: "the share of the requests that need more than one attempt",
+        value: |m| {
+            let retried = m.retried.map_or(0, |times| times.count);
+            (m.requests > 0).then(|| retried as f64 / m.requests as f64)
+        },
+    },
+    time(
+        "time p50",
+        "half of the retried requests end within this time, whatever comes of them",
+        |m| Some(m.retried?.p50_s),
+    ),
+    time("p99", "99 % of the retried requests", |m| {
+        Some(m.retried?.p99_s)
+    }),
+    time("max", "the longest of them", |m| Some(m.retried?.max_s)),
+    time(
+        "backoff p50",
+        "of that time, their own backoff with the delays that servers name: half",
+        |m| Some(m.backoff?.p50_s),
+    ),
+    time("p99", "99 % of the backoffs", |m| Some(m.backoff?.p99_s)),
+    time("max", "the longest of them", |m| Some(m.backoff?.max_s)),
+    time(
+        "held p50",
+        "of that time, what the destination held them back after their backoff: half",
+        |m| Some(m.held?.p50_s),
+    ),
+    time("p99", "99 % of the times held", |m| Some(m.held?.p99_s)),
+    time("max", "the longest of them", |m| Some(m.held?.max_s)),
+    time(
+        "while up p99",
+        "one retry, held after somebody else's attempt succeeds: 99 %",
+        |m| Some(m.held_answered?.p99_s),
+    ),
+    time("max", "the longest of them", |m| {
+        Some(m.held_answered?.max_s)
+    }),
+    time(
+        "answer p50",
+        "from the end of a trouble to the success of a request that was open then: half",
+        |m| Some(m.back?.p50_s),
+    ),
+    time("max", "the longest of them", |m| Some(m.back?.max_s)),
+];
+
+/// The numbers of [`TIMES`] that some of these runs have; none if no request is retried and none was open
+/// when a trouble was over.
+#[must_use]
+pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Measure> {
+    let mut runs = rows.iter().flatten();
+    if !runs.any(|run| run.retried.is_some() || run.back.is_some()) {
+        return Vec::new();
+    }
+    let exists = |measure: &&Measure| rows.iter().any(|runs| measure.estimate(runs).is_some());
+    TIMES.iter().filter(exists).collect()
+}
+
 /// All numbers but those that only some scenarios have and none of these runs does: a column that
 /// would be empty is left out. A row has the runs of one policy.
 #[must_use]

@@ -1,5 +1,7 @@
 //! What was measured of a run.
 
+use serde::Serialize;
+
 /// What was measured of one run.
 ///
 /// Goodput, amplification and time to recover belong together: each alone misleads.
@@ -55,8 +57,39 @@ pub struct Metrics {
     /// Successes before the caller's deadline of the requests made in the last quarter of the time in which
     /// requests are made, as a share of those; `None` without any.
     pub late_goodput: Option<f64>,
+    /// How long all requests took, whatever came of them.
+    pub ended: Option<Times>,
+    /// How long those took that needed more than one attempt: from when they are made to their end, whatever
+    /// came of them. `None` if there are none. The same requests are counted in the three that follow, which are
+    /// not known of a run on another medium.
+    pub retried: Option<Times>,
+    /// What of that was their own backoff, with what servers said about time: what the session says to wait.
+    pub backoff: Option<Times>,
+    /// What of that they were held at the destination, for whatever reason, before an attempt whose backoff was over.
+    pub held: Option<Times>,
+    /// How long one of their retries was held at most while the destination answered: from the first success of
+    /// somebody else that came after its backoff. Somebody else may be in another process. Known to 10 ms.
+    pub held_answered: Option<Times>,
+    /// Of the requests that were open when a trouble was over: the time from then to their success, without
+    /// what further troubles took of it. `None` if there are none.
+    pub back: Option<Times>,
+    /// Of those, how many never succeeded.
+    pub unanswered: u64,
     /// Events of the run: what it cost to simulate.
     pub events: u64,
+}
+
+/// How long something took for some of the requests of a run, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Times {
+    /// How many requests.
+    pub count: u64,
+    /// For half of them it took no longer.
+    pub p50_s: f64,
+    /// For 99 % it took no longer.
+    pub p99_s: f64,
+    /// The longest.
+    pub max_s: f64,
 }
 
 /// What goes into a layer and out of it: amplification is what goes out over what comes in.

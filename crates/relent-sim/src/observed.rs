@@ -1,6 +1,7 @@
 //! A run that took place somewhere else, measured as every run is.
 
 use crate::arrivals::Request;
+use crate::call_times::Ended;
 use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::scenario::Scenario;
@@ -60,6 +61,16 @@ impl Observed {
             for _ in 0..outcome.attempts {
                 recorder.on_call_out(0);
             }
+            let ended = Ended {
+                call,
+                place: 0,
+                made: at,
+                succeeded: outcome.succeeded,
+            };
+            let attempts = outcome.attempts;
+            recorder
+                .calls
+                .on_observed(ended, attempts, outcome.ended.max(at));
             match outcome.succeeded {
                 true => recorder.on_success(call, process, at, outcome.ended.max(at)),
                 false => recorder.on_give_up(),

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use crate::call_times::{CallTimes, Summary};
 use crate::latency::Latencies;
 use crate::metrics::{ClassCount, Layer, Metrics};
 use crate::recording::Recording;
@@ -56,6 +57,7 @@ pub(crate) struct Recorder {
     /// Requests made up to here are the backlog.
     backlog_until: Option<u64>,
     backlog_done: Option<u64>,
+    pub(crate) calls: CallTimes,
     /// What happened when; plain runs do not keep it.
     tape: Option<Box<Tape>>,
 }
@@ -98,6 +100,7 @@ impl Recorder {
             late_successes: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
+            calls: CallTimes::new(scenario),
             tape: None,
         }
     }
@@ -254,6 +257,15 @@ impl Recorder {
         };
         let last = self.seconds.iter().skip((self.late_from / SECOND) as usize);
         let asked = last.map(|second| u64::from(second.requests)).sum();
+        let Summary {
+            ended,
+            retried,
+            backoff,
+            held,
+            held_answered,
+            back,
+            unanswered,
+        } = self.calls.finish();
         Metrics {
             goodput: per(self.successes, self.requests).unwrap_or(0.0),
             amplification: per(self.attempts, self.successes),
@@ -277,6 +289,13 @@ impl Recorder {
             classes: self.classes.clone(),
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
             late_goodput: per(self.late_successes, asked),
+            ended,
+            retried,
+            backoff,
+            held,
+            held_answered,
+            back,
+            unanswered,
             events: self.events,
         }
     }

@@ -62,6 +62,10 @@ pub(super) fn report(scenario: &Named<Scenario>, rows: &[Row<'_>], seeds: &[u64]
     let outage = scenario.value.recovery_begins().is_some();
     text.push_str(&table::table(&cells, outage, bound.ok()));
     text.push('\n');
+    let times = table::times(&cells, outage);
+    if !times.is_empty() {
+        let _ = writeln!(text, "{times}");
+    }
     if let Err(why) = bound {
         let _ = writeln!(text, "no bound: {why}");
     }

@@ -9,7 +9,24 @@ use relent_sim::measure;
 /// have been had, in a line above all.
 pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool, bound: Option<f64>) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
-    let columns = measure::shown(&runs);
+    with_columns(&measure::shown(&runs), rows, outage, bound)
+}
+
+/// How long callers wait, and for what, in a table of its own; nothing where nobody waits.
+pub(super) fn times(rows: &[(&str, Vec<&Metrics>)], outage: bool) -> String {
+    let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
+    match measure::times_shown(&runs) {
+        none if none.is_empty() => String::new(),
+        columns => with_columns(&columns, rows, outage, None),
+    }
+}
+
+fn with_columns(
+    columns: &[&measure::Measure],
+    rows: &[(&str, Vec<&Metrics>)],
+    outage: bool,
+    bound: Option<f64>,
+) -> String {
     let mut lines: Vec<Vec<String>> = vec![
         std::iter::once("policy".to_owned())
             .chain(columns.iter().map(|measure| measure.head()))

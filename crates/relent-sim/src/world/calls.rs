@@ -10,6 +10,7 @@ use relent_core::{
 };
 
 use super::{World, places};
+use crate::call_times::Ended;
 use crate::class;
 use crate::client::{Attempt, Client, Event, NOBODY, Reply};
 use crate::destinations::OneThread;
@@ -198,6 +199,7 @@ impl World<'_> {
                     // Nothing is to happen any more when the wait would have been over.
                     self.clients.stamp(index);
                 }
+                self.note_attempt(now, index);
                 self.run(now, index, ends, racer);
                 if racer.is_some() {
                     self.plan_hedge(now, index);
@@ -210,6 +212,26 @@ impl World<'_> {
             }
             Err(_) => self.give_up(now, index),
         }
+    }
+
+    /// The call starts an attempt: how long was it held?
+    #[inline]
+    fn note_attempt(&mut self, now: u64, index: u32) {
+        let client = &self.clients[index];
+        if client.layer == 0 {
+            let made = client.call.session().started().as_nanos();
+            let first = client.call.attempts() == 1;
+            let place = self.place(index);
+            self.recorder
+                .calls
+                .on_attempt(index, place, made, first, now);
+        }
+    }
+
+    /// The destination of the client, of those that a process tells apart.
+    #[inline]
+    fn place(&self, index: u32) -> u32 {
+        self.clients[index].destination % u32::from(places(self.scenario))
     }
 
     /// Lets those ask who were woken.
@@ -355,6 +377,10 @@ impl World<'_> {
     }
 
     fn succeeded(&mut self, now: u64, index: u32, attempt: Key) {
+        if self.clients[index].layer == 0 {
+            let place = self.place(index);
+            self.recorder.calls.on_answer(place, now);
+        }
         let racer = self.remove(now, attempt);
         self.step(now, index, |call, step| {
             if let Some(racer) = racer
@@ -386,6 +412,9 @@ impl World<'_> {
             Decision::Retry { after } => {
                 let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
                 let at = at.min(self.deadline(index));
+                if self.clients[index].layer == 0 {
+                    self.recorder.calls.on_backoff(index, now, at);
+                }
                 let key = self.clients.stamp(index);
                 self.queue.push(at, Event::Ask(key));
             }
@@ -444,6 +473,7 @@ impl World<'_> {
             self.step(now, index, |call, step| call.leave(step));
         }
         let process = self.process(index);
+        let place = self.place(index);
         let client = &mut self.clients[index];
         let parent = std::mem::replace(&mut client.parent, Key::NONE);
         let made = client.call.session().started().as_nanos();
@@ -458,6 +488,13 @@ impl World<'_> {
             };
             return self.answer(now, parent, reply);
         }
+        let ended = Ended {
+            call: index,
+            place,
+            made,
+            succeeded,
+        };
+        self.recorder.calls.on_end(ended, now);
         if succeeded {
             self.recorder.on_success(index, process, made, now);
             self.recorder.on_class(class, true);

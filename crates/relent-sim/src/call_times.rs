@@ -1,0 +1,380 @@
+//! How long calls take, and what they wait for: their own backoff, or their turn at the destination.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::latency::Latencies;
+use crate::metrics::Times;
+use crate::scenario::{DestinationOf, SECOND, Scenario};
+
+/// No backoff ends: an attempt runs.
+const RUNS: u64 = u64::MAX;
+/// How exactly it is known when the attempts at a destination succeed.
+const TICK: u64 = SECOND / 100;
+
+/// The waits of a call that has waited, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// When its backoff ends; [`RUNS`] while an attempt runs.
+    due: u64,
+    backoff: u64,
+    held: u64,
+    held_answered: u64,
+    retried: bool,
+}
+
+/// The times of the calls of a run, and what is known of those that have not ended.
+#[derive(Debug)]
+pub(crate) struct CallTimes {
+    /// Few wait, and most of them not for long: there is nothing of a call that makes one attempt at once.
+    waiting: HashMap<u32, Waits, BuildHasherDefault<Spread>>,
+    /// The ticks in which an attempt at a destination has succeeded, as bits.
+    answered: Vec<Vec<u64>>,
+    ended: Latencies,
+    retried: Latencies,
+    backoff: Latencies,
+    held: Latencies,
+    held_answered: Latencies,
+    troubles: Troubles,
+    back: Latencies,
+    unanswered: u64,
+}
+
+/// What came of the calls.
+pub(crate) struct Summary {
+    pub(crate) ended: Option<Times>,
+    pub(crate) retried: Option<Times>,
+    pub(crate) backoff: Option<Times>,
+    pub(crate) held: Option<Times>,
+    pub(crate) held_answered: Option<Times>,
+    pub(crate) back: Option<Times>,
+    pub(crate) unanswered: u64,
+}
+
+/// A call that ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) call: u32,
+    /// Its destination, of those that the callers of a process tell apart.
+    pub(crate) place: u32,
+    pub(crate) made: u64,
+    pub(crate) succeeded: bool,
+}
+
+impl CallTimes {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let places = match scenario.clients.destination {
+            DestinationOf::Service => 1,
+            DestinationOf::Node => usize::from(scenario.service.nodes),
+        };
+        Self {
+            waiting: HashMap::default(),
+            answered: vec![Vec::new(); places],
+            ended: Latencies::new(),
+            retried: Latencies::new(),
+            backoff: Latencies::new(),
+            held: Latencies::new(),
+            held_answered: Latencies::new(),
+            troubles: Troubles::of(scenario),
+            back: Latencies::new(),
+            unanswered: 0,
+        }
+    }
+
+    /// An attempt at this destination succeeds.
+    #[inline]
+    pub(crate) fn on_answer(&mut self, place: u32, now: u64) {
+        let tick = now / TICK;
+        if let Some(bits) = self.answered.get_mut(place as usize) {
+            let word = (tick / 64) as usize;
+            if bits.len() <= word {
+                bits.resize(word + 1, 0);
+            }
+            bits[word] |= 1 << (tick % 64);
+        }
+    }
+
+    /// The call is to try again when its backoff is over.
+    pub(crate) fn on_backoff(&mut self, call: u32, now: u64, due: u64) {
+        let waits = self.waiting.entry(call).or_insert(Waits::NONE);
+        waits.backoff += due - now;
+        waits.due = due;
+        waits.retried = true;
+    }
+
+    /// The call starts an attempt. The first is due when the call is made.
+    #[inline]
+    pub(crate) fn on_attempt(&mut self, call: u32, place: u32, made: u64, first: bool, now: u64) {
+        match first {
+            true if now == made => {}
+            true => {
+                let held = now - made;
+                let waits = Waits {
+                    held,
+                    ..Waits::NONE
+                };
+                self.waiting.insert(call, waits);
+            }
+            false => {
+                if let Some(waits) = self.waiting.get_mut(&call) {
+                    let answered = self.answered.get(place as usize);
+                    waits.start(now, answered.map_or(&[], Vec::as_slice));
+                }
+            }
+        }
+    }
+
+    /// The call ends.
+    #[inline]
+    pub(crate) fn on_end(&mut self, ended: Ended, now: u64) {
+        let Ended { call, made, .. } = ended;
+        self.ended.record(now - made);
+        if !self.waiting.is_empty()
+            && let Some(mut waits) = self.waiting.remove(&call)
+        {
+            let answered = self.answered.get(ended.place as usize);
+            waits.start(now, answered.map_or(&[], Vec::as_slice));
+            if waits.retried {
+                self.retried.record(now - made);
+                self.backoff.record(waits.backoff);
+                self.held.record(waits.held);
+                self.held_answered.record(waits.held_answered);
+            }
+        }
+        if let Some(time) = self.troubles.since_first(made, now) {
+            match ended.succeeded {
+                true => self.back.record(time),
+                false => self.unanswered += 1,
+            }
+        }
+    }
+
+    /// A call has ended elsewhere, where nobody has seen what it waited for.
+    pub(crate) fn on_observed(&mut self, ended: Ended, attempts: u32, now: u64) {
+        if attempts > 1 {
+            self.retried.record(now - ended.made);
+        }
+        self.on_end(ended, now);
+    }
+
+    pub(crate) fn finish(&self) -> Summary {
+        Summary {
+            ended: times(&self.ended),
+            retried: times(&self.retried),
+            backoff: times(&self.backoff),
+            held: times(&self.held),
+            held_answered: times(&self.held_answered),
+            back: times(&self.back),
+            unanswered: self.unanswered,
+        }
+    }
+}
+
+/// `None` if there are none.
+fn times(latencies: &Latencies) -> Option<Times> {
+    let seconds = |nanos: u64| nanos as f64 / SECOND as f64;
+    let most = latencies.most();
+    let quantile = |share| Some(seconds(latencies.quantile(share)?.min(most)));
+    Some(Times {
+        count: latencies.total(),
+        p50_s: quantile(0.5)?,
+        p99_s: quantile(0.99)?,
+        max_s: seconds(most),
+    })
+}
+
+impl Waits {
+    const NONE: Self = Self {
+        due: RUNS,
+        backoff: 0,
+        held: 0,
+        held_answered: 0,
+        retried: false,
+    };
+
+    /// An attempt starts, or the call ends before one does.
+    fn start(&mut self, now: u64, answered: &[u64]) {
+        let due = std::mem::replace(&mut self.due, RUNS);
+        if due == RUNS {
+            return;
+        }
+        if due > now {
+            // It has gone away in its backoff.
+            self.backoff -= due - now;
+            return;
+        }
+        self.held += now - due;
+        if let Some(from) = first_answer(answered, due, now) {
+            self.held_answered = self.held_answered.max(now - from);
+        }
+    }
+}
+
+/// The beginning of the first tick after `from` and before `until` in which an attempt succeeded.
+fn first_answer(answered: &[u64], from: u64, until: u64) -> Option<u64> {
+    let first = from / TICK + 1;
+    let end = until / TICK;
+    let mut word = (first / 64) as usize;
+    let mut bits = answered.get(word)? & (u64::MAX << (first % 64));
+    while bits == 0 {
+        word += 1;
+        if word as u64 * 64 >= end {
+            return None;
+        }
+        bits = *answered.get(word)?;
+    }
+    let tick = word as u64 * 64 + u64::from(bits.trailing_zeros());
+    (tick < end).then_some(tick * TICK)
+}
+
+/// When something was wrong with the service: from and until, in order, without overlaps.
+#[derive(Debug)]
+struct Troubles(Vec<(u64, u64)>);
+
+impl Troubles {
+    fn of(scenario: &Scenario) -> Self {
+        let mut spans: Vec<(u64, u64)> = scenario.spans().map(|span| (span.at, span.end)).collect();
+        spans.sort_unstable();
+        let mut troubles: Vec<(u64, u64)> = Vec::new();
+        for (from, until) in spans {
+            match troubles.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(until),
+                _ => troubles.push((from, until)),
+            }
+        }
+        Self(troubles)
+    }
+
+    /// Of a request that was open when a trouble was over: the time from then on in which nothing was wrong.
+    #[inline]
+    fn since_first(&self, made: u64, now: u64) -> Option<u64> {
+        let last = self.0.last()?;
+        if made > last.1 {
+            return None;
+        }
+        let first = self.0.partition_point(|trouble| trouble.1 < made);
+        let (_, back) = *self.0.get(first)?;
+        let later = self.0[first + 1..].iter();
+        let later = later.take_while(|(from, _)| *from < now);
+        let wrong: u64 = later.map(|(from, until)| now.min(*until) - from).sum();
+        (now > back).then(|| now - back - wrong)
+    }
+}
+
+/// Spreads the numbers of calls over a table: they are counted up from 0.
+#[derive(Clone, Copy, Default, Debug)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        // Fibonacci hashing (Knuth, volume 3, 6.4).
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = SECOND / 1000;
+
+    fn scenario(outages: &str) -> Scenario {
+        let text = format!("clients.arrivals.poisson = {{ rate = 1, for = \"30s\" }}\n{outages}");
+        Scenario::parse(&text).unwrap()
+    }
+
+    fn ended(call: u32, made: u64) -> Ended {
+        Ended {
+            call,
+            place: 0,
+            made,
+            succeeded: true,
+        }
+    }
+
+    #[test]
+    fn a_retry_is_held_from_the_end_of_its_backoff() {
+        let mut times = CallTimes::new(&scenario(""));
+        times.on_attempt(7, 0, 0, true, 0);
+        times.on_backoff(7, 50 * MS, 150 * MS);
+        // Others succeed long before it, and once while it is held.
+        times.on_answer(0, 20 * MS);
+        times.on_answer(0, 1000 * MS);
+        times.on_attempt(7, 0, 0, false, 4000 * MS);
+        times.on_end(ended(7, 0), 4100 * MS);
+        let summary = times.finish();
+        let max = |times: Option<Times>| times.map(|times| times.max_s);
+        assert_eq!(max(summary.retried), Some(4.1));
+        assert_eq!(max(summary.backoff), Some(0.1));
+        assert_eq!(max(summary.held), Some(3.85));
+        assert_eq!(max(summary.held_answered), Some(3.0));
+        assert_eq!(summary.back, None, "there was no trouble");
+    }
+
+    #[test]
+    fn a_call_is_retried_that_waits_for_its_retry_when_it_ends() {
+        let mut times = CallTimes::new(&scenario(""));
+        for (call, end) in [(1, 500 * MS), (2, 3000 * MS)] {
+            times.on_attempt(call, 0, 0, true, 0);
+            times.on_backoff(call, 100 * MS, 1000 * MS);
+            times.on_end(ended(call, 0), end);
+        }
+        // This one is held, but needs no retry.
+        times.on_attempt(3, 0, 0, true, 9000 * MS);
+        times.on_end(ended(3, 0), 9001 * MS);
+        let summary = times.finish();
+        let retried = summary.retried.unwrap();
+        assert_eq!((retried.count, retried.max_s), (2, 3.0));
+        assert_eq!(summary.backoff.unwrap().max_s, 0.9);
+        assert_eq!(summary.held.unwrap().max_s, 2.0, "none in its backoff");
+        assert_eq!(
+            summary.held_answered.unwrap().max_s,
+            0.0,
+            "nobody succeeded"
+        );
+        assert_eq!(summary.ended.unwrap().count, 3);
+    }
+
+    #[test]
+    fn an_answer_after_a_trouble_is_waited_for_while_nothing_is_wrong() {
+        let outages = "outages = [
+            { at = \"1s\", for = \"2s\", effect = \"blackout\", every = \"4s\", times = 2 },
+            { at = \"2s\", for = \"2s\", effect = \"stall\" },
+        ]";
+        // Something is wrong from 1 to 4 and from 5 to 7.
+        let troubles = Troubles::of(&scenario(outages));
+        assert_eq!(troubles.0, [(SECOND, 4 * SECOND), (5 * SECOND, 7 * SECOND)]);
+        let since = |made, now| troubles.since_first(made * SECOND, now * SECOND);
+        assert_eq!(since(0, 3), None, "it ends before the trouble does");
+        assert_eq!(since(8, 9), None, "it is made when all is over");
+        assert_eq!(since(2, 9), Some(3 * SECOND));
+        assert_eq!(since(2, 6), Some(SECOND));
+        assert_eq!(since(4, 5), Some(SECOND));
+        assert_eq!(since(5, 9), Some(2 * SECOND));
+    }
+
+    #[test]
+    fn the_first_answer_is_found_over_any_distance() {
+        let mut times = CallTimes::new(&scenario(""));
+        for second in [3, 200] {
+            times.on_answer(0, second * SECOND + 5 * MS);
+        }
+        let first = |from, until| first_answer(&times.answered[0], from * SECOND, until * SECOND);
+        assert_eq!(first(0, 3), None);
+        assert_eq!(first(0, 4), Some(3 * SECOND));
+        assert_eq!(first(4, 199), None);
+        assert_eq!(first(4, 300), Some(200 * SECOND));
+        assert_eq!(first(201, 300), None);
+    }
+}
