@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use relent::{NamedPolicy, Policy};
 use relent_sim::advise::TimeUnit;
+use relent_sim::generate::Generator;
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Metrics, Scenario, Times, bound, scenarios};
 use serde::Serialize;
@@ -129,7 +130,9 @@ difference counts if it exceeds its 99 % confidence interval over ten seeds:
   harm        less is done than with off, by more than .01 of the requests
   better      another policy that comes along gets more done, by more than .02
               of the requests, without more attempts
---seed is the number of the first scenario. The numbers do not depend on --jobs.
+--seed is the number of the first scenario. --generator everyday draws others than
+broad: services at any distance with short queues and high loads, few and
+low-traffic callers, and failures at once by chance. The numbers do not depend on --jobs.
 
 With --advise standard output is a policy file. Its comments say where each
 value comes from, and what it does in troubles that fit the description, beside
@@ -181,6 +184,16 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true,
         conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "list", "show", "format"])]
     random: Option<u64>,
+
+    /// How they are drawn: all kinds, or everyday conditions (any distance, few callers, fast failures)
+    #[arg(
+        long,
+        value_name = "broad|everyday",
+        requires = "random",
+        default_value = "broad",
+        hide_possible_values = true
+    )]
+    generator: GeneratorArg,
 
     /// Write the random scenarios in which something is found to this directory
     #[arg(long, value_name = "DIR", requires = "random")]
@@ -240,6 +253,22 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "scenario|service", num_args = 0..=1, default_missing_value = "scenario",
         hide_possible_values = true, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
     format: Option<FormatOf>,
+}
+
+/// How random scenarios are drawn.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum GeneratorArg {
+    Broad,
+    Everyday,
+}
+
+impl From<GeneratorArg> for Generator {
+    fn from(generator: GeneratorArg) -> Self {
+        match generator {
+            GeneratorArg::Broad => Self::Broad,
+            GeneratorArg::Everyday => Self::Everyday,
+        }
+    }
 }
 
 /// What has a format.

@@ -167,6 +167,8 @@ fn rate(scenario: &Scenario, now: &[&Span]) -> f64 {
                     Effect::Blackout | Effect::Stall | Effect::Restart => 0.0,
                     Effect::Brownout(left) => left,
                     Effect::Failures(share) | Effect::Loss(share) => 1.0 - share,
+                    // They take no service.
+                    Effect::FastFailures(_) => 1.0,
                 };
             }
         }

@@ -3,7 +3,7 @@
 use crate::scenario::{Balancer, Outage, Scenario, Span};
 use crate::server::Server;
 use crate::slab::Key;
-use crate::stream::{BALANCER, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
+use crate::stream::{BALANCER, FAST_FAILURES, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
 
 /// Where an attempt goes, and of which class it is: in three bytes, so that an event has 12.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,10 @@ impl Cluster {
                 0 => Stream::new(seed, purpose),
                 _ => Stream::new(seed, NODES + (u64::from(node) << 8) + purpose),
             };
-            Server::new(scenario, [SERVICE, LUCK, WAYS_LOST].map(stream))
+            Server::new(
+                scenario,
+                [SERVICE, LUCK, WAYS_LOST, FAST_FAILURES].map(stream),
+            )
         };
         let classes = scenario.clients.classes.iter();
         let keepers = match service.sticky {

@@ -6,13 +6,15 @@
 mod dimensions;
 mod text;
 
-pub use dimensions::{DIMENSIONS, Dimension, Level, table};
+pub use dimensions::{DIMENSIONS, Dimension, Generator, Level, table};
 
 use crate::stream::Stream;
 
 /// A scenario that was drawn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Generated {
+    /// What has drawn it.
+    pub generator: Generator,
     /// What it was drawn from.
     pub number: u64,
     /// The level of each dimension, by their names, in the order of [`DIMENSIONS`].
@@ -37,14 +39,32 @@ pub struct Generated {
 /// ```
 #[must_use]
 pub fn generate(number: u64) -> Generated {
+    generate_by(Generator::Broad, number)
+}
+
+/// Draws a scenario by this generator: as [`generate`], in one to ten minutes.
+///
+/// ```
+/// use relent_sim::Scenario;
+/// use relent_sim::generate::{Generator, generate_by};
+///
+/// let drawn = generate_by(Generator::Everyday, 7);
+/// let scenario = Scenario::parse(&drawn.text)?;
+/// assert!(scenario.network.one_way <= 150_000_000);
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[must_use]
+pub fn generate_by(generator: Generator, number: u64) -> Generated {
     let mut draw = Draw {
-        stream: Stream::new(number, GENERATOR),
+        generator,
+        stream: Stream::new(number, stream_of(generator)),
         levels: Vec::new(),
     };
     let text = text::write(&mut draw);
     let place = |name: &str| DIMENSIONS.iter().position(|other| other.name == name);
     draw.levels.sort_by_key(|(name, _)| place(name));
     Generated {
+        generator,
         number,
         levels: draw.levels,
         text,
@@ -52,10 +72,16 @@ pub fn generate(number: u64) -> Generated {
 }
 
 /// The stream that a scenario is drawn from: none of a run.
-const GENERATOR: u64 = 1 << 29;
+const fn stream_of(generator: Generator) -> u64 {
+    match generator {
+        Generator::Broad => 1 << 29,
+        Generator::Everyday => (1 << 29) + 1,
+    }
+}
 
 /// Draws levels, and keeps which.
 struct Draw {
+    generator: Generator,
     stream: Stream,
     levels: Vec<(&'static str, &'static str)>,
 }
@@ -70,28 +96,43 @@ struct Drawn {
 impl Draw {
     /// A level by its weight, and a value within it: each order of magnitude is as likely.
     fn of(&mut self, dimension: &'static Dimension) -> Drawn {
-        let all: u32 = dimension.levels.iter().map(|level| level.weight).sum();
+        let levels = dimension.levels_of(self.generator);
+        let all: u32 = levels.iter().map(|level| level.weight).sum();
         let mut rest = self.stream.below(all);
-        let mut chosen = &dimension.levels[0];
-        for level in dimension.levels {
+        let mut chosen = &levels[0];
+        for level in levels {
             chosen = level;
             match rest.checked_sub(level.weight) {
                 Some(left) => rest = left,
                 None => break,
             }
         }
-        let (low, high) = chosen.range;
+        self.within(dimension, chosen)
+    }
+
+    /// A value within this level.
+    fn within(&mut self, dimension: &'static Dimension, level: &'static Level) -> Drawn {
+        let (low, high) = level.range;
         let value = self.between(low, high);
-        self.levels.push((dimension.name, chosen.name));
+        self.levels.push((dimension.name, level.name));
         Drawn {
-            level: chosen.name,
+            level: level.name,
             value,
+        }
+    }
+
+    /// A dimension that came later. By the broad generator nothing is drawn of it: every number gives the
+    /// scenario that it gave before.
+    fn later(&mut self, dimension: &'static Dimension) -> Drawn {
+        match self.generator {
+            Generator::Broad => self.first(dimension),
+            Generator::Everyday => self.of(dimension),
         }
     }
 
     /// The first level, as what else was drawn leaves no other.
     fn first(&mut self, dimension: &'static Dimension) -> Drawn {
-        let level = &dimension.levels[0];
+        let level = &dimension.levels_of(self.generator)[0];
         self.levels.push((dimension.name, level.name));
         Drawn {
             level: level.name,
@@ -123,9 +164,15 @@ mod tests {
 
     #[test]
     fn every_number_gives_a_scenario_that_is_accepted_and_small() {
+        for (generator, most) in [(Generator::Broad, 240), (Generator::Everyday, 600)] {
+            accepts_all(generator, most);
+        }
+    }
+
+    fn accepts_all(generator: Generator, most: u64) {
         let mut seen = HashMap::new();
         for number in 0..3000 {
-            let drawn = generate(number);
+            let drawn = generate_by(generator, number);
             let names: Vec<_> = drawn.levels.iter().map(|(name, _)| *name).collect();
             let all: Vec<_> = DIMENSIONS.iter().map(|dimension| dimension.name).collect();
             assert_eq!(names, all, "{number}");
@@ -135,21 +182,34 @@ mod tests {
             let scenario = Scenario::parse(&drawn.text)
                 .unwrap_or_else(|error| panic!("{number}: {error}\n{}", drawn.text));
             let lasts = scenario.arrivals_end();
-            assert!((60 * SECOND..=240 * SECOND).contains(&lasts), "{number}");
+            assert!((60 * SECOND..=most * SECOND).contains(&lasts), "{number}");
             let over = scenario.outages_end().unwrap_or(0);
             // But for what rounding adds to each of many times.
             assert!(over <= lasts / 20 * 11, "{number}: {}", drawn.text);
         }
         for dimension in DIMENSIONS {
-            for level in dimension.levels {
+            for level in dimension.levels_of(generator) {
                 let level = (dimension.name, level.name);
                 assert!(seen.contains_key(&level), "{level:?} never comes");
             }
         }
-        // By its weight, a tenth, within four standard deviations.
-        assert!(
-            seen[&("processes", "a crowd")].abs_diff(300) < 66,
-            "{seen:?}"
+        // By its weight, within four standard deviations.
+        let (level, expected) = match generator {
+            Generator::Broad => ("a crowd", 300),
+            Generator::Everyday => ("one", 1125),
+        };
+        let drawn = seen[&("processes", level)];
+        assert!(drawn.abs_diff(expected) < 106, "{level}: {drawn}");
+    }
+
+    /// What was measured by earlier numbers can be measured again.
+    #[test]
+    fn the_broad_generator_draws_what_it_always_drew() {
+        let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let texts = (0..300).flat_map(|number| generate(number).text.into_bytes());
+        assert_eq!(
+            texts.fold(0xcbf2_9ce4_8422_2325, fnv),
+            11_844_590_281_387_946_421
         );
     }
 

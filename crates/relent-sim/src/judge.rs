@@ -5,7 +5,7 @@
 
 use relent_core::Policy;
 
-use crate::generate::{DIMENSIONS, Generated, generate};
+use crate::generate::{DIMENSIONS, Generated, Generator, generate_by};
 use crate::run::run_bounded;
 use crate::scenario::Scenario;
 use crate::study::in_parallel;
@@ -265,6 +265,7 @@ fn stays_trapped(
 ///
 /// A scenario that cannot be read is left out; there is none.
 pub fn judge_all(
+    generator: Generator,
     numbers: &[u64],
     off: &Policy,
     policies: &[&Policy],
@@ -273,7 +274,7 @@ pub fn judge_all(
     on_case: &(dyn Fn() + Sync),
 ) -> Vec<Case> {
     let cases = in_parallel(numbers, threads, |number| {
-        let drawn = generate(*number);
+        let drawn = generate_by(generator, *number);
         let scenario = Scenario::parse(&drawn.text).ok()?;
         let first = 1..1 + FIRST_SEEDS;
         let runs = |policy| Runs::of(&scenario, policy, first.clone());
@@ -321,8 +322,15 @@ pub struct Tally {
 #[must_use]
 pub fn tally(cases: &[Case], policy: usize) -> Vec<Tally> {
     let levels = DIMENSIONS.iter().flat_map(|dimension| {
-        let levels = dimension.levels.iter();
-        levels.map(|level| (dimension.name, level.name))
+        let mut names = Vec::new();
+        for generator in Generator::ALL {
+            for level in dimension.levels_of(generator) {
+                if !names.contains(&(dimension.name, level.name)) {
+                    names.push((dimension.name, level.name));
+                }
+            }
+        }
+        names
     });
     let count = |of: (&'static str, &'static str)| {
         let cases = cases.iter().filter(|case| case.drawn.levels.contains(&of));

@@ -74,9 +74,10 @@ pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;
 pub use run::{record, run, trace};
 pub use scenario::{
-    Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, Hears, Link, MediumAccess,
-    Model, Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario, ScenarioError, Service,
-    ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat, nearest,
+    Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, FailuresAs, FastFailures,
+    Hears, Link, MediumAccess, Model, Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario,
+    ScenarioError, Service, ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span,
+    WaitFormat, nearest,
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};

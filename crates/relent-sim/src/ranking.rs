@@ -155,7 +155,9 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
         });
     }
     let attempts = attempts(runs);
-    let needed = 1.0 / (1.0 - scenario.service.failures).max(0.05);
+    let service = &scenario.service;
+    let succeed = (1.0 - service.failures) * (1.0 - service.fast_failures.share());
+    let needed = 1.0 / succeed.max(0.05);
     // Where requests conflict with each other, or a job is asked for, nobody knows how many are needed.
     if scenario.service.model == Model::Queue && attempts >= MULTIPLIED * needed {
         warnings.push(Warning::Multiplies { attempts, needed });

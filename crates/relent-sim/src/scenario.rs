@@ -15,7 +15,7 @@ use clients::five_minutes;
 pub use clients::{Arrivals, Class, Clients, DestinationOf, Rate, RequestBacklog, Restart};
 pub use error::ScenarioError;
 pub use error::nearest;
-pub use outages::{Effect, Outage, Span};
+pub use outages::{Effect, FastFailures, Outage, Span};
 use words::{nanos, queue_bound, retry_after, some_nanos};
 
 /// Nanoseconds in a second.
@@ -103,8 +103,12 @@ pub struct Service {
     /// The probability of an error that does not depend on load. The attempt was served, but had no
     /// effect.
     pub failures: f64,
+    /// Which attempts fail at once, before they are queued, whatever the load.
+    pub fast_failures: FastFailures,
     /// The HTTP status of its errors and refusals.
     pub status: u16,
+    /// What a caller sees of its errors and refusals.
+    pub failures_as: FailuresAs,
     /// The time that a refusal names for everybody, in an outage or of a full queue; `None` for no time.
     #[serde(deserialize_with = "some_nanos")]
     pub retry_after: Option<u64>,
@@ -151,6 +155,19 @@ pub enum Model {
         #[serde(default)]
         access: MediumAccess,
     },
+}
+
+/// What a caller sees of an error or a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailuresAs {
+    /// A response with the status of the service.
+    #[default]
+    Status,
+    /// The connection is reset after the request was sent.
+    Reset,
+    /// The connection is refused.
+    Refused,
 }
 
 /// Which node gets an attempt.
@@ -331,7 +348,9 @@ impl Default for Service {
             cancellation: false,
             reject_cost: 0.0,
             failures: 0.0,
+            fast_failures: FastFailures::Share(0.0),
             status: 503,
+            failures_as: FailuresAs::Status,
             retry_after: None,
             limiter: None,
             shedder: None,
@@ -442,7 +461,8 @@ impl Scenario {
     /// The share of the attempts that succeed while the service is well.
     pub(crate) fn usual_share(&self) -> f64 {
         let arrives = 1.0 - self.network.loss;
-        (1.0 - self.service.failures) * arrives * arrives
+        let fails_not = 1.0 - self.service.fast_failures.share();
+        fails_not * (1.0 - self.service.failures) * arrives * arrives
     }
 
     /// Up to here a request is prompt, in nanoseconds: a second, or what 99.9 % of the attempts take while the

@@ -6,7 +6,7 @@ use relent_core::{Advice, Arrival, Instant, Intake, Limiter, Rejected, Shed, She
 
 use crate::limiter::Hinted;
 use crate::scenario::{
-    Effect, QueueBound, SECOND, Scenario, Service, ServiceRetryAfter, ServiceTime,
+    Effect, FastFailures, QueueBound, SECOND, Scenario, Service, ServiceRetryAfter, ServiceTime,
 };
 use crate::slab::Key;
 use crate::stream::{Stream, rounded};
@@ -14,7 +14,7 @@ use crate::stream::{Stream, rounded};
 /// Why an attempt is turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// In a blackout.
+    /// In a blackout, or as one that fails at once.
     Down,
     /// By the limiter, which says this about time.
     Throttled(Hinted),
@@ -33,6 +33,33 @@ struct Condition {
     failures: f64,
     /// The probability that a message is lost.
     loss: f64,
+    fast: Fast,
+}
+
+/// Which attempts fail at once.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+struct Fast {
+    share: f64,
+    /// One attempt of so many; none if 0.
+    every: u32,
+    /// One first attempt of so many; none if 0.
+    every_first: u32,
+}
+
+impl Fast {
+    fn with(self, more: FastFailures) -> Self {
+        match more {
+            FastFailures::Share(share) => Self {
+                share: either(self.share, share),
+                ..self
+            },
+            FastFailures::Every { every } => Self { every, ..self },
+            FastFailures::EveryFirst { every_first } => Self {
+                every_first,
+                ..self
+            },
+        }
+    }
 }
 
 /// Requests of one class: of what is served.
@@ -74,21 +101,29 @@ pub(crate) struct Server {
     luck: Stream,
     losses: Stream,
     failures: f64,
+    /// What fails at once whatever else happens, by chance or by these counts of attempts and of first ones.
+    fast: Fast,
+    chances: Stream,
+    attempts: u32,
+    firsts: u32,
 }
 
 impl Server {
-    /// A node of the service, with the streams of its service times, of its errors and of its losses.
-    pub(crate) fn new(scenario: &Scenario, [times, luck, losses]: [Stream; 3]) -> Self {
+    /// A node of the service, with the streams of its service times, of its errors, of its losses and of what
+    /// fails at once.
+    pub(crate) fn new(scenario: &Scenario, [times, luck, losses, chances]: [Stream; 4]) -> Self {
         let config = &scenario.service;
         let nodes = f64::from(config.nodes);
         let mean = nodes * f64::from(config.workers) * SECOND as f64 / config.capacity;
         let per_second = scenario.capacity() / nodes;
         let most = |nanos: u64| (nanos as f64 / SECOND as f64 * per_second) as usize;
+        let fast = Fast::default().with(config.fast_failures);
         let well = Condition {
             down: false,
             share: 1.0,
             failures: config.failures,
             loss: 0.0,
+            fast,
         };
         let kind = |cost: f64, time: Option<ServiceTime>| Kind {
             mean: rounded(mean * cost),
@@ -124,6 +159,10 @@ impl Server {
             luck,
             losses,
             failures: config.failures,
+            fast,
+            chances,
+            attempts: 0,
+            firsts: 0,
         }
     }
 
@@ -137,6 +176,7 @@ impl Server {
                 share: 1.0,
                 failures: self.failures,
                 loss: 0.0,
+                fast: self.fast,
             };
         }
         for (effect, class) in effects {
@@ -154,6 +194,7 @@ impl Server {
                     Effect::Brownout(share) => now.share *= share,
                     Effect::Failures(more) => now.failures = either(now.failures, more),
                     Effect::Loss(more) => now.loss = either(now.loss, more),
+                    Effect::FastFailures(more) => now.fast = now.fast.with(more),
                     Effect::Stall => {}
                 }
             }
@@ -193,7 +234,7 @@ impl Server {
         key: Option<u64>,
         class: u8,
     ) -> Result<(), Refused> {
-        if self.is_blacked_out(class) {
+        if self.is_blacked_out(class) || self.fails_at_once(attempt, class) {
             return Err(Refused::Down);
         }
         let queued = self.queued();
@@ -218,6 +259,21 @@ impl Server {
         };
         self.pay_refusal();
         Err(refused)
+    }
+
+    /// Whether the attempt of this number fails before it is queued.
+    fn fails_at_once(&mut self, attempt: u32, class: u8) -> bool {
+        let fast = self.kind(class).now.fast;
+        if fast == Fast::default() {
+            return false;
+        }
+        let is_first = attempt <= 1;
+        self.attempts = self.attempts.wrapping_add(1);
+        self.firsts = self.firsts.wrapping_add(u32::from(is_first));
+        let one_of = |count: u32, of: u32| of > 0 && count.is_multiple_of(of);
+        one_of(self.attempts, fast.every)
+            || (is_first && one_of(self.firsts, fast.every_first))
+            || (fast.share > 0.0 && self.chances.happens(fast.share))
     }
 
     fn queued(&self) -> u32 {

@@ -30,6 +30,7 @@ pub(crate) const DESTINATIONS: u64 = 9;
 pub(crate) const CLASSES: u64 = 10;
 pub(crate) const BALANCER: u64 = 11;
 pub(crate) const WAYS_LOST: u64 = 12;
+pub(crate) const FAST_FAILURES: u64 = 13;
 /// The streams of every node but the first.
 pub(crate) const NODES: u64 = 1 << 30;
 /// One for each process.

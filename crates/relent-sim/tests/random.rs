@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use relent_core::{Backoff, Jitter, Policy};
 use relent_sim::Scenario;
+use relent_sim::generate::Generator;
 use relent_sim::judge::{Case, Contender, Judgement, judge_all, tally};
 
 fn off() -> Policy {
@@ -41,7 +42,17 @@ fn naive_retries_are_guilty_and_no_retries_never_are() {
         name: "naive",
         policy: &naive,
     }];
-    let judged = |threads| judge_all(&numbers, &off, &[&naive, &off], &others, threads, &|| ());
+    let judged = |threads| {
+        judge_all(
+            Generator::Broad,
+            &numbers,
+            &off,
+            &[&naive, &off],
+            &others,
+            threads,
+            &|| (),
+        )
+    };
     let cases = judged(2);
     assert_eq!(cases.len(), numbers.len());
     assert!(number(&cases, 0, |one| one.trap) >= 2, "{cases:#?}");
@@ -60,7 +71,17 @@ fn naive_retries_are_guilty_and_no_retries_never_are() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let (off, naive) = (off(), naive());
-    let judged = |threads| judge_all(&[3, 4, 5], &off, &[&naive], &[], threads, &|| ());
+    let judged = |threads| {
+        judge_all(
+            Generator::Everyday,
+            &[3, 4, 5],
+            &off,
+            &[&naive],
+            &[],
+            threads,
+            &|| (),
+        )
+    };
     assert_eq!(judged(1), judged(3));
 }
 

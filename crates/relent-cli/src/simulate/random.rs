@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use relent::{NamedPolicy, Policy};
+use relent_sim::generate::Generator;
 use relent_sim::judge::{Case, Contender, Judgement, judge_all, tally};
 
 use super::{Named, SimulateArgs, progress};
@@ -61,9 +62,17 @@ pub(super) fn run(
             .map_err(|error| Quit::failed(format!("{}: {error}", folder.display())))?;
     }
     let bar = progress(numbers.len());
-    let cases = judge_all(&numbers, &off, &values, &contenders, threads, &|| {
-        bar.inc(1);
-    });
+    let on_case = || bar.inc(1);
+    let generator = args.generator.into();
+    let cases = judge_all(
+        generator,
+        &numbers,
+        &off,
+        &values,
+        &contenders,
+        threads,
+        &on_case,
+    );
     bar.finish_and_clear();
     let files = file_names(&judged);
     let mut found = 0;
@@ -98,7 +107,11 @@ fn what(judgement: &Judgement) -> Option<&'static str> {
 
 /// What was found of one policy.
 fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) -> String {
-    let mut text = format!("{name}, in {} random scenarios beside off\n\n", cases.len());
+    let mut text = format!(
+        "{name}, in {} random scenarios{} beside off\n\n",
+        cases.len(),
+        by(cases)
+    );
     let found = cases
         .iter()
         .filter_map(|case| Some((case, what(&case.judgements[index])?)));
@@ -164,6 +177,14 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     text
 }
 
+/// The generator, if it is not the usual one.
+fn by(cases: &[Case]) -> &'static str {
+    match cases.first().map(|case| case.drawn.generator) {
+        Some(Generator::Everyday) => " (everyday)",
+        Some(Generator::Broad) | None => "",
+    }
+}
+
 /// Who is better, and by how much.
 fn better(judgement: &Judgement) -> String {
     let names = judgement.better.iter();
@@ -217,10 +238,11 @@ fn save(
         names => format!("# Better: {names}\n"),
     };
     let text = format!(
-        "# Found by `relent simulate --random 1 --seed {number}`: {what}.\n\
+        "# Found by `relent simulate --random 1 --seed {number} --generator {}`: {what}.\n\
          # {policy}: goodput {:.4}, late {:.3}, {:.2} attempts per request; off: goodput {:.4}, late {:.3}.\n\
          {more}# {}\n\n\
          description = \"random scenario {number}: {what}\"\n\n{}",
+        case.drawn.generator.name(),
         means.goodput,
         means.late,
         means.attempts,

@@ -11,6 +11,44 @@ pub struct Dimension {
     pub meaning: &'static str,
     /// What it can be.
     pub levels: &'static [Level],
+    /// What it can be by [`Generator::Everyday`], where that differs.
+    pub everyday: Option<&'static [Level]>,
+}
+
+/// Which scenarios are drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Generator {
+    /// All kinds of services, client populations and troubles, and large populations above all.
+    #[default]
+    Broad,
+    /// Everyday conditions: any distance, short queues, high loads and dear refusals together; few and low-traffic
+    /// callers, at the start and later; failures at once and by chance.
+    Everyday,
+}
+
+impl Generator {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Broad, Self::Everyday];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Broad => "broad",
+            Self::Everyday => "everyday",
+        }
+    }
+}
+
+impl Dimension {
+    /// What it can be by this generator.
+    #[must_use]
+    pub fn levels_of(&self, generator: Generator) -> &'static [Level] {
+        match generator {
+            Generator::Broad => self.levels,
+            Generator::Everyday => self.everyday.unwrap_or(self.levels),
+        }
+    }
 }
 
 /// What a dimension can be.
@@ -39,40 +77,58 @@ const fn plain(name: &'static str, weight: u32) -> Level {
 }
 
 macro_rules! dimensions {
-    ($($constant:ident, $name:literal, $meaning:literal, [$($level:expr),* $(,)?];)*) => {
+    ($($constant:ident, $name:literal, $meaning:literal,
+        [$($level:expr),* $(,)?] $(, everyday [$($everyday:expr),* $(,)?])?;)*) => {
         $(pub(super) static $constant: Dimension = Dimension {
             name: $name,
             meaning: $meaning,
             levels: &[$($level),*],
+            everyday: dimensions!(@levels $($($everyday),*)?),
         };)*
 
         /// All dimensions. The first level of each is the plain one.
         pub static DIMENSIONS: &[&Dimension] = &[$(&$constant),*];
     };
+    (@levels) => { None };
+    (@levels $($level:expr),+) => { Some(&[$($level),+]) };
 }
 
 dimensions! {
     PROCESSES, "processes", "client processes", [
         range("few", 3, 2.0, 30.0), range("one", 1, 1.0, 1.0), range("many", 3, 30.0, 1000.0),
         range("thousands", 2, 1000.0, 20_000.0), range("a crowd", 1, 20_000.0, 100_000.0),
+    ], everyday [
+        range("one", 3, 1.0, 1.0), range("few", 3, 2.0, 20.0), range("many", 2, 20.0, 2000.0),
     ];
     RATE, "rate", "requests per second, without bursts and spikes", [
         range("usual", 3, 20.0, 70.0), range("low", 2, 4.0, 20.0), range("high", 3, 70.0, 200.0),
+    ], everyday [
+        range("usual", 3, 4.0, 50.0), range("low", 3, 0.2, 4.0), range("high", 2, 50.0, 200.0),
     ];
-    LOAD, "load", "what is asked over what can be served", [
+    LOAD, "load", "what is asked over what can be served; everyday: light where the rate is low", [
         range("usual", 3, 0.5, 0.8), range("light", 2, 0.1, 0.5), range("high", 3, 0.8, 0.95),
         range("too high", 1, 1.0, 1.3),
+    ], everyday [
+        range("light", 1, 0.001, 0.05), range("usual", 3, 0.3, 0.8), range("high", 4, 0.8, 0.95),
+        range("too high", 2, 0.95, 1.1),
     ];
     SHAPE, "shape", "how the load changes; k: the highest rate over the capacity", [
         plain("steady", 10), range("spike", 2, 1.5, 5.0), range("bursts", 2, 1.2, 5.0),
         range("step", 1, 1.05, 2.0), range("ramp", 1, 0.8, 1.2), range("wave", 1, 0.8, 1.3),
         plain("closed", 2),
+    ], everyday [
+        plain("steady", 10), range("spike", 1, 1.5, 3.0), range("bursts", 1, 1.2, 3.0), range("wave", 1, 0.8, 1.2),
+        plain("closed", 1),
     ];
     TROUBLE, "trouble", "what goes wrong; a share of capacity left, or a probability", [
         plain("none", 3), plain("blackout", 4), plain("stall", 4), range("brownout", 3, 0.05, 0.8),
         range("failures", 2, 0.2, 1.0), range("loss", 2, 0.1, 1.0), plain("restart", 1),
+    ], everyday [
+        plain("none", 4), plain("blackout", 3), plain("stall", 2), range("brownout", 3, 0.3, 0.9),
+        range("failures", 1, 0.2, 1.0), range("loss", 1, 0.05, 0.3), plain("restart", 1),
     ];
-    BEGIN, "begin", "when that begins", [plain("warm", 3), plain("at the start", 2)];
+    BEGIN, "begin", "when that begins", [plain("warm", 3), plain("at the start", 2)],
+        everyday [plain("warm", 1), plain("at the start", 1)];
     LENGTH, "length", "how long it lasts, in seconds, at most a quarter of the time", [
         range("seconds", 3, 2.0, 10.0), range("short", 1, 0.3, 2.0), range("long", 3, 10.0, 60.0),
     ];
@@ -81,10 +137,10 @@ dimensions! {
     ];
     PART, "part", "what it concerns", [
         plain("all", 4), plain("one node", 3), plain("node by node", 1), plain("one class", 2),
-    ];
+    ], everyday [plain("all", 4), plain("one node", 1), plain("node by node", 1)];
     NODES, "nodes", "nodes of the service", [
         range("one", 3, 1.0, 1.0), range("some", 2, 2.0, 5.0), range("many", 1, 5.0, 20.0),
-    ];
+    ], everyday [range("one", 4, 1.0, 1.0), range("some", 1, 2.0, 5.0)];
     BALANCER, "balancer", "which node gets an attempt", [
         plain("round-robin", 2), plain("random", 1), plain("least-outstanding", 1),
     ];
@@ -99,20 +155,29 @@ dimensions! {
     QUEUE, "queue", "when it refuses; milliseconds of work, or attempts", [
         plain("unbounded", 3), range("long", 2, 200.0, 5000.0), range("medium", 2, 20.0, 200.0),
         range("short", 2, 2.0, 20.0), range("attempts", 1, 1.0, 100.0),
+    ], everyday [
+        plain("unbounded", 1), range("long", 3, 100.0, 500.0), range("medium", 3, 20.0, 100.0),
+        range("short", 3, 2.0, 20.0),
     ];
     REJECT_COST, "refusal", "what one costs, in services", [
         plain("free", 2), range("cheap", 2, 0.01, 0.1), range("dear", 1, 0.1, 0.5),
-    ];
+    ], everyday [plain("free", 1), range("cheap", 2, 0.01, 0.1), range("dear", 2, 0.1, 0.5)];
     CANCELLATION, "cancellation", "is queued work dropped whose caller has gone?", [plain("no", 2), plain("yes", 1)];
     FAILURES, "failures", "the probability of an error whatever the load", [
         plain("none", 5), range("few", 3, 0.001, 0.03), range("many", 2, 0.03, 0.3), range("most", 2, 0.3, 0.8),
-    ];
+    ], everyday [plain("none", 6), range("few", 2, 0.001, 0.03), range("many", 1, 0.03, 0.2)];
+    FAST, "fast failures", "the probability of a failure at once, whatever the load", [
+        plain("none", 1),
+    ], everyday [plain("none", 2), range("few", 2, 0.01, 0.1), range("many", 2, 0.1, 0.5)];
+    FAST_AS, "seen as", "what callers see of errors and refusals", [
+        plain("503", 1),
+    ], everyday [plain("503", 2), plain("429", 1), plain("reset", 2), plain("refused", 1)];
     LOSS, "network loss", "the probability that a message is lost", [
         plain("none", 6), range("little", 2, 0.001, 0.03), range("much", 1, 0.03, 0.2),
-    ];
+    ], everyday [plain("none", 8), range("little", 1, 0.001, 0.03)];
     WAY, "way", "of a message, in milliseconds", [
         range("near", 3, 0.1, 2.0), range("region", 2, 2.0, 20.0), range("far", 1, 20.0, 100.0),
-    ];
+    ], everyday [range("near", 2, 0.01, 1.0), range("region", 3, 1.0, 20.0), range("far", 3, 20.0, 150.0)];
     TIMEOUT, "attempt timeout", "in seconds, no less than three mean services; or so many of those and a way", [
         range("usual", 4, 0.3, 2.0), range("long", 2, 2.0, 10.0), range("tight", 2, 2.0, 6.0),
     ];
@@ -121,31 +186,32 @@ dimensions! {
     ];
     RETRY_AFTER, "Retry-After", "that refusals say to all, in seconds", [
         plain("none", 4), range("said", 1, 1.0, 10.0),
-    ];
+    ], everyday [plain("none", 8), range("said", 1, 1.0, 10.0)];
     LIMITER, "limiter", "what a limiter says; its rate over that of the requests", [
         plain("none", 10), range("nothing", 1, 0.5, 1.5), range("a time for all", 1, 0.5, 1.5), range("slots", 1, 0.5, 1.5),
-    ];
+    ], everyday [plain("none", 1)];
     SHEDDER, "shedder", "is load shed by queue delay?", [plain("no", 6), plain("yes", 1)];
     CLASSES, "classes", "kinds of requests; the cost of the second", [
         plain("one", 4), range("two", 1, 3.0, 30.0),
-    ];
-    CHAIN, "chain", "layers that retry", [plain("1", 8), plain("2", 2), plain("3", 1)];
+    ], everyday [plain("one", 1)];
+    CHAIN, "chain", "layers that retry", [plain("1", 8), plain("2", 2), plain("3", 1)],
+        everyday [plain("1", 1)];
     RESTARTS, "client restarts", "of all processes, in the trouble or at a quarter of the time", [
         plain("none", 5), plain("at once", 1), plain("rolling", 1),
     ];
     TELLS, "chain tells", "what layers tell each other: that a caller has gone; deadlines and marks, too", [
         plain("nothing", 1), plain("cancellation", 2), plain("headers", 1),
-    ];
+    ], everyday [plain("nothing", 1)];
 }
 
 /// All dimensions as a table in Markdown.
 #[must_use]
 pub fn table() -> String {
     let mut text =
-        "| dimension | what it says | levels, with their ranges and weights |\n|---|---|---|\n"
+        "| dimension | what it says | broad: levels, with their ranges and weights | everyday |\n|---|---|---|---|\n"
             .to_owned();
-    for dimension in DIMENSIONS {
-        let levels = dimension.levels.iter().map(|level| {
+    let written = |levels: &[Level]| {
+        let levels = levels.iter().map(|level| {
             let (least, most) = level.range;
             let range = match most > 0.0 {
                 true if least < most => format!(" {least}–{most}"),
@@ -155,8 +221,21 @@ pub fn table() -> String {
             format!("{}{range} ({})", level.name, level.weight)
         });
         let levels: Vec<String> = levels.collect();
-        let Dimension { name, meaning, .. } = dimension;
-        let _ = writeln!(text, "| {name} | {meaning} | {} |", levels.join(", "));
+        levels.join(", ")
+    };
+    for dimension in DIMENSIONS {
+        let Dimension {
+            name,
+            meaning,
+            levels,
+            everyday,
+        } = dimension;
+        let everyday = everyday.map_or_else(|| "the same".to_owned(), written);
+        let _ = writeln!(
+            text,
+            "| {name} | {meaning} | {} | {everyday} |",
+            written(levels)
+        );
     }
     text
 }

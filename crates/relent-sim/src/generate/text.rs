@@ -3,12 +3,14 @@
 use std::fmt::Write;
 
 use super::dimensions as all;
-use super::{Draw, Drawn};
+use super::{Draw, Drawn, Generator};
 
 /// The requests that are expected, and the seconds in which they come.
 const REQUESTS: f64 = 12_000.0;
 const LEAST_SECONDS: f64 = 60.0;
 const MOST_SECONDS: f64 = 240.0;
+/// Where callers may be few.
+const MOST_SECONDS_OF_FEW: f64 = 600.0;
 
 /// What several sections need.
 struct Frame {
@@ -23,18 +25,30 @@ struct Frame {
 }
 
 pub(super) fn write(draw: &mut Draw) -> String {
-    let rate = round(draw.of(&all::RATE).value);
-    let load = draw.of(&all::LOAD).value;
+    let rate = draw.of(&all::RATE);
+    // A service that is asked this rarely has other callers, who are not its load here.
+    let load = match draw.generator {
+        Generator::Everyday if rate.is("low") => {
+            let light = &all::LOAD.levels_of(draw.generator)[0];
+            draw.within(&all::LOAD, light).value
+        }
+        _ => draw.of(&all::LOAD).value,
+    };
+    let rate = round(rate.value);
     let limiter = draw.of(&all::LIMITER);
     let nodes = match limiter.is("none") {
         true => draw.of(&all::NODES),
         false => draw.first(&all::NODES),
     };
     let classes = draw.of(&all::CLASSES);
+    let most = match draw.generator {
+        Generator::Broad => MOST_SECONDS,
+        Generator::Everyday => MOST_SECONDS_OF_FEW,
+    };
     let frame = Frame {
         rate,
         capacity: round(rate / load),
-        lasts: (REQUESTS / rate).clamp(LEAST_SECONDS, MOST_SECONDS).floor(),
+        lasts: (REQUESTS / rate).clamp(LEAST_SECONDS, most).floor(),
         nodes: nodes.value.round() as u16,
         two_classes: classes.is("two"),
     };
@@ -83,7 +97,11 @@ pub(super) fn write(draw: &mut Draw) -> String {
 /// When requests are made.
 fn arrivals(draw: &mut Draw, frame: &Frame) -> String {
     let Frame { rate, lasts, .. } = *frame;
-    let shape = draw.of(&all::SHAPE);
+    // The highest rate is a multiple of the capacity: where that is next to unused, it would be no spike.
+    let shape = match draw.generator {
+        Generator::Everyday if frame.rate < 0.1 * frame.capacity => draw.first(&all::SHAPE),
+        _ => draw.of(&all::SHAPE),
+    };
     let peak = round(shape.value * frame.capacity).max(round(rate * 1.05));
     let start = lasts / 4.0;
     let point = |at: f64, rate: f64| format!("{{ at = {}, rate = {rate} }}", seconds(at));
@@ -245,7 +263,14 @@ fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Se
     };
     let reject_cost = draw.of(&all::REJECT_COST).value;
     let failures = draw.of(&all::FAILURES).value;
-    for (key, value) in [("reject_cost", reject_cost), ("failures", failures)] {
+    let fast = draw.later(&all::FAST).value;
+    let seen_as = draw.later(&all::FAST_AS).level;
+    let shares = [
+        ("reject_cost", reject_cost),
+        ("failures", failures),
+        ("fast_failures", fast),
+    ];
+    for (key, value) in shares {
         if value > 0.0 {
             let _ = writeln!(text, "{key} = {}", round(value));
         }
@@ -253,7 +278,21 @@ fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Se
     if draw.of(&all::CANCELLATION).is("yes") {
         text += "cancellation = true\n";
     }
-    let retry_after = draw.of(&all::RETRY_AFTER).value;
+    let is_response = match seen_as {
+        "reset" | "refused" => {
+            let _ = writeln!(text, "failures_as = \"{seen_as}\"");
+            false
+        }
+        "429" => {
+            text += "status = 429\n";
+            true
+        }
+        _ => true,
+    };
+    let retry_after = match is_response {
+        true => draw.of(&all::RETRY_AFTER).value,
+        false => draw.first(&all::RETRY_AFTER).value,
+    };
     if retry_after > 0.0 {
         let _ = writeln!(text, "retry_after = {}", seconds(retry_after));
     }

@@ -161,6 +161,7 @@ const fn name(effect: Effect) -> &'static str {
         Effect::Restart => "restart",
         Effect::Failures(_) => "failures",
         Effect::Loss(_) => "loss",
+        Effect::FastFailures(_) => "fast failures",
     }
 }
 

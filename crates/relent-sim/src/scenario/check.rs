@@ -1,8 +1,8 @@
 //! Which values of a scenario are accepted.
 
 use super::{
-    Arrivals, Balancer, Chain, Clients, DestinationOf, Hears, Link, MediumAccess, Model,
-    RequestBacklog, SECOND, Scenario, Service, ServiceTime,
+    Arrivals, Balancer, Chain, Clients, DestinationOf, FailuresAs, FastFailures, Hears, Link,
+    MediumAccess, Model, RequestBacklog, SECOND, Scenario, Service, ServiceTime,
 };
 
 /// The longest time a scenario may name: a day.
@@ -331,10 +331,11 @@ impl Service {
             ensure(
                 self.queue.is_none()
                     && self.failures == 0.0
+                    && self.fast_failures == FastFailures::Share(0.0)
                     && self.shedder.is_none()
                     && self.nodes == 1,
                 "model",
-                "`queue`, `failures`, `shedder` and `nodes` are of the model \"queue\"",
+                "`queue`, `failures`, `fast_failures`, `shedder` and `nodes` are of the model \"queue\"",
             )?;
         }
         ensure(
@@ -359,6 +360,12 @@ impl Service {
             (0.0..=1.0).contains(&self.failures),
             "failures",
             "a probability from 0 to 1",
+        )?;
+        self.fast_failures.check()?;
+        ensure(
+            self.failures_as == FailuresAs::Status || self.retry_after.is_none(),
+            "failures_as",
+            "a connection that fails says nothing about time: leave out `retry_after`",
         )?;
         ensure(
             (400..600).contains(&self.status),

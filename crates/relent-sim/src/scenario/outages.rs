@@ -56,6 +56,52 @@ pub enum Effect {
     Failures(f64),
     /// The probability that an attempt, or the answer to one, is lost: its caller hears nothing.
     Loss(f64),
+    /// Attempts that fail at once, beside those of the service.
+    #[serde(rename = "fast_failures")]
+    FastFailures(FastFailures),
+}
+
+/// Which attempts fail at once, before they are queued, whatever the load.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a probability, { every = 2 } or { every_first = 5 }"
+)]
+pub enum FastFailures {
+    /// Any, with this probability.
+    Share(f64),
+    /// One attempt of so many that reach a node.
+    Every {
+        /// How many.
+        every: u32,
+    },
+    /// One first attempt of so many that reach a node.
+    EveryFirst {
+        /// How many.
+        every_first: u32,
+    },
+}
+
+impl FastFailures {
+    /// The share of the first attempts that fail.
+    pub(crate) fn share(self) -> f64 {
+        match self {
+            Self::Share(share) => share,
+            Self::Every { every: of } | Self::EveryFirst { every_first: of } => 1.0 / f64::from(of),
+        }
+    }
+
+    pub(super) fn check(self) -> Checked {
+        let accepted = match self {
+            Self::Share(share) => (0.0..=1.0).contains(&share),
+            Self::Every { every: of } | Self::EveryFirst { every_first: of } => of > 0,
+        };
+        ensure(
+            accepted,
+            "fast_failures",
+            "a probability from 0 to 1, or one of 1 and more",
+        )
+    }
 }
 
 /// One time that an outage happens.
@@ -190,12 +236,13 @@ impl Scenario {
                 "effect",
                 "a stall or a restart concerns all classes: leave out `classes`",
             ),
+            Effect::FastFailures(which) => which.check(),
             Effect::Blackout => Ok(()),
         }?;
         let needs_queue = !outage.is_total()
             || matches!(
                 outage.effect,
-                Effect::Restart | Effect::Failures(_) | Effect::Loss(_)
+                Effect::Restart | Effect::Failures(_) | Effect::Loss(_) | Effect::FastFailures(_)
             );
         ensure(
             self.service.model == Model::Queue || !needs_queue,

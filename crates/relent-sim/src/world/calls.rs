@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent_core::{
     Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hedge,
-    Hint, HintSource, Instant, Next, Policy, Raced, Racer, Repeatable,
+    Hint, HintSource, Instant, Network, Next, Policy, Raced, Racer, Repeatable,
 };
 
 use super::{World, places};
@@ -15,7 +15,7 @@ use crate::class;
 use crate::client::{Attempt, Client, Event, NOBODY, Reply};
 use crate::destinations::OneThread;
 use crate::queue::Line;
-use crate::scenario::{Arrivals, DestinationOf, Hears, Model};
+use crate::scenario::{Arrivals, DestinationOf, FailuresAs, Hears, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
 
@@ -338,12 +338,20 @@ impl World<'_> {
         let status = Cause::Status(self.scenario.service.status);
         Some(match reply {
             Reply::Success => return None,
-            Reply::Failure => Failure::ambiguous().cause(status),
+            Reply::Failure => match self.scenario.service.failures_as {
+                FailuresAs::Status if self.scenario.service.status == 429 => {
+                    Failure::throttled().cause(status)
+                }
+                FailuresAs::Status => Failure::ambiguous().cause(status),
+                FailuresAs::Reset => Failure::network(Network::Reset),
+                FailuresAs::Refused => Failure::network(Network::Connect),
+            },
             Reply::Refused => {
                 let after = self.scenario.service.retry_after.unwrap_or_default();
                 let refused = match self.scenario.service.status {
                     // With a delay these say that nothing was done (design rule 2).
                     408 | 503 => Failure::not_processed(),
+                    429 => Failure::throttled(),
                     _ => Failure::ambiguous(),
                 };
                 let hint = Hint::after(Duration::from_nanos(after));
