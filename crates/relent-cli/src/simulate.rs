@@ -2,6 +2,7 @@
 
 mod advise;
 mod charts;
+mod grid;
 mod random;
 mod ranked;
 mod table;
@@ -134,6 +135,12 @@ difference counts if it exceeds its 99 % confidence interval over ten seeds:
 broad: services at any distance with short queues and high loads, few and
 low-traffic callers, and failures at once by chance. The numbers do not depend on --jobs.
 
+With --grid a line for each cell says what is done of the requests of the last
+quarter of the time with off and with the policy (late), attempts per request,
+the longest time for which a retry is held while the destination answers (held)
+and from the end of a trouble to an answer (answer). A cell that misses a bound
+of the file is judged by the means over four seeds. scenarios/grids has files.
+
 With --advise standard output is a policy file. Its comments say where each
 value comes from, and what it does in troubles that fit the description, beside
 off, standard, policies of other systems (--policies) and the bound. A histogram
@@ -145,7 +152,7 @@ Runs are made by the code that decides in production, in virtual time; the same
 seed gives the same numbers on every machine.
 
 Exit status: 0; 1 if a run is given up, the result cannot be written, or
---random finds a trap or harm; 2 if the options, a policy or a scenario are
+--random finds a trap or harm, or --grid a missed bound; 2 if the options, a policy or a scenario are
 wrong.";
 
 /// Where a person finds out what a scenario may hold.
@@ -184,6 +191,11 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true,
         conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "list", "show", "format"])]
     random: Option<u64>,
+
+    /// Play the policies at every combination of values that a file lists, and list the bounds they miss
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "random", "list", "show", "format"])]
+    grid: Option<PathBuf>,
 
     /// How they are drawn: all kinds, or everyday conditions (any distance, few callers, fast failures)
     #[arg(
@@ -376,6 +388,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         named(spec, value)
     });
     let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
+    if let Some(file) = &args.grid {
+        return grid::run(args, file, &policies, threads);
+    }
     if let Some(count) = args.random {
         return random::run(args, count, &policies, threads);
     }

@@ -15,6 +15,7 @@
 //! - [`study`]: several policies and seeds on all cores; [`ranking`]: which is best, and which does harm.
 //! - [`bound`]: what could have been done at all.
 //! - [`advise`]: a policy for a service that is described.
+//! - [`grid`]: one scenario at every combination of values.
 //! - [`generate`]: random scenarios; [`judge`]: whether a policy does harm in them.
 //! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
 //!
@@ -38,6 +39,7 @@ mod client;
 mod cluster;
 mod destinations;
 pub mod generate;
+pub mod grid;
 pub mod judge;
 mod latency;
 mod limiter;

@@ -433,6 +433,26 @@ impl Scenario {
         to_blame.map_or(Ok(scenario), Err)
     }
 
+    /// Sets a value in a table that a scenario is to be made of.
+    pub(crate) fn set(
+        table: &mut toml::Table,
+        key: &str,
+        value: toml::Value,
+    ) -> Result<(), String> {
+        words::set(table, key, value)
+    }
+
+    /// Makes a scenario of a table; an error names it so.
+    pub(crate) fn of_table(table: toml::Table, name: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self = table
+            .try_into()
+            .map_err(|unread| ScenarioError::change(name, unread.message()))?;
+        scenario.check().map_err(|(key, accepted)| {
+            ScenarioError::change(name, &format!("{key}: {accepted}"))
+        })?;
+        Ok(scenario)
+    }
+
     /// When the last request is made, at most; 0 for a herd.
     #[must_use]
     pub const fn arrivals_end(&self) -> u64 {

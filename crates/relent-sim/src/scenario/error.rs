@@ -57,7 +57,7 @@ impl ScenarioError {
         }
     }
 
-    pub(super) fn change(change: &str, message: &str) -> Self {
+    pub(crate) fn change(change: &str, message: &str) -> Self {
         Self {
             message: format!("{change}: {}", plain(message)),
             place: None,

@@ -65,19 +65,24 @@ fn parse(text: &str) -> Result<u64, String> {
 
 /// Sets the key at a place such as `service.failures`; tables that are missing are made.
 pub(super) fn change(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
+    set(table, key, read(value))
+}
+
+/// The same with a value that has been read.
+pub(super) fn set(table: &mut toml::Table, key: &str, value: toml::Value) -> Result<(), String> {
     let Some((first, rest)) = key.split_once('.') else {
-        table.insert(key.to_owned(), read(value));
+        table.insert(key.to_owned(), value);
         return Ok(());
     };
     let inner = table
         .entry(first)
         .or_insert_with(|| toml::Value::Table(toml::Table::new()));
     match inner {
-        toml::Value::Table(inner) => change(inner, rest, value),
+        toml::Value::Table(inner) => set(inner, rest, value),
         // `model = "queue"` gives way to `model.job.…`.
         toml::Value::String(_) => {
             let mut fresh = toml::Table::new();
-            change(&mut fresh, rest, value)?;
+            set(&mut fresh, rest, value)?;
             *inner = toml::Value::Table(fresh);
             Ok(())
         }
@@ -89,7 +94,7 @@ pub(super) fn change(table: &mut toml::Table, key: &str, value: &str) -> Result<
                 .ok()
                 .and_then(|index: usize| list.get_mut(index));
             match entry {
-                Some(toml::Value::Table(inner)) if !rest.is_empty() => change(inner, rest, value),
+                Some(toml::Value::Table(inner)) if !rest.is_empty() => set(inner, rest, value),
                 _ => Err(format!(
                     "`{first}` is a list of {count}: write {first}.0.KEY for the first"
                 )),
