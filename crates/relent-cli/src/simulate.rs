@@ -139,7 +139,8 @@ With --grid a line for each cell says what is done of the requests of the last
 quarter of the time with off and with the policy (late), attempts per request,
 the longest time for which a retry is held while the destination answers (held)
 and from the end of a trouble to an answer (answer). A cell that misses a bound
-of the file is judged by the means over four seeds. scenarios/grids has files.
+of the file is judged by the means over four seeds. scenarios/grids has files and
+their format.
 
 With --advise standard output is a policy file. Its comments say where each
 value comes from, and what it does in troubles that fit the description, beside

@@ -366,3 +366,70 @@ fn what_is_wrong_is_said() {
         assert!(error.to_string().contains(part), "{keys}: {error}");
     }
 }
+
+/// Of the attempts that fail at once nothing is queued, and each is seen as what the service says.
+#[test]
+fn fast_failures_come_by_chance_and_by_count() {
+    let off_goodput = |fast: &str, expected: f64| {
+        let metrics = stream(&off(), &[("service.fast_failures", fast)]);
+        assert_goodput(&metrics, expected);
+        metrics
+    };
+    off_goodput("0.3", 0.7);
+    for count in ["{ every = 4 }", "{ every_first = 4 }"] {
+        let metrics = off_goodput(count, 0.75);
+        assert_eq!(metrics.successes, metrics.requests - metrics.requests / 4);
+    }
+    // A retry is no first attempt, and nothing goes wrong twice.
+    let first = [("service.fast_failures", "{ every_first = 1 }")];
+    let metrics = stream(&retries(1), &first);
+    assert_eq!(metrics.goodput, 1.0);
+    assert_eq!(metrics.amplification, Some(2.0));
+    // In an outage only.
+    let trouble = throughout("effect = { fast_failures = 0.5 }");
+    assert_goodput(&stream(&off(), &[("outages", &trouble)]), 0.5);
+}
+
+/// Whether an operation that may not run twice is tried again says what kind of failure it has seen.
+#[test]
+fn callers_see_failures_as_the_service_says() {
+    let goodput = |changes: &[(&str, &str)]| {
+        let first = [
+            ("service.fast_failures", "{ every_first = 1 }"),
+            ("clients.repeatable", "false"),
+        ];
+        stream(&retries(1), &[&first, changes].concat()).goodput
+    };
+    assert_eq!(goodput(&[]), 0.0, "a 503 may have run");
+    assert_eq!(goodput(&[("service.status", "429")]), 1.0);
+    assert_eq!(goodput(&[("service.failures_as", "reset")]), 0.0);
+    assert_eq!(goodput(&[("service.failures_as", "refused")]), 1.0);
+}
+
+/// The files load, and each of the everyday ones says what it shows.
+#[test]
+fn everyday_scenarios_and_grids_load() {
+    let files = |folder: &str| {
+        let folder = format!("{}/../../scenarios/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let files = std::fs::read_dir(folder).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let files = files.filter(|path| path.extension().is_some_and(|end| end == "toml"));
+        let texts: Vec<_> = files
+            .map(|path| (std::fs::read_to_string(&path).unwrap(), path))
+            .collect();
+        texts
+    };
+    let everyday = files("everyday");
+    assert!(everyday.len() >= 11);
+    for (text, path) in everyday {
+        let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        assert!(!scenario.description.is_empty(), "{path:?}");
+    }
+    let cells = files("grids").into_iter().map(|(text, path)| {
+        let cells = relent_sim::grid::Grid::parse(&text).and_then(|grid| grid.cells());
+        cells.unwrap_or_else(|e| panic!("{path:?}: {e}")).len()
+    });
+    let mut cells: Vec<usize> = cells.collect();
+    cells.sort_unstable();
+    assert_eq!(cells, [144, 648]);
+}
