@@ -75,11 +75,11 @@ Attempts:
   RELENT_ATTEMPT. When it has failed, what is left of its group is ended before
   the next begins: two attempts never run at the same time. SIGINT, SIGTERM,
   SIGHUP, SIGQUIT and the other signals that would end relent are passed on to
-  the group, and end it: what is left of it after --kill-after is killed. What a command that succeeded leaves in the
-  background goes on running. A process that has left
-  the group (setsid, a daemon) is not ended: it can run beside the next attempt
-  and after the deadline. What it writes is waited for while the command has
-  time, and lost afterwards.
+  the group, and end it: what is left of it after --kill-after is killed. What
+  a command that succeeded leaves in the background goes on running. A process
+  that has left the group (setsid, a daemon) is not ended: it can run beside
+  the next attempt and after the deadline. What it writes is waited for while
+  the command has time, and lost afterwards.
 
 Exit status: 0 if the command succeeded, else that of the last attempt, and
   123     relent gave up, though the last attempt exited with 0

@@ -131,16 +131,17 @@ difference counts if it exceeds its 99 % confidence interval over ten seeds:
   harm        less is done than with off, by more than .01 of the requests
   better      another policy that comes along gets more done, by more than .02
               of the requests, without more attempts
---seed is the number of the first scenario. --generator everyday draws others than
-broad: services at any distance with short queues and high loads, few and
-low-traffic callers, and failures at once by chance. The numbers do not depend on --jobs.
+--seed is the number of the first scenario. --generator everyday draws others
+than broad: services at any distance with short queues and high loads, few and
+low-traffic callers, and failures at once by chance. The numbers do not depend
+on --jobs.
 
 With --grid a line for each cell says what is done of the requests of the last
 quarter of the time with off and with the policy (late), attempts per request,
 the longest time for which a retry is held while the destination answers (held)
 and from the end of a trouble to an answer (answer). A cell that misses a bound
-of the file is judged by the means over four seeds. scenarios/grids has files and
-their format.
+of the file is judged by the means over four seeds. scenarios/grids has files
+and their format.
 
 With --advise standard output is a policy file. Its comments say where each
 value comes from, and what it does in troubles that fit the description, beside
@@ -153,8 +154,8 @@ Runs are made by the code that decides in production, in virtual time; the same
 seed gives the same numbers on every machine.
 
 Exit status: 0; 1 if a run is given up, the result cannot be written, or
---random finds a trap or harm, or --grid a missed bound; 2 if the options, a policy or a scenario are
-wrong.";
+--random finds a trap or harm, or --grid a missed bound; 2 if the options, a
+policy or a scenario are wrong.";
 
 /// Where a person finds out what a scenario may hold.
 const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \

@@ -46,14 +46,19 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
         [
             "amplification",
             "attempts",
+            "back",
+            "backoff",
             "classes",
             "drain_s",
             "drops",
             "duplicates",
             "efficiency",
+            "ended",
             "fairness",
             "give_ups",
             "goodput",
+            "held",
+            "held_answered",
             "layers",
             "p50_ms",
             "p999_ms",
@@ -61,8 +66,10 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
             "peak",
             "policy",
             "requests",
+            "retried",
             "successes",
             "ttr_s",
+            "unanswered",
         ]
     );
     assert_eq!(runs[0]["attempts"], runs[0]["requests"]);

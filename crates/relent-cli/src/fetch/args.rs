@@ -44,8 +44,9 @@ Output:
   else /tmp). A body that can be resumed, one with a strong ETag or
   Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
   is cut short the rest is asked for. What is kept is bounded (--max-buffer): a
-  longer body goes out as it arrives, too. With --stream all of any body goes out as
-  it arrives; what is cut short then and cannot be resumed is not repeated.
+  longer body goes out as it arrives, too. With --stream all of any body goes
+  out as it arrives; what is cut short then and cannot be resumed is not
+  repeated.
   A body of HTTP/1 without Content-Length and chunks ends where its connection
   ends: nothing tells whether it is whole.
 

@@ -146,10 +146,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
         &["--etag-save"],
         "-i shows the ETag, and -H 'If-None-Match: ETAG' sends it",
     ),
-    (
-        &["--disable", "-q"],
-        "leave it out: relent reads no .curlrc",
-    ),
+    (&["--disable"], "leave it out: relent reads no .curlrc"),
     (
         &[
             "--tcp-nodelay",
