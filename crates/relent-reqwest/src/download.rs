@@ -11,7 +11,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent::Attempt;
 use relent::clock::TokioClock;
-use relent_core::{Cause, Failure, Kind, Network, Progress, StopReason};
+use relent_core::{Cause, Kind, Progress, StopReason};
 use relent_http::attempt::{Telling, has_content};
 use relent_http::{RequestFacts, grpc};
 use reqwest::Url;

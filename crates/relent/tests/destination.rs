@@ -630,7 +630,7 @@ async fn a_queued_caller_hears_by_which_control_and_for_how_long_at_most() {
             "{told:?}"
         );
     }
-    let first = "attempt 1 is queued by the circuit breaker of the destination for at most 10s";
+    let first = "attempt 1 is queued by the circuit breaker of the destination for at most 9s";
     assert_eq!(lines[0], first);
 }
 
