@@ -35,6 +35,17 @@ pub struct Told {
     pub within: Option<String>,
 }
 
+/// Lets tracing ask all subscribers whether they want an event, not only that of the current thread.
+///
+/// While there is only one subscriber, tracing asks that of the thread on which an event first
+/// happens. In a test beside this one that is none, and tracing keeps the answer. With two that
+/// stay, it asks all.
+pub fn ask_all_subscribers() {
+    static OTHERS: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+    LazyLock::force(&OTHERS);
+}
+
 #[derive(Clone, Default)]
 pub struct Collector {
     events: Arc<Mutex<Vec<Told>>>,
@@ -63,12 +74,7 @@ impl Collector {
     /// The same for one who listens from this level on.
     #[must_use]
     pub fn start_at(level: LevelFilter) -> (Self, DefaultGuard) {
-        // While there is only one subscriber, tracing asks that of the thread on which an event first
-        // happens whether anybody wants it. In a test beside this one that is none, and the answer
-        // is kept. With two that stay, all are asked.
-        static OTHERS: LazyLock<[Dispatch; 2]> =
-            LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
-        LazyLock::force(&OTHERS);
+        ask_all_subscribers();
         let collector = Self::default();
         let subscriber = tracing_subscriber::registry()
             .with(level)

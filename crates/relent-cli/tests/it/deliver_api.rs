@@ -1,0 +1,855 @@
+//! The API of `relent deliver serve`: what its description says, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use relent_outbox::observe::{Kind, METRICS, Part};
+use serde_json::{Value, json};
+
+use crate::deliver_support::{INSIDE, Receiver, Server, until};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// A server and a receiver, and what the server was asked.
+struct Setup {
+    server: Server,
+    receiver: Receiver,
+    description: Value,
+    met: BTreeSet<(String, String)>,
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ["--lease", "2s", "--content-token-file", "content.token"];
+        let server = Server::start_with(folder.path(), &[&INSIDE[..], &options].concat());
+        let (status, description) = server.ask("GET", "/openapi.json", "");
+        assert_eq!(status, 200);
+        Self {
+            server,
+            receiver: Receiver::start(),
+            description,
+            met: BTreeSet::new(),
+            folder,
+        }
+    }
+
+    /// Asks, and holds the answer to the description: its status, its media type, and the schema of its body.
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let token = format!("authorization: Bearer {}\r\n", self.server.token);
+        self.ask_as(&token, method, path, body)
+    }
+
+    fn ask_as(&mut self, fields: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, head, text) = self.server.raw(method, path, fields, body);
+        let operation = self.operation(path, method);
+        let name = operation["operationId"].as_str().unwrap().to_owned();
+        let asked = format!("{method} {path} {body:.200}: {status} {text}");
+        let response = self.resolved(&operation["responses"][status.to_string()]);
+        assert!(response.is_object(), "not described: {asked}");
+        let (kind, content) = response["content"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .next()
+            .unwrap();
+        let line = format!("content-type: {kind}");
+        assert!(head.to_lowercase().contains(&line), "{asked}\n{head}");
+        self.met.insert((name, status.to_string()));
+        if !kind.contains("json") {
+            return (status, Value::String(text));
+        }
+        let value = serde_json::from_str(&text).expect(&asked);
+        self.check(&content["schema"], &value, &asked);
+        if status >= 400 {
+            assert!(
+                value["detail"]
+                    .as_str()
+                    .is_some_and(|detail| !detail.is_empty()),
+                "{asked}"
+            );
+        }
+        (status, value)
+    }
+
+    fn operation(&self, path: &str, method: &str) -> Value {
+        let path = path.split('?').next().unwrap();
+        let paths = self.description["paths"].as_object().unwrap();
+        let matches = |template: &str| {
+            let (own, asked) = (template.split('/'), path.split('/'));
+            own.clone().count() == asked.clone().count()
+                && own
+                    .zip(asked)
+                    .all(|(own, asked)| own.starts_with('{') || own == asked)
+        };
+        let (_, found) = paths
+            .iter()
+            .find(|(template, _)| matches(template))
+            .expect(path);
+        found[method.to_lowercase()].clone()
+    }
+
+    fn resolved(&self, value: &Value) -> Value {
+        match value["$ref"].as_str() {
+            Some(to) => {
+                let found = self.description.pointer(to.strip_prefix('#').unwrap());
+                self.resolved(found.expect(to))
+            }
+            None => value.clone(),
+        }
+    }
+
+    /// Whether a value is what the schema says, of the parts of JSON Schema that the description has.
+    fn check(&self, schema: &Value, value: &Value, asked: &str) {
+        let schema = self.resolved(schema);
+        if let Some(options) = schema["oneOf"].as_array() {
+            let fits = options.iter().any(|option| {
+                let option = self.resolved(option);
+                let required = option["required"].as_array().unwrap();
+                required
+                    .iter()
+                    .all(|key| value.get(key.as_str().unwrap()).is_some())
+            });
+            assert!(fits, "{asked}");
+            return;
+        }
+        if let Some(options) = schema["enum"].as_array() {
+            assert!(options.contains(value), "{value}: {asked}");
+        }
+        let kinds = match &schema["type"] {
+            Value::Array(kinds) => kinds.clone(),
+            Value::Null => Vec::new(),
+            kind => vec![kind.clone()],
+        };
+        let fits = |kind: &Value| match kind.as_str().unwrap() {
+            "string" => value.is_string(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "boolean" => value.is_boolean(),
+            "number" => value.is_number(),
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "null" => value.is_null(),
+            other => panic!("{other}"),
+        };
+        assert!(
+            kinds.is_empty() || kinds.iter().any(fits),
+            "{value} is no {kinds:?}: {asked}"
+        );
+        for item in value.as_array().into_iter().flatten() {
+            self.check(&schema["items"], item, asked);
+        }
+        if let (Some(properties), Some(members)) =
+            (schema["properties"].as_object(), value.as_object())
+        {
+            for (key, member) in members {
+                let property = properties
+                    .get(key)
+                    .unwrap_or_else(|| panic!("{key}: {asked}"));
+                self.check(property, member, asked);
+            }
+            for key in schema["required"].as_array().into_iter().flatten() {
+                assert!(
+                    members.contains_key(key.as_str().unwrap()),
+                    "{key}: {asked}"
+                );
+            }
+        }
+    }
+
+    fn refused(&mut self, status: u16, method: &str, path: &str, body: &str, says: &str) {
+        let (got, problem) = self.ask(method, path, body);
+        let detail = problem["detail"].as_str().unwrap();
+        assert_eq!(got, status, "{method} {path} {body:.200}: {detail}");
+        assert!(
+            detail.contains(says),
+            "{method} {path} {body:.200}: {detail}"
+        );
+        assert!(!detail.contains(SECRET), "{detail}");
+    }
+}
+
+fn endpoint(url: &str) -> String {
+    json!({ "url": url }).to_string()
+}
+
+fn message(endpoint: &str, event: &str) -> String {
+    json!({ "endpoint": endpoint, "event": event, "payload": { "a": 1 } }).to_string()
+}
+
+/// Each status of each operation of the description is met, and no other.
+#[test]
+fn the_api_is_what_its_description_says() {
+    let mut at = Setup::start();
+    let kept = include_str!("../../../relent-outbox/src/api/openapi.json");
+    assert_eq!(at.description, serde_json::from_str::<Value>(kept).unwrap());
+    assert_eq!(at.description["openapi"], "3.1.0");
+    references(&at.description, &at.description);
+
+    let (ok, bad, gone) = (
+        at.receiver.url("/ok"),
+        at.receiver.url("/bad"),
+        at.receiver.url("/gone"),
+    );
+    at.ask("GET", "/health", "");
+    at.ask("GET", "/openapi.json", "");
+    at.ask("GET", "/metrics", "");
+    at.ask("GET", "/v1/summary", "");
+
+    // Endpoints.
+    assert_eq!(at.ask("PUT", "/v1/endpoints/shop", &endpoint(&ok)).0, 201);
+    assert_eq!(at.ask("PUT", "/v1/endpoints/shop", &endpoint(&ok)).0, 200);
+    at.ask("PUT", "/v1/endpoints/bad", &endpoint(&bad));
+    at.ask("PUT", "/v1/endpoints/gone?tenant=acme", &endpoint(&gone));
+    at.refused(400, "PUT", "/v1/endpoints/shop", "{", "no JSON");
+    let huge = " ".repeat((16 << 20) + 1);
+    for (method, path) in [
+        ("PUT", "/v1/endpoints/shop"),
+        ("POST", "/v1/endpoints/shop/disable"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/replay"),
+    ] {
+        at.refused(413, method, path, &huge, "fewer");
+        at.refused(400, method, path, "nonsense", "no JSON");
+    }
+    for (body, says) in [
+        (json!({}), "url"),
+        (
+            json!({ "url": ok, "colour": "red" }),
+            "unknown field `colour`",
+        ),
+        (
+            json!({ "url": ok, "tenant": "x" }),
+            "take it out of the body",
+        ),
+        (json!({ "url": "ftp://shop.example/" }), "https"),
+        (json!({ "url": "https://10.0.0.1/" }), "private"),
+        (json!({ "url": "https://[::ffff:10.0.0.1]/" }), "private"),
+        (json!({ "url": "https://0xa9fea9fe/" }), "link-local"),
+        (json!({ "url": ok, "policy": "no-such" }), "policy"),
+        (json!({ "url": ok, "policy": "/etc/passwd" }), "policy"),
+        (
+            json!({ "url": ok, "policy": "jitter = \"none\"\nmax_retries = -1" }),
+            "line 2",
+        ),
+        (json!({ "url": ok, "concurrency": 0 }), "nonzero"),
+        (json!({ "url": ok, "secrets": ["hunter2"] }), "whsec_"),
+        (json!({ "url": ok, "secrets": ["env:A-B"] }), "env:"),
+        (json!({ "url": ok, "secrets": vec![SECRET; 9] }), "8 keys"),
+        (
+            json!({ "url": ok, "acknowledgement": "maybe" }),
+            "body-success",
+        ),
+    ] {
+        at.refused(422, "PUT", "/v1/endpoints/shop", &body.to_string(), says);
+    }
+    at.refused(422, "PUT", "/v1/endpoints/a%00b", &endpoint(&ok), "NUL");
+    at.refused(422, "PUT", "/v1/endpoints/%2E%2E", &endpoint(&ok), "URL");
+    at.refused(422, "GET", "/v1/endpoints?limit=0", "", "1 to 1000");
+    at.refused(422, "GET", "/v1/endpoints?colour=red", "", "colour");
+    at.refused(422, "GET", "/v1/endpoints?after=shop", "", "after_tenant");
+    at.refused(422, "GET", "/v1/endpoints/shop?tenantt=a", "", "tenantt");
+    at.refused(404, "GET", "/v1/endpoints/shop?tenant=other", "", "other");
+    let (_, listed) = at.ask("GET", "/v1/endpoints?limit=2", "");
+    assert_eq!(listed["endpoints"][1]["endpoint"]["name"], "shop");
+    let next = listed["next"].as_str().unwrap().to_owned();
+    let (_, listed) = at.ask("GET", &next, "");
+    assert_eq!(listed["endpoints"][0]["endpoint"]["name"], "gone");
+    assert_eq!(listed["next"], Value::Null);
+    let (_, listed) = at.ask("GET", "/v1/endpoints?tenant=acme", "");
+    assert_eq!(listed["endpoints"].as_array().unwrap().len(), 1);
+    at.ask("GET", "/v1/endpoints/shop", "");
+    let (_, disabled) = at.ask("POST", "/v1/endpoints/bad/disable", r#"{"reason":"moves"}"#);
+    assert_eq!(
+        (&disabled["activity"], &disabled["reason"]),
+        (&json!("disabled"), &json!("moves"))
+    );
+    at.refused(
+        422,
+        "POST",
+        "/v1/endpoints/bad/disable",
+        r#"{"reason":" "}"#,
+        "reason",
+    );
+    at.refused(
+        404,
+        "POST",
+        "/v1/endpoints/no/disable",
+        r#"{"reason":"x"}"#,
+        "no endpoint",
+    );
+    let (_, enabled) = at.ask("POST", "/v1/endpoints/bad/enable", "");
+    assert_eq!(
+        (&enabled["activity"], &enabled["reason"]),
+        (&json!("active"), &json!(""))
+    );
+    at.refused(404, "POST", "/v1/endpoints/no/enable", "", "no endpoint");
+    at.refused(422, "POST", "/v1/endpoints/bad/enable?x=1", "", "x");
+
+    // Messages.
+    let (status, first) = at.ask("POST", "/v1/messages", &message("shop", "e1"));
+    assert_eq!((status, &first["duplicate"]), (202, &json!(false)));
+    let (status, again) = at.ask("POST", "/v1/messages", &message("shop", "e1"));
+    assert_eq!(
+        (status, &again["duplicate"], &again["id"]),
+        (200, &json!(true), &first["id"])
+    );
+    let other = json!({ "endpoint": "shop", "event": "e1", "payload": { "a": 2 } }).to_string();
+    at.refused(
+        409,
+        "POST",
+        "/v1/messages",
+        &other,
+        first["id"].as_str().unwrap(),
+    );
+    for (body, says) in [
+        (json!({ "endpoint": "shop", "event": "e2" }), "payload"),
+        (
+            json!({ "endpoint": "shop", "event": "e2", "payload": 1, "text": "" }),
+            "one of",
+        ),
+        (
+            json!({ "endpoint": "shop", "event": "e2", "payload": 1, "tennant": "" }),
+            "tennant",
+        ),
+        (
+            json!({ "endpoint": "no", "event": "e2", "payload": 1 }),
+            "register it first",
+        ),
+        (
+            json!({ "endpoint": "shop", "event": "", "payload": 1 }),
+            "event",
+        ),
+        (
+            json!({ "endpoint": "shop", "event": "e2", "base64": "?" }),
+            "base64",
+        ),
+        (
+            json!({ "endpoint": "shop", "event": "e2", "text": "x".repeat((1 << 20) + 1) }),
+            "1048576",
+        ),
+        (
+            json!({ "endpoint": "shop", "event": "e2", "payload": 1, "delay_ms": -1 }),
+            "-1",
+        ),
+        (json!([]), "1 to 1000"),
+    ] {
+        at.refused(422, "POST", "/v1/messages", &body.to_string(), says);
+    }
+    let batch = format!("[{},{}]", message("shop", "e3"), message("no", "e4"));
+    let (_, problem) = at.ask("POST", "/v1/messages", &batch);
+    assert_eq!(problem["index"], 1);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("index 1: no endpoint"), "{detail}");
+    let (_, listed) = at.ask("GET", "/v1/messages?endpoint=shop", "");
+    assert_eq!(
+        listed["messages"].as_array().unwrap().len(),
+        1,
+        "all or none"
+    );
+    let batch = format!(" \n[{},{}]", message("shop", "e3"), message("bad", "e4"));
+    let (status, both) = at.ask("POST", "/v1/messages", &batch);
+    assert_eq!(
+        (status, both["messages"].as_array().unwrap().len()),
+        (202, 2)
+    );
+    let failing = both["messages"][1]["id"].as_str().unwrap().to_owned();
+    at.refused(422, "GET", "/v1/messages?state=lost", "", "state");
+    at.refused(422, "GET", "/v1/messages?limit=1001", "", "1 to 1000");
+    let (_, page) = at.ask("GET", "/v1/messages?limit=1", "");
+    let next = page["next"].as_str().unwrap().to_owned();
+    let (_, page) = at.ask("GET", &format!("/v1/messages?limit=1&before={next}"), "");
+    assert_ne!(page["messages"][0]["id"], next);
+    let id = first["id"].as_str().unwrap().to_owned();
+    at.server.message_is(&id, "delivered");
+    let (_, shown) = at.ask("GET", &format!("/v1/messages/{id}"), "");
+    assert_eq!(shown["attempts"].as_array().unwrap().len(), 1);
+    at.refused(404, "GET", "/v1/messages/msg_no", "", "msg_no");
+    at.refused(404, "GET", "/v1/messages/a.b", "", "a.b");
+
+    // What has ended is sent again, and what has not is not.
+    until("the attempt failed", || {
+        let (_, shown) = at.server.ask("GET", &format!("/v1/messages/{failing}"), "");
+        (shown["message"]["last_error"] != "").then_some(())
+    });
+    at.refused(
+        409,
+        "POST",
+        &format!("/v1/messages/{failing}/resend"),
+        "",
+        "pending",
+    );
+    let (_, cancelled) = at.ask("POST", &format!("/v1/messages/{failing}/cancel"), "");
+    assert_eq!(cancelled["cancelled"], 1);
+    at.refused(
+        409,
+        "POST",
+        &format!("/v1/messages/{failing}/cancel"),
+        "",
+        "cancelled",
+    );
+    at.refused(404, "POST", "/v1/messages/msg_no/cancel", "", "msg_no");
+    let (_, resent) = at.ask("POST", &format!("/v1/messages/{id}/resend"), "");
+    assert_eq!(resent["resent"], 1);
+    at.refused(404, "POST", "/v1/messages/msg_no/resend", "", "msg_no");
+    at.server.message_is(&id, "delivered");
+    let (_, replayed) = at.ask(
+        "POST",
+        "/v1/replay",
+        r#"{"endpoint":"shop","state":"delivered"}"#,
+    );
+    assert!(replayed["resent"].as_u64() >= Some(1), "{replayed}");
+    at.refused(422, "POST", "/v1/replay", "{}", "everything");
+    at.refused(
+        422,
+        "POST",
+        "/v1/replay",
+        r#"{"endpont":"shop"}"#,
+        "endpont",
+    );
+
+    // What waits is sent now, and nothing else is.
+    let later =
+        json!({ "endpoint": "shop", "event": "later", "payload": 1, "delay_ms": 3_600_000 });
+    let (_, later) = at.ask("POST", "/v1/messages", &later.to_string());
+    let later = later["id"].as_str().unwrap().to_owned();
+    let now = format!("/v1/messages/{later}/send-now");
+    let (_, due) = at.ask("POST", &now, "");
+    assert_eq!(due["due"], 1);
+    at.server.message_is(&later, "delivered");
+    at.refused(409, "POST", &now, "", "delivered");
+    at.refused(404, "POST", "/v1/messages/msg_no/send-now", "", "msg_no");
+    let (_, due) = at.ask("POST", "/v1/send-now", r#"{"endpoint":"shop"}"#);
+    assert_eq!(due["due"], 0);
+    at.refused(400, "POST", "/v1/send-now", "nonsense", "no JSON");
+    at.refused(413, "POST", "/v1/send-now", &huge, "fewer");
+    for (body, says) in [
+        ("{}", "everything"),
+        (r#"{"topic":"*"}"#, "everything"),
+        (r#"{"state":"dead"}"#, "replay"),
+        (r#"{"tenant":null}"#, "null"),
+    ] {
+        at.refused(422, "POST", "/v1/send-now", body, says);
+    }
+
+    // Contents are for the content token.
+    let content = format!("/v1/messages/{later}/content");
+    at.refused(403, "GET", &content, "", "content token");
+    let token = std::fs::read_to_string(at.folder.path().join("content.token")).unwrap();
+    let token = format!("authorization: Bearer {}\r\n", token.trim());
+    let (status, shown) = at.ask_as(&token, "GET", &content, "");
+    assert_eq!((status, &shown["payload"]["text"]), (200, &json!("1")));
+    let none = "/v1/messages/msg_no/content";
+    assert_eq!(at.ask_as(&token, "GET", none, "").0, 404);
+    let wrong = format!("{content}?max_bytes=0");
+    assert_eq!(at.ask_as(&token, "GET", &wrong, "").0, 422);
+
+    // A test, and how attempts went.
+    let (status, test) = at.ask("POST", "/v1/endpoints/shop/test", "");
+    assert_eq!(status, 202);
+    let shown = at
+        .server
+        .message_is(test["id"].as_str().unwrap(), "delivered");
+    assert_eq!(shown["message"]["topic"], "relent.test");
+    at.refused(404, "POST", "/v1/endpoints/no/test", "", "no endpoint");
+    at.refused(422, "POST", "/v1/endpoints/shop/test?x=1", "", "x");
+    until("the receiver that is gone is disabled", || {
+        let (_, gone) = at.server.ask(
+            "POST",
+            "/v1/messages",
+            &json!({ "tenant": "acme", "endpoint": "gone", "event": "e", "payload": 1 })
+                .to_string(),
+        );
+        assert!(gone["id"].is_string(), "{gone}");
+        let (_, shown) = at.server.ask("GET", "/v1/endpoints/gone?tenant=acme", "");
+        (shown["activity"] == "disabled").then_some(())
+    });
+    let gone = "/v1/endpoints/gone/test?tenant=acme";
+    at.refused(409, "POST", gone, "", "enable it");
+    let (_, recent) = at.ask("GET", "/v1/endpoints/shop/recent", "");
+    assert!(recent["attempts"].as_u64() >= Some(3), "{recent}");
+    assert_eq!(recent["attempts"], recent["acknowledged"]);
+    at.refused(404, "GET", "/v1/endpoints/no/recent", "", "no endpoint");
+    at.refused(422, "GET", "/v1/endpoints/shop/recent?x=1", "", "x");
+
+    // Events.
+    let event = |payload: u32| {
+        json!({ "topic": "order.paid", "event": "published", "payload": payload }).to_string()
+    };
+    let (status, published) = at.ask("POST", "/v1/events", &event(1));
+    assert_eq!((status, &published["messages"]), (200, &json!([])));
+    let subscribes = json!({ "url": ok, "topics": ["order.*"] }).to_string();
+    at.ask("PUT", "/v1/endpoints/subscribes", &subscribes);
+    let (status, published) = at.ask("POST", "/v1/events", &event(1));
+    assert_eq!(status, 202);
+    assert_eq!(published["messages"][0]["endpoint"], "subscribes");
+    at.refused(409, "POST", "/v1/events", &event(2), "another payload");
+    at.refused(400, "POST", "/v1/events", "nonsense", "no JSON");
+    at.refused(413, "POST", "/v1/events", &huge, "fewer");
+    for (body, says) in [
+        (json!({ "event": "e", "payload": 1 }), "topic"),
+        (
+            json!({ "event": "e", "topic": "a.*", "payload": 1 }),
+            "no *",
+        ),
+        (
+            json!({ "event": "e", "topic": "a", "endpoint": "shop", "payload": 1 }),
+            "/v1/messages",
+        ),
+        (json!({ "event": "e", "topic": "a" }), "payload"),
+    ] {
+        at.refused(422, "POST", "/v1/events", &body.to_string(), says);
+    }
+    let two = format!("[{},{}]", event(1), event(2));
+    let (_, problem) = at.ask("POST", "/v1/events", &two);
+    assert_eq!(problem["index"], 1);
+
+    // Versions: a change is made to the one that was read, or not at all.
+    let token = format!("authorization: Bearer {}\r\n", at.server.token);
+    let (_, head, _) = at.server.raw("GET", "/v1/endpoints/shop", &token, "");
+    let tag = |head: &str| {
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        tag.unwrap().to_owned()
+    };
+    let first = tag(&head);
+    let put = |at: &mut Setup, field: &str| {
+        let fields = format!("{token}{field}\r\n");
+        at.ask_as(&fields, "PUT", "/v1/endpoints/shop", &endpoint(&ok))
+    };
+    let (status, changed) = put(&mut at, &format!("if-match: {first}"));
+    assert_eq!(status, 200);
+    assert!(format!("\"{}\"", changed["revision"]) > first, "{changed}");
+    for stale in [&format!("if-match: {first}")[..], "if-none-match: *"] {
+        let (status, problem) = put(&mut at, stale);
+        assert_eq!(
+            (status, &problem["code"]),
+            (412, &json!("precondition-failed"))
+        );
+    }
+    assert_eq!(put(&mut at, "if-match: 7").0, 400);
+    assert_eq!(put(&mut at, "if-match: *").0, 200);
+    for (field, wanted) in [
+        (format!("if-match: {first}"), 412),
+        ("if-match: 7".to_owned(), 400),
+    ] {
+        let fields = format!("{token}{field}\r\n");
+        let (status, _) = at.ask_as(&fields, "DELETE", "/v1/endpoints/shop?discard=true", "");
+        assert_eq!(status, wanted, "{field}");
+    }
+    assert_eq!(
+        at.ask("GET", "/v1/endpoints/shop", "").0,
+        200,
+        "it is there"
+    );
+    let (_, head, _) = at
+        .server
+        .raw("PUT", "/v1/endpoints/moved", &token, &endpoint(&ok));
+    let fields = format!("{token}if-match: {}\r\n", tag(&head));
+    let (status, deleted) = at.ask_as(&fields, "DELETE", "/v1/endpoints/moved", "");
+    assert_eq!((status, &deleted["messages"]), (200, &json!(0)));
+
+    // Signing keys go one by one, and the last one only if that is said.
+    let spec = json!({ "url": ok, "secrets": ["env:NEW", "env:OLD"] }).to_string();
+    let (_, signed) = at.ask("PUT", "/v1/endpoints/signed", &spec);
+    assert_eq!(signed["warnings"].as_array().map(Vec::len), Some(1));
+    let key = |number: &str| format!("/v1/endpoints/signed/secrets/{number}");
+    at.refused(422, "DELETE", &key("0"), "", "1 is the newest");
+    at.refused(422, "DELETE", &key("x"), "", "1 is the newest");
+    at.refused(404, "DELETE", &key("3"), "", "it has 2");
+    at.refused(
+        404,
+        "DELETE",
+        "/v1/endpoints/no/secrets/1",
+        "",
+        "no endpoint",
+    );
+    for (field, wanted) in [
+        (format!("if-match: {first}"), 412),
+        ("if-match: 7".to_owned(), 400),
+    ] {
+        let fields = format!("{token}{field}\r\n");
+        let (status, _) = at.ask_as(&fields, "DELETE", &key("1"), "");
+        assert_eq!(status, wanted, "{field}");
+    }
+    let (_, left) = at.ask("DELETE", &key("2"), "");
+    assert_eq!(left["endpoint"]["secrets"], json!(["env:NEW"]));
+    at.refused(409, "DELETE", &key("1"), "", "?allow_unsigned=true");
+    let (_, left) = at.ask("DELETE", &format!("{}?allow_unsigned=true", key("1")), "");
+    assert_eq!(left["endpoint"]["secrets"], json!([]));
+
+    // An endpoint with messages that were not delivered stays, unless they are discarded.
+    let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));
+    let held = held["id"].as_str().unwrap().to_owned();
+    at.refused(409, "DELETE", "/v1/endpoints/bad", "", "?discard=true");
+    at.refused(
+        422,
+        "DELETE",
+        "/v1/endpoints/bad?discard=maybe",
+        "",
+        "discard",
+    );
+    at.refused(404, "DELETE", "/v1/endpoints/no", "", "no endpoint");
+    let (_, deleted) = at.ask("DELETE", "/v1/endpoints/bad?discard=true", "");
+    assert_eq!(deleted["messages"], 2);
+    at.refused(404, "GET", &format!("/v1/messages/{held}"), "", &held);
+    at.refused(
+        422,
+        "POST",
+        "/v1/messages",
+        &message("bad", "e6"),
+        "register it",
+    );
+
+    // Without the token, and with another.
+    let paths = at.description["paths"].clone();
+    for (path, operations) in paths.as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["security"] == json!([]) {
+                continue;
+            }
+            let method = method.to_uppercase();
+            let path = path.replace("{name}", "shop").replace("{id}", &id);
+            for fields in [
+                "",
+                "authorization: Bearer relent_no\r\n",
+                "cookie: relent_session=x\r\n",
+            ] {
+                assert_eq!(
+                    at.ask_as(fields, &method, &path, "").0,
+                    401,
+                    "{method} {path}"
+                );
+            }
+        }
+    }
+
+    // Nothing else is described. That a store fails has a test of its own.
+    let described: BTreeSet<(String, String)> = paths
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|operations| operations.as_object().unwrap().values())
+        .flat_map(|operation| {
+            let name = operation["operationId"].as_str().unwrap();
+            let statuses = operation["responses"].as_object().unwrap().keys();
+            statuses.map(move |status| (name.to_owned(), status.clone()))
+        })
+        .filter(|(_, status)| status != "503")
+        .collect();
+    let missing: Vec<_> = described.difference(&at.met).collect();
+    assert!(missing.is_empty(), "described and never met: {missing:?}");
+}
+
+/// Keys that one client changes are not put back by another that changes something else at the same time.
+#[test]
+fn two_that_change_an_endpoint_at_once_undo_nothing_of_each_other() {
+    let at = Setup::start();
+    let ok = at.receiver.url("/ok");
+    let (server, begun) = (&at.server, Instant::now());
+    let put = |body: Value| {
+        let (status, answer) = server.ask("PUT", "/v1/endpoints/shop", &body.to_string());
+        assert!(status == 200 || status == 201, "{status}: {answer}");
+        answer
+    };
+    put(json!({ "url": ok }));
+    let mut round = 0;
+    while round < 20 || begun.elapsed() < Duration::from_secs(1) {
+        round += 1;
+        let name = format!("env:KEY_{round}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| put(json!({ "url": ok, "secrets": [name] })));
+            for concurrency in 1..4 {
+                let ok = &ok;
+                scope.spawn(move || put(json!({ "url": ok, "concurrency": concurrency })));
+            }
+        });
+        let (_, shown) = server.ask("GET", "/v1/endpoints/shop", "");
+        assert_eq!(shown["endpoint"]["secrets"], json!([name]), "round {round}");
+    }
+}
+
+/// Whether everything that is referred to is there.
+fn references(value: &Value, whole: &Value) {
+    match value {
+        Value::Object(members) => {
+            if let Some(to) = members.get("$ref").and_then(Value::as_str) {
+                assert!(whole.pointer(&to[1..]).is_some(), "{to}");
+            }
+            members
+                .values()
+                .for_each(|member| references(member, whole));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, whole)),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
+    let mut at = Setup::start();
+    let url = at.receiver.url("/ok");
+    let spec = json!({ "url": url, "secrets": [SECRET] }).to_string();
+    let (_, registered) = at.ask("PUT", "/v1/endpoints/shop", &spec);
+    assert_eq!(registered["endpoint"]["secrets"], json!(["sealed"]));
+    // What else is changed leaves the key where it is, and an empty list takes it away.
+    let (_, changed) = at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
+    assert_eq!(changed["endpoint"]["secrets"], json!(["sealed"]));
+    for path in ["/v1/endpoints", "/v1/endpoints/shop"] {
+        let (_, shown) = at.ask("GET", path, "");
+        let shown = shown.to_string();
+        assert!(
+            !shown.contains("whsec_") && !shown.contains("sealed:"),
+            "{shown}"
+        );
+    }
+    let database = std::fs::read(at.folder.path().join("relent-deliver.db-wal")).unwrap();
+    let key = SECRET.as_bytes();
+    assert!(!database.windows(key.len()).any(|window| window == key));
+
+    let payload = "{ \"b\" : 1.50, \"a\":\"\\u00e9\" }";
+    let body = format!(r#"{{"endpoint":"shop","event":"e","payload":{payload}}}"#);
+    let (_, enqueued) = at.ask("POST", "/v1/messages", &body);
+    at.server
+        .message_is(enqueued["id"].as_str().unwrap(), "delivered");
+    let seen = at.receiver.seen();
+    assert_eq!((seen.len(), seen[0].body.as_str()), (1, payload));
+    assert_eq!(seen[0].header("webhook-id"), enqueued["id"].as_str());
+    assert_eq!(seen[0].header("content-type"), Some("application/json"));
+    assert!(
+        seen[0]
+            .header("webhook-signature")
+            .unwrap()
+            .starts_with("v1,")
+    );
+    let spec = json!({ "url": url, "secrets": [] }).to_string();
+    at.refused(
+        422,
+        "PUT",
+        "/v1/endpoints/shop",
+        &spec,
+        "?allow_unsigned=true",
+    );
+    let (_, changed) = at.ask("PUT", "/v1/endpoints/shop?allow_unsigned=true", &spec);
+    assert_eq!(changed["endpoint"]["secrets"], json!([]));
+}
+
+#[test]
+fn metrics_are_those_of_the_table_and_each_is_described() {
+    let mut at = Setup::start();
+    let url = at.receiver.url("/ok");
+    at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
+    let gone = at.receiver.url("/gone");
+    at.ask("PUT", "/v1/endpoints/gone", &endpoint(&gone));
+    let (_, sent) = at.ask("POST", "/v1/messages", &message("shop", "e"));
+    let (_, dead) = at.ask("POST", "/v1/messages", &message("gone", "e"));
+    at.server
+        .message_is(sent["id"].as_str().unwrap(), "delivered");
+    at.server.message_is(dead["id"].as_str().unwrap(), "dead");
+    let (_, text) = at.ask("GET", "/metrics", "");
+    let text = text.as_str().unwrap();
+    for line in [
+        "relent_outbox_messages{state=\"pending\"} 0",
+        "relent_outbox_messages{state=\"dead\"} 1",
+        "relent_outbox_attempts_total{result=\"acknowledged\"} 1",
+        "relent_outbox_attempts_total{result=\"failed\"} 1",
+        "relent_outbox_time_to_acknowledgement_seconds_count 1",
+        "relent_outbox_dead_letters_total 1",
+        "relent_outbox_endpoints_disabled 1",
+        "relent_outbox_lag_seconds 0",
+    ] {
+        assert!(text.lines().any(|own| own == line), "{line} in\n{text}");
+    }
+    let described = |kind: &str| -> BTreeMap<&str, &str> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(kind));
+        lines.filter_map(|line| line.split_once(' ')).collect()
+    };
+    let (help, types) = (described("# HELP "), described("# TYPE "));
+    let serve = [Part::Worker, Part::Api];
+    let rows = METRICS
+        .into_iter()
+        .filter(|metric| metric.parts.iter().any(|part| serve.contains(part)));
+    let rows: Vec<_> = rows.collect();
+    for metric in &rows {
+        assert_eq!(help.get(metric.name), Some(&metric.meaning), "{text}");
+        assert_eq!(types.get(metric.name), Some(&metric.kind.name()), "{text}");
+    }
+    assert_eq!(
+        (types.len(), help.len()),
+        (rows.len(), rows.len()),
+        "{text}"
+    );
+    // Each value of a label is there before anything is counted.
+    for metric in rows.iter().filter(|metric| metric.kind == Kind::Counter) {
+        let Some(label) = metric.label else { continue };
+        for value in label.values {
+            let series = format!("{}{{{}=\"{value}\"}} ", metric.name, label.name);
+            assert!(text.contains(&series), "{series} in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_is_a_problem_too() {
+    let at = Setup::start();
+    let token = format!("authorization: Bearer {}\r\n", at.server.token);
+    for (method, path, status) in [
+        ("GET", "/v1/nothing", 404),
+        ("DELETE", "/v1/messages", 405),
+        ("POST", "/v1/summary", 405),
+    ] {
+        let (got, head, body) = at.server.raw(method, path, &token, "");
+        assert_eq!(got, status, "{method} {path}");
+        assert!(head.contains("application/problem+json"), "{head}");
+        assert!(body.contains("/openapi.json"), "{body}");
+    }
+}
+
+/// A store that does not answer is no answer: the request may be repeated, and takes effect once.
+#[test]
+fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
+    let mut at = Setup::start();
+    let url = at.receiver.url("/ok");
+    at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
+    let file = at.folder.path().join("relent-deliver.db");
+    let other = rusqlite::Connection::open(file).unwrap();
+    // Between two writes of the worker.
+    until("the database is ours", || {
+        other.execute_batch("BEGIN IMMEDIATE").ok()
+    });
+    let (status, problem) = at.ask("POST", "/v1/messages", &message("shop", "e"));
+    assert_eq!(status, 503, "{problem}");
+    let (_, text) = at.ask("GET", "/metrics", "");
+    let counted = "relent_outbox_store_errors_total{operation=\"api\"} 1\n";
+    assert!(text.as_str().unwrap().contains(counted), "{text}");
+    let token = format!("authorization: Bearer {}\r\n", at.server.token);
+    let (_, head, _) = at
+        .server
+        .raw("POST", "/v1/messages", &token, &message("shop", "e"));
+    assert!(head.contains("retry-after: 1"), "{head}");
+    other.execute_batch("ROLLBACK").unwrap();
+    // What waited for the database has it first.
+    let (status, sent) = until("the store is back", || {
+        let answer = at.ask("POST", "/v1/messages", &message("shop", "e"));
+        (answer.0 != 503).then_some(answer)
+    });
+    assert_eq!((status, &sent["duplicate"]), (202, &json!(false)));
+    at.server
+        .message_is(sent["id"].as_str().unwrap(), "delivered");
+    assert_eq!(at.receiver.seen().len(), 1);
+}
+
+/// Whoever has no token cannot have the server keep much.
+#[test]
+fn a_form_may_not_be_large() {
+    let at = Setup::start();
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    let large = format!("token={}&x={}", at.server.token, "x".repeat(70_000));
+    assert_eq!(at.server.raw("POST", "/login", form, &large).0, 401);
+    let (status, _, _) = at.server.raw(
+        "POST",
+        "/login",
+        form,
+        &format!("token={}", at.server.token),
+    );
+    assert_eq!(status, 303);
+}

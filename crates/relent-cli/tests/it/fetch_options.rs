@@ -1,0 +1,542 @@
+//! The options of curl's that `relent fetch` has, with curl's meaning, or a line that names others.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::fetch_support::{
+    Fetched, background, command, entries, fetch, finish, interrupt, until,
+};
+use crate::scripted::{Seen, Server, Step, response};
+use crate::support::{self, on_terminal, relent};
+
+fn answer(status: u16, fields: &[(&str, &str)], body: &str) -> Server {
+    Server::script([Step::Answer(response(status, fields, body))])
+}
+
+fn text(fetched: &Fetched) -> &str {
+    std::str::from_utf8(&fetched.stdout).unwrap()
+}
+
+/// The request that these arguments send.
+fn asked(args: &[&str]) -> Seen {
+    let server = answer(200, &[], "");
+    let fetched = fetch(&[args, &[&server.url("/a/?x=1")]].concat());
+    assert_eq!(fetched.status, 0, "{args:?}: {}", fetched.stderr);
+    server.seen()[0].clone()
+}
+
+#[test]
+fn fail_leaves_the_body_of_a_failure_out() {
+    for args in [&["-f"][..], &["--fail"], &["-fsSL"]] {
+        let fetched = fetch(&[args, &[&answer(404, &[], "gone").url("/")]].concat());
+        assert_eq!((fetched.status, text(&fetched)), (22, ""));
+        let fetched = fetch(&[args, &[&answer(200, &[], "there").url("/")]].concat());
+        assert_eq!((fetched.status, text(&fetched)), (0, "there"));
+    }
+}
+
+#[test]
+fn silent_says_nothing_and_with_show_error_only_the_end() {
+    let url = answer(503, &[], "").url("/");
+    assert_eq!(fetch(&["-s", &url]).stderr, "");
+    let fetched = fetch(&["-sS", &url]);
+    assert_eq!(fetched.stderr.lines().count(), 1, "{}", fetched.stderr);
+    assert!(
+        fetched.stderr.contains("gave up after 4 attempts"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!(fetch(&["-S", &url]).stderr.lines().count(), 4);
+}
+
+#[test]
+fn a_file_can_have_the_name_at_the_end_of_the_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = answer(200, &[], "body");
+    let run = |url: &str| {
+        let child = command(&["-O", url]).current_dir(folder.path()).spawn();
+        finish(child.unwrap())
+    };
+    assert_eq!(run(&server.url("/a/b%20c.txt?q=/d")).status, 0);
+    assert_eq!(entries(folder.path()), ["b%20c.txt"]);
+    for path in ["/", "/a/"] {
+        let fetched = run(&server.url(path));
+        assert_eq!(fetched.status, 2);
+        assert!(fetched.stderr.contains("use -o FILE"), "{}", fetched.stderr);
+    }
+    assert_eq!(run(&server.url("/a/..")).status, 2);
+    assert_eq!(run(&server.url("/a/-")).status, 0);
+    assert_eq!(
+        entries(folder.path()),
+        ["-", "b%20c.txt"],
+        "not standard output"
+    );
+}
+
+#[test]
+fn head_asks_for_the_head_and_prints_it() {
+    let server = answer(200, &[("x-a", "1")], "body");
+    let fetched = fetch(&["-I", &server.url("/")]);
+    assert_eq!(server.seen()[0].method(), "HEAD");
+    assert_eq!(
+        text(&fetched),
+        "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nx-a: 1\r\n\r\n"
+    );
+    let fetched = fetch(&["-I", &answer(404, &[], "").url("/")]);
+    assert_eq!(fetched.status, 22);
+    assert!(text(&fetched).starts_with("HTTP/1.1 404 "), "{fetched:?}");
+}
+
+#[test]
+fn data_of_every_kind_is_sent_as_curl_sends_it() {
+    let form = Some("application/x-www-form-urlencoded");
+    let seen = asked(&["-d", "a=1", "--data-raw", "@b", "--data-urlencode", "c=d e"]);
+    assert_eq!(
+        (seen.method(), seen.body.clone()),
+        ("POST", b"a=1&@b&c=d%20e".to_vec())
+    );
+    assert_eq!(asked(&["-d", "a"]).header("content-type"), form);
+    let seen = asked(&["--json", "{\"a\":", "--json", "1}"]);
+    assert_eq!((seen.method(), &seen.body[..]), ("POST", &b"{\"a\":1}"[..]));
+    assert_eq!(seen.header("content-type"), Some("application/json"));
+    assert_eq!(seen.header("accept"), Some("application/json"));
+    let seen = asked(&["-G", "-d", "y=2", "--data-urlencode", "z=3 4"]);
+    assert_eq!((seen.method(), seen.path()), ("GET", "/a/?x=1&y=2&z=3%204"));
+    assert_eq!((seen.body.len(), seen.header("content-type")), (0, None));
+    let seen = asked(&["-F", "a=1", "-F", "b=2;type=text/x"]);
+    assert_eq!(seen.method(), "POST");
+    let kind = seen.header("content-type").unwrap();
+    assert!(kind.starts_with("multipart/form-data; boundary="), "{kind}");
+    let body = String::from_utf8(seen.body.clone()).unwrap();
+    assert!(
+        body.contains("name=\"b\"\r\nContent-Type: text/x\r\n\r\n2\r\n"),
+        "{body}"
+    );
+}
+
+#[test]
+fn a_file_is_uploaded_by_put_under_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a b.txt");
+    for length in [4, 2 << 20] {
+        let contents = vec![b'x'; length];
+        fs::write(&file, &contents).unwrap();
+        let seen = asked(&["-T", file.to_str().unwrap()]);
+        assert_eq!((seen.method(), seen.path()), ("PUT", "/a/a%20b.txt?x=1"));
+        assert!(seen.body == contents);
+    }
+    let server = answer(200, &[], "");
+    let mut child = command(&["-T", "-", &server.url("/a/")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"in").unwrap();
+    assert_eq!(finish(child).status, 0);
+    assert_eq!(
+        (server.seen()[0].path(), &server.seen()[0].body[..]),
+        ("/a/", &b"in"[..])
+    );
+}
+
+#[test]
+fn fields_have_options_of_their_own() {
+    let seen = asked(&["-A", "me/1", "-e", "http://r/", "-u", "user:pass"]);
+    assert_eq!(seen.header("user-agent"), Some("me/1"));
+    assert_eq!(seen.header("referer"), Some("http://r/"));
+    assert_eq!(seen.header("authorization"), Some("Basic dXNlcjpwYXNz"));
+    // Those of a URL are sent, and do not stay in it.
+    let server = answer(200, &[], "");
+    let url = server.url("/").replace("http://", "http://user:pass@");
+    assert_eq!(fetch(&[&url]).status, 0);
+    assert_eq!(
+        server.seen()[0].header("authorization"),
+        Some("Basic dXNlcjpwYXNz")
+    );
+    assert!(!server.seen()[0].head.contains('@'));
+}
+
+#[test]
+fn limits_have_the_names_of_curl() {
+    let busy = || answer(503, &[], "");
+    let server = busy();
+    let quick = ["fetch", "--initial", "1ms", "--jitter", "none"];
+    let mut child = support::relent(&[&quick[..], &["--retry", "2", &server.url("/")]].concat());
+    child.env("NO_PROXY", "*");
+    assert_eq!(finish(child.spawn().unwrap()).status, 22);
+    assert_eq!(server.count(), 3);
+    let silent = Server::script([Step::Stall(Vec::new())]);
+    for time in ["0.2", "200ms"] {
+        let fetched = fetch(&["-m", time, &silent.url("/")]);
+        assert_eq!(fetched.status, 28, "{}", fetched.stderr);
+    }
+}
+
+#[test]
+fn repeatable_is_the_callers_word() {
+    let server = Server::script([
+        Step::Close(Vec::new()),
+        Step::Answer(response(200, &[], "")),
+    ]);
+    let fetched = fetch(&["--repeatable", "-d", "x", &server.url("/")]);
+    assert_eq!(
+        (fetched.status, server.count()),
+        (0, 2),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn verbose_shows_heads_and_no_credentials() {
+    let fields = [("set-cookie", "hunter2"), ("x-seen", "yes")];
+    let server = answer(200, &fields, "body");
+    let url = server
+        .url("/x?token=hunter2")
+        .replace("http://", "http://a:hunter2@");
+    let args = [
+        "-v",
+        "-H",
+        "Cookie: hunter2",
+        "-H",
+        "X-Api-Key: hunter2",
+        "-H",
+        "X-A: b",
+        &url,
+    ];
+    let fetched = fetch(&args);
+    assert_eq!((fetched.status, text(&fetched)), (0, "body"));
+    for line in [
+        "> GET http://",
+        "> x-a: b",
+        "< HTTP/1.1 200 OK",
+        "< x-seen: yes",
+    ] {
+        assert!(fetched.stderr.contains(line), "{}", fetched.stderr);
+    }
+    assert!(!fetched.stderr.contains("hunter2"), "{}", fetched.stderr);
+}
+
+#[test]
+fn write_out_tells_scripts_how_it_went() {
+    let format = "%{http_code} %{num_retries} %{size_download} %{content_type} %{exitcode}\\n";
+    let server = Server::script([
+        Step::Answer(response(503, &[], "")),
+        Step::Answer(response(200, &[("content-type", "text/x")], "body")),
+    ]);
+    let fetched = fetch(&["-s", "-w", format, &server.url("/")]);
+    assert_eq!(text(&fetched), "body200 1 4 text/x 0\n");
+    let fetched = fetch(&["-s", "-w", "%{http_code}", "http://127.0.0.1:1/"]);
+    assert_eq!((fetched.status, text(&fetched)), (7, "000"));
+    let fetched = fetch(&["-w", "%{no_such}", "http://127.0.0.1:1/"]);
+    assert_eq!(fetched.status, 2);
+}
+
+#[test]
+fn write_out_is_about_the_response_of_the_last_attempt_also_if_that_breaks() {
+    let format = "%{http_code} %{size_download} %{content_type} %{exitcode}\\n";
+    let cut = response(200, &[("content-type", "text/x")], "body");
+    let cut = || Step::Close(cut[..cut.len() - 1].to_vec());
+    let args = ["-s", "--max-retries", "1", "-o", "/dev/null", "-w", format];
+    let ends = |steps: [Step; 2]| {
+        let server = Server::script(steps);
+        text(&fetch(&[&args[..], &[&server.url("/")]].concat())).to_owned()
+    };
+    assert_eq!(ends([cut(), cut()]), "200 3 text/x 18\n");
+    let nothing = || Step::Close(Vec::new());
+    assert_eq!(ends([cut(), nothing()]), "000 0  56\n");
+    let refusal = Step::Answer(response(503, &[("content-type", "text/y")], "no"));
+    assert_eq!(ends([refusal, nothing()]), "000 0  56\n");
+}
+
+#[test]
+fn an_option_that_is_only_curls_is_answered_with_what_to_use() {
+    for (args, says) in [
+        (&["--compressed"][..], "-H 'Accept-Encoding: gzip'"),
+        (&["--retry-delay", "3"], "--initial"),
+        (&["--retry-max-time=3"], "--deadline"),
+        (&["-N"], "--stream"),
+        (&["-b", "a=b"], "-H 'Cookie: "),
+        (&["-#"], "leave it out"),
+    ] {
+        let fetched = fetch(&[args, &["http://127.0.0.1:1/"]].concat());
+        assert_eq!((fetched.status, fetched.stderr.lines().count()), (2, 1));
+        assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
+    }
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_is_noted() {
+    let server = answer(302, &[("location", "/new")], "moved");
+    let fetched = fetch(&[&server.url("/")]);
+    assert_eq!((fetched.status, text(&fetched)), (0, "moved"));
+    assert!(
+        fetched.stderr.contains("-L follows it"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!(fetch(&["-s", &server.url("/")]).stderr, "");
+}
+
+#[test]
+fn what_was_meant_for_one_origin_is_sent_to_no_other() {
+    let given = [
+        "-L",
+        "-H",
+        "Host: by.hand",
+        "-H",
+        "Authorization: secret",
+        "-H",
+        "Cookie: secret",
+        "-H",
+        "X-Other: stays",
+    ];
+    for status in [301, 302, 303, 307, 308] {
+        let last = answer(200, &[], "here");
+        let target = last.url("/new");
+        let first = Server::answering(move |index, _| {
+            let to = if index == 0 { "/same" } else { &target };
+            Step::Answer(response(status, &[("location", to)], "moved"))
+        });
+        let fetched = fetch(&[&given[..], &["-d", "x", &first.url("/")]].concat());
+        assert_eq!(
+            (fetched.status, text(&fetched)),
+            (0, "here"),
+            "{}",
+            fetched.stderr
+        );
+        // Within the origin they stay.
+        for seen in first.seen() {
+            assert_eq!(seen.header("host"), Some("by.hand"));
+            assert_eq!(seen.header("authorization"), Some("secret"));
+        }
+        let seen = &last.seen()[0];
+        assert_eq!(seen.header("host"), Some(&*last.address.to_string()));
+        assert_eq!(
+            (seen.header("authorization"), seen.header("cookie")),
+            (None, None)
+        );
+        assert_eq!(seen.header("x-other"), Some("stays"));
+        let again = matches!(status, 307 | 308);
+        assert_eq!(seen.method(), if again { "POST" } else { "GET" });
+        assert_eq!(seen.body, if again { &b"x"[..] } else { b"" });
+    }
+}
+
+/// The 303 says that the POST was done and makes a GET of it; a 307 after it repeats that GET.
+#[test]
+fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
+    for moved in [301, 302, 303] {
+        for host in [&[][..], &["-H", "Host: by.hand"]] {
+            let last = answer(200, &[], "here");
+            let target = last.url("/new");
+            let first = Server::answering(move |index, _| {
+                let (status, to) = match index {
+                    0 => (moved, "/same"),
+                    _ => (307, &*target),
+                };
+                Step::Answer(response(status, &[("location", to)], ""))
+            });
+            let fetched = fetch(&[&["-L", "-d", "x", &first.url("/")][..], host].concat());
+            assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+            let seen = &last.seen()[0];
+            assert_eq!((seen.method(), &*seen.body), ("GET", &b""[..]), "{moved}");
+        }
+    }
+}
+
+/// A failure behind the redirect is tried again there: the POST before it was processed.
+#[test]
+fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {
+    let last = Server::script([
+        Step::Close(Vec::new()),
+        Step::Answer(response(200, &[], "here")),
+    ]);
+    let first = answer(303, &[("location", &last.url("/new"))], "");
+    let args = ["-L", "-H", "Host: by.hand", "-d", "x", &first.url("/")];
+    let fetched = fetch(&args);
+    assert_eq!(
+        (fetched.status, text(&fetched)),
+        (0, "here"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!((first.count(), last.count()), (1, 2));
+    let circle = Server::answering(|_, seen| {
+        let port = seen.header("x-port").unwrap().to_owned();
+        let other = match seen.header("host").unwrap().starts_with("localhost") {
+            true => format!("http://127.0.0.1:{port}/"),
+            false => format!("http://localhost:{port}/"),
+        };
+        Step::Answer(response(302, &[("location", &other)], ""))
+    });
+    let port = format!("X-Port: {}", circle.address.port());
+    let fetched = fetch(&["-L", "-H", "Host: by.hand", "-H", &port, &circle.url("/")]);
+    assert_eq!(
+        (fetched.status, circle.count()),
+        (47, 2),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn the_bar_tells_the_truth_after_a_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, vec![b'x'; 50_000_000]).unwrap();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap();
+        let fields = format!("content-range: bytes {first}-50000999/50001000\r\n");
+        let head = format!("HTTP/1.1 206 x\r\ncontent-length: 1000\r\n{fields}\r\n");
+        let bytes = [head.into_bytes(), vec![b'x'; 1000]].concat();
+        Step::Slow(std::time::Duration::from_millis(150), 70, bytes)
+    });
+    let (file, url) = (file.to_str().unwrap(), server.url("/"));
+    let seen = on_terminal(
+        &[("NO_PROXY", "*")],
+        &["fetch", "-C", "-", "-o", file, &url],
+    );
+    assert!(seen.contains("47.68 MiB/47.68 MiB"), "{seen:?}");
+    // 70 bytes every 150 ms are below 1 KiB/s, however slow the machine is.
+    assert!(seen.contains(" B/s, "), "{seen:?}");
+    assert!(
+        !seen.contains("MiB/s") && !seen.contains("KiB/s"),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn no_time_is_no_limit_as_in_curl() {
+    let policy = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(policy.path(), "deadline = '20ms'\nbackoff = 'none'\n").unwrap();
+    let policy = ["--policy", policy.path().to_str().unwrap()];
+    let late = Step::Slow(
+        Duration::from_millis(300),
+        usize::MAX,
+        response(200, &[], "late"),
+    );
+    for (limit, status) in [(&[][..], 28), (&["-m", "0"], 0), (&["--max-time", "0s"], 0)] {
+        let server = Server::script([late.clone()]);
+        let url = server.url("/");
+        // Without the quick retries of the other tests, which have no place in this policy.
+        let args = [&["fetch", "-s"], &policy[..], limit, &[&url]].concat();
+        let fetched = finish(relent(&args).spawn().unwrap());
+        assert_eq!(fetched.status, status, "{limit:?}: {}", fetched.stderr);
+    }
+}
+
+#[test]
+fn a_signal_is_heard_while_a_named_pipe_has_nobody_at_its_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pipe = pipe.to_str().unwrap();
+    for option in ["--cacert", "--cert", "--trace", "-o"] {
+        let child = background(&[option, pipe, "http://localhost:1/"]);
+        // From when it listens to signals on, it waits for the pipe and for nothing else.
+        let status = format!("/proc/{}/status", child.id());
+        until(|| listens_to_sigint(&std::fs::read_to_string(&status).unwrap()));
+        interrupt(&child);
+        assert_eq!(finish(child).status, 130, "{option}");
+    }
+}
+
+fn listens_to_sigint(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+    mask >> (nix::sys::signal::Signal::SIGINT as u32 - 1) & 1 == 1
+}
+
+#[test]
+fn a_file_gets_the_time_of_last_modified_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let name = file.to_str().unwrap();
+    let dated = [("last-modified", "Wed, 01 Jan 2020 00:00:00 GMT")];
+    let at = || fs::metadata(&file).unwrap().modified().unwrap();
+    let seconds = |time: std::time::SystemTime| {
+        time.duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    let url = answer(200, &dated, "body").url("/");
+    assert_eq!(fetch(&["-R", "-o", name, &url]).status, 0);
+    assert_eq!(seconds(at()), 1_577_836_800);
+    assert_eq!(fetch(&["-o", name, &url]).status, 0);
+    assert!(seconds(at()) > 1_577_836_800);
+    // Without a date, or with one that is none, it is now.
+    for fields in [&[][..], &[("last-modified", "yesterday")]] {
+        let url = answer(200, fields, "body").url("/");
+        assert_eq!(fetch(&["-R", "-o", name, &url]).status, 0);
+        assert!(seconds(at()) > 1_577_836_800);
+    }
+}
+
+#[test]
+fn a_body_is_received_at_its_rate_and_up_to_its_size() {
+    let body = "x".repeat(600);
+    let url = answer(200, &[], &body).url("/");
+    let began = std::time::Instant::now();
+    let fetched = fetch(&["--limit-rate", "1k", &url]);
+    assert_eq!((fetched.status, fetched.stdout.len()), (0, 600));
+    assert!(began.elapsed() >= Duration::from_millis(550));
+    for (size, status) in [("600", 0), ("599", 63), ("0.5k", 63), ("1M", 0)] {
+        let fetched = fetch(&["--max-filesize", size, &url]);
+        assert_eq!(fetched.status, status, "{size}: {}", fetched.stderr);
+        assert_eq!(fetched.stdout.is_empty(), status != 0);
+    }
+    // It is about the body that was asked for.
+    let missing = answer(404, &[], "not here").url("/");
+    let fetched = fetch(&["--max-filesize", "3", &missing]);
+    assert_eq!((fetched.status, text(&fetched)), (22, "not here"));
+    for wrong in ["", "-1", "1x", "k", "1.5.5", "99999999999G", "1.1234567"] {
+        let fetched = fetch(&["--max-filesize", wrong, &url]);
+        assert_eq!(fetched.status, 2, "{wrong}: {}", fetched.stderr);
+    }
+    assert_eq!(fetch(&["--limit-rate", "0", &url]).status, 2);
+}
+
+#[test]
+fn an_option_of_curls_that_is_not_there_is_named_with_what_to_use() {
+    for (args, says) in [
+        (
+            &["-K", "file"][..],
+            "-K is curl's: relent reads no file of options",
+        ),
+        (&["--config", "file"], "--policy"),
+        (
+            &["--path-as-is"],
+            "--path-as-is is curl's: relent has no such option",
+        ),
+        (&["--resolve", "a"], "use HOST:PORT:ADDRESS"),
+        (
+            &["--resolve", "127.0.0.1:7:127.0.0.1"],
+            "is requested at port 1,",
+        ),
+    ] {
+        let fetched = fetch(&[args, &["http://127.0.0.1:1/"]].concat());
+        assert_eq!(fetched.status, 2, "{args:?}: {}", fetched.stderr);
+        assert!(
+            fetched.stderr.contains(says),
+            "{args:?}: {}",
+            fetched.stderr
+        );
+    }
+}
+
+#[test]
+fn a_socket_that_is_not_there_is_named() {
+    let args = [
+        "--unix-socket",
+        "/no/such/socket",
+        "-x",
+        "http://127.0.0.1:1",
+        "http://a.example/",
+    ];
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 7, "{}", fetched.stderr);
+    let says = "(a.example:80 at the socket /no/such/socket)";
+    assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
+}

@@ -1,0 +1,125 @@
+//! `relent fetch` obeys the whole policy: what a destination keeps holds for its one caller too.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use tempfile::NamedTempFile;
+
+use crate::fetch_support::{fetch, refused};
+use crate::scripted::{Server, Step, response};
+
+/// A policy that retries at once, with this besides.
+fn policy(more: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".toml").unwrap();
+    let constant = "jitter = 'none'\n[backoff.constant]\ndelay = '1ms'";
+    write!(file, "max_retries = 'unlimited'\n{constant}\n{more}").unwrap();
+    file
+}
+
+fn refusing() -> Server {
+    Server::script((0..1000).map(|_| Step::Answer(response(502, &[], "down"))))
+}
+
+#[test]
+fn attempts_keep_to_the_request_rate_of_the_policy() {
+    let policy = policy("[request_rate]\nlimit = 5\nburst = 1");
+    let (server, start) = (refusing(), Instant::now());
+    let policy = policy.path().to_str().unwrap();
+    let fetched = fetch(&["--policy", policy, &server.url("/")]);
+    // The second to the fourth wait for a fifth of a second each.
+    assert!(start.elapsed() >= Duration::from_millis(600));
+    assert_eq!((fetched.status, server.count()), (22, 4));
+    let held = "is queued by the rate limit of the destination for at most ";
+    assert_eq!(
+        fetched.stderr.matches(held).count(),
+        3,
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn the_last_response_is_printed_when_the_next_slot_would_come_too_late() {
+    let policy = policy("[request_rate]\nlimit = 0.001\nburst = 1");
+    let server = refusing();
+    let policy = policy.path().to_str().unwrap();
+    let fetched = fetch(&["--policy", policy, &server.url("/")]);
+    assert_eq!((fetched.status, server.count()), (75, 1));
+    assert_eq!(fetched.stdout, b"down");
+    assert!(
+        fetched.stderr.contains("; come back at "),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
+    let policy = policy("[gate]\nfirst_probe = '500ms'");
+    let server = refusing();
+    let policy = policy.path().to_str().unwrap();
+    let limits = ["--max-retries", "unlimited", "--deadline", "3s"];
+    let url = server.url("/");
+    let args = ["--policy", policy, &url];
+    let fetched = fetch(&[&args[..], &limits].concat());
+    assert_eq!(fetched.status, 22);
+    // Hundreds follow each other at once.
+    assert!((2..100).contains(&server.count()), "{}", server.count());
+}
+
+#[test]
+fn without_a_deadline_a_fetch_from_a_closed_port_ends_soon_and_says_why() {
+    let policy = policy("[gate]\npatience_unanswered = '1s'");
+    let (began, url) = (Instant::now(), format!("http://{}/", refused()));
+    let policy = policy.path().to_str().unwrap();
+    let fetched = fetch(&["--policy", policy, "--max-retries", "unlimited", &url]);
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let said = fetched.stderr;
+    assert_eq!(fetched.status, 7, "{said}");
+    let queued = " is queued by the circuit breaker of the destination for at most ";
+    assert!(
+        said.contains(queued) && said.contains("Connection refused"),
+        "{said}"
+    );
+    assert!(
+        said.contains(", and without --deadline no attempt starts after 1s"),
+        "{said}"
+    );
+}
+
+#[test]
+fn fetch_by_standard_from_a_closed_port_ends_within_ten_seconds() {
+    let (began, url) = (Instant::now(), format!("http://{}/", refused()));
+    let fetched = fetch(&["--policy", "standard", &url]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let said = fetched.stderr;
+    assert_eq!(fetched.status, 7, "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+}
+
+#[test]
+fn a_download_is_never_hedged_and_says_so() {
+    let policy = policy("[hedge]\ndelay = '10ms'");
+    let late = Step::Slow(
+        Duration::from_millis(300),
+        usize::MAX,
+        response(200, &[], "done"),
+    );
+    let server = Server::script([late]);
+    let fetched = fetch(&[
+        "--policy",
+        policy.path().to_str().unwrap(),
+        &server.url("/"),
+    ]);
+    assert_eq!((fetched.status, server.count()), (0, 1));
+    let said = fetched.stderr;
+    assert!(
+        said.contains("the [hedge] of the policy does not apply"),
+        "{said}"
+    );
+}

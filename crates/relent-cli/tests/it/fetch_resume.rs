@@ -1,0 +1,529 @@
+//! `relent fetch -C -`: a download that goes on in another call.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::fetch_support::{background, entries, fetch, finish, interrupt, until};
+use crate::scripted::{Seen, Server, Step, cut, pattern, response, rest};
+
+const LENGTH: usize = 200_000;
+const TAG: &str = "\"v1\"";
+
+/// A folder, a file in it, and its part.
+fn place() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, part) = (folder.path().join("file"), folder.path().join("file.part"));
+    (folder, file, part)
+}
+
+/// Serves `whole`: the first time it goes silent after `length` bytes, later it answers ranges.
+fn stalling(whole: &[u8], fields: &[(&'static str, &'static str)], length: usize) -> Server {
+    let (whole, fields) = (whole.to_vec(), fields.to_vec());
+    Server::answering(
+        move |index, seen: &Seen| match (index, seen.range_start()) {
+            (0, _) => Step::Stall(cut(200, &fields, &whole, length)),
+            (_, Some(first)) => Step::Answer(rest(first, &whole, TAG, usize::MAX)),
+            (_, None) => Step::Answer(response(200, &fields, &whole)),
+        },
+    )
+}
+
+/// Begins a download to `file`, and ends it by `signal` when `length` bytes are in the part.
+fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
+    let child = background(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    let part = file.with_extension("part");
+    until(|| fs::metadata(&part).is_ok_and(|part| part.len() == length));
+    if signal == Signal::SIGINT {
+        interrupt(&child);
+        let fetched = finish(child);
+        assert_eq!(fetched.status, 130);
+        assert!(
+            fetched.stderr.contains("-C - goes on"),
+            "{}",
+            fetched.stderr
+        );
+    } else {
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        finish(child);
+    }
+}
+
+#[test]
+fn a_download_that_was_broken_off_goes_on_in_another_call() {
+    let whole = pattern(1, LENGTH);
+    // A process that is killed writes nothing any more: all that it takes is there before.
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let (folder, file, part) = place();
+        let server = stalling(&whole, &[("etag", TAG)], 50_000);
+        broken_off(&server, &file, 50_000, signal);
+        assert!(!file.exists());
+        assert_eq!(fs::read(&part).unwrap(), whole[..50_000]);
+        let side = folder.path().join("file.part.json");
+        assert_eq!(
+            fs::metadata(&side).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+
+        let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+        let fetched = fetch(&args);
+        assert_eq!((fetched.status, fetched.stderr.as_str()), (0, ""));
+        let seen = &server.seen()[1];
+        assert_eq!(seen.header("range"), Some("bytes=50000-"));
+        assert_eq!(seen.header("if-range"), Some(TAG));
+        assert!(fs::read(&file).unwrap() == whole);
+        assert_eq!(entries(folder.path()), ["file"]);
+    }
+}
+
+#[test]
+fn a_part_is_taken_up_only_if_that_is_asked_for() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, _) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let fetched = fetch(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[1].header("range"), None);
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_part_survives_a_call_that_gets_nothing() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    for more in [&[][..], &["--continue"]] {
+        let gone = Server::script([Step::Answer(response(404, &[], "gone"))]);
+        let (name, url) = (file.to_str().unwrap(), gone.url("/x"));
+        assert_eq!(fetch(&[more, &["-o", name, &url]].concat()).status, 22);
+        assert_eq!(fs::read(&part).unwrap().len(), 50_000);
+    }
+}
+
+#[test]
+fn a_part_of_what_has_changed_is_not_mixed_with_it() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let (folder, file, _) = place();
+    let server = Server::answering(move |index, _| match index {
+        0 => Step::Stall(cut(200, &[("etag", TAG)], &old, 50_000)),
+        _ => Step::Answer(response(200, &[("etag", "\"v2\"")], &new)),
+    });
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    assert_eq!(fetch(&args).status, 0);
+    assert!(fs::read(&file).unwrap() == pattern(2, LENGTH));
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_part_that_was_left_becomes_no_more_open_than_the_file() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&file, "private").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let other = stalling(&whole, &[("etag", TAG)], 60_000);
+    broken_off(&other, &file, 60_000, Signal::SIGINT);
+    let mode = fs::metadata(&part).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_part_of_another_url_is_not_taken_up() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/y")];
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[1].header("range"), None);
+    assert!(
+        fetched.stderr.contains("a part of another URL"),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn without_a_validator_the_option_is_the_callers_word() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    let server = stalling(&whole, &[], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    assert_eq!(fetch(&args).status, 0);
+    let seen = &server.seen()[1];
+    assert_eq!(seen.header("range"), Some("bytes=50000-"));
+    assert_eq!(seen.header("if-range"), None);
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+#[test]
+fn a_part_of_what_had_another_length_is_not_mixed_nor_taken_for_the_whole() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
+    for status in [206, 416] {
+        let (folder, file, _) = place();
+        let (old, served) = (old.clone(), new.clone());
+        let server = Server::answering(move |index, seen| match (index, seen.range_start()) {
+            // Without a validator.
+            (0, _) => Step::Stall(cut(200, &[], &old, 50_000)),
+            (_, Some(first)) if status == 206 => {
+                Step::Answer(rest(first, &served, TAG, usize::MAX))
+            }
+            (_, Some(_)) => {
+                let none_left = [("content-range", "bytes */50000")];
+                Step::Answer(response(416, &none_left, ""))
+            }
+            (_, None) => Step::Answer(response(200, &[], &served)),
+        });
+        broken_off(&server, &file, 50_000, Signal::SIGINT);
+        let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+        let fetched = fetch(&args);
+        assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+        assert_eq!(server.seen()[1].header("range"), Some("bytes=50000-"));
+        assert!(fs::read(&file).unwrap() == new, "{status}");
+        assert_eq!(entries(folder.path()), ["file"]);
+    }
+}
+
+#[test]
+fn a_part_that_is_complete_is_put_in_its_place_without_a_request() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    fs::write(&part, &whole).unwrap();
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    let fetched = fetch(&args);
+    assert_eq!(
+        (fetched.status, server.count()),
+        (0, 1),
+        "{}",
+        fetched.stderr
+    );
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn the_file_itself_is_gone_on_with_as_curl_does() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, _) = place();
+    fs::write(&file, &whole[..70_000]).unwrap();
+    let serve = whole.clone();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap();
+        let complete = format!("bytes */{LENGTH}");
+        match first {
+            LENGTH => Step::Answer(response(416, &[("content-range", &complete)], "")),
+            _ => Step::Answer(rest(first, &serve, TAG, usize::MAX)),
+        }
+    });
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[0].header("range"), Some("bytes=70000-"));
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(
+        fetched.stderr.contains("nothing is missing"),
+        "{}",
+        fetched.stderr
+    );
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn progress_is_success_and_resets_the_count_of_retries() {
+    let whole = pattern(1, 4 << 20);
+    let (_folder, file, _) = place();
+    let serve = whole.clone();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap_or(0);
+        Step::Close(match first {
+            0 => cut(200, &[("etag", TAG)], &serve, 300_000),
+            first => rest(first, &serve, TAG, 300_000),
+        })
+    });
+    let fetched = fetch(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(server.count() > 10, "with 3 retries at a time");
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+#[test]
+fn continuing_needs_a_file() {
+    for args in [&["-C", "-"][..], &["--continue"]] {
+        let fetched = fetch(&[args, &["http://127.0.0.1:1/x"]].concat());
+        assert_eq!(fetched.status, 2);
+        assert!(
+            fetched.stderr.contains("use it with -o FILE"),
+            "{}",
+            fetched.stderr
+        );
+    }
+    let fetched = fetch(&["-C", "-", "-d", "x", "-o", "f", "http://127.0.0.1:1/x"]);
+    assert_eq!(fetched.status, 2, "{}", fetched.stderr);
+    let fetched = fetch(&["-C", "100", "-O", "http://127.0.0.1:1/x"]);
+    assert_eq!(fetched.status, 2);
+    assert!(fetched.stderr.contains("use -C -"), "{}", fetched.stderr);
+}
+
+/// The range would be taken for the missing bytes, and take the place of FILE.
+#[test]
+fn a_range_given_by_hand_is_refused_beside_c() {
+    let whole = pattern(1, LENGTH);
+    let server = stalling(&whole, &[("etag", TAG)], LENGTH);
+    let (_folder, file, part) = place();
+    fs::write(&file, "before").unwrap();
+    for field in ["Range: bytes=0-99", "If-Range: \"v1\""] {
+        let to = ["-C", "-", "-o", file.to_str().unwrap()];
+        let fetched = fetch(&[&to[..], &["-H", field, &server.url("/x")]].concat());
+        assert_eq!(fetched.status, 2, "{}", fetched.stderr);
+        assert!(fetched.stderr.contains("leave out"), "{}", fetched.stderr);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert!(!part.exists());
+    assert_eq!(server.count(), 0);
+}
+
+/// Answers `whole` from where it is asked for, and cuts each response after a part of it.
+fn cutting(
+    whole: &[u8],
+    part: usize,
+    fields: impl Fn(usize) -> Vec<(&'static str, String)> + Send + Sync + 'static,
+) -> Server {
+    let whole = whole.to_vec();
+    Server::answering(move |index, seen| {
+        Step::Close(piece(&whole, part, &fields(index), seen.range_start()))
+    })
+}
+
+/// A response with the whole, or with the rest from `first` on, of which `part` bytes arrive.
+fn piece(whole: &[u8], part: usize, fields: &[(&str, String)], first: Option<usize>) -> Vec<u8> {
+    let mut fields: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let Some(first) = first else {
+        return cut(200, &fields, whole, part);
+    };
+    let range = format!("bytes {first}-{}/{}", whole.len() - 1, whole.len());
+    fields.push(("content-range", range.as_str()));
+    cut(206, &fields, &whole[first..], part)
+}
+
+/// The first bytes asked for, of all requests that brought a part of the body.
+fn starts(server: &Server) -> Vec<usize> {
+    let seen = server.seen();
+    let files = seen.iter().filter(|seen| !seen.path().starts_with("/get"));
+    files.map(|seen| seen.range_start().unwrap_or(0)).collect()
+}
+
+/// One call after the other without retries, until one succeeds or so many have failed. What each has said.
+fn call_by_call(most: usize, args: &[&str]) -> Vec<String> {
+    let mut said = Vec::new();
+    for _ in 0..most {
+        let once = ["--max-retries", "0", "-C", "-"];
+        let fetched = fetch(&[&once[..], args].concat());
+        said.push(fetched.stderr);
+        if fetched.status == 0 {
+            break;
+        }
+        assert_eq!(fetched.status, 18, "{}", said.concat());
+        // The promise that the next call keeps.
+        assert!(said.concat().contains("-C - goes on"), "{}", said.concat());
+    }
+    said
+}
+
+#[test]
+fn a_download_by_way_of_signed_redirects_goes_on_in_the_next_call() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, _) = place();
+    let serve = whole.clone();
+    let server = Server::answering(move |index, seen| {
+        let tag = [("etag", TAG.to_owned())];
+        match seen.path() {
+            "/get" => {
+                let to = format!("/file?signature={index}");
+                Step::Answer(response(302, &[("location", &to)], ""))
+            }
+            _ => Step::Close(piece(&serve, 50_000, &tag, seen.range_start())),
+        }
+    });
+    let args = ["-L", "-o", file.to_str().unwrap(), &server.url("/get")];
+    assert_eq!(call_by_call(9, &args).len(), 4);
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(starts(&server), [0, 50_000, 100_000, 150_000]);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_signed_url_of_each_call_goes_on_if_the_validator_is_the_same() {
+    let whole = pattern(1, LENGTH);
+    let tag: fn(usize) -> Vec<_> = |_| vec![("etag", TAG.to_owned())];
+    let untagged: fn(usize) -> Vec<_> = |_| Vec::new();
+    for (fields, goes_on) in [(tag, true), (untagged, false)] {
+        let (_folder, file, _) = place();
+        let server = cutting(&whole, 120_000, fields);
+        let name = file.to_str().unwrap();
+        for call in 0..2 {
+            let url = server.url(&format!("/file?signature={call}"));
+            let said = call_by_call(1, &["-o", name, &url]).concat();
+            let refuses = said.contains("a part of another URL");
+            assert_eq!(refuses, call == 1 && !goes_on, "{said}");
+        }
+        assert_eq!(starts(&server), [0, if goes_on { 120_000 } else { 0 }]);
+        assert_eq!(file.exists(), goes_on);
+    }
+}
+
+#[test]
+fn the_retries_of_a_call_with_c_go_on_as_the_next_call_does() {
+    const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    type Fields = fn(usize) -> Vec<(&'static str, String)>;
+    let kinds: [Fields; 6] = [
+        |_| Vec::new(),
+        |_| vec![("etag", "W/\"v1\"".to_owned())],
+        |_| vec![("last-modified", NOW.to_owned()), ("date", NOW.to_owned())],
+        |_| vec![("last-modified", NOW.to_owned())],
+        // Each server with a tag of its own.
+        |index| vec![("etag", format!("\"node-{index}\""))],
+        |index| vec![("etag", format!("W/\"node-{index}\""))],
+    ];
+    let whole = pattern(1, LENGTH);
+    for (kind, fields) in kinds.into_iter().enumerate() {
+        let (_folder, file, part) = place();
+        let name = file.to_str().unwrap();
+        let server = cutting(&whole, 40_000, fields);
+        let fetched = fetch(&["-C", "-", "-o", name, &server.url("/x")]);
+        assert_eq!(fetched.status, 0, "{kind}: {}", fetched.stderr);
+        assert!(fs::read(&file).unwrap() == whole, "{kind}");
+        let in_one = starts(&server);
+
+        fs::remove_file(&file).unwrap();
+        let server = cutting(&whole, 40_000, fields);
+        let said = call_by_call(9, &["-o", name, &server.url("/x")]);
+        assert_eq!(said.len(), 5, "{kind}: {said:?}");
+        assert!(
+            fs::read(&file).unwrap() == whole && !part.exists(),
+            "{kind}"
+        );
+        assert_eq!(starts(&server), in_one, "{kind}");
+    }
+}
+
+#[test]
+fn a_server_that_ignores_the_range_beside_if_range_is_gone_on_with() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    let name = file.to_str().unwrap();
+    let serve = move |one_tag: bool| {
+        let whole = pattern(1, LENGTH);
+        Server::answering(move |index, seen| {
+            let tag = match one_tag {
+                true => TAG.to_owned(),
+                false => format!("\"node-{index}\""),
+            };
+            let first = seen.range_start();
+            let first = first.filter(|_| seen.header("if-range").is_none());
+            Step::Close(piece(&whole, 40_000, &[("etag", tag)], first))
+        })
+    };
+    let fetched = fetch(&["-o", name, &serve(true).url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(fs::read(&file).unwrap() == whole);
+    for one_tag in [true, false] {
+        fs::remove_file(&file).unwrap();
+        let server = serve(one_tag);
+        let said = call_by_call(9, &["-o", name, &server.url("/x")]);
+        assert_eq!(said.len(), 5, "{one_tag}: {said:?}");
+        assert!(fs::read(&file).unwrap() == whole, "{one_tag}");
+        // Once it is known that the tags differ, no call asks by them.
+        let conditions = server.seen();
+        let conditions = conditions.iter().filter_map(|seen| seen.header("if-range"));
+        assert_eq!(conditions.count(), if one_tag { 4 } else { 1 });
+    }
+}
+
+/// As versions before this one have written it.
+#[test]
+fn an_older_side_file_is_read_as_it_was_meant() {
+    let whole = pattern(1, LENGTH);
+    for named in [true, false] {
+        let (folder, file, part) = place();
+        let server = cutting(&whole, usize::MAX, |_| vec![("etag", TAG.to_owned())]);
+        let url = server.url("/x");
+        let (final_url, validator) = match named {
+            true => (format!("\"{url}\""), "\"\\\"v1\\\"\"".to_owned()),
+            false => ("null".to_owned(), "null".to_owned()),
+        };
+        let side = format!(
+            "{{\n  \"format\": \"relent-part-1\",\n  \"url\": \"{url}\",\n  \"can_be_resumed\": true,\n  \
+             \"final_url\": {final_url},\n  \"validator\": {validator},\n  \"total\": {LENGTH}\n}}"
+        );
+        fs::write(&part, &whole[..70_000]).unwrap();
+        fs::write(folder.path().join("file.part.json"), side).unwrap();
+        let fetched = fetch(&["-C", "-", "-o", file.to_str().unwrap(), &url]);
+        assert_eq!((fetched.status, &*fetched.stderr), (0, ""));
+        assert!(fs::read(&file).unwrap() == whole);
+        let seen = &server.seen()[0];
+        assert_eq!(seen.range_start(), Some(70_000));
+        assert_eq!(seen.header("if-range"), named.then_some(TAG));
+    }
+}
+
+#[test]
+fn a_call_that_does_not_go_on_says_so() {
+    let whole = pattern(2, LENGTH);
+    let (_folder, file, _) = place();
+    let name = file.to_str().unwrap();
+    let changed = response(200, &[("etag", "\"v2\"")], &whole);
+    let server = Server::script([Step::Answer(changed)]);
+    fs::write(&file, "before").unwrap();
+    let fetched = fetch(&["-C", "-", "-o", name, &server.url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(
+        fetched.stderr.contains("the download began anew"),
+        "{}",
+        fetched.stderr
+    );
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+/// The end of the part would pass for the end of the file.
+#[test]
+fn a_server_that_sends_less_than_the_rest_does_not_shorten_the_file() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    fs::write(&file, &whole[..70_000]).unwrap();
+    let serve = whole.clone();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap();
+        let end = LENGTH.min(first + 50_000);
+        let range = format!("bytes {first}-{}/{LENGTH}", end - 1);
+        Step::Answer(response(
+            206,
+            &[("content-range", &range)],
+            &serve[first..end],
+        ))
+    });
+    let said = call_by_call(9, &["-o", file.to_str().unwrap(), &server.url("/x")]);
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(fs::read(&file).unwrap() == whole);
+}

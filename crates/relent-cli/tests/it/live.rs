@@ -1,0 +1,109 @@
+//! What a person sees while relent waits, and what a log gets.
+
+use crate::support::{finish, on_terminal, relent, run};
+const QUICK: [&str; 7] = [
+    "run",
+    "--initial",
+    "300ms",
+    "--jitter",
+    "none",
+    "--max-retries",
+    "1",
+];
+
+#[test]
+fn a_log_gets_one_line_for_each_retry_and_one_for_giving_up() {
+    let ran = run(&[&QUICK[..], &["--", "sh", "-c", "exit 3"]].concat());
+    let lines: Vec<_> = ran.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ran.stderr);
+    assert_eq!(lines[0], "relent: attempt 1 failed: exit 3; next in 300ms");
+    assert!(
+        lines[1].starts_with("relent: gave up after 2 attempts in "),
+        "{}",
+        lines[1]
+    );
+    assert!(
+        lines[1].ends_with(": the retries are used up (last: exit 3)"),
+        "{}",
+        lines[1]
+    );
+    assert_eq!(ran.status, 3);
+}
+
+#[test]
+fn a_success_says_nothing() {
+    let ran = run(&["run", "--", "true"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn a_list_of_statuses_explains_itself() {
+    for (options, says) in [
+        (
+            ["--stop-on-exit", "3"],
+            "exit 3 is not retried: it is in --stop-on-exit",
+        ),
+        (
+            ["--retry-on-exit", "4"],
+            "exit 3 is not retried: it is not in --retry-on-exit",
+        ),
+    ] {
+        let ran = run(&[&QUICK[..], &options, &["--", "sh", "-c", "exit 3"]].concat());
+        assert_eq!((ran.status, ran.stderr), (3, format!("relent: {says}\n")));
+    }
+}
+
+#[test]
+fn quiet_silences_all_but_what_cannot_run() {
+    let ran = run(&[&QUICK[..], &["-q", "--", "false"]].concat());
+    assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
+    let ran = run(&[&QUICK[..], &["-q", "--", "/no/such/command"]].concat());
+    assert_eq!(
+        ran.stderr,
+        "relent: cannot run /no/such/command: command not found\n"
+    );
+}
+
+#[test]
+fn on_a_terminal_one_line_counts_down_and_is_erased() {
+    let seen = on_terminal(
+        &[],
+        &[&QUICK[..], &["--", "sh", "-c", "echo out; exit 3"]].concat(),
+    );
+    assert!(seen.starts_with("out\r\n"), "{seen:?}");
+    assert!(
+        seen.contains("\r\x1b[2K\x1b[2mrelent:\x1b[0m attempt 1 failed: exit 3; next in 300ms"),
+        "{seen:?}"
+    );
+    // A machine that is busy may skip one.
+    let counted = ["next in 200ms", "next in 100ms"].map(|next| seen.contains(next));
+    assert!(counted.contains(&true), "{seen:?}");
+    // The second attempt's output stands where the line was.
+    assert!(seen.contains("ms\r\x1b[2Kout\r\n"), "{seen:?}");
+}
+
+#[test]
+fn no_colour_where_none_is_wanted() {
+    let args = [&QUICK[..], &["--", "false"]].concat();
+    let seen = on_terminal(&[("NO_COLOR", "1")], &args);
+    assert!(
+        seen.contains("attempt 1 failed") && !seen.contains("\x1b[2m") && !seen.contains("\x1b[1m"),
+        "{seen:?}"
+    );
+    let seen = on_terminal(&[("TERM", "dumb")], &args);
+    assert!(
+        seen.contains("attempt 1 failed") && !seen.contains('\x1b'),
+        "{seen:?}"
+    );
+    let piped = finish(relent(&args).env("TERM", "xterm").spawn().unwrap());
+    assert!(!piped.stderr.contains('\x1b'), "{:?}", piped.stderr);
+}
+
+#[test]
+fn quiet_is_quiet_on_a_terminal_too() {
+    let seen = on_terminal(
+        &[],
+        &[&QUICK[..], &["-q", "--", "sh", "-c", "echo out; exit 3"]].concat(),
+    );
+    assert_eq!(seen, "out\r\nout\r\n");
+}

@@ -1,0 +1,198 @@
+//! `relent run`: the deadline, and that no process of an attempt outlives it.
+
+use std::cell::Cell;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use crate::run_support::{
+    code, eventually, is_dead, output, parse_pid, sh, text, told, when_ready,
+};
+
+/// Asked to end (SIGTERM) as soon as it is ready, killed after an hour: whoever asks only at the
+/// deadline, or kills before it, is found out.
+fn asked_soon(script: &str) -> Output {
+    when_ready(300, |millis| {
+        let kill_after = format!("--kill-after={}ms", 3_600_000 - millis);
+        sh_within(&["--deadline=1h", &kill_after], script)
+    })
+}
+
+fn sh_within(limits: &[&str], script: &str) -> Output {
+    output(sh(&[limits, &["--max-retries=9"]].concat(), script))
+}
+
+#[test]
+fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
+    // The trap decides nothing: time ended it.
+    for end in ["exit 0", "exit 7", "kill -KILL $$"] {
+        let script =
+            format!("trap 'echo asked; {end}' TERM; echo ready >&2; while :; do sleep 0.02; done");
+        let result = asked_soon(&script);
+        assert_eq!(
+            (code(&result), text(&result.stdout)),
+            (124, "asked\n"),
+            "{end}"
+        );
+    }
+}
+
+#[test]
+fn no_process_of_the_group_runs_after_the_deadline() {
+    // Neither the command nor its child hears SIGTERM.
+    let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; echo ready >&2; \
+                  while :; do wait; done";
+    let result = when_ready(500, |millis| {
+        let start = Instant::now();
+        let deadline = format!("--deadline={}ms", 2 * millis);
+        let kill_after = format!("--kill-after={millis}ms");
+        let result = sh_within(&[&deadline, &kill_after], script);
+        let given = start.elapsed();
+        assert!(
+            given >= Duration::from_millis(2 * millis) || !text(&result.stderr).contains("ready"),
+            "it had until the deadline, and was killed after {given:?}"
+        );
+        result
+    });
+    assert_eq!(code(&result), 124);
+    let lines: Vec<_> = text(&result.stderr).lines().collect();
+    assert_eq!((lines.len(), lines[2]), (3, "ready"), "{lines:?}");
+    for process in &lines[..2] {
+        let process = parse_pid(process);
+        eventually("it is dead", || is_dead(process));
+    }
+}
+
+#[test]
+fn a_member_that_outlives_its_leader_has_until_the_deadline() {
+    // The leader ends when it is asked to; its child first cleans up.
+    let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; echo ready >&2; \
+                         while :; do sleep 0.02; done' & wait";
+    let result = asked_soon(script);
+    assert_eq!((code(&result), text(&result.stdout)), (124, "cleaned up\n"));
+}
+
+#[test]
+fn a_deadline_that_leaves_no_time_for_another_attempt_is_told_by_the_status() {
+    let options = [
+        "--policy=standard",
+        "--deadline=1h",
+        "--initial=2h",
+        "--max-delay=2h",
+    ];
+    let result = output(told(&options, "echo out; exit 3"));
+    assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
+    let stderr = text(&result.stderr);
+    assert!(stderr.contains("gave up after 1 attempt "), "{stderr}");
+    assert!(
+        stderr.contains("the deadline leaves no time (last: exit 3)"),
+        "{stderr}"
+    );
+    // What is not retried, or not any more, keeps its own status.
+    for options in [
+        &["--deadline=1h", "--stop-on-exit=3"][..],
+        &["--deadline=1h", "--max-retries=0"],
+    ] {
+        assert_eq!(code(&output(sh(options, "exit 3"))), 3);
+    }
+}
+
+#[test]
+fn an_attempt_that_ends_by_itself_before_the_deadline_keeps_its_status() {
+    for (script, status) in [("exit 0", 0), ("exit 5", 5)] {
+        let options = ["--deadline=1h", "--max-retries=1"];
+        assert_eq!(code(&output(sh(&options, script))), status);
+    }
+}
+
+#[test]
+fn what_a_failed_attempt_left_running_is_ended_before_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("process");
+    // The one left behind ignores SIGTERM, and holds none of the outputs.
+    let script = "if [ $RELENT_ATTEMPT = 1 ]; then \
+                      trap '' TERM; sleep 1000 >/dev/null 2>&1 & echo $! >\"$0\"; exit 1; fi; \
+                  state=$(sed 's/.*) //' \"/proc/$(cat \"$0\")/stat\" 2>/dev/null | cut -c 1); \
+                  case $state in ''|Z) ;; *) exit 9;; esac";
+    let mut relent = sh(
+        &["--stop-on-exit=9", "--max-retries=3", "--kill-after=100ms"],
+        script,
+    );
+    relent.arg(&file);
+    let result = output(relent);
+    assert_eq!(code(&result), 0, "{}", text(&result.stderr));
+    assert!(is_dead(parse_pid(&std::fs::read_to_string(file).unwrap())));
+}
+
+#[test]
+fn what_the_last_failed_attempt_left_running_is_ended_too() {
+    let script = "sleep 1000 >/dev/null 2>&1 & echo $! >&2; exit 4";
+    let result = output(sh(&["--max-retries=0"], script));
+    assert_eq!(code(&result), 4);
+    let left = parse_pid(text(&result.stderr));
+    eventually("it is dead", || is_dead(left));
+}
+
+#[test]
+fn a_time_to_end_that_does_not_fit_the_deadline_is_refused_before_anything_ran() {
+    for options in [
+        &["--deadline=5s", "--kill-after=5s"][..],
+        &["--deadline=5s", "--kill-after=1m"],
+    ] {
+        let result = output(sh(options, "echo ran"));
+        assert_eq!((code(&result), text(&result.stdout)), (125, ""));
+        let stderr = text(&result.stderr);
+        assert!(
+            stderr.contains("part of the deadline, which is 5s: it has to be shorter"),
+            "{stderr}"
+        );
+    }
+    // The default fits every deadline.
+    for deadline in ["--deadline=24h", "--deadline=10m", "--deadline=40s"] {
+        assert_eq!(code(&output(sh(&[deadline], "exit 0"))), 0);
+    }
+    assert_eq!(code(&output(sh(&["--deadline=10ms"], "sleep 1000"))), 124);
+}
+
+#[test]
+fn without_time_to_end_a_command_is_killed_at_once() {
+    let script = "trap 'sleep 1000' TERM; sleep 1000 & echo $! >&2; wait";
+    let options = [
+        "--attempt-timeout=300ms",
+        "--kill-after=0s",
+        "--max-retries=0",
+    ];
+    let result = output(sh(&options, script));
+    assert_eq!(code(&result), 124);
+    if let Ok(child) = text(&result.stderr).trim().parse() {
+        let child = nix::unistd::Pid::from_raw(child);
+        eventually("it is dead", || is_dead(child));
+    }
+}
+
+/// It is in no group that could be ended, so its output is lost.
+#[test]
+fn a_process_that_has_left_the_group_does_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there").display().to_string();
+    // It goes on as long as the file is there, and has the standard output of the command.
+    let script = format!(
+        "touch {there}; setsid sh -c 'while [ -e {there} ]; do sleep 0.05; done' 2>/dev/null & \
+         echo out; echo ready >&2; sleep 1000"
+    );
+    let trace = folder.path().join("trace.json");
+    // The machine may be late, but not each time by as much as silence would be waited for.
+    let mut late = (0..5).map(|_| {
+        let given = Cell::new(0);
+        let result = when_ready(1000, |millis| {
+            given.set(millis);
+            let deadline = format!("--deadline={millis}ms");
+            let trace = format!("--trace={}", trace.display());
+            sh_within(&[&deadline, "--kill-after=100ms", &trace], &script)
+        });
+        assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+        trace["elapsed_ms"].as_f64().unwrap() - given.get() as f64
+    });
+    assert!(late.any(|late| late < 900.0));
+}

@@ -1,0 +1,113 @@
+//! `relent run` obeys the whole policy: what a destination keeps holds for its one caller too.
+
+use std::io::{BufRead, BufReader, Write};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use tempfile::NamedTempFile;
+
+use crate::run_support::{code, finish, output, pid, sh, text, told};
+
+/// A policy that retries a failed command at once, with this besides.
+fn policy(more: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".toml").unwrap();
+    let constant = "jitter = 'none'\n[backoff.constant]\ndelay = '1ms'";
+    write!(file, "max_retries = 'unlimited'\n{constant}\n{more}").unwrap();
+    file
+}
+
+fn path(file: &NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[test]
+fn attempts_keep_to_the_request_rate_of_the_policy() {
+    let policy = policy("[request_rate]\nlimit = 5\nburst = 1");
+    let start = Instant::now();
+    let result = output(told(
+        &["--policy", path(&policy), "--attempts", "4"],
+        "exit 7",
+    ));
+    // The second to the fourth wait for a fifth of a second each.
+    assert!(start.elapsed() >= Duration::from_millis(600));
+    let said = text(&result.stderr);
+    assert_eq!(code(&result), 7, "{said}");
+    assert!(said.contains("gave up after 4 attempts"), "{said}");
+    let held = "is queued by the rate limit of the destination for at most ";
+    assert_eq!(said.matches(held).count(), 3, "{said}");
+}
+
+#[test]
+fn a_run_ends_when_its_slot_would_come_too_late() {
+    let policy = policy("[request_rate]\nlimit = 0.001\nburst = 1");
+    for (script, status) in [("exit 7", 7), ("exit 0", 123)] {
+        let options = ["--policy", path(&policy), "--retry-on-exit", "0-255"];
+        let result = output(told(&options, script));
+        let said = text(&result.stderr);
+        assert_eq!(code(&result), status, "{said}");
+        assert!(said.contains("gave up after 1 attempt in"), "{said}");
+        assert!(said.contains("; come back at "), "{said}");
+    }
+}
+
+#[test]
+fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
+    let policy = policy("[gate]\nfirst_probe = '500ms'");
+    let options = ["--policy", path(&policy), "--deadline", "3s"];
+    let result = output(sh(&options, "echo x; exit 1"));
+    let attempts =
+        text(&result.stderr).matches('x').count() + text(&result.stdout).matches('x').count();
+    // Hundreds follow each other at once.
+    assert!((2..100).contains(&attempts), "{attempts}");
+    assert_eq!(code(&result), 124);
+}
+
+#[test]
+fn without_a_deadline_a_queued_run_ends_soon_and_says_so() {
+    let policy = policy("[gate]\npatience_without_deadline = '1s'");
+    let (began, options) = (Instant::now(), ["--policy", path(&policy)]);
+    let result = output(told(&options, "exit 7"));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let said = text(&result.stderr);
+    assert_eq!(code(&result), 124, "{said}");
+    let queued = " is queued by the circuit breaker of the destination for at most ";
+    assert!(said.contains(queued), "{said}");
+    assert!(
+        said.contains(", and without --deadline no attempt starts after 1s"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
+    let policy = policy("[request_rate]\nlimit = 0.01\nburst = 1");
+    let mut child = told(&["--policy", path(&policy)], "exit 7")
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stderr.as_mut().unwrap()).lines();
+    let held = said
+        .map_while(Result::ok)
+        .find(|line| line.contains("attempt 2 is queued by the rate limit of the destination"));
+    assert!(held.is_some());
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);
+}
+
+#[test]
+fn a_command_is_never_hedged_and_is_told_so() {
+    let policy = policy("[hedge]\ndelay = '10ms'");
+    let options = ["--policy", path(&policy)];
+    let result = output(told(&options, "echo $RELENT_ATTEMPT; sleep 0.2"));
+    assert_eq!((code(&result), text(&result.stdout)), (0, "1\n"));
+    let said = text(&result.stderr);
+    assert!(
+        said.contains("the [hedge] of the policy does not apply"),
+        "{said}"
+    );
+    let quiet = output(sh(&options, "exit 0"));
+    assert_eq!(text(&quiet.stderr), "");
+}

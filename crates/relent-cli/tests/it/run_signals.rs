@@ -1,0 +1,218 @@
+//! `relent run`: signals reach the whole process group, and end the run.
+
+use std::io::{BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+
+use crate::run_support::{code, eventually, finish, is_dead, line, parse_pid, pid, sh, text};
+
+fn start(mut relent: Command) -> (Child, BufReader<ChildStderr>) {
+    let mut child = relent.spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    (child, stderr)
+}
+
+/// What is still to be read. A shell may report there that its current `sleep`, a member of the
+/// group too, was ended.
+fn rest(mut stderr: BufReader<ChildStderr>) -> String {
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    rest
+}
+
+#[test]
+fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        // Of a watchdog, a timer, `ulimit -t`, and those that end a process by default.
+        Signal::SIGABRT,
+        Signal::SIGALRM,
+        Signal::SIGVTALRM,
+        Signal::SIGPROF,
+        Signal::SIGXCPU,
+        Signal::SIGIO,
+        #[cfg(target_os = "linux")]
+        Signal::SIGPWR,
+    ] {
+        // A shell starts background commands with SIGINT and SIGQUIT ignored; a pipeline's are not.
+        let script = "sleep 1000 | { sleep 1000 | (echo $$ >&2; exec sleep 1000); }";
+        let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+        let leader = parse_pid(&line(&mut stderr));
+        kill(pid(&child), signal).unwrap();
+        assert_eq!(code(&finish(child)), 128 + signal as i32, "{signal}");
+        eventually("no member of the group is left", || {
+            killpg(leader, None).is_err() || is_dead(leader)
+        });
+        assert_eq!(line(&mut stderr), "", "no other attempt is made");
+    }
+}
+
+#[test]
+fn a_signal_is_heard_while_the_pipe_for_the_trace_has_nobody_at_its_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let marker = folder.path().join("began");
+    let script = format!("echo > {}", marker.display());
+    let child = sh(&["--trace", pipe.to_str().unwrap()], &script).spawn();
+    let child = child.unwrap();
+    // From when it listens to signals on, it waits for the pipe and for nothing else.
+    let status = format!("/proc/{}/status", child.id());
+    eventually("relent listens to signals", || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+        caught >> (Signal::SIGTERM as u32 - 1) & 1 == 1
+    });
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);
+    assert!(!marker.exists(), "the command does not begin");
+}
+
+#[test]
+fn a_command_that_handles_the_signal_decides_the_status() {
+    let script =
+        "trap 'echo cleaned up; exit 7' TERM; echo ready >&2; while :; do sleep 0.02; done";
+    let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+    assert_eq!(line(&mut stderr), "ready");
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (7, "cleaned up\n"));
+    assert!(!rest(stderr).contains("ready"), "no other attempt is made");
+}
+
+#[test]
+fn user_signals_are_passed_on_and_end_nothing() {
+    let script = "trap 'echo one >&2' USR1; trap 'echo two >&2' USR2; trap 'echo size >&2; exit' WINCH; \
+                  echo ready >&2; while :; do sleep 0.02; done";
+    let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+    assert_eq!(line(&mut stderr), "ready");
+    for (signal, heard) in [
+        (Signal::SIGUSR1, "one"),
+        (Signal::SIGUSR2, "two"),
+        (Signal::SIGWINCH, "size"),
+    ] {
+        kill(pid(&child), signal).unwrap();
+        // The whole group gets it: the shell may also report the end of its current `sleep`.
+        eventually(heard, || line(&mut stderr) == heard);
+    }
+    assert_eq!(code(&finish(child)), 0);
+}
+
+#[test]
+fn a_signal_during_a_wait_ends_the_run_at_once() {
+    let options = ["--max-retries", "5", "--initial", "1h", "--max-delay", "1h"];
+    let (child, mut stderr) = start(sh(&options, "echo failed; exit 1"));
+    // The first attempt's output appears when the wait begins.
+    assert_eq!(line(&mut stderr), "failed");
+    let start = Instant::now();
+    kill(pid(&child), Signal::SIGINT).unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (130, ""));
+    assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_output_nobody_reads() {
+    let mut relent = sh(&["--max-retries", "3"], "seq 400000; echo done >&2");
+    let mut child = relent.spawn().unwrap();
+    let stdout = child.stdout.take();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    assert_eq!(line(&mut stderr), "done");
+    // The command has written everything, and relent fills a pipe that is not emptied.
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    // The signal comes before or after the command's end; a second one finds relent writing.
+    eventually("relent ends", || {
+        let _ = kill(pid(&child), Signal::SIGTERM);
+        child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    drop(stdout);
+}
+
+#[test]
+fn signals_ignored_at_the_start_stay_ignored() {
+    // As under nohup: neither relent nor the command ends when its terminal does.
+    let script = format!(
+        "trap '' HUP; exec {} run --max-retries 0 -- sh -c 'echo ready >&2; read x; echo \"$x\"'",
+        env!("CARGO_BIN_EXE_relent")
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", &script]).stdin(reader);
+    nohup.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (child, mut stderr) = start(nohup);
+    assert_eq!(line(&mut stderr), "ready");
+    kill(pid(&child), Signal::SIGHUP).unwrap();
+    (&writer).write_all(b"alive\n").unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (0, "alive\n"));
+}
+
+#[test]
+fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
+    // As from a terminal: the group of relent gets the signal, and relent passes it on once.
+    // The shell waits in a builtin: a signal may interrupt it, only a line ends it.
+    let script = "trap 'echo heard >&2' INT; echo ready >&2; until read x; do :; done";
+    let mut relent = sh(&["--max-retries", "5"], script);
+    relent.stdin(Stdio::piped()).process_group(0);
+    let (mut child, mut stderr) = start(relent);
+    assert_eq!(line(&mut stderr), "ready");
+    killpg(pid(&child), Signal::SIGINT).unwrap();
+    assert_eq!(line(&mut stderr), "heard");
+    child.stdin.take().unwrap().write_all(b"enough\n").unwrap();
+    assert_eq!(code(&finish(child)), 0);
+    assert!(!rest(stderr).contains("heard"), "it is heard once");
+}
+
+/// Ignores all signals that can be ignored, and says its process id.
+const DEAF: &str = "trap '' INT TERM HUP QUIT; echo $$ >&2; while :; do sleep 0.05; done";
+
+#[test]
+fn whatever_signal_ends_run_no_member_of_the_group_is_left() {
+    for (signal, name) in [
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGTERM, "TERM"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGQUIT, "QUIT"),
+    ] {
+        let deaf = DEAF.replace('\'', "\"");
+        let leaves = format!("trap 'exit 7' {name}; sh -c '{deaf}' & while :; do sleep 0.05; done");
+        for (script, status) in [(DEAF, 137), (leaves.as_str(), 7)] {
+            for options in [
+                &["--kill-after", "300ms"][..],
+                &["--kill-after", "300ms", "--stream"],
+            ] {
+                let (child, mut stderr) = start(sh(options, script));
+                let member = parse_pid(&line(&mut stderr));
+                kill(pid(&child), signal).unwrap();
+                assert_eq!(code(&finish(child)), status, "{signal}: {script}");
+                assert!(is_dead(member), "{signal}: it outlives relent: {script}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_signal_while_what_an_attempt_has_left_is_ended_does_not_cut_that_short() {
+    let deaf = DEAF.replace('\'', "\"");
+    for output in ["", ">/dev/null"] {
+        let script = format!("echo $$ >&2; sh -c '{deaf}' {output} & read x; exit 1");
+        let mut relent = sh(&["--kill-after", "1s", "--max-retries", "3"], &script);
+        relent.stdin(Stdio::piped());
+        let (mut child, mut stderr) = start(relent);
+        let leader = parse_pid(&line(&mut stderr));
+        let member = parse_pid(&line(&mut stderr));
+        child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        eventually("the leader ends", || is_dead(leader));
+        kill(pid(&child), Signal::SIGTERM).unwrap();
+        let _ = code(&finish(child));
+        assert!(is_dead(member), "it is killed before relent ends");
+    }
+}

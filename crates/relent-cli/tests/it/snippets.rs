@@ -1,0 +1,268 @@
+//! The Rust of the README and of `docs/` compiles as it is written.
+//!
+//! Each line of a snippet stands here as it stands in its document, between what it takes for granted. `docs/idempotency.md` is not
+//! here: its snippets are doctests of `relent-server`.
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_variables,
+    clippy::redundant_closure,
+    reason = "as documents write it"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DOCTESTS: &str = "idempotency.md";
+
+type Any = Box<dyn std::error::Error>;
+
+#[derive(Debug)]
+enum MyError {
+    NoAnswer,
+}
+
+async fn fetch() -> std::io::Result<u32> {
+    Ok(17)
+}
+
+#[rustfmt::skip]
+mod start {
+    use super::*;
+
+    async fn first() -> Result<(), Any> {
+        use relent::{Destination, Policy, retry};
+
+        let answer = retry(Policy::STANDARD, || fetch()).await?;
+
+        let orders = Destination::new(Policy::STANDARD);
+        let answer = orders.retry(|| fetch()).await?;
+        Ok(())
+    }
+
+    async fn an_error() -> Result<(), Any> {
+        use relent::{Policy, retry};
+
+        let order = retry(Policy::STANDARD, fetch).await?;
+        Ok(())
+    }
+
+    async fn a_boxed_error() -> Result<(), Any> {
+        use relent::{Policy, retry};
+
+        async fn fetch() -> Result<u32, Any> {
+            Ok(17)
+        }
+        let order = retry(Policy::STANDARD, fetch).or_last_error().await?;
+        Ok(())
+    }
+
+    async fn an_enum() -> Result<(), MyError> {
+        use relent::{Policy, retry};
+
+        async fn fetch() -> Result<u32, MyError> {
+            Err(MyError::NoAnswer)
+        }
+        let order = retry(Policy::STANDARD, fetch).or_last_error_else(|_| MyError::NoAnswer).await?;
+        Ok(())
+    }
+
+    fn spawned() {
+        use relent::{Policy, retry};
+
+        let order = tokio::spawn(retry(Policy::STANDARD, fetch).into_future());
+    }
+
+    async fn shared() -> Result<(), Any> {
+        use relent::{Destination, Policy, retry};
+
+        let orders = Destination::new(Policy::STANDARD);
+
+        let order = retry(Policy::STANDARD, fetch).destination(&orders).await?;
+        Ok(())
+    }
+
+    mod of_ones_own {
+        use std::io;
+
+        use super::fetch;
+
+        use relent::{Backoff, Policy, retry};
+        use std::time::Duration;
+
+        static POLICY: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+            .max_delay(Duration::from_secs(5))
+            .max_retries(4)
+            .deadline(Duration::from_secs(10))
+            .build_const();
+
+        async fn call() -> Result<(), super::Any> {
+            let order = retry(&POLICY, fetch)
+                .when(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset)
+                .notify(|notice| log::warn!("{notice}"))
+                .await?;
+            Ok(())
+        }
+    }
+
+    async fn with_limits() -> Result<(), Any> {
+        use relent::{Destination, Policy};
+        use std::time::Duration;
+
+        let policy = Policy::STANDARD.clone().into_builder()
+            .deadline(Duration::from_secs(10))
+            .attempt_timeout(Duration::from_secs(1))
+            .build()?;
+        let orders = Destination::new(policy);
+
+        let answer = orders.retry(|| fetch()).await?;
+        Ok(())
+    }
+}
+
+#[rustfmt::skip]
+mod http_client {
+    use super::Any;
+
+    async fn client(url: &str) -> Result<(), Any> {
+        use relent::Policy;
+        use relent_reqwest::{Client, IdempotencyKey};
+
+        let client = Client::new(Policy::STANDARD)?;
+        let orders = client.get(url).send().await?;
+
+        // Repeated even if it may have been done: the key lets the service drop the duplicate.
+        let key = IdempotencyKey::new();
+        let paid = client.post(url).body("amount=5").idempotency_key(key).send().await?;
+        Ok(())
+    }
+
+    fn layer<S>(client: S) {
+        use relent::Policy;
+        use tower_layer::Layer;
+        use relent_http::RetryLayer;
+
+        let client = RetryLayer::new(Policy::STANDARD).layer(client);
+    }
+}
+
+#[rustfmt::skip]
+mod server {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::routing::post;
+    use http::request::Parts;
+
+    use super::Any;
+
+    struct Account {
+        id: u64,
+    }
+
+    async fn pay() {}
+
+    fn app() -> Result<(), Any> {
+        use relent_server::ServerLayer;
+        use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
+        use relent_server::idempotency::IdempotencyLayer;
+        use relent_server::store::Sqlite;
+
+        let keys = Sqlite::open("keys.db")?;
+        let keyed = IdempotencyLayer::new(keys, |request| {
+            request.extensions.get::<Account>().map(|account| account.id.to_string())
+        });
+        let hundred_a_second = LimiterConfig::new(100, Duration::from_secs(1));
+        let account = |request: &Parts| request.extensions.get::<Account>().map(|account| account.id);
+        let limits = AdmissionLayer::new()
+            .quota(Quota::new("account", hundred_a_second)?.key(account))
+            .caller(account);
+        let app = Router::new().route("/payments", post(pay)).layer(ServerLayer::new(keyed).admission(limits));
+        let app: Router = app;
+        Ok(())
+    }
+}
+
+#[rustfmt::skip]
+mod webhooks {
+    use axum::Router;
+    use axum::routing::post;
+    use relent_http::webhook::{Verifier, VerifyingKey};
+    use relent_server::store::Sqlite;
+    use relent_server::webhook::WebhookLayer;
+
+    use super::Any;
+
+    async fn notified() {}
+
+    fn receive() -> Result<(), Any> {
+        let key: VerifyingKey = "whsec_…".parse()?;
+        let layer = WebhookLayer::new(Sqlite::open("shop.db")?, "acquirer", Verifier::new([key])).exactly_once();
+        let app = Router::new().route("/notifications", post(notified)).layer(layer);
+        let app: Router = app;
+        Ok(())
+    }
+}
+
+#[rustfmt::skip]
+mod outbox {
+    use relent_outbox::message::NewMessage;
+    use relent_outbox::store::Sqlite;
+
+    use super::Any;
+
+    async fn enqueue(store: &Sqlite) -> Result<(), Any> {
+        let enqueued = store.writer().run(|connection| {
+            connection.execute("INSERT INTO orders VALUES (17, true)", [])?;
+            Sqlite::enqueue_in(connection, &[NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#)])
+        }).await?;
+        Ok(())
+    }
+}
+
+/// The README and all pages.
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = fs::read_dir(root.join("docs")).unwrap();
+    let pages = pages.map(|entry| entry.unwrap().path());
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    [root.join("README.md")]
+        .into_iter()
+        .chain(pages.filter(is_page))
+        .collect()
+}
+
+/// Its lines of code, without comments and what is around them, since a document indents by other rules.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.lines().filter_map(|line| line.split("//").next());
+    code.map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// The first line of the snippet that is not compiled here, after those before it. Lines of one snippet may be in several
+/// functions, such as a line for each type of error.
+fn not_compiled(snippet: &str) -> Option<&str> {
+    let mut compiled = lines(include_str!("snippets.rs"));
+    lines(snippet).find(|line| !compiled.any(|other| other == *line))
+}
+
+#[test]
+fn every_rust_snippet_of_the_documents_is_compiled_here() {
+    let mut found = 0;
+    for path in documents() {
+        if path.ends_with(DOCTESTS) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        for snippet in text.split("```rust\n").skip(1) {
+            let (snippet, _) = snippet.split_once("```").unwrap();
+            let missing = not_compiled(snippet);
+            let path = path.display();
+            assert_eq!(
+                missing, None,
+                "{path}: write this snippet into tests/it/snippets.rs, too:\n{snippet}"
+            );
+            found += 1;
+        }
+    }
+    assert!(found >= 10, "{found} snippets");
+}

@@ -1,0 +1,403 @@
+//! `--trace`: what is written is what docs/trace.schema.json describes, whole or not at all.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::{self, finish, relent, run};
+
+const SCHEMA: &str = include_str!("../../../../docs/trace.schema.json");
+
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).unwrap()
+}
+
+/// Checks `value` against the part of JSON Schema that our schema uses; a keyword beyond it is a
+/// failure, so that nothing in the schema goes unchecked.
+fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    for (keyword, wanted) in schema.as_object().unwrap() {
+        let holds = match keyword.as_str() {
+            "$schema" | "title" | "description" => true,
+            "type" => {
+                let is = |name: &Value| match name.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "number" => value.is_number(),
+                    "integer" => value.is_u64(),
+                    "null" => value.is_null(),
+                    other => panic!("type {other}"),
+                };
+                wanted
+                    .as_array()
+                    .map_or_else(|| is(wanted), |any| any.iter().any(is))
+            }
+            "enum" => wanted.as_array().unwrap().contains(value),
+            "minimum" => value
+                .as_f64()
+                .is_none_or(|number| number >= wanted.as_f64().unwrap()),
+            "required" => value.as_object().is_none_or(|object| {
+                wanted
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .all(|key| object.contains_key(key.as_str().unwrap()))
+            }),
+            "additionalProperties" => value.as_object().is_none_or(|object| {
+                object
+                    .keys()
+                    .all(|key| schema["properties"].get(key).is_some())
+            }),
+            "properties" => {
+                for (key, schema) in wanted.as_object().unwrap() {
+                    if let Some(value) = value.get(key) {
+                        check(schema, value, &format!("{at}.{key}"))?;
+                    }
+                }
+                true
+            }
+            "items" => {
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    check(wanted, item, &format!("{at}[{index}]"))?;
+                }
+                true
+            }
+            other => panic!("the schema has {other}, which this check does not know"),
+        };
+        if !holds {
+            return Err(format!("{at} is {value}, against {keyword}: {wanted}"));
+        }
+    }
+    Ok(())
+}
+
+fn read(text: &str) -> Value {
+    let trace = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text:?}"));
+    check(&schema(), &trace, "trace").unwrap();
+    trace
+}
+
+const QUICK: [&str; 6] = ["--quiet", "--initial", "5ms", "--jitter", "none", "--trace"];
+
+fn traced(options: &[&str], command: &[&str]) -> (i32, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let ran = run(&[
+        &["run"],
+        &QUICK[..],
+        &[file.to_str().unwrap()],
+        options,
+        &["--"],
+        command,
+    ]
+    .concat());
+    let trace = read(&std::fs::read_to_string(file).unwrap());
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "nothing else is left"
+    );
+    (ran.status, trace)
+}
+
+#[test]
+fn the_check_finds_what_is_wrong() {
+    let good = run(&["schedule", "--quiet", "--json", "--trace", "-"]).stderr;
+    for (from, to) in [
+        ("\"gave_up\"", "\"failed\""),
+        ("\"retry_at\":null,", ""),
+        ("\"attempt\":1,", "\"attempt\":0,"),
+        ("\"wait_ms\":500.0", "\"wait_ms\":\"500ms\""),
+        ("\"result\"", "\"extra\":1,\"result\""),
+    ] {
+        assert!(good.contains(from), "{from}: {good}");
+        let bad: Value = serde_json::from_str(&good.replacen(from, to, 1)).unwrap();
+        assert!(check(&schema(), &bad, "trace").is_err(), "{to}");
+    }
+}
+
+#[test]
+fn every_end_of_a_run_is_told() {
+    let third_time = ["sh", "-c", "[ $RELENT_ATTEMPT = 3 ]"];
+    let (status, trace) = traced(&[], &third_time);
+    assert_eq!(
+        (status, &trace["result"], &trace["reason"]),
+        (0, &"success".into(), &Value::Null)
+    );
+    let attempts = trace["attempts"].as_array().unwrap();
+    let told: Vec<_> = attempts
+        .iter()
+        .map(|a| {
+            (
+                a["outcome"].as_str().unwrap(),
+                a["decision"].as_str().unwrap(),
+                a["wait_ms"].as_f64(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("exit 1", "retry", Some(5.0)),
+            ("exit 1", "retry", Some(10.0)),
+            ("exit 0", "success", None)
+        ]
+    );
+
+    for (options, script, status, reason, outcome) in [
+        (
+            &["--max-retries", "1"][..],
+            "exit 9",
+            9,
+            "retries_exhausted",
+            "exit 9",
+        ),
+        (
+            &["--max-retries", "0"],
+            "kill -KILL $$",
+            137,
+            "retries_exhausted",
+            "signal 9",
+        ),
+        (&["--stop-on-exit", "3"], "exit 3", 3, "permanent", "exit 3"),
+        (
+            &["--retry-on-exit", "75"],
+            "exit 3",
+            3,
+            "permanent",
+            "exit 3",
+        ),
+        (
+            &["--retry-on-exit", "75"],
+            "kill -KILL $$",
+            137,
+            "permanent",
+            "signal 9",
+        ),
+        (
+            &["--deadline", "60ms"],
+            "sleep 1000",
+            124,
+            "deadline",
+            "attempt timed out",
+        ),
+        (
+            &[
+                "--attempt-timeout",
+                "60ms",
+                "--max-retries",
+                "1",
+                "--retry-on-exit",
+                "75",
+            ],
+            "sleep 1000",
+            124,
+            "retries_exhausted",
+            "attempt timed out",
+        ),
+        (
+            &[
+                "--retry-on-output",
+                "busy",
+                "--max-retries",
+                "1",
+                "--retry-on-exit",
+                "75",
+            ],
+            "echo busy",
+            123,
+            "retries_exhausted",
+            "output matched",
+        ),
+    ] {
+        let (ended, trace) = traced(options, &["sh", "-c", script]);
+        assert_eq!(
+            (ended, &trace["reason"]),
+            (status, &reason.into()),
+            "{options:?} {script}"
+        );
+        let last = trace["attempts"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["outcome"], outcome, "{options:?} {script}");
+        assert_eq!(
+            (&last["decision"], &last["wait_ms"]),
+            (&"stop".into(), &Value::Null)
+        );
+    }
+    let (status, trace) = traced(&[], &["/no/such/command"]);
+    assert_eq!((status, &trace["reason"]), (127, &"permanent".into()));
+}
+
+#[test]
+fn a_list_about_http_does_not_keep_a_command_from_being_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, listed: &str| {
+        let path = folder.path().join(name);
+        let text = format!("backoff.constant = {{ delay = \"5ms\" }}\nretry_on = [{listed}]\n");
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let http = file("http.toml", "503, \"network\", \"timeout\"");
+    let exits = file("exits.toml", "\"exit:75\"");
+    for (policy, options, script, attempts) in [
+        (&http, &[][..], "exit 1", 4),
+        (&exits, &[], "exit 75", 4),
+        (&exits, &[], "exit 1", 1),
+        // An option goes before the policy's own list.
+        (&exits, &["--retry-on-exit", "1"], "exit 1", 4),
+        (&exits, &["--retry-on-exit", "1"], "exit 75", 1),
+        (&exits, &["--retry-on-output", "busy"], "echo busy", 4),
+        // What cannot run is never retried, whatever a list says.
+        (
+            &exits,
+            &["--retry-on-exit", "0-255"],
+            "exec /no/such/command",
+            4,
+        ),
+    ] {
+        let run = ["run", "--quiet", "--trace", "-", "--policy", policy];
+        let ran = support::run(&[&run[..], options, &["--", "sh", "-c", script]].concat());
+        let trace = read(ran.stderr.lines().last().unwrap());
+        assert_eq!(
+            trace["attempts"].as_array().unwrap().len(),
+            attempts,
+            "{options:?} {script}"
+        );
+    }
+    let options = [
+        "run",
+        "--trace",
+        "-",
+        "--policy",
+        &exits,
+        "--retry-on-exit",
+        "0-255",
+    ];
+    let ran = run(&[&options[..], &["--", "/no/such/command"]].concat());
+    assert_eq!(
+        read(ran.stderr.lines().last().unwrap())["attempts"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn the_trace_is_written_when_a_signal_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    // In a wait, and in an attempt.
+    for (number, script) in ["exit 3", "echo ready >&2; sleep 1000"]
+        .into_iter()
+        .enumerate()
+    {
+        let file = folder.path().join(number.to_string());
+        let child = relent(&["run", "--initial", "10s", "--jitter", "none"])
+            .args(["--trace".as_ref(), file.as_os_str()])
+            .args(["--", "sh", "-c", script])
+            .spawn();
+        let mut child = child.unwrap();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+        assert!(!file.exists(), "it appears at the end, complete");
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+        assert_eq!(finish(child).status, 143);
+        let trace = read(&std::fs::read_to_string(&file).unwrap());
+        assert_eq!(
+            (&trace["result"], &trace["reason"]),
+            (&"gave_up".into(), &"cancelled".into())
+        );
+        assert_eq!(trace["attempts"][0]["decision"], "stop");
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+        assert!(
+            !rest.contains("gave up"),
+            "whoever interrupts knows why: {rest}"
+        );
+    }
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_keeps_the_status_of_the_command() {
+    for (script, status) in [("exit 0", 0), ("exit 9", 9)] {
+        let options = [
+            "run",
+            "--quiet",
+            "--max-retries",
+            "0",
+            "--trace",
+            "/dev/full",
+        ];
+        let ran = run(&[&options[..], &["--", "sh", "-c", script]].concat());
+        assert_eq!(ran.status, status);
+        assert!(
+            ran.stderr
+                .contains("--trace /dev/full: the trace could not be written: No space left"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let ran = run(&["schedule", "--trace", "/dev/full"]);
+    assert_eq!(ran.status, 1, "here the trace is a part of the result");
+}
+
+#[test]
+fn a_file_is_replaced_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    std::fs::write(&file, "old").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+    symlink(&file, &link).unwrap();
+    let trace = |path: &Path| {
+        let ran = run(&["run", "--trace", path.to_str().unwrap(), "--", "true"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    };
+    trace(&link);
+    assert!(link.is_symlink(), "a link stays");
+    read(&std::fs::read_to_string(&file).unwrap());
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    // A device stays one.
+    trace(Path::new("/dev/null"));
+    assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    // In the current folder, without a name for it.
+    let relative = relent(&["run", "--trace", "here.json", "--", "true"])
+        .current_dir(folder.path())
+        .spawn();
+    assert_eq!(finish(relative.unwrap()).status, 0);
+    assert!(folder.path().join("here.json").exists());
+}
+
+#[test]
+fn a_schedule_is_traced_in_virtual_time() {
+    let ran = run(&[
+        "schedule",
+        "--json",
+        "--trace",
+        "-",
+        "--max-retries",
+        "2",
+        "--random",
+        "1",
+    ]);
+    let trace = read(&ran.stderr);
+    assert_eq!(
+        trace["elapsed_ms"].as_f64(),
+        Some(Duration::from_secs(3).as_millis() as f64)
+    );
+    assert_eq!(trace["attempts"].as_array().unwrap().len(), 3);
+    // What is cut off did not succeed.
+    let ran = run(&[
+        "schedule",
+        "--quiet",
+        "--json",
+        "--trace",
+        "-",
+        "--max-retries",
+        "unlimited",
+    ]);
+    assert_eq!(read(&ran.stderr)["reason"], "cancelled");
+}

@@ -1,0 +1,118 @@
+//! How the limiter divides its rate among callers that hold tickets and callers that cannot.
+
+use std::time::Duration;
+
+use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
+
+/// How a caller behaves.
+#[derive(Clone, Copy, PartialEq)]
+enum Caller {
+    /// Has a key, and comes when it was told to.
+    Ticket,
+    /// Has no key, and comes each 40 to 60 ms.
+    Poll,
+    /// Has no key, and comes when it was told to or up to once more as late.
+    Wait,
+    /// Has a new key each time, and comes each 800 to 1200 ms.
+    NewKey,
+}
+
+/// Callers that begin again as soon as they are admitted: admissions in 100 s by kind.
+fn crowd(callers: &[Caller]) -> [u32; 4] {
+    let mut limiter = Limiter::new(&LimiterConfig {
+        burst: 2,
+        horizon: Duration::from_secs(20),
+        ..LimiterConfig::new(100, Duration::from_secs(1))
+    })
+    .unwrap();
+    let mut stream: u64 = 1;
+    let mut random = |from, to| {
+        stream = stream.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        from + (stream >> 33) % (to - from)
+    };
+    let mut due: Vec<u64> = callers.iter().map(|_| random(0, 100)).collect();
+    let mut admitted = [0; 4];
+    for millis in 0..100_000 {
+        let now = Instant::from_nanos(millis * 1_000_000);
+        for index in 0..callers.len() {
+            if due[index] > millis {
+                continue;
+            }
+            let caller = callers[index];
+            let key = match caller {
+                Caller::Ticket => Some(index as u64),
+                Caller::Poll | Caller::Wait => None,
+                Caller::NewKey => Some(random(1000, u64::from(u32::MAX))),
+            };
+            due[index] = millis
+                + match (limiter.judge(now, key, 1), caller) {
+                    (Verdict::Admitted { .. }, _) => {
+                        admitted[caller as usize] += 1;
+                        random(1, 10)
+                    }
+                    (Verdict::Impossible, _) => unreachable!("no burst is below 1"),
+                    (Verdict::Refused(refusal), Caller::Ticket) => refusal.whole_millis(),
+                    (Verdict::Refused(refusal), Caller::Wait) => {
+                        let delay = refusal.whole_millis();
+                        random(delay, 2 * delay + 1)
+                    }
+                    (_, Caller::Poll) => random(40, 60),
+                    (_, Caller::NewKey) => random(800, 1200),
+                };
+        }
+    }
+    admitted
+}
+
+#[test]
+fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
+    let mut callers = [Caller::Ticket; 100];
+    callers[50..].fill(Caller::Poll);
+    let [tickets, polls, ..] = crowd(&callers);
+    assert!(
+        tickets + polls >= 9990,
+        "{tickets} + {polls} of 10000 slots"
+    );
+    let share = f64::from(tickets) / f64::from(tickets + polls);
+    assert!((0.45..=0.55).contains(&share), "{share}");
+    // However few or many poll, every second slot is a ticket's.
+    for polling in [10, 90] {
+        callers.fill(Caller::Ticket);
+        callers[..polling].fill(Caller::Poll);
+        let [tickets, polls, ..] = crowd(&callers);
+        assert!(
+            tickets >= 4900 && polls >= 1000,
+            "{polling}: {tickets} {polls}"
+        );
+    }
+}
+
+#[test]
+fn callers_without_a_key_that_wait_as_told_are_served_beside_tickets() {
+    // Every second slot is theirs to have, of which those who wait up to twice as long miss some.
+    for (waiting, least) in [(10, 600), (50, 3500), (90, 4900)] {
+        let mut callers = [Caller::Ticket; 100];
+        callers[..waiting].fill(Caller::Wait);
+        let [tickets, _, waits, _] = crowd(&callers);
+        assert!(
+            tickets >= 4900 && waits >= least,
+            "{waiting}: {tickets} {waits}"
+        );
+        assert!(tickets + waits >= 9990, "{waiting}: {tickets} {waits}");
+    }
+}
+
+#[test]
+fn who_has_a_new_key_each_time_is_served_as_often_as_it_comes() {
+    let mut callers = [Caller::Ticket; 100];
+    callers[80..90].fill(Caller::Poll);
+    callers[90..].fill(Caller::NewKey);
+    let [tickets, polls, _, new] = crowd(&callers);
+    // Of the slots that they let lapse, some 1000, newcomers with a key get their part as well: the
+    // 80 come here four times as often.
+    assert!(tickets >= 4000 && polls >= 4000, "{tickets} {polls} {new}");
+    assert!(
+        new >= 50,
+        "{tickets} {polls} {new}: each about once in ten seconds"
+    );
+}

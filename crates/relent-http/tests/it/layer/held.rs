@@ -1,0 +1,174 @@
+//! What a call ends with whose retry is held back for as long as it may wait: the last real outcome
+//! (design rule 7).
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use relent::policy::HedgeConfig;
+use relent::{GaveUp, StopReason};
+use relent_http::body::{NotKept, ReplayBody};
+use relent_http::layer::ResponseBody;
+use relent_http::{RetryLayer, ServiceError};
+use tower::{Layer, ServiceExt};
+
+use super::mock::{Answer, Mock, Reply, status};
+use super::{SECOND, ending, get, layer, policy};
+
+use crate::held_by::{ALL, By};
+
+type Result = std::result::Result<http::Response<ResponseBody<Reply>>, GaveUp<ServiceError>>;
+
+/// One attempt that is answered so, and none after it.
+async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {
+    let policy = by.policy();
+    let there = Arc::new(by.destination().await);
+    let mock = Mock::new([answer]);
+    let service = tower::service_fn({
+        let (mock, there) = (mock.clone(), there.clone());
+        move |request: Request<ReplayBody<Full<Bytes>>>| {
+            by.begins(&there);
+            mock.clone().oneshot(request)
+        }
+    });
+    let hedging = || {
+        policy
+            .clone()
+            .into_builder()
+            .hedge(HedgeConfig::after(SECOND))
+    };
+    let policy = match hedge {
+        true => hedging().build().unwrap(),
+        false => policy,
+    };
+    let layer = RetryLayer::new(policy).destination(there);
+    let result = layer.layer(service).oneshot(get()).await;
+    assert_eq!(mock.calls(), 1, "{by:?}");
+    result
+}
+
+/// A reply of so many frames of so many bytes, which are numbered.
+fn frames(count: usize, length: usize) -> (Reply, Vec<u8>) {
+    let all: Vec<u8> = (0..count * length).map(|at| (at % 251) as u8).collect();
+    let mut reply = Reply::default();
+    reply
+        .frames
+        .extend(all.chunks(length).map(Bytes::copy_from_slice));
+    (reply, all)
+}
+
+/// The bytes of a body, and the error that it ends with.
+async fn read(mut body: ResponseBody<Reply>) -> (Vec<u8>, Option<relent_http::BoxError>) {
+    let mut bytes = Vec::new();
+    loop {
+        match body.frame().await {
+            Some(Ok(frame)) => bytes.extend_from_slice(frame.data_ref().unwrap()),
+            Some(Err(error)) => return (bytes, Some(error)),
+            None => return (bytes, None),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_response_is_returned_with_its_body_when_its_retry_is_held_back() {
+    for by in ALL {
+        for hedge in [false, true] {
+            for (count, length) in [(0, 1), (3, 7), (16, 16 << 10)] {
+                let (reply, all) = frames(count, length);
+                let answer = Answer::Status(503, &[("x-why", "full")], reply.clone());
+                let result = held_back(by, hedge, answer).await;
+                assert_eq!(ending(&result), (Some(503), 1, Some(by.reason())));
+                let response = result.unwrap();
+                assert_eq!(response.headers()["x-why"], "full");
+                // It was read to its end when its connection was to be used again.
+                assert!(reply.read.lock().unwrap().ended);
+                let body = response.into_body();
+                assert_eq!(body.size_hint().exact(), Some(all.len() as u64));
+                assert_eq!(body.is_end_stream(), all.is_empty());
+                let (bytes, error) = read(body).await;
+                assert_eq!((bytes, error.is_some()), (all, false));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_returned_when_its_retry_is_held_back() {
+    for by in ALL {
+        for hedge in [false, true] {
+            let answer = Answer::Fail(io::ErrorKind::ConnectionReset);
+            let gave_up = held_back(by, hedge, answer).await.unwrap_err();
+            assert_eq!((gave_up.reason(), gave_up.attempts()), (by.reason(), 1));
+            let Some(ServiceError::Service(error)) = gave_up.error() else {
+                unreachable!("{gave_up}");
+            };
+            let error = error.downcast_ref::<io::Error>().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
+    }
+}
+
+/// What was read, up to the bound, and then an error that says that it is not all.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it_were_whole() {
+    let (long, all) = frames(40, 10_000);
+    let (mut slow, beginning) = frames(2, 100);
+    slow.stalls = true;
+    for (reply, kept, why) in [
+        (long, &all[..256 << 10], "longer than 256 KiB"),
+        (slow, &beginning[..], "took too long"),
+    ] {
+        let let_go = reply.read.clone();
+        let answer = Answer::Status(503, &[], reply);
+        let response = held_back(By::Gate, false, answer).await.unwrap();
+        assert!(let_go.lock().unwrap().dropped);
+        assert_eq!(response.status(), 503);
+        let body = response.into_body();
+        assert_eq!(body.size_hint().exact(), None);
+        assert!(!body.is_end_stream());
+        let (bytes, error) = read(body).await;
+        assert_eq!(bytes.len(), kept.len());
+        assert_eq!(bytes, kept);
+        let error = error.unwrap();
+        assert!(error.is::<NotKept>(), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_ready_before_the_deadline_does_not_hide_the_last_response() {
+    let (layer, clock) = layer(policy().deadline(3 * SECOND));
+    let (reply, all) = frames(1, 10);
+    let answer = Answer::Status(503, &[], reply);
+    let mock = Mock::new([answer]).never_ready_again();
+    let result = layer.layer(mock).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(503), 1, Some(StopReason::Deadline)));
+    assert_eq!(read(result.unwrap().into_body()).await.0, all);
+    assert_eq!(clock.elapsed(), 3 * SECOND);
+}
+
+/// What is left of the attempt before is not there any more.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_a_response_whose_retry_goes() {
+    let (reply, _) = frames(2, 10);
+    let answers = [Answer::Status(503, &[], reply), status(502), Answer::Hang];
+    let policy = policy().deadline(10 * SECOND).build().unwrap();
+    let layer = RetryLayer::new(policy);
+    let gave_up = layer.layer(Mock::new(answers)).oneshot(get()).await;
+    let gave_up = gave_up.unwrap_err();
+    assert!(matches!(gave_up.error(), Some(ServiceError::Timeout(_))));
+    assert_eq!(gave_up.elapsed() / 1000, Duration::from_millis(10));
+}
+
+#[tokio::test]
+async fn what_is_not_held_back_is_the_body_of_the_service() {
+    for answer in [status(200), status(503)] {
+        let (layer, _) = layer(policy());
+        let response = layer.layer(Mock::new([answer])).oneshot(get()).await;
+        assert!(response.unwrap().into_body().into_inner().is_some());
+    }
+}

@@ -1,0 +1,431 @@
+//! The tower layer over real clients and real sockets: hyper-util, a stack of middleware.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request, Response, Uri};
+use http_body::{Body, Frame};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use relent::policy::{HedgeConfig, PolicyBuilder};
+use relent::{Backoff, Jitter, Policy, StopReason, Summary};
+use relent_core::{Cause, Kind, Network};
+use relent_http::network::classify_error;
+use relent_http::{BoxError, RetryLayer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+
+use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, pattern, response};
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(Duration::from_millis(20)))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+fn layer() -> RetryLayer {
+    RetryLayer::new(quick().build().unwrap())
+}
+
+fn client<B>() -> Client<HttpConnector, B>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+fn request<B>(method: Method, url: &str, body: B) -> Request<B> {
+    Request::builder()
+        .method(method)
+        .uri(url)
+        .body(body)
+        .unwrap()
+}
+
+fn get(url: &str) -> Request<Empty<Bytes>> {
+    request(Method::GET, url, Empty::new())
+}
+
+/// A body that cannot be cloned, in pieces of this length.
+fn streamed(
+    content: &Bytes,
+    length: usize,
+) -> impl Body<Data = Bytes, Error = io::Error> + Send + use<> {
+    let pieces: Vec<_> = (0..content.len())
+        .step_by(length)
+        .map(|start| content.slice(start..content.len().min(start + length)))
+        .map(|piece| Ok(Frame::data(piece)))
+        .collect();
+    StreamBody::new(stream::iter(pieces))
+}
+
+/// The status, the number of attempts and why it stopped.
+fn ending<R>(response: &Response<R>) -> (u16, u32, Option<StopReason>) {
+    let summary: Option<&Summary> = response.extensions().get();
+    (
+        response.status().as_u16(),
+        summary.map_or(1, |summary| summary.attempts),
+        summary.and_then(|summary| summary.reason),
+    )
+}
+
+fn connections(server: &Server) -> Vec<usize> {
+    server.seen().iter().map(|seen| seen.connection).collect()
+}
+
+#[tokio::test]
+async fn reqwest_retry_opens_a_new_connection_after_a_long_error_body() {
+    // reqwest-retry and reqwest reuse the connection after 5 bytes, but not after 200 kB, since they
+    // drop what they have not read. Here, up to 256 KiB are read, and no longer than 250 ms.
+    for (length, expected) in [
+        (0, [1, 1]),
+        (5, [1, 1]),
+        (200_000, [1, 1]),
+        (300_000, [1, 2]),
+    ] {
+        // However short the wait is.
+        for wait in [0, 1, 300] {
+            let body = pattern(1, length);
+            let server = Server::script([
+                Step::Answer(response(503, &[], &body)),
+                Step::Answer(response(200, &[], "done")),
+            ]);
+            let policy = quick().backoff(Backoff::constant(Duration::from_millis(wait)));
+            let layer = RetryLayer::new(policy.build().unwrap());
+            let service = layer.layer(client());
+            let response = service.oneshot(get(&server.url("/"))).await.unwrap();
+            assert_eq!(ending(&response), (200, 2, None));
+            let seen = connections(&server);
+            assert_eq!(seen, expected, "{length} bytes, {wait} ms");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_streaming_body_is_sent_again_after_a_reset_and_after_a_refusal() {
+    let content = Bytes::from(pattern(2, 50_000));
+    for fault in [
+        Step::Reset(Vec::new()),
+        Step::Answer(response(503, &[], "no")),
+    ] {
+        let server = Server::script([fault.clone(), Step::Answer(response(200, &[], ""))]);
+        let mut request = request(Method::PUT, &server.url("/"), streamed(&content, 777));
+        let length = content.len().to_string();
+        request
+            .headers_mut()
+            .insert("content-length", length.parse().unwrap());
+        let response = layer().layer(client()).oneshot(request).await.unwrap();
+        assert_eq!(ending(&response), (200, 2, None), "{fault:?}");
+        for seen in server.seen() {
+            assert_eq!(seen.header("content-length"), Some(length.as_str()));
+            assert_eq!(seen.body, content);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_length_of_a_body_that_knows_it_is_told_in_every_attempt() {
+    let server = Server::script([
+        Step::Answer(response(503, &[], "")),
+        Step::Answer(response(200, &[], "")),
+    ]);
+    let body = Full::new(Bytes::from(pattern(3, 300_000)));
+    let put = request(Method::PUT, &server.url("/"), body);
+    layer().layer(client()).oneshot(put).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(seen.header("content-length"), Some("300000"));
+        assert_eq!(seen.header("transfer-encoding"), None);
+        assert_eq!(seen.body, pattern(3, 300_000));
+    }
+}
+
+/// Serves connections by this function of their number, from 1.
+async fn serve<F>(serve: impl Fn(usize, TcpStream) -> F + Send + 'static) -> String
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for number in 1.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(serve(number, stream));
+        }
+    });
+    url
+}
+
+async fn read_head(stream: &mut TcpStream) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    Ok(())
+}
+
+const LONG: usize = 16 << 20;
+
+/// Answers 503 to the head alone, and on the next connection reads the whole body.
+async fn early() -> String {
+    serve(|number, mut stream| async move {
+        read_head(&mut stream).await?;
+        if number == 1 {
+            stream.write_all(&response(503, &[], "busy")).await?;
+            // Reads nothing, and does not close.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            return Ok(());
+        }
+        let mut body = vec![0; LONG];
+        stream.read_exact(&mut body).await?;
+        assert!(body == pattern(4, LONG));
+        stream.write_all(&response(200, &[], "whole")).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_response_that_beats_known_content_is_retried_on_another_connection() {
+    let body = Full::new(Bytes::from(pattern(4, LONG)));
+    let put = request(Method::PUT, &early().await, body);
+    let response = layer().layer(client()).oneshot(put).await.unwrap();
+    assert_eq!(ending(&response), (200, 2, None));
+}
+
+#[tokio::test]
+async fn a_response_that_beats_a_stream_is_returned() {
+    let body = streamed(&Bytes::from(pattern(4, LONG)), 64 << 10);
+    let put = request(Method::PUT, &early().await, body);
+    let response = layer().layer(client()).oneshot(put).await.unwrap();
+    assert_eq!(ending(&response), (503, 1, Some(StopReason::NotReplayable)));
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(text, "busy");
+}
+
+#[tokio::test]
+async fn a_post_that_found_nobody_goes_to_another_node() {
+    let address = nobody();
+    let server = Server::script([Step::Answer(response(200, &[], ""))]);
+    let other: Uri = server.url("/other").parse().unwrap();
+    let layer = layer().reroute(move |attempt, uri| {
+        if attempt > 1 {
+            *uri = other.clone();
+        }
+    });
+    let body = streamed(&Bytes::from_static(b"order"), 2);
+    let mut post = request(Method::POST, &format!("http://{address}/"), body);
+    post.headers_mut()
+        .insert("content-length", "5".parse().unwrap());
+    let response = layer.layer(client()).oneshot(post).await.unwrap();
+    assert_eq!(ending(&response), (200, 2, None));
+    assert_eq!(server.seen()[0].body, b"order");
+}
+
+#[tokio::test]
+async fn it_stands_in_a_stack_of_middleware() {
+    let server = Server::script([
+        Step::Stall(Vec::new()),
+        Step::Answer(response(503, &[], "no")),
+        Step::Answer(response(200, &[], "yes")),
+    ]);
+    // With one call at a time, an attempt that kept its readiness would lock the next one out.
+    let service = ServiceBuilder::new()
+        .boxed_clone()
+        .layer(layer().map_body(UnsyncBoxBody::<Bytes, BoxError>::new))
+        .concurrency_limit(1)
+        .buffer(1)
+        .timeout(PATIENCE)
+        .service(client::<UnsyncBoxBody<Bytes, BoxError>>());
+    for silences in [1, 0] {
+        let body = streamed(&Bytes::from_static(b"order"), 2);
+        let mut put = request(Method::PUT, &server.url("/"), body);
+        put.headers_mut()
+            .insert("content-length", "5".parse().unwrap());
+        let sent = service.clone().oneshot(put);
+        let sent = cut_off_in_silence(&server, silences, PATIENCE, sent).await;
+        assert_eq!(sent.unwrap().status(), 200);
+    }
+    assert_eq!(server.count(), 4);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_cut_off_lets_its_connection_go() {
+    let server = Server::script([
+        Step::Stall(Vec::new()),
+        Step::Answer(response(200, &[], "")),
+    ]);
+    let policy = quick().attempt_timeout(PATIENCE).build().unwrap();
+    let service = RetryLayer::new(policy).layer(client());
+    let sent = service.oneshot(get(&server.url("/")));
+    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    assert_eq!(ending(&sent.unwrap()), (200, 2, None));
+    assert_eq!(connections(&server), [1, 2]);
+}
+
+/// What the layer makes of the error of hyper-util's client.
+async fn failure(client: &Client<HttpConnector, Empty<Bytes>>, url: &str) -> (Kind, Cause) {
+    let error = client.request(get(url)).await.unwrap_err();
+    let failure = classify_error(&error);
+    (failure.kind, failure.cause)
+}
+
+fn raw(
+    client_is: fn(&mut hyper_util::client::legacy::Builder),
+) -> Client<HttpConnector, Empty<Bytes>> {
+    let mut builder = Client::builder(TokioExecutor::new());
+    client_is(&mut builder);
+    builder.build_http()
+}
+
+#[tokio::test]
+async fn the_errors_of_hyper_are_told_apart_without_reqwest() {
+    let h1 = raw(|_| {});
+    let of = |kind, network| (kind, Cause::Network(network));
+
+    let url = format!("http://{}/", nobody());
+    assert_eq!(
+        failure(&h1, &url).await,
+        of(Kind::NotProcessed, Network::Connect)
+    );
+    let unknown = failure(&h1, "http://does-not-exist.invalid/").await;
+    assert_eq!(unknown, of(Kind::NotProcessed, Network::Connect));
+
+    for (answer, expected) in [
+        (Step::Close(Vec::new()), of(Kind::Ambiguous, Network::Reset)),
+        (Step::Reset(Vec::new()), of(Kind::Ambiguous, Network::Reset)),
+        (
+            Step::Close(b"HTTP/1.1 20".to_vec()),
+            of(Kind::Ambiguous, Network::Reset),
+        ),
+        (
+            Step::Close(b"220 mail.example ESMTP\r\n".to_vec()),
+            of(Kind::Ambiguous, Network::Malformed),
+        ),
+    ] {
+        let server = Server::script([answer.clone()]);
+        assert_eq!(failure(&h1, &server.url("/")).await, expected, "{answer:?}");
+    }
+}
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GO_AWAY: u8 = 7;
+const REFUSED_STREAM: u32 = 7;
+
+fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, 0]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// An HTTP/2 server that answers the first request with these frames and goes away.
+async fn http2(answer: Vec<u8>) -> String {
+    serve(move |_, mut stream| {
+        let answer = answer.clone();
+        async move {
+            stream.read_exact(&mut [0; 24]).await?;
+            stream.write_all(&frame(SETTINGS, 0, &[])).await?;
+            let mut head = [0; 9];
+            while head[3] != HEADERS {
+                stream.read_exact(&mut head).await?;
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                stream.read_exact(&mut vec![0; length as usize]).await?;
+            }
+            stream.write_all(&answer).await?;
+            stream.shutdown().await?;
+            stream.read_to_end(&mut Vec::new()).await.map(drop)
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_errors_of_http2_are_told_apart_without_reqwest() {
+    let h2 = raw(|builder| {
+        builder.http2_only(true);
+    });
+    let reset = |code: u32| frame(RST_STREAM, 1, &code.to_be_bytes());
+    let go_away = |last: u32| {
+        let payload = [last.to_be_bytes(), 0_u32.to_be_bytes()].concat();
+        frame(GO_AWAY, 0, &payload)
+    };
+    for (answer, kind, network) in [
+        (
+            reset(REFUSED_STREAM),
+            Kind::NotProcessed,
+            Network::RefusedStream,
+        ),
+        (reset(2), Kind::Ambiguous, Network::Reset),
+        (go_away(0), Kind::NotProcessed, Network::GoAway),
+        (go_away(1), Kind::Ambiguous, Network::Reset),
+    ] {
+        let url = http2(answer.clone()).await;
+        let seen = failure(&h2, &url).await;
+        assert_eq!(seen, (kind, Cause::Network(network)), "{answer:?}");
+    }
+}
+
+/// What arrived in the body of a request over HTTP/1.1, framing included: chunks up to the last, and
+/// the trailers.
+async fn read_chunked(stream: &mut TcpStream) -> io::Result<String> {
+    let mut raw = Vec::new();
+    while !raw.ends_with(b"\r\n\r\n") || !raw.windows(3).any(|end| end == b"0\r\n") {
+        raw.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&raw).into_owned())
+}
+
+/// A body of a length that is told has no trailers, so the length that is known by then is not told.
+#[tokio::test]
+async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
+    for hedged in [false, true] {
+        let (seen, mut bodies) = tokio::sync::mpsc::unbounded_channel();
+        let url = serve(move |number, mut stream| {
+            let seen = seen.clone();
+            async move {
+                read_head(&mut stream).await?;
+                seen.send(read_chunked(&mut stream).await?).unwrap();
+                match (number, hedged) {
+                    (1, true) => std::future::pending().await,
+                    (1, false) => Ok(()),
+                    _ => stream.write_all(&response(200, &[], "")).await,
+                }
+            }
+        })
+        .await;
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("checksum", "12".parse().unwrap());
+        let body = streamed(&Bytes::from_static(b"content"), 3)
+            .with_trailers(std::future::ready(Some(Ok(trailers))));
+        let mut put = request(Method::PUT, &url, UnsyncBoxBody::new(body));
+        let fields = put.headers_mut();
+        fields.insert("trailer", "checksum".parse().unwrap());
+        let hedge = HedgeConfig::after(Duration::from_millis(50));
+        let layer = match hedged {
+            true => RetryLayer::new(quick().hedge(hedge).build().unwrap()),
+            false => layer(),
+        };
+        let call = layer.layer(client()).oneshot(put);
+        // Without chunks the server would wait for them for ever.
+        let response = tokio::time::timeout(Duration::from_secs(60), call).await;
+        let response = response.expect("in chunks").unwrap();
+        assert_eq!(ending(&response), (200, 2, None));
+        for _ in 0..2 {
+            let body = bodies.recv().await.unwrap();
+            assert!(body.ends_with("0\r\nchecksum: 12\r\n\r\n"), "{body:?}");
+        }
+    }
+}

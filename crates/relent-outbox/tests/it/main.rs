@@ -1,0 +1,25 @@
+//! The integration tests of the crate, in one program.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests may")]
+
+#[cfg(all(
+    unix,
+    feature = "api",
+    feature = "nats",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod changes;
+#[cfg(feature = "sqlite")]
+mod delivery;
+mod forbidden;
+#[cfg(feature = "sqlite")]
+mod local_faults;
+#[cfg(all(unix, feature = "nats", feature = "sqlite"))]
+mod nats;
+#[cfg(unix)]
+#[path = "../../../relent-server/tests/support/servers.rs"]
+mod servers;
+mod stores;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;

@@ -1,0 +1,690 @@
+//! Attempts that go by a real nats-server: a relay decides as a worker does, and deliverers make them.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use relent_http::webhook::{Verifier, VerifyingKey};
+use relent_outbox::endpoint::{Acknowledgement, Endpoint};
+use relent_outbox::message::NewMessage;
+use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::secrets::Secrets;
+use relent_outbox::store::{AttemptRecord, Filter, MessageStatus, Sqlite, State, Store};
+use relent_outbox::worker::{Drained, Worker, WorkerConfig};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::servers;
+use crate::support::{self, Receiver, Reply, answer, local_sender, ok};
+
+const QUICK: &str = r#"
+max_retries = 1
+jitter = "none"
+attempt_timeout = "300ms"
+retry_on = ["5xx", "4xx", "3xx", "timeout", "network"]
+stop_on = [410, 501]
+backoff.constant = { delay = "20ms" }
+"#;
+const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+struct Bench {
+    store: Sqlite,
+    _directory: tempfile::TempDir,
+}
+
+/// Something that runs until it is told to end.
+struct Running<T> {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<T>,
+}
+
+impl<T> Running<T> {
+    async fn end(self) -> T {
+        let _ = self.stop.send(());
+        within(self.task).await.unwrap()
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        Self {
+            store,
+            _directory: directory,
+        }
+    }
+
+    /// With the endpoint `a`, whose receiver acknowledges.
+    async fn with_endpoint() -> (Self, Receiver) {
+        let (bench, receiver) = (Self::new(), Receiver::new(|_| ok()).await);
+        let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        (bench, receiver)
+    }
+
+    async fn enqueue(&self, endpoint: &str, events: usize) {
+        let messages = (0..events)
+            .map(|event| NewMessage::new(endpoint, format!("event-{event}"), "{\"order\":17}"));
+        self.store.enqueue(messages.collect()).await.unwrap();
+    }
+
+    /// A worker, which is a relay if there is a queue.
+    fn worker(&self, queue: Option<Queue>) -> Running<Drained> {
+        let mut config = WorkerConfig::default();
+        config.poll = Duration::from_millis(50);
+        config.lease = Duration::from_secs(2);
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let mut worker = Worker::new(self.store.clone(), local_sender(), secrets, config);
+        if let Some(queue) = queue {
+            worker = worker.relay(queue);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(worker.run(async {
+            let _ = stopped.await;
+        }));
+        Running { stop, task }
+    }
+
+    async fn statuses(&self) -> Vec<MessageStatus> {
+        let all = Filter::default();
+        self.store.messages(all, 10_000).await.unwrap()
+    }
+
+    /// The one message that is held for this reason, once all others are delivered.
+    async fn until_held(&self, reason: &str) -> MessageStatus {
+        let mut left = until(|| async {
+            let mut statuses = self.statuses().await;
+            statuses.retain(|status| status.state != State::Delivered);
+            let is_held = |status: &MessageStatus| {
+                status.state == State::Pending && !status.reason.is_empty()
+            };
+            (statuses.len() == 1 && is_held(&statuses[0])).then_some(statuses)
+        })
+        .await;
+        let held = left.remove(0);
+        assert!(held.reason.contains(reason), "{held:?}");
+        assert_eq!(held.attempts, 0);
+        assert_eq!(self.store.attempts(&held.id).await.unwrap(), []);
+        held
+    }
+
+    async fn until_ended(&self) -> Vec<MessageStatus> {
+        until(|| async {
+            let statuses = self.statuses().await;
+            let over =
+                |status: &MessageStatus| !matches!(status.state, State::Pending | State::Running);
+            statuses.iter().all(over).then_some(statuses)
+        })
+        .await
+    }
+}
+
+/// A queue by a connection of its own.
+async fn queue(nats: &servers::Nats) -> Queue {
+    let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
+    let client = options.connect(nats.url()).await.unwrap();
+    Queue::new(client, QueueName::default())
+}
+
+async fn deliverer(nats: &servers::Nats) -> Running<usize> {
+    let mut config = DelivererConfig::default();
+    config.drain = Duration::from_secs(5);
+    let deliverer = Deliverer::new(queue(nats).await, local_sender(), config);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(deliverer.run(async {
+        let _ = stopped.await;
+    }));
+    Running { stop, task }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .unwrap()
+}
+
+async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
+    within(async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let secrets = Secrets::with_key(KEY).unwrap();
+    for name in ["a", "b", "c"] {
+        let mut endpoint = Endpoint::new(name, receiver.url(name)).policy(QUICK);
+        endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue(name, 100).await;
+    }
+    let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
+    let relay = bench.worker(Some(queue(&nats).await));
+    for status in bench.until_ended().await {
+        assert_eq!(
+            (status.state, status.attempts),
+            (State::Delivered, 1),
+            "{status:?}"
+        );
+    }
+    assert_eq!(
+        relay.end().await,
+        Drained {
+            cut_off: 0,
+            unsettled: 0
+        }
+    );
+    for deliverer in deliverers {
+        assert_eq!(deliverer.end().await, 0);
+    }
+    let hits = receiver.hits();
+    assert_eq!(hits.len(), 300);
+    let verifier = Verifier::new([SECRET.parse::<VerifyingKey>().unwrap()]);
+    for hit in hits {
+        assert_eq!(hit.number, 1);
+        let headers = hit.headers.iter().map(|(name, value)| {
+            let name: http::HeaderName = name.parse().unwrap();
+            (name, value.parse().unwrap())
+        });
+        let now = std::time::SystemTime::now();
+        assert!(verifier.verify(&headers.collect(), &hit.body, now).is_ok());
+    }
+}
+
+/// What each of these endpoints does is written down in the same words with NATS and without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_writes_down_what_a_worker_writes_down() {
+    let Some(nats) = servers::nats() else { return };
+    let long = "x".repeat(70_000);
+    let receiver = Receiver::new(move |hit| match hit.path.as_str() {
+        "/busy" => Reply::Answer(answer(
+            "429 Too Many Requests",
+            "retry-after: 1\r\n",
+            "later",
+        )),
+        "/fails" => Reply::Answer(answer("500 Oops", "", SECRET)),
+        "/gone" => Reply::Answer(answer("410 Gone", "", "")),
+        "/moved" => Reply::Answer(answer("302 Found", "location: http://127.0.0.1/\r\n", "")),
+        "/hangs" => Reply::Hang,
+        "/cut" => Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec()),
+        "/silent" => Reply::Cut(Vec::new()),
+        "/aborts" => Reply::Answer(answer("503 No", "webhook-delivery: abort-message\r\n", "")),
+        "/long" => Reply::Answer(answer("200 OK", "", &long)),
+        "/code" => Reply::Answer(answer("200 OK", "", "{\"code\":\"SUCCESS\"}")),
+        _ => Reply::Answer(answer("200 OK", "", "success")),
+    })
+    .await;
+    let closed = format!("http://{}/", support::closed());
+    let mut written = Vec::new();
+    for through in [false, true] {
+        let bench = Bench::new();
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let mut add = Vec::new();
+        for name in [
+            "busy", "fails", "gone", "moved", "hangs", "cut", "silent", "aborts", "long", "code",
+            "body", "not-body",
+        ] {
+            let mut endpoint =
+                Endpoint::new(name, receiver.url(name)).acknowledgement(match name {
+                    "code" => Acknowledgement::CodeSuccess,
+                    "body" | "long" => Acknowledgement::BodySuccess,
+                    "not-body" => Acknowledgement::CodeSuccess,
+                    _ => Acknowledgement::Success,
+                });
+            endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+            add.push(endpoint);
+        }
+        add.push(Endpoint::new("refused", &closed));
+        for endpoint in add {
+            let name = endpoint.name.clone();
+            let endpoint = endpoint.policy(QUICK).park(false);
+            bench.store.put_endpoint(endpoint).await.unwrap();
+            bench.enqueue(&name, 1).await;
+        }
+        let deliverer = deliverer(&nats).await;
+        let queue = match through {
+            true => Some(queue(&nats).await),
+            false => None,
+        };
+        let worker = bench.worker(queue);
+        let mut seen: HashMap<String, (State, Vec<AttemptRecord>)> = HashMap::new();
+        for status in bench.until_ended().await {
+            let mut attempts = bench.store.attempts(&status.id).await.unwrap();
+            for attempt in &mut attempts {
+                (attempt.began_ms, attempt.took_ms) = (0, 0);
+                // The identifier and the time of a message are its own.
+                let fields = attempt.request.lines();
+                let of_all = fields.filter(|field| {
+                    !field.starts_with("webhook-id:") && !field.starts_with("webhook-timestamp:")
+                });
+                attempt.request = of_all.collect::<Vec<_>>().join("\n");
+            }
+            seen.insert(status.endpoint, (status.state, attempts));
+        }
+        let _ = worker.end().await;
+        deliverer.end().await;
+        written.push(seen);
+    }
+    assert_eq!(written[0].len(), 13);
+    assert_eq!(written[0]["fails"].1[0].excerpt, "[redacted]");
+    assert_eq!(written[0], written[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, receiver) = Bench::with_endpoint().await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    bench.enqueue("a", 1).await;
+    bench.until_ended().await;
+    let port = nats.port;
+    let directory = nats.server.end();
+    let more = (0..100).map(|event| NewMessage::new("a", format!("late-{event}"), "{}"));
+    bench.store.enqueue(more.collect()).await.unwrap();
+    // Long enough for a relay that gave up attempts, or took them back, to be noticed.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(receiver.hits().len(), 1);
+    let _nats = servers::nats_in(directory, Some(port)).unwrap();
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 101);
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
+
+/// As when a machine shuts down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, _receiver) = Bench::with_endpoint().await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    bench.enqueue("a", 1).await;
+    bench.until_ended().await;
+    let Running { stop, task } = deliverer;
+    stop.send(()).unwrap();
+    nats.server.signal("TERM");
+    assert_eq!(within(task).await.unwrap(), 0);
+    let _ = relay.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, receiver) = Bench::with_endpoint().await;
+    bench.enqueue("a", 3).await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    until(|| async {
+        let statuses = bench.statuses().await;
+        let running = |status: &MessageStatus| status.state == State::Running;
+        statuses.iter().any(running).then_some(())
+    })
+    .await;
+    let drained = relay.end().await;
+    assert_eq!((drained.cut_off, drained.unsettled), (0, 0));
+    for status in bench.statuses().await {
+        assert_eq!((status.state, status.attempts), (State::Pending, 0));
+    }
+    // Nobody gives leave for what is left of it in the stream.
+    let deliverer = deliverer(&nats).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(receiver.hits().len(), 0);
+    let relay = bench.worker(Some(queue(&nats).await));
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 3);
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
+
+/// The receiver has done nothing wrong, and an operator has to raise the limit: the message is held, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_why() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, receiver) = Bench::with_endpoint().await;
+    for (event, size) in [("too-large", 1 << 20), ("large", 1_000_000), ("small", 2)] {
+        let message = NewMessage::new("a", event, vec![b'x'; size]);
+        bench.store.enqueue(vec![message]).await.unwrap();
+    }
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    let held = bench.until_held("raise max_payload of nats-server").await;
+    assert_eq!(held.event, "too-large");
+    // The server takes it from now on.
+    let port = nats.port;
+    let directory = nats.server.end();
+    std::fs::write(directory.path().join("nats.conf"), "max_payload: 2MB").unwrap();
+    let _nats = servers::nats_in(directory, Some(port)).unwrap();
+    let statuses = until(|| async {
+        bench.store.send_now(Filter::default()).await.unwrap();
+        let statuses = bench.statuses().await;
+        let is_delivered = |status: &MessageStatus| status.state == State::Delivered;
+        statuses.iter().all(is_delivered).then_some(statuses)
+    })
+    .await;
+    for status in statuses {
+        assert_eq!((status.attempts, &status.reason[..]), (1, ""));
+    }
+    assert_eq!(receiver.hits().len(), 3);
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
+
+/// By the server, or by the stream if an operator has made it. What a deliverer says of an answer is no larger either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else() {
+    const LIMIT: usize = 64 << 10;
+    for by_server in [true, false] {
+        let settings = |_: &std::path::Path| match by_server {
+            true => "max_payload: 65536".to_owned(),
+            false => String::new(),
+        };
+        let Some(nats) = servers::nats_with(settings) else {
+            return;
+        };
+        if !by_server {
+            let client = async_nats::connect(nats.url()).await.unwrap();
+            let stream = async_nats::jetstream::stream::Config {
+                name: "relent-outbox".to_owned(),
+                subjects: vec!["relent-outbox.attempts".to_owned()],
+                retention: async_nats::jetstream::stream::RetentionPolicy::WorkQueue,
+                max_message_size: LIMIT as i32,
+                ..Default::default()
+            };
+            let context = async_nats::jetstream::new(client);
+            context.create_stream(stream).await.unwrap();
+        }
+        let bench = Bench::new();
+        let fields: String = (0..60)
+            .map(|field| format!("x-{field}: {}\r\n", "y".repeat(1000)))
+            .collect();
+        let receiver =
+            Receiver::new(move |_| Reply::Answer(answer("200 OK", &fields, &"z".repeat(70_000))))
+                .await;
+        let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        for size in [LIMIT, 2] {
+            let message = NewMessage::new("a", format!("{size}"), vec![b'x'; size]);
+            bench.store.enqueue(vec![message]).await.unwrap();
+        }
+        let relay = bench.worker(Some(queue(&nats).await));
+        let deliverer = deliverer(&nats).await;
+        let says = match by_server {
+            true => "raise max_payload of nats-server",
+            false => "raise the limits of the stream relent-outbox",
+        };
+        let held = bench.until_held(says).await;
+        assert_eq!(held.event, LIMIT.to_string());
+        assert_eq!(receiver.hits().len(), 1);
+        let _ = relay.end().await;
+        deliverer.end().await;
+    }
+}
+
+/// A relay that has published one attempt, and somebody who talks to it.
+struct Talk {
+    bench: Bench,
+    relay: Running<Drained>,
+    client: async_nats::Client,
+    /// By which the attempt is asked for.
+    subject: String,
+}
+
+impl Talk {
+    async fn new(nats: &servers::Nats) -> Self {
+        let bench = Bench::new();
+        let endpoint = Endpoint::new("a", "http://127.0.0.1:9999/").policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue("a", 1).await;
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
+        let relay = bench.worker(Some(queue(nats).await));
+        let attempt = within(published.next()).await.unwrap().payload;
+        let head = attempt.split(|byte| *byte == b'\n').next().unwrap();
+        let head: serde_json::Value = serde_json::from_slice(head).unwrap();
+        let subject = head[1]["relay"].as_str().unwrap().to_owned();
+        Self {
+            bench,
+            relay,
+            client,
+            subject,
+        }
+    }
+
+    async fn say(&self, subject: String, text: &str) -> String {
+        let asked = self.client.request(subject, text.to_owned().into());
+        String::from_utf8(asked.await.unwrap().payload.to_vec()).unwrap()
+    }
+
+    /// How many milliseconds there are to begin in.
+    async fn begin(&self, name: &str) -> u64 {
+        let leave = self.say(format!("{}.begin", self.subject), name).await;
+        leave.parse().unwrap()
+    }
+
+    async fn end(&self, text: &str) -> String {
+        self.say(format!("{}.end", self.subject), text).await
+    }
+}
+
+const ONE: &str = "00000000-0000-0000-0000-000000000001";
+const ANOTHER: &str = "00000000-0000-0000-0000-000000000002";
+
+/// An answer that took so many seconds, and as many bytes of a body as it says.
+fn answered(took: u64, says: usize, body: &str) -> String {
+    let head = serde_json::json!({
+        "outcome": { "Answered": { "status": 200, "headers": [], "end": "Whole" } },
+        "address": "", "took": { "secs": took, "nanos": 0 },
+    });
+    format!("[{says},{head}]\n{body}")
+}
+
+/// NATS may deliver an attempt twice, and an answer may be lost: leave to begin is one deliverer's, and ends with the attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_given_to_one_deliverer_and_once() {
+    let Some(nats) = servers::nats() else { return };
+    let talk = Talk::new(&nats).await;
+    let leave = talk.begin(ONE).await;
+    // The lease of the relay is 2 s.
+    assert!((1..=2000).contains(&leave), "{leave}");
+    assert_eq!(talk.begin(ANOTHER).await, 0);
+    assert!(talk.begin(ONE).await > 0, "its first answer was lost");
+    for _ in 0..2 {
+        assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
+        assert_eq!(talk.begin(ONE).await, 0, "it is over");
+    }
+    let statuses = talk.bench.until_ended().await;
+    assert_eq!(
+        (statuses[0].state, statuses[0].attempts),
+        (State::Delivered, 1)
+    );
+    let _ = talk.relay.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_deliverer_of_this_attempt_can_say_changes_nothing() {
+    let Some(nats) = servers::nats() else { return };
+    let talk = Talk::new(&nats).await;
+    let said = talk.end(&answered(0, 0, "")).await;
+    assert!(said.contains("nobody had leave to begin"), "{said}");
+    for name in ["", "one", &"x".repeat(100_000)] {
+        assert_eq!(talk.begin(name).await, 0, "{name}");
+    }
+    let (relay, _) = talk.subject.rsplit_once('.').unwrap();
+    for number in [1, 17, u64::MAX] {
+        let answer = answered(0, 0, "");
+        let said = talk.say(format!("{relay}.{number}.end"), &answer).await;
+        assert!(said.contains("was published"), "{said}");
+        let leave = talk.say(format!("{relay}.{number}.begin"), ONE).await;
+        assert_eq!(leave, "0");
+    }
+    for subject in ["0.stop", "-1.end", "18446744073709551616.end"] {
+        let said = talk.say(format!("{relay}.{subject}"), "").await;
+        assert!(said.contains("a subject ends with"), "{said}");
+    }
+    assert!(talk.begin(ONE).await > 0);
+    let mut fields = answered(0, 0, "");
+    let many = vec!["[\"a\",\"b\"]"; 40_000].join(",");
+    fields = fields.replace("\"headers\":[]", &format!("\"headers\":[{many}]"));
+    for (text, wrong) in [
+        ("", "empty"),
+        ("\n", "cannot be read"),
+        (&answered(0, 7, "succ"), "cut off"),
+        (&answered(17, 0, ""), "may take 15 s"),
+        (&answered(u64::MAX, 0, ""), "may take 15 s"),
+        (&fields, "128 are the most"),
+    ] {
+        let said = talk.end(text).await;
+        assert!(
+            said.starts_with("refused: ") && said.contains(wrong),
+            "{said}"
+        );
+    }
+    assert_eq!(talk.bench.statuses().await[0].state, State::Running);
+    assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
+    let statuses = talk.bench.until_ended().await;
+    assert_eq!(
+        (statuses[0].state, statuses[0].attempts),
+        (State::Delivered, 1)
+    );
+    let _ = talk.relay.end().await;
+}
+
+/// An endpoint is one relay's at a time, and any deliverer serves them all.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_share_the_endpoints_and_the_deliverers() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    for name in 0..20 {
+        let name = name.to_string();
+        let endpoint = Endpoint::new(&name, receiver.url(&name)).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue(&name, 20).await;
+    }
+    let relays = [
+        bench.worker(Some(queue(&nats).await)),
+        bench.worker(Some(queue(&nats).await)),
+    ];
+    let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 400);
+    for relay in relays {
+        let _ = relay.end().await;
+    }
+    for deliverer in deliverers {
+        deliverer.end().await;
+    }
+}
+
+/// NATS stands still just when leave to begin was given: the attempt goes within its leave or not at all, not when NATS goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_begun_within_its_leave_or_never() {
+    let Some(nats) = servers::nats() else { return };
+    let receiver = Receiver::new(|_| ok()).await;
+    let options = async_nats::ConnectOptions::new().client_capacity(1);
+    let client = options.connect(nats.url()).await.unwrap();
+    let mut config = DelivererConfig::default();
+    config.drain = Duration::from_secs(5);
+    let queue = Queue::new(client.clone(), QueueName::default());
+    let (stop, stopped) = oneshot::channel();
+    let run = Deliverer::new(queue, local_sender(), config).run(async {
+        let _ = stopped.await;
+    });
+    let task = tokio::spawn(run);
+    let relay = async_nats::connect(nats.url()).await.unwrap();
+    let mut asked = relay
+        .subscribe("relent-outbox.relay.x.0.begin")
+        .await
+        .unwrap();
+    let head = serde_json::json!({
+        "version": 1, "relay": "relent-outbox.relay.x.0", "url": receiver.url("a"), "headers": [],
+        "limit": {"secs": 10, "nanos": 0}, "keep": 0,
+    });
+    let stream = async_nats::jetstream::new(relay.clone());
+    until(|| async { stream.get_stream("relent-outbox").await.ok() }).await;
+    let published = stream.publish("relent-outbox.attempts", format!("[2,{head}]\n{{}}").into());
+    published.await.unwrap().await.unwrap();
+    let asked = within(asked.next()).await.unwrap();
+    // Whatever the deliverer says from now on has a long line before it.
+    let crowd: Vec<_> = (0..300)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let _ = client.publish("crowd", vec![b'x'; 1 << 19].into()).await;
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    relay
+        .publish(asked.reply.unwrap(), "5000".into())
+        .await
+        .unwrap();
+    relay.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    nats.server.signal("STOP");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let in_time = receiver.hits().len();
+    nats.server.signal("CONT");
+    for one in crowd {
+        within(one).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((in_time, receiver.hits().len()), (1, 1));
+    let _ = stop.send(());
+    within(task).await.unwrap();
+}
+
+/// Whoever asks for an attempt while the relay has no lease throws it away: the relay need not wait until nobody has begun it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
+    let Some(nats) = servers::nats() else { return };
+    let (bench, receiver) = Bench::with_endpoint().await;
+    bench.enqueue("a", 1).await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
+    let mut asked = client
+        .subscribe("relent-outbox.relay.*.*.begin")
+        .await
+        .unwrap();
+    within(published.next()).await.unwrap();
+    // Nobody else writes, so that the lease of 2 s ends.
+    let file = bench._directory.path().join("outbox.db");
+    let away = rusqlite::Connection::open(file).unwrap();
+    away.execute_batch("BEGIN IMMEDIATE").unwrap();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let deliverer = deliverer(&nats).await;
+    within(asked.next()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(receiver.hits().len(), 0);
+    drop(away);
+    let began = std::time::Instant::now();
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        began.elapsed()
+    );
+    let _ = relay.end().await;
+    deliverer.end().await;
+}

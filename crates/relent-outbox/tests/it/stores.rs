@@ -1,0 +1,806 @@
+//! Each store keeps what the trait promises.
+
+use std::future::Future;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, TestRunner};
+use tokio::runtime::Runtime;
+
+#[cfg(all(unix, feature = "postgres"))]
+use crate::servers;
+
+/// Plays random steps through the store, so often, and finds the fewest steps that fail.
+fn play_random_steps<F: Future<Output = ()>>(cases: u32, play: impl Fn(Vec<u32>) -> F) {
+    let runtime = Runtime::new().unwrap();
+    let config = Config {
+        cases,
+        max_shrink_iters: 60,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let steps = vec(any::<u32>(), 1..150);
+    let played = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(play(steps));
+        Ok(())
+    });
+    played.unwrap();
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use std::cell::Cell;
+    use std::fs;
+
+    use relent_outbox::store::{Sqlite, conformance};
+
+    use super::play_random_steps;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let (text, outbox) = (path.join("letter.txt"), path.join("outbox.db"));
+        fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
+        drop(Sqlite::open(&outbox).unwrap());
+        let mut permissions = fs::metadata(&outbox).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&outbox, permissions).unwrap();
+        let wrong = [
+            (path.to_owned(), "is a directory"),
+            (
+                path.join("missing").join("outbox.db"),
+                "folder does not exist",
+            ),
+            (text, "is not an SQLite database"),
+            (outbox, "is read-only"),
+        ];
+        for (file, why) in wrong {
+            let before = fs::read(&file).ok();
+            let error = Sqlite::open(&file).unwrap_err().to_string();
+            let name = file.display().to_string();
+            assert!(error.contains(&name) && error.contains(why), "{error}");
+            assert_eq!(fs::read(&file).ok(), before);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn sqlite_keeps_what_the_trait_promises() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Cell::new(0);
+        conformance::check(async || {
+            files.set(files.get() + 1);
+            let file = directory.path().join(format!("{}.db", files.get()));
+            Sqlite::open(file).unwrap()
+        })
+        .await;
+    }
+
+    #[test]
+    fn sqlite_does_as_the_model_does() {
+        play_random_steps(60, async |steps: Vec<u32>| {
+            let directory = tempfile::tempdir().unwrap();
+            let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+            conformance::play(&store, &steps).await;
+        });
+    }
+}
+
+#[cfg(all(unix, feature = "postgres"))]
+mod postgres {
+    use std::cell::Cell;
+    use std::time::{Duration, SystemTime};
+
+    use relent_outbox::endpoint::Endpoint;
+    use relent_outbox::message::NewMessage;
+    use relent_outbox::store::{
+        Claimed, Deletion, EnqueueError, Filter, Hinted, Next, Owned, Postgres, Refusal, Settled,
+        State, Store, Wanted, conformance,
+    };
+    use relent_server::postgres::pool;
+    use tokio_postgres::{Config, NoTls};
+
+    use super::{play_random_steps, servers};
+
+    /// A store in a schema of its own, and how to connect there.
+    async fn store(server: &servers::Postgres, schema: &str) -> (Postgres, Config) {
+        let config = format!("{} options='-c search_path={schema}'", server.config());
+        let store = Postgres::new(pool(&config, 16).unwrap()).patience(Duration::from_secs(60));
+        let client = store.pool().get().await.unwrap();
+        let schema = format!("CREATE SCHEMA {schema}");
+        client.batch_execute(&schema).await.unwrap();
+        store.create_tables().await.unwrap();
+        (store, config.parse().unwrap())
+    }
+
+    /// A store in a schema of its own, with one endpoint.
+    async fn shop(server: &servers::Postgres, schema: &str) -> Postgres {
+        let (store, _) = store(server, schema).await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        store
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres_keeps_what_the_trait_promises() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let schemas = Cell::new(0);
+        conformance::check(async || {
+            schemas.set(schemas.get() + 1);
+            store(&server, &format!("s{}", schemas.get())).await.0
+        })
+        .await;
+    }
+
+    #[test]
+    fn postgres_does_as_the_model_does() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let schemas = Cell::new(0);
+        play_random_steps(12, async |steps: Vec<u32>| {
+            schemas.set(schemas.get() + 1);
+            let (store, _) = store(&server, &format!("s{}", schemas.get())).await;
+            conformance::play(&store, &steps).await;
+        });
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn several_that_make_the_tables_at_once_all_have_them() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        for round in 0..5 {
+            let config = format!("{} options='-c search_path=s{round}'", server.config());
+            let stores = (0..8).map(|_| Postgres::new(pool(&config, 2).unwrap()));
+            let stores: Vec<_> = stores
+                .map(|store| store.patience(Duration::from_secs(60)))
+                .collect();
+            let client = stores[0].pool().get().await.unwrap();
+            let schema = format!("CREATE SCHEMA s{round}");
+            client.batch_execute(&schema).await.unwrap();
+            let make = |store: &Postgres| {
+                let store = store.clone();
+                tokio::spawn(async move { store.create_tables().await })
+            };
+            let made: Vec<_> = stores.iter().map(make).collect();
+            for made in made {
+                made.await.unwrap().unwrap();
+            }
+            let endpoint = Endpoint::new("shop", "https://shop.example/notify");
+            stores[0].put_endpoint(endpoint).await.unwrap();
+            for (number, store) in stores.iter().enumerate() {
+                let enqueued = store.enqueue(vec![message(&number.to_string())]).await;
+                assert!(!enqueued.unwrap()[0].duplicate);
+                store.create_tables().await.unwrap();
+            }
+            assert_eq!(stores[3].summary().await.unwrap().pending, 8);
+        }
+    }
+
+    #[tokio::test]
+    async fn tables_of_a_later_version_are_refused() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (one, _) = store(&server, "one").await;
+        let rename = "ALTER TABLE relent_delivery_1 RENAME TO relent_delivery_12";
+        let client = one.pool().get().await.unwrap();
+        client.batch_execute(rename).await.unwrap();
+        drop(client);
+        for _ in 0..2 {
+            let refused = one.create_tables().await.unwrap_err().to_string();
+            assert!(
+                refused.contains("later version of Relent")
+                    && refused.contains("(relent_delivery_12)"),
+                "{refused}"
+            );
+        }
+        // Nothing was made, and the connections of the pool are as before. Another schema is another outbox.
+        let client = one.pool().get().await.unwrap();
+        let found = client.query_one("SELECT to_regclass('relent_delivery_1') IS NULL", &[]);
+        assert!(found.await.unwrap().get::<_, bool>(0));
+        store(&server, "other").await;
+    }
+
+    /// With 100,000 messages that wait at 1,000 endpoints, and as many that are delivered. The server writes down its plans.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_call_reads_a_table_from_end_to_end() {
+        let explain = [
+            "fsync=off",
+            "session_preload_libraries=auto_explain",
+            "auto_explain.log_min_duration=-1",
+        ];
+        let Some(server) = servers::postgres(&explain) else {
+            return;
+        };
+        let (store, _) = store(&server, "many").await;
+        let client = store.pool().get().await.unwrap();
+        let fill = client.batch_execute(
+            "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead)
+             SELECT '', i, json_build_object('name', i::text, 'url', 'https://shop.example/'), 0 FROM generate_series(1, 1000) AS i;
+             INSERT INTO relent_message_1 (row, id, endpoint, event, topic, content_type, payload, created)
+             SELECT i, 'msg_' || lpad(i::text, 32, '0'), i % 1000 + 1, i, '', 'application/json', '{}', i
+             FROM generate_series(1, 200000) AS i;
+             SELECT setval(pg_get_serial_sequence('relent_message_1', 'row'), 200000);
+             INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, ended)
+             SELECT row, endpoint, CASE WHEN row = 5 THEN 3 WHEN row > 100000 THEN 2 ELSE 0 END, row, row,
+                 CASE WHEN row = 5 OR row > 100000 THEN row END FROM relent_message_1;
+             INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+             SELECT i, 1, i, 1, 200, '', '', '' FROM generate_series(100001, 200000) AS i;
+             ANALYZE;",
+        );
+        fill.await.unwrap();
+        let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";
+        client.batch_execute(explain).await.unwrap();
+        drop(client);
+        // Connections that are made from now on.
+        let config = format!("{} options='-c search_path=many'", server.config());
+        let store = Postgres::new(pool(&config, 1).unwrap()).patience(Duration::from_secs(60));
+
+        let messages: Vec<_> = (1..9)
+            .map(|to| NewMessage::new(to.to_string(), "new", "{}"))
+            .collect();
+        for _ in 0..2 {
+            store.enqueue(messages.clone()).await.unwrap();
+        }
+        store.beat("worker", Duration::from_secs(60)).await.unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
+        let endpoints = work.iter().map(|work| work.endpoint).collect();
+        let owned = store.acquire("worker", endpoints).await.unwrap();
+        let wanted = owned.iter().map(|owned| Wanted::of(owned, 5));
+        let claimed = store
+            .claim("worker", wanted.collect())
+            .await
+            .unwrap()
+            .messages;
+        assert_eq!(claimed.len(), 50);
+        let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+        let written = store.settle(delivered.collect()).await.unwrap();
+        assert_eq!(written, [true; 50]);
+        let all = Filter::default();
+        let filters = [
+            all.clone(),
+            Filter {
+                state: Some(State::Dead),
+                ..all.clone()
+            },
+            Filter {
+                endpoint: Some("9".to_owned()),
+                ..all.clone()
+            },
+            Filter {
+                id: Some(claimed[0].id.clone()),
+                ..all.clone()
+            },
+            Filter {
+                before: Some(claimed[0].row),
+                ..all.clone()
+            },
+        ];
+        for filter in filters {
+            store.messages(filter, 100).await.unwrap();
+        }
+        store.attempts(&claimed[0].id).await.unwrap();
+        store.endpoint("", "9").await.unwrap();
+
+        let log = std::fs::read_to_string(server.server.directory().join("log")).unwrap();
+        for what in [
+            "UPDATE relent_delivery_1",
+            "INSERT INTO relent_message_1",
+            "Index",
+        ] {
+            assert!(log.contains(what), "{what} is not written down");
+        }
+        let plans: Vec<_> = log.split("duration: ").collect();
+        for table in ["message", "delivery", "attempt"] {
+            let scan = format!("Seq Scan on relent_{table}_1");
+            let read = plans.iter().find(|plan| plan.contains(&scan));
+            assert!(read.is_none(), "{}", read.unwrap());
+        }
+    }
+
+    fn message(event: &str) -> NewMessage {
+        NewMessage::new("shop", event, "{}")
+    }
+
+    /// The worker lives, and takes an endpoint that has something to do.
+    async fn take(store: &Postgres) -> Owned {
+        let lease = Duration::from_secs(600);
+        store.beat("worker", lease).await.unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let endpoints = vec![work[0].endpoint];
+        let mut owned = store.acquire("worker", endpoints).await.unwrap();
+        owned.remove(0)
+    }
+
+    fn settled(claimed: &Claimed, next: Next) -> Settled {
+        Settled {
+            row: claimed.row,
+            endpoint: claimed.endpoint,
+            fence: claimed.fence,
+            revision: claimed.revision,
+            number: claimed.attempt,
+            began: claimed.began,
+            ordered: claimed.ordered,
+            next,
+            session: Vec::new(),
+            attempt: None,
+            health: None,
+            disable: None,
+        }
+    }
+
+    /// Many messages of one order key come in while nothing is claimed, such as while their endpoint is disabled.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_long_line_behind_one_message_holds_up_no_claim() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "line").await;
+        store
+            .put_endpoint(Endpoint::new("shop", "https://shop.example/"))
+            .await
+            .unwrap();
+        for batch in 0..20 {
+            let line = (0..1000).map(|n| message(&format!("{batch}-{n}")).in_order("key"));
+            store.enqueue(line.collect()).await.unwrap();
+        }
+        store.enqueue(vec![message("free")]).await.unwrap();
+        let owned = take(&store).await;
+        // What a worker has unless it is told otherwise.
+        let store = store.patience(Duration::from_secs(5));
+        let one = Wanted::of(&owned, 1);
+        let mut ordered = Vec::new();
+        for _ in 0..10 {
+            let claimed = store.claim("worker", vec![one]).await.unwrap().messages;
+            ordered.extend(claimed.iter().map(|claimed| claimed.ordered));
+        }
+        assert_eq!(ordered, [true, false]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_committed() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "callers").await;
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let undone = Postgres::enqueue_in(&transaction, &[message("undone")]).await;
+        assert!(!undone.unwrap()[0].duplicate);
+        transaction.rollback().await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        let mut other = message("committed");
+        let committed = Postgres::enqueue_in(&transaction, &[other.clone()]).await;
+        let committed = committed.unwrap().remove(0);
+        other.payload = "other".into();
+        let refused = Postgres::enqueue_in(&transaction, &[message("undone"), other]).await;
+        match refused {
+            Err(EnqueueError::Refused { index: 1, refusal }) => {
+                assert_eq!(refusal, Refusal::OtherPayload(committed.id));
+            }
+            other => panic!("{other:?}"),
+        }
+        transaction.commit().await.unwrap();
+        let messages = store.messages(Filter::default(), 10).await.unwrap();
+        let events: Vec<_> = messages.iter().map(|one| &one.event[..]).collect();
+        assert_eq!(events, ["committed"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_committed() {
+        use relent_outbox::message::NewEvent;
+
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, config) = store(&server, "events").await;
+        for name in ["a", "b"] {
+            let endpoint = Endpoint::new(name, "https://shop.example/").topics(["order.*"]);
+            store.put_endpoint(endpoint).await.unwrap();
+        }
+        let event = |event: &str| NewEvent::new("order.paid", event, "{}");
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let undone = Postgres::publish_in(&transaction, &[event("undone")]).await;
+        assert_eq!(undone.unwrap()[0].len(), 2);
+        transaction.rollback().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        Postgres::publish_in(&transaction, &[event("committed")])
+            .await
+            .unwrap();
+        let other = NewEvent::new("order.paid", "committed", "other");
+        let refused = Postgres::publish_in(&transaction, &[event("refused"), other]).await;
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, EnqueueError::Refused { index: 1, .. }));
+        transaction.commit().await.unwrap();
+        let events = async || {
+            let found = store.messages(Filter::default(), 10).await.unwrap();
+            let found = found.into_iter().map(|one| (one.endpoint, one.event));
+            found.collect::<Vec<_>>()
+        };
+        let owned = |endpoint: &str, event: &str| (endpoint.to_owned(), event.to_owned());
+        let committed = [owned("b", "committed"), owned("a", "committed")];
+        assert_eq!(events().await, committed);
+        #[cfg(feature = "sqlx")]
+        {
+            use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+            let options = PgConnectOptions::new()
+                .socket(server.server.directory())
+                .username(config.get_user().unwrap())
+                .database(config.get_dbname().unwrap())
+                .options([("search_path", "events")]);
+            let pool = PgPoolOptions::new().connect_with(options).await.unwrap();
+            let mut transaction = pool.begin().await.unwrap();
+            let again = Postgres::publish_in_sqlx(&mut transaction, &[event("committed")]).await;
+            let again = again.unwrap().remove(0);
+            assert!(again.len() == 2 && again.iter().all(|(_, one)| one.duplicate));
+            let undone = Postgres::publish_in_sqlx(&mut transaction, &[event("undone")]).await;
+            assert_eq!(undone.unwrap()[0].len(), 2);
+            transaction.rollback().await.unwrap();
+            assert_eq!(events().await, committed);
+        }
+        #[cfg(not(feature = "sqlx"))]
+        drop(config);
+    }
+
+    /// The same by sqlx, whose connections are its own; a worker of tokio-postgres delivers what it has written.
+    #[cfg(feature = "sqlx")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_transaction_of_sqlx_does_the_same() {
+        use std::error::Error;
+
+        use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, config) = store(&server, "sqlx").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify").tenant("acme");
+        store.put_endpoint(shop).await.unwrap();
+        let options = PgConnectOptions::new()
+            .socket(server.server.directory())
+            .username(config.get_user().unwrap())
+            .database(config.get_dbname().unwrap())
+            .options([("search_path", "sqlx")]);
+        let pool = PgPoolOptions::new().connect_with(options).await.unwrap();
+        let raw = sqlx::raw_sql(Postgres::TABLES).execute(&pool).await;
+        raw.unwrap();
+        let message = |event: &str| message(event).tenant("acme");
+
+        let mut transaction = pool.begin().await.unwrap();
+        let undone = Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone")]).await;
+        assert!(!undone.unwrap()[0].duplicate);
+        transaction.rollback().await.unwrap();
+
+        let mut transaction = pool.begin().await.unwrap();
+        let full = message("committed")
+            .topic("payment")
+            .in_order("order-17")
+            .content_type("text/plain");
+        let both = [full.clone(), message("second")];
+        let first = Postgres::enqueue_in_sqlx(&mut transaction, &both).await;
+        let first = first.unwrap();
+        let again = Postgres::enqueue_in_sqlx(&mut transaction, std::slice::from_ref(&full)).await;
+        let again = again.unwrap().remove(0);
+        assert!(again.duplicate && again.id == first[0].id);
+        // Each refusal leaves the transaction as it was.
+        let others = [
+            full.clone().topic("other"),
+            full.clone().in_order("other"),
+            full.clone().content_type("other"),
+            message("committed"),
+        ];
+        for other in others {
+            let refused =
+                Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone"), other]).await;
+            match refused {
+                Err(EnqueueError::Refused { index: 1, refusal }) => {
+                    assert_eq!(refusal, Refusal::OtherPayload(first[0].id.clone()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut unknown = message("unknown");
+        unknown.tenant.clear();
+        let refused =
+            Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone"), unknown]).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("index 1: no endpoint"), "{refused}");
+        transaction.commit().await.unwrap();
+        sqlx::query(Postgres::HINT).execute(&pool).await.unwrap();
+
+        // The producer of tokio-postgres and that of sqlx know each other's messages, and a worker gets them.
+        let again = store.enqueue(vec![full]).await.unwrap().remove(0);
+        assert!(again.duplicate && again.id == first[0].id);
+        let owned = take(&store).await;
+        let wanted = Wanted::of(&owned, 10);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
+        let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
+        assert_eq!(ids, [&first[0].id, &first[1].id]);
+        assert_eq!(&claimed[0].payload[..], b"{}");
+
+        // What the database says is found by whoever looks for it.
+        let mut transaction = pool.begin().await.unwrap();
+        let drop = "DROP TABLE relent_attempt_1, relent_delivery_1, relent_message_1";
+        sqlx::raw_sql(drop)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let failed = Postgres::enqueue_in_sqlx(&mut transaction, &[message("third")]).await;
+        let failed = failed.unwrap_err();
+        assert!(failed.to_string().contains("relent_message_1"), "{failed}");
+        let source = failed.source().unwrap();
+        assert!(source.is::<sqlx::Error>(), "{source:?}");
+    }
+
+    /// A message that is on its way into the table keeps its endpoint, or is refused: it is never lost between both.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_endpoint_is_not_deleted_beside_a_message_that_comes_in() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "deleted").await;
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let coming = Postgres::enqueue_in(&transaction, &[message("paid")]).await;
+        coming.unwrap();
+        let deleting = store.clone();
+        let deleting =
+            tokio::spawn(async move { deleting.delete_endpoint("", "shop", false).await.unwrap() });
+        let other = store.pool().get().await.unwrap();
+        let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        while other.query(waits, &[]).await.unwrap().is_empty() {
+            assert!(!deleting.is_finished(), "it has not waited");
+        }
+        transaction.commit().await.unwrap();
+        let refused = Deletion::Refused {
+            pending: 1,
+            dead: 0,
+        };
+        assert_eq!(deleting.await.unwrap(), refused);
+        // Others that enqueue there do not wait for each other.
+        let (one, other) = (client.transaction().await.unwrap(), other);
+        Postgres::enqueue_in(&one, &[message("refunded")])
+            .await
+            .unwrap();
+        other
+            .batch_execute("SET lock_timeout = '1ms'")
+            .await
+            .unwrap();
+        let mut other = other;
+        let other = other.transaction().await.unwrap();
+        Postgres::enqueue_in(&other, &[message("shipped")])
+            .await
+            .unwrap();
+    }
+
+    /// The earlier of two of one order key is committed when the later one is on its way already.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_is_committed_late_waits_for_a_later_one_that_runs() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "late").await;
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let early = message("early").in_order("key");
+        let early = Postgres::enqueue_in(&transaction, &[early]).await.unwrap();
+        let late = message("late").in_order("key");
+        store.enqueue(vec![late]).await.unwrap();
+        let owned = take(&store).await;
+        let claim = async || {
+            let wanted = Wanted::of(&owned, 10);
+            store.claim("worker", vec![wanted]).await.unwrap().messages
+        };
+        let running = claim().await;
+        assert_eq!(running.len(), 1);
+        transaction.commit().await.unwrap();
+        assert_eq!(claim().await, []);
+        let settled = settled(&running[0], Next::Again(Duration::ZERO));
+        assert_eq!(store.settle(vec![settled]).await.unwrap(), [true]);
+        let next = claim().await;
+        assert_eq!((next.len(), &next[0].id), (1, &early[0].id));
+    }
+
+    /// While a producer's transaction is open, the endpoint of a worker that has died is freed by one and locked by another,
+    /// and both have waited for a third.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_frees_endpoints_and_who_settles_there_do_not_wait_for_each_other() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "freed").await;
+        store.enqueue(vec![message("paid")]).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted::of(&owned, 1);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
+        let other = store.pool().get().await.unwrap();
+        let expired = "UPDATE relent_worker_1 SET until = 0";
+        other.batch_execute(expired).await.unwrap();
+
+        let mut producer = store.pool().get().await.unwrap();
+        let producer = producer.transaction().await.unwrap();
+        Postgres::enqueue_in(&producer, &[message("refunded")])
+            .await
+            .unwrap();
+        let mut third = store.pool().get().await.unwrap();
+        let third = third.transaction().await.unwrap();
+        let change = "UPDATE relent_endpoint_1 SET reason = 'third'";
+        third.batch_execute(change).await.unwrap();
+        let waiting = async |wanted: i64| {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            while other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) < wanted {}
+        };
+        let beat = {
+            let store = store.clone();
+            tokio::spawn(async move { store.beat("other", Duration::from_secs(600)).await })
+        };
+        waiting(1).await;
+        let settle = {
+            let (store, settled) = (store.clone(), settled(&claimed[0], Next::Delivered));
+            tokio::spawn(async move { store.settle(vec![settled]).await })
+        };
+        waiting(2).await;
+        third.commit().await.unwrap();
+        assert!(!beat.await.unwrap().unwrap().kept);
+        assert_eq!(settle.await.unwrap().unwrap(), [true]);
+        producer.commit().await.unwrap();
+    }
+
+    /// An endpoint of a worker that is forgotten would be nobody's to free.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_worker_that_is_forgotten_in_this_moment_gets_no_endpoint() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "forgotten").await;
+        store.enqueue(vec![message("paid")]).await.unwrap();
+        let owned = take(&store).await;
+        let given = vec![(owned.id, owned.fence)];
+        store.release("worker", given).await.unwrap();
+
+        // As another does by whose time the lease has expired.
+        let mut client = store.pool().get().await.unwrap();
+        let forget = client.transaction().await.unwrap();
+        let worker = "DELETE FROM relent_worker_1";
+        forget.batch_execute(worker).await.unwrap();
+        let acquire = {
+            let store = store.clone();
+            tokio::spawn(async move { store.acquire("worker", vec![owned.id]).await.unwrap() })
+        };
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let other = store.pool().get().await.unwrap();
+        while !acquire.is_finished()
+            && other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0
+        {}
+        forget.commit().await.unwrap();
+        assert_eq!(acquire.await.unwrap(), []);
+    }
+
+    /// A claim puts a message behind a dead one that a purge has found to hold nobody.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "purge").await;
+        let ordered = |event| message(event).in_order("key");
+        store.enqueue(vec![ordered("dead")]).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted::of(&owned, 1);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
+        let dead = settled(&claimed[0], Next::Dead("poison".to_owned()));
+        assert_eq!(store.settle(vec![dead]).await.unwrap(), [true]);
+
+        // As a claim does.
+        let mut client = store.pool().get().await.unwrap();
+        let claim = client.transaction().await.unwrap();
+        let lock = "SELECT FROM relent_endpoint_1 FOR NO KEY UPDATE";
+        claim.batch_execute(lock).await.unwrap();
+        // Also where transactions see what was there when they began, unless they say otherwise.
+        let isolated = "default_transaction_isolation=repeatable\\\\ read";
+        let options = format!("options='-c search_path=purge -c {isolated}'");
+        let isolated = pool(&format!("{} {options}", server.config()), 1).unwrap();
+        let purge = {
+            let (store, soon) = (
+                Postgres::new(isolated),
+                SystemTime::now() + Duration::from_secs(600),
+            );
+            tokio::spawn(async move { store.purge(soon, 10).await.unwrap() })
+        };
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let other = store.pool().get().await.unwrap();
+        while !purge.is_finished()
+            && other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0
+        {}
+        let behind = Postgres::enqueue_in(&claim, &[ordered("behind")]).await;
+        behind.unwrap();
+        let put_behind = "UPDATE relent_delivery_1 SET state = 5 WHERE state = 0";
+        claim.batch_execute(put_behind).await.unwrap();
+        claim.commit().await.unwrap();
+        assert_eq!(purge.await.unwrap(), 0);
+    }
+
+    /// As another version, or somebody by hand, has written it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_cannot_be_read_is_dead_and_the_others_are_claimed() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = shop(&server, "unreadable").await;
+        let events = ["none", "other", "gone"].map(message);
+        let enqueued = store.enqueue(events.to_vec()).await.unwrap();
+        let client = store.pool().get().await.unwrap();
+        let spoil = "UPDATE relent_message_1 SET id = 'no identifier' WHERE event = 'none';
+            DELETE FROM relent_message_1 WHERE event = 'gone'";
+        client.batch_execute(spoil).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted::of(&owned, 10);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
+        let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
+        assert_eq!(ids, [&enqueued[1].id]);
+        assert_eq!(
+            store.claim("worker", vec![wanted]).await.unwrap().messages,
+            []
+        );
+        assert_eq!(store.summary().await.unwrap().dead, 2);
+        let dead = Filter {
+            state: Some(State::Dead),
+            ..Filter::default()
+        };
+        let dead = store.messages(dead, 10).await.unwrap();
+        assert_eq!((dead.len(), &dead[0].event[..]), (1, "none"));
+        assert!(
+            dead[0].reason.contains("cannot be read"),
+            "{}",
+            dead[0].reason
+        );
+    }
+
+    /// What another store, in another process, enqueues.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whoever_listens_hears_what_others_enqueue() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (other, config) = store(&server, "hints").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        other.put_endpoint(shop).await.unwrap();
+        let listening = Postgres::new(other.pool().clone()).listen(config, NoTls);
+        let mut hints = listening.hints();
+        // It listens.
+        assert_eq!(hints.next().await, Hinted::Anything);
+        other.enqueue(vec![message("paid")]).await.unwrap();
+        let work = other.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let named = Hinted::Endpoints([work[0].endpoint].into());
+        assert_eq!(hints.next().await, named);
+        // What was there already nobody is told of; what is due later is to be looked for.
+        other.enqueue(vec![message("paid")]).await.unwrap();
+        let later = message("later").delay(Duration::from_secs(1));
+        other.enqueue(vec![message("now"), later]).await.unwrap();
+        assert_eq!(hints.next().await, Hinted::Anything);
+        other.enqueue(vec![message("then")]).await.unwrap();
+        assert_eq!(hints.next().await, named);
+        // Whoever enqueues in a transaction of its own, and another version.
+        other.hint().await;
+        assert_eq!(hints.next().await, Hinted::Anything);
+        let client = other.pool().get().await.unwrap();
+        for hint in [Postgres::HINT, "SELECT pg_notify('relent_outbox', 'v2')"] {
+            client.execute(hint, &[]).await.unwrap();
+            assert_eq!(hints.next().await, Hinted::Anything);
+        }
+        // The connection is lost, and made again.
+        let lose =
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+        assert_eq!(client.query(lose, &[]).await.unwrap().len(), 1);
+        assert_eq!(hints.next().await, Hinted::Anything);
+        other.enqueue(vec![message("refunded")]).await.unwrap();
+        assert_eq!(hints.next().await, named);
+    }
+}

@@ -1,0 +1,89 @@
+//! A nats-server and processes that deliver what a relay publishes there, each of which may be killed.
+
+use std::future::pending;
+use std::process::Child;
+
+use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+
+use crate::servers;
+use crate::support::local_sender;
+use crate::workers::{Others, spawn};
+
+/// In the place of the database: the process is a deliverer.
+pub(crate) const DELIVERER: &str = "deliverer";
+
+pub(crate) struct Fleet {
+    /// `None` while it is started anew.
+    nats: Option<servers::Nats>,
+    url: String,
+    deliverers: Vec<Child>,
+}
+
+impl Fleet {
+    /// So many deliverers; `None` if nats-server is not installed.
+    pub(crate) fn new(deliverers: usize) -> Option<Self> {
+        let nats = servers::nats()?;
+        let mut fleet = Self {
+            url: nats.url(),
+            nats: Some(nats),
+            deliverers: Vec::new(),
+        };
+        for _ in 0..deliverers {
+            fleet.add();
+        }
+        Some(fleet)
+    }
+
+    pub(crate) fn add(&mut self) {
+        let deliverer = spawn(&self.relay(DELIVERER), None);
+        self.deliverers.push(deliverer);
+    }
+
+    /// The database of a relay to this fleet.
+    pub(crate) fn relay(&self, database: &str) -> String {
+        format!("{} {database}", self.url)
+    }
+
+    pub(crate) fn kill(&mut self, place: usize) {
+        self.deliverers[place].kill().unwrap();
+    }
+}
+
+impl Others for Fleet {
+    fn processes(&self) -> Vec<u32> {
+        let nats = self.nats.as_ref().unwrap().server.id();
+        let deliverers = self.deliverers.iter().map(Child::id);
+        deliverers.chain([nats]).collect()
+    }
+
+    async fn replace(&mut self, place: usize) {
+        if let Some(killed) = self.deliverers.get_mut(place) {
+            killed.wait().unwrap();
+            *killed = spawn(&format!("{} {DELIVERER}", self.url), None);
+        } else {
+            self.nats = self.nats.take().map(servers::Nats::restart);
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for deliverer in &mut self.deliverers {
+            drop(deliverer.kill());
+            drop(deliverer.wait());
+        }
+    }
+}
+
+/// The queue at this server.
+pub(crate) async fn queue(url: &str) -> Queue {
+    let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
+    let client = options.connect(url).await.unwrap();
+    Queue::new(client, QueueName::default())
+}
+
+/// Delivers until it is killed.
+pub(crate) async fn deliver(url: &str) {
+    let deliverer = Deliverer::new(queue(url).await, local_sender(), DelivererConfig::default());
+    deliverer.run(pending()).await;
+}

@@ -1,0 +1,21 @@
+//! Tests that kill processes. A program of its own: each killed process is this program again.
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "tests may"
+)]
+
+#[cfg(all(unix, feature = "sqlite"))]
+mod claims;
+#[cfg(all(unix, feature = "sqlite"))]
+mod dying;
+#[cfg(all(unix, feature = "nats", feature = "sqlite"))]
+mod fleet;
+#[cfg(unix)]
+#[path = "../../../relent-server/tests/support/servers.rs"]
+mod servers;
+#[path = "../support/mod.rs"]
+mod support;
+#[cfg(all(unix, feature = "sqlite"))]
+mod workers;

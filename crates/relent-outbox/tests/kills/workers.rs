@@ -1,0 +1,475 @@
+//! Processes with a worker that are killed at named points, and the ledger of the receiver: every message arrives, those
+//! that were on their way when their worker was killed perhaps twice, and with the same identifier.
+
+use std::collections::HashMap;
+use std::future::{Future, pending};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use relent::random::{Random, SessionRandom};
+use relent_outbox::endpoint::Endpoint;
+use relent_outbox::message::NewMessage;
+use relent_outbox::secrets::Secrets;
+use relent_outbox::store::{Filter, Sqlite, State, Store};
+use relent_outbox::worker::{Worker, WorkerConfig};
+
+use crate::dying::{Dying, POINT, POINTS};
+#[cfg(feature = "nats")]
+use crate::fleet;
+#[cfg(any(feature = "nats", feature = "postgres"))]
+use crate::servers;
+use crate::support::{Receiver, Reply, answer, local_sender, ok};
+
+const DATABASE: &str = "RELENT_OUTBOX_DATABASE";
+/// Raised for a long run, by `scripts/kills-outbox`.
+const KILLS: &str = "RELENT_KILLS";
+const MESSAGES: &str = "RELENT_MESSAGES";
+const ENDPOINTS: &str = "RELENT_ENDPOINTS";
+const POLICY: &str = r#"
+max_retries = 50
+jitter = "none"
+attempt_timeout = "10s"
+retry_on = ["5xx", "timeout", "network"]
+backoff.constant = { delay = "10ms" }
+"#;
+/// To this endpoint goes a message that kills whoever sends it.
+const POISON: &str = "poison";
+
+/// The process that is killed.
+#[test]
+fn child() {
+    let Ok(database) = std::env::var(DATABASE) else {
+        return; // It is played by the test below.
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        // A relay has the address of NATS before it.
+        let (nats, database) = match database.split_once(' ') {
+            Some((nats, database)) if nats.starts_with("nats:") => (Some(nats), database),
+            _ => (None, &*database),
+        };
+        #[cfg(feature = "nats")]
+        if let Some(nats) = nats.filter(|_| database == fleet::DELIVERER) {
+            return fleet::deliver(nats).await;
+        }
+        let mut config = WorkerConfig::default();
+        config.poll = Duration::from_millis(100);
+        config.lease = Duration::from_secs(1);
+        if let Some(file) = database.strip_prefix("sqlite:") {
+            work(Sqlite::open(file).unwrap(), config, nats).await;
+        } else {
+            #[cfg(feature = "postgres")]
+            work(postgres(database), config, nats).await;
+        }
+    });
+}
+
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(unused_variables, reason = "nobody is a relay")
+)]
+async fn work(store: impl Store, config: WorkerConfig, nats: Option<&str>) {
+    let worker = Worker::new(Dying(store), local_sender(), Secrets::default(), config);
+    #[cfg(feature = "nats")]
+    let worker = match nats {
+        Some(nats) => worker.relay(fleet::queue(nats).await),
+        None => worker,
+    };
+    let _ = worker.run(pending()).await;
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(database: &str) -> relent_outbox::store::Postgres {
+    relent_outbox::store::Postgres::new(relent_server::postgres::pool(database, 4).unwrap())
+}
+
+pub(crate) fn spawn(database: &str, point: Option<&str>) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "workers::child", "--nocapture"])
+        .env(DATABASE, database)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if let Some(point) = point {
+        command.env(POINT, point);
+    }
+    command.spawn().unwrap()
+}
+
+async fn until(mut over: impl FnMut() -> bool) {
+    let waiting = async {
+        while !over() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap();
+}
+
+async fn until_dead(child: &mut Child) {
+    until(|| child.try_wait().unwrap().is_some()).await;
+}
+
+/// What is killed beside the worker.
+pub(crate) trait Others {
+    /// Who may be killed while an attempt waits for its answer.
+    fn processes(&self) -> Vec<u32>;
+    /// The one of this place was killed: another one takes its place.
+    fn replace(&mut self, place: usize) -> impl Future<Output = ()>;
+}
+
+/// Nobody.
+impl Others for () {
+    fn processes(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    async fn replace(&mut self, _: usize) {}
+}
+
+async fn count(store: &impl Store, state: State) -> usize {
+    let filter = Filter {
+        state: Some(state),
+        ..Filter::default()
+    };
+    store.messages(filter, usize::MAX >> 1).await.unwrap().len()
+}
+
+async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Others) {
+    let least = |name, short| std::env::var(name).map_or(short, |least| least.parse().unwrap());
+    let (kills, messages, endpoints) = (
+        least(KILLS, 20),
+        least(MESSAGES, 8000),
+        least(ENDPOINTS, 20),
+    );
+    // The hit at which the process is killed, counted down; and whom that kills.
+    let countdown = Arc::new(AtomicUsize::new(usize::MAX));
+    let victim: Arc<Mutex<Option<u32>>> = Arc::default();
+    let (counting, killing) = (Arc::clone(&countdown), Arc::clone(&victim));
+    let receiver = Receiver::new(move |_| {
+        let is_last = counting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(1)
+        }) == Ok(1);
+        if is_last {
+            counting.store(usize::MAX, Ordering::Relaxed);
+        }
+        if is_last {
+            // While the attempt waits for its answer.
+            if let Some(process) = killing.lock().unwrap().take() {
+                let _ = Command::new("kill")
+                    .args(["-s", "KILL", &process.to_string()])
+                    .status();
+            }
+            return Reply::Late(Duration::from_millis(20), answer("200 OK", "", ""));
+        }
+        ok()
+    })
+    .await;
+    for number in 0..endpoints {
+        let name = number.to_string();
+        let endpoint = Endpoint::new(&name, receiver.url(&name))
+            .policy(POLICY)
+            .park(false);
+        store.put_endpoint(endpoint).await.unwrap();
+    }
+    for batch in 0..messages / 500 {
+        let batch = (batch * 500..(batch + 1) * 500).map(|event| {
+            NewMessage::new(
+                (event % endpoints).to_string(),
+                format!("event-{event}"),
+                "{}",
+            )
+        });
+        store.enqueue(batch.collect()).await.unwrap();
+    }
+    let mut random = SessionRandom::with_seed(1);
+    let (mut on_their_way, mut killed) = (0, 0);
+    let hit = |process: u32, after: u64| {
+        *victim.lock().unwrap() = Some(process);
+        countdown.store(1 + (after % 100) as usize, Ordering::Relaxed);
+    };
+    for round in 0.. {
+        if killed >= kills {
+            break;
+        }
+        // Each takes about its part of the messages, so that there are some for the last.
+        let times = random.next_u64() % 4;
+        let processes = others.processes();
+        let turn = round % (POINTS.len() + 1 + processes.len());
+        let point = POINTS.get(turn);
+        let mut child = spawn(
+            database,
+            point.map(|point| format!("{point}@{times}")).as_deref(),
+        );
+        if let Some(place) = turn.checked_sub(POINTS.len() + 1) {
+            // The worker goes on.
+            hit(processes[place], random.next_u64());
+            until(|| victim.lock().unwrap().is_none()).await;
+            on_their_way += count(&store, State::Running).await;
+            killed += 1;
+            others.replace(place).await;
+        }
+        if point.is_none() {
+            hit(child.id(), random.next_u64());
+        }
+        until_dead(&mut child).await;
+        on_their_way += count(&store, State::Running).await;
+        killed += 1;
+    }
+    let left = count(&store, State::Pending).await;
+    assert!(left > 0, "the messages ran out before the kills");
+    let mut child = spawn(database, None);
+    let waiting = async {
+        while count(&store, State::Pending).await + count(&store, State::Running).await > 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(900), waiting)
+        .await
+        .unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    assert_eq!(
+        count(&store, State::Delivered).await,
+        messages,
+        "none is lost or dead"
+    );
+    let mut arrived: HashMap<String, usize> = HashMap::new();
+    for hit in receiver.hits() {
+        *arrived.entry(hit.id().to_owned()).or_default() += 1;
+    }
+    assert_eq!(arrived.len(), messages, "each under one identifier");
+    let repeats: usize = arrived.values().map(|times| times - 1).sum();
+    println!(
+        "{killed} kills, {messages} messages: {on_their_way} were on their way, {repeats} arrived again"
+    );
+    assert!(
+        repeats <= on_their_way,
+        "{repeats} repeats of {on_their_way}"
+    );
+    assert!(repeats > 0, "no kill hit anything");
+}
+
+/// A message that kills every worker that sends it is dead after exactly its limit, and the others are delivered.
+async fn poison(store: impl Store, database: &str) {
+    let victim: Arc<Mutex<Option<u32>>> = Arc::default();
+    let killing = Arc::clone(&victim);
+    let receiver = Receiver::new(move |hit| {
+        if hit.path != "/poison" {
+            return ok();
+        }
+        let process = *killing.lock().unwrap();
+        std::thread::spawn(move || {
+            // The others are through by then: what was on its way would be lost as well.
+            std::thread::sleep(Duration::from_millis(500));
+            let process = process.unwrap_or_default().to_string();
+            let _ = Command::new("kill").args(["-s", "KILL", &process]).status();
+        });
+        Reply::Hang
+    })
+    .await;
+    let policy = POLICY.replace("50", "4");
+    for name in [POISON, "others"] {
+        let endpoint = Endpoint::new(name, receiver.url(name))
+            .policy(policy.as_str())
+            .park(false);
+        store.put_endpoint(endpoint).await.unwrap();
+        store
+            .enqueue(vec![NewMessage::new(name, "event", "{}")])
+            .await
+            .unwrap();
+    }
+    let ended = async {
+        loop {
+            let mut child = spawn(database, None);
+            *victim.lock().unwrap() = Some(child.id());
+            loop {
+                if child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if count(&store, State::Dead).await == 1 {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), ended)
+        .await
+        .unwrap();
+    let hits = receiver.hits();
+    assert_eq!(hits.iter().filter(|hit| hit.path == "/poison").count(), 5);
+    for status in store.messages(Filter::default(), 10).await.unwrap() {
+        let (state, attempts) = match status.endpoint.as_str() {
+            POISON => (State::Dead, 5),
+            _ => (State::Delivered, 1),
+        };
+        assert_eq!(
+            (status.state, status.attempts),
+            (state, attempts),
+            "{status:?}"
+        );
+    }
+}
+
+fn sqlite() -> (Sqlite, String, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("outbox.db");
+    let store = Sqlite::open(&file).unwrap();
+    (store, format!("sqlite:{}", file.display()), directory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+    let (store, database, _directory) = sqlite();
+    kill_and_compare(store, &database, ()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_what_kills_its_worker_is_dead_after_exactly_its_limit() {
+    let (store, database, _directory) = sqlite();
+    poison(store, &database).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+    let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
+        return;
+    };
+    let store = postgres(&server.config());
+    store.create_tables().await.unwrap();
+    kill_and_compare(store, &server.config(), ()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_what_kills_its_worker_is_dead_after_exactly_its_limit() {
+    let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
+        return;
+    };
+    let store = postgres(&server.config());
+    store.create_tables().await.unwrap();
+    poison(store, &server.config()).await;
+}
+
+#[cfg(feature = "nats")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_nats_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+    let Some(fleet) = fleet::Fleet::new(2) else {
+        return;
+    };
+    let (store, database, _directory) = sqlite();
+    kill_and_compare(store, &fleet.relay(&database), fleet).await;
+}
+
+/// A message that kills every deliverer that sends it is dead after exactly its limit, while the relay goes on.
+#[cfg(feature = "nats")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
+    let Some(mut fleet) = fleet::Fleet::new(1) else {
+        return;
+    };
+    let (store, database, _directory) = sqlite();
+    let receiver = Receiver::new(|hit| match hit.path.as_str() {
+        "/poison" => Reply::Hang,
+        _ => ok(),
+    })
+    .await;
+    let policy = POLICY.replace("50", "1").replace("10s", "1500ms");
+    for name in [POISON, "others"] {
+        let endpoint = Endpoint::new(name, receiver.url(name))
+            .policy(policy.as_str())
+            .park(false);
+        store.put_endpoint(endpoint).await.unwrap();
+        let message = NewMessage::new(name, "event", "{}");
+        store.enqueue(vec![message]).await.unwrap();
+    }
+    let mut relay = spawn(&fleet.relay(&database), None);
+    for times in 1..=2 {
+        let poisoned = || {
+            let hits = receiver.hits();
+            hits.iter().filter(|hit| hit.path == "/poison").count() == times
+        };
+        until(poisoned).await;
+        // The other one is through by then.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fleet.kill(0);
+        fleet.replace(0).await;
+    }
+    let dead = async {
+        while count(&store, State::Dead).await == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), dead)
+        .await
+        .unwrap();
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    assert_eq!(receiver.hits().len(), 3);
+    for status in store.messages(Filter::default(), 10).await.unwrap() {
+        let (state, attempts) = match status.endpoint.as_str() {
+            POISON => (State::Dead, 2),
+            _ => (State::Delivered, 1),
+        };
+        assert_eq!(
+            (status.state, status.attempts),
+            (state, attempts),
+            "{status:?}"
+        );
+    }
+}
+
+/// A relay is stopped while its attempts wait to be begun: another takes its endpoint over, and what the first has
+/// published is never sent.
+#[cfg(feature = "nats")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
+    let Some(mut fleet) = fleet::Fleet::new(0) else {
+        return;
+    };
+    let (store, database, _directory) = sqlite();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(POLICY);
+    store.put_endpoint(endpoint).await.unwrap();
+    let messages = (0..3).map(|event| NewMessage::new("a", format!("event-{event}"), "{}"));
+    store.enqueue(messages.collect()).await.unwrap();
+    let mut stopped = spawn(&fleet.relay(&database), None);
+    let signal = |signal: &str| {
+        let process = stopped.id().to_string();
+        let _ = Command::new("kill").args(["-s", signal, &process]).status();
+    };
+    while count(&store, State::Running).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // It has published it by then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    signal("STOP");
+    fleet.add();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(receiver.hits().len(), 0, "it gives no leave");
+    let mut other = spawn(&fleet.relay(&database), None);
+    let delivered = async {
+        while count(&store, State::Delivered).await < 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), delivered)
+        .await
+        .unwrap();
+    signal("CONT");
+    // NATS offers what it has published again after a second, each time.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(receiver.hits().len(), 3);
+    for relay in [&mut stopped, &mut other] {
+        relay.kill().unwrap();
+        relay.wait().unwrap();
+    }
+}

@@ -1,0 +1,776 @@
+//! The client as a person writes with it: the builder, what one request changes, routes, keys.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, Method};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
+use relent::{Backoff, Jitter, Policy, StopReason};
+use relent_reqwest::recipe;
+use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
+
+use crate::scripted::{PATIENCE, Server, Step, cut, cut_off_in_silence, pattern, response, rest};
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+fn client(policy: PolicyBuilder) -> Client {
+    let plain = || recipe().no_proxy().tls_certs_only([]);
+    Client::made_by(plain, policy.build().unwrap()).unwrap()
+}
+
+fn status(status: u16) -> Step {
+    Step::Answer(response(status, &[], "no"))
+}
+
+fn ok() -> Step {
+    Step::Answer(response(200, &[], "done"))
+}
+
+/// The last status, why it ended, and after how many attempts.
+fn ending(result: &Result<Response, Error>) -> (Option<u16>, Option<StopReason>, u32) {
+    let status = result
+        .as_ref()
+        .ok()
+        .map(|response| response.status().as_u16());
+    let summary = match result {
+        Ok(response) => response.summary(),
+        Err(error) => error.summary().unwrap(),
+    };
+    (status, summary.reason, summary.attempts)
+}
+
+#[tokio::test]
+async fn a_builder_makes_the_request_that_reqwest_would() {
+    let server = Server::script([ok()]);
+    let response = client(quick())
+        .post(server.url("/pay?a=1"))
+        .header("x-one", "1")
+        .headers(HeaderMap::from_iter([(
+            http::header::ACCEPT,
+            "text/plain".parse().unwrap(),
+        )]))
+        .query(&[("b", "2 3")])
+        .bearer_auth("secret")
+        .json(&["x"])
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.summary().attempts, 1);
+    assert_eq!(response.url().path(), "/pay");
+    assert_eq!(response.text().await.unwrap(), "done");
+    let seen = &server.seen()[0];
+    assert!(seen.head.starts_with("POST /pay?a=1&b=2+3 HTTP/1.1\r\n"));
+    for (name, value) in [
+        ("x-one", "1"),
+        ("accept", "text/plain"),
+        ("authorization", "Bearer secret"),
+        ("content-type", "application/json"),
+        ("content-length", "5"),
+    ] {
+        assert_eq!(seen.header(name), Some(value));
+    }
+    assert_eq!(seen.body, b"[\"x\"]");
+    assert_eq!(seen.header("idempotency-key"), None);
+}
+
+#[tokio::test]
+async fn the_last_body_counts() {
+    let server = Server::script([ok()]);
+    let client = client(quick());
+    let post = || client.post(server.url("/"));
+    post().body("raw").form(&[("a", "b")]).send().await.unwrap();
+    post().form(&[("a", "b")]).body("raw").send().await.unwrap();
+    let bodies: Vec<Vec<u8>> = server.seen().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies, [b"a=b".as_slice(), b"raw"]);
+}
+
+#[tokio::test]
+async fn a_response_reads_as_reqwests_does() {
+    let server = Server::answering(|_, seen| {
+        let status = if seen.head.contains("/missing") {
+            404
+        } else {
+            200
+        };
+        Step::Answer(response(status, &[], "[1, 2]"))
+    });
+    let client = client(quick());
+    let get = |path| client.get(server.url(path)).send();
+    assert_eq!(
+        get("/").await.unwrap().json::<Vec<u8>>().await.unwrap(),
+        [1, 2]
+    );
+    assert_eq!(get("/").await.unwrap().bytes().await.unwrap(), "[1, 2]");
+    assert!(get("/").await.unwrap().error_for_status().is_ok());
+    let wrong = get("/").await.unwrap().json::<String>().await.unwrap_err();
+    assert!(matches!(wrong, Error::Body(..)), "{wrong}");
+
+    let missing = get("/missing")
+        .await
+        .unwrap()
+        .error_for_status()
+        .unwrap_err();
+    assert_eq!(missing.status().map(|status| status.as_u16()), Some(404));
+    let summary = missing.summary().unwrap();
+    assert_eq!(
+        (summary.reason, summary.attempts),
+        (Some(StopReason::Permanent), 1)
+    );
+    assert!(
+        missing.to_string().contains("repeating cannot help"),
+        "{missing}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_makes_no_sense_says_so_before_it_is_sent() {
+    let server = Server::script([ok()]);
+    let client = client(quick());
+    let get = || client.get(server.url("/"));
+    for result in [
+        client.get("no url").send().await,
+        get().header("a b", "c").send().await,
+        get().header("a", "b\n").send().await,
+        get().idempotency_key("").send().await,
+        get().idempotency_key("a\"b").send().await,
+    ] {
+        let error = result.unwrap_err();
+        assert!(error.summary().is_none());
+        let Error::Request(cause) = &error else {
+            panic!("{error}");
+        };
+        // The text names what was wrong, and no source says it again.
+        let mut root: &dyn std::error::Error = &**cause;
+        while let Some(source) = root.source() {
+            root = source;
+        }
+        assert!(error.to_string().contains(&root.to_string()), "{error}");
+        assert!(std::error::Error::source(&error).is_none());
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[tokio::test]
+async fn one_request_may_retry_by_a_policy_of_its_own() {
+    let server = Server::script([status(500)]);
+    let client = client(quick());
+    let get = || client.get(server.url("/"));
+    let once = quick().max_retries(1).build().unwrap();
+    assert_eq!(ending(&get().send().await).2, 4);
+    assert_eq!(ending(&get().policy(once).send().await).2, 2);
+    let single = get().no_retry().send().await;
+    assert_eq!(
+        ending(&single),
+        (Some(500), Some(StopReason::RetriesExhausted), 1)
+    );
+}
+
+#[tokio::test]
+async fn what_is_retried_may_be_listed() {
+    let server = Server::script([status(404), status(503), ok()]);
+    let client = client(quick());
+    let result = client
+        .get(server.url("/"))
+        .retry_on([404, 503])
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(200), None, 3));
+
+    let server = Server::script([status(503)]);
+    let result = client
+        .get(server.url("/"))
+        .retry_on([Pattern::Network])
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(503), Some(StopReason::Permanent), 1));
+    let defaults = client.clone().retry_on([404]);
+    let result = defaults.get(server.url("/")).send().await;
+    assert_eq!(ending(&result), (Some(503), Some(StopReason::Permanent), 1));
+}
+
+#[tokio::test]
+async fn a_list_never_makes_a_request_repeatable() {
+    let server = Server::script([status(500), ok()]);
+    let client = client(quick());
+    let post = || client.post(server.url("/"));
+    let listed = post().retry_on([500]).send().await;
+    assert_eq!(
+        ending(&listed),
+        (Some(500), Some(StopReason::NotRepeatable), 1)
+    );
+    assert_eq!(ending(&post().send().await).2, 1);
+}
+
+#[tokio::test]
+async fn a_judgement_of_the_callers_own_goes_before_the_status() {
+    let client = client(quick().retry_on([Pattern::Network]));
+    // A response that the status calls good, and one that repeating cannot help.
+    for first in [200, 404, 503] {
+        let server = Server::script([status(first), ok()]);
+        let not_done = client.get(server.url("/")).when(|_, error, response| {
+            assert!(error.is_none());
+            response.is_some_and(|response| response.content_length() == Some(2))
+        });
+        assert_eq!(
+            ending(&not_done.send().await),
+            (Some(200), None, 2),
+            "{first}"
+        );
+
+        let server = Server::script([status(first), ok()]);
+        let never = client
+            .get(server.url("/"))
+            .when(|_, _, _| false)
+            .send()
+            .await;
+        let reason = (first >= 400).then_some(StopReason::Permanent);
+        assert_eq!(ending(&never), (Some(first), reason, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_judgement_sees_the_attempt_and_its_error() {
+    let server = Server::script([Step::Close(Vec::new())]);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = seen.clone();
+    let client = client(quick()).when(move |attempt, error, response| {
+        let transport = matches!(error, Some(AttemptError::Transport(_)));
+        note.lock()
+            .unwrap()
+            .push((attempt, transport, response.is_none()));
+        attempt < 2
+    });
+    let result = client.get(server.url("/")).send().await;
+    assert_eq!(ending(&result), (None, Some(StopReason::Permanent), 3));
+    let expected = [(0, true, true), (1, true, true), (2, true, true)];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_judgement_cannot_go_beyond_the_limits_or_repeat_what_may_not_run_twice() {
+    let server = Server::script([status(200)]);
+    let client = client(quick()).when(|_, _, _| true);
+    let get = client.get(server.url("/")).send().await;
+    assert_eq!(
+        ending(&get),
+        (Some(200), Some(StopReason::RetriesExhausted), 4)
+    );
+    let post = || client.post(server.url("/"));
+    let once = post().send().await;
+    assert_eq!(
+        ending(&once),
+        (Some(200), Some(StopReason::NotRepeatable), 1)
+    );
+    assert_eq!(ending(&post().repeatable(true).send().await).2, 4);
+
+    let asked_not_to = Step::Answer(response(500, &[("x-should-retry", "false")], ""));
+    let server = Server::script([asked_not_to]);
+    let result = client.get(server.url("/")).send().await;
+    assert_eq!(
+        ending(&result),
+        (Some(500), Some(StopReason::DoNotRetry), 1)
+    );
+}
+
+#[tokio::test]
+async fn waits_may_be_a_function_of_attempt_error_and_response() {
+    let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let note = calls.clone();
+    let client = client(quick()).traced();
+    let began = Instant::now();
+    let result = client
+        .get(server.url("/"))
+        .delay(move |attempt, error, response| {
+            let status = response.map(|response| response.status().as_u16());
+            note.lock()
+                .unwrap()
+                .push((attempt, error.is_some(), status));
+            Duration::from_millis(20 << attempt)
+        })
+        .send()
+        .await;
+    assert!(began.elapsed() >= Duration::from_millis(60));
+    assert_eq!(
+        *calls.lock().unwrap(),
+        [(0, false, Some(503)), (1, true, None)]
+    );
+    let summary = result.unwrap().into_parts().1;
+    let waits: Vec<_> = summary
+        .trace
+        .as_ref()
+        .unwrap()
+        .entries()
+        .map(relent::trace::TraceEntry::wait)
+        .collect();
+    assert_eq!(
+        waits,
+        [
+            Some(Duration::from_millis(20)),
+            Some(Duration::from_millis(40)),
+            None
+        ]
+    );
+}
+
+#[tokio::test]
+async fn saying_that_a_request_may_run_twice_repeats_it() {
+    let server = Server::script([Step::Close(Vec::new()), ok()]);
+    let client = client(quick());
+    let result = client
+        .post(server.url("/"))
+        .body("x")
+        .repeatable(true)
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(200), None, 2));
+
+    let server = Server::script([status(500), ok()]);
+    let result = client.get(server.url("/")).repeatable(false).send().await;
+    let stopped = (Some(500), Some(StopReason::NotRepeatable), 1);
+    assert_eq!(ending(&result), stopped);
+}
+
+#[tokio::test]
+async fn a_timeout_of_the_request_is_that_of_each_attempt() {
+    let server = Server::script([Step::Stall(Vec::new()), ok()]);
+    let client = client(quick());
+    let sent = client.get(server.url("/")).timeout(PATIENCE).send();
+    let result = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    assert_eq!(ending(&result), (Some(200), None, 2));
+
+    let server = Server::script([Step::Stall(Vec::new())]);
+    let sent = client.post(server.url("/")).timeout(PATIENCE).send();
+    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let error = sent.unwrap_err();
+    assert!(error.is_timeout());
+    assert_eq!(
+        error.summary().unwrap().reason,
+        Some(StopReason::NotRepeatable)
+    );
+}
+
+#[tokio::test]
+async fn a_key_is_attached_once_and_is_the_same_for_every_attempt() {
+    let server = Server::script([status(500), Step::Close(Vec::new()), status(503), ok()]);
+    let client = client(quick());
+    let key = IdempotencyKey::new();
+    let result = client
+        .post(server.url("/"))
+        .header("idempotency-key", "another")
+        .idempotency_key(key.clone())
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(200), None, 4));
+    let sent: Vec<_> = server
+        .seen()
+        .iter()
+        .map(|seen| {
+            let keys: Vec<&str> = seen
+                .head
+                .lines()
+                .filter(|line| line.to_lowercase().starts_with("idempotency-key:"))
+                .collect();
+            assert_eq!(keys.len(), 1);
+            seen.header("idempotency-key").unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(sent, vec![format!("\"{key}\""); 4]);
+
+    // Another request, another key.
+    assert_ne!(IdempotencyKey::new(), key);
+}
+
+#[tokio::test]
+async fn a_key_may_be_written_bare() {
+    let server = Server::script([ok()]);
+    let client = client(quick()).key_form(KeyForm::Bare);
+    client
+        .post(server.url("/"))
+        .idempotency_key("k 1")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(server.seen()[0].header("idempotency-key"), Some("k 1"));
+}
+
+#[tokio::test]
+async fn a_key_is_never_added_unasked() {
+    let server = Server::script([status(503), ok()]);
+    let client = client(quick()).key_form(KeyForm::Bare);
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        let method = method.parse().unwrap();
+        let _ = client
+            .request(method, server.url("/"))
+            .repeatable(true)
+            .send()
+            .await
+            .unwrap();
+    }
+    assert!(server.count() > 5);
+    assert!(
+        server
+            .seen()
+            .iter()
+            .all(|seen| seen.header("idempotency-key").is_none())
+    );
+}
+
+#[tokio::test]
+async fn a_key_in_flight_is_waited_for() {
+    let in_flight = Step::Answer(response(409, &[("retry-after-ms", "50")], ""));
+    let server = Server::script([Step::Close(Vec::new()), in_flight.clone(), in_flight, ok()]);
+    let client = client(quick());
+    let began = Instant::now();
+    let result = client
+        .post(server.url("/"))
+        .idempotency_key("k")
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(200), None, 4));
+    assert!(began.elapsed() >= Duration::from_millis(100));
+}
+
+#[tokio::test]
+async fn a_refused_precondition_after_an_attempt_that_may_have_worked_leaves_the_outcome_unknown() {
+    for (name, value) in [("if-match", "\"v1\""), ("if-none-match", "*")] {
+        for method in ["PUT", "PATCH", "POST", "DELETE"] {
+            for first in [Step::Close(Vec::new()), status(500), status(503)] {
+                let server = Server::script([first, status(412)]);
+                let request = client(quick()).request(method.parse().unwrap(), server.url("/"));
+                let result = request.header(name, value).body("new").send().await;
+                let unknown = (Some(412), Some(StopReason::OutcomeUnknown), 2);
+                assert_eq!(ending(&result), unknown, "{method} {name}");
+            }
+            for first in [
+                Step::Answer(response(429, &[("retry-after-ms", "1")], "")),
+                status(425),
+            ] {
+                let server = Server::script([first, status(412)]);
+                let request = client(quick()).request(method.parse().unwrap(), server.url("/"));
+                let result = request.header(name, value).body("new").send().await;
+                let refused = (Some(412), Some(StopReason::Permanent), 2);
+                assert_eq!(ending(&result), refused, "{method} {name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_route_has_its_own_policy_and_the_first_decides() {
+    let server = Server::script([status(500)]);
+    let retries = |most| quick().max_retries(most).build().unwrap();
+    let client = client(quick())
+        .route("POST *".parse().unwrap(), retries(9))
+        .route("127.0.0.1/reports".parse().unwrap(), retries(0))
+        .route("127.0.0.1".parse().unwrap(), retries(1));
+    for (path, attempts) in [("/reports/7", 1), ("/reports-old", 2), ("/", 2)] {
+        let result = client.get(server.url(path)).send().await;
+        assert_eq!(ending(&result).2, attempts, "{path}");
+        let request = http::Request::get(server.url(path))
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(ending(&client.send(&request).await).2, attempts, "{path}");
+    }
+    let own = retries(2);
+    let result = client.get(server.url("/")).policy(own).send().await;
+    assert_eq!(ending(&result).2, 3, "the request goes before the route");
+}
+
+#[tokio::test]
+async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
+    let server = Server::script([status(500)]);
+    let reserve = |reserve| BudgetConfig {
+        reserve,
+        ratio: 0.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let client = client(quick().budget(reserve(2.0)))
+        .route(
+            "*/own".parse().unwrap(),
+            quick().budget(reserve(1.0)).build().unwrap(),
+        )
+        .route("*/shared".parse().unwrap(), quick().build().unwrap());
+    for (path, attempts) in [("/own", 2), ("/own", 1), ("/shared", 3), ("/", 1)] {
+        assert_eq!(
+            ending(&client.get(server.url(path)).send().await).2,
+            attempts,
+            "{path}"
+        );
+    }
+    // A policy for one request draws on the same allowance.
+    let generous = quick().max_retries(9).build().unwrap();
+    let result = client.get(server.url("/")).policy(generous).send().await;
+    assert_eq!(ending(&result), (Some(500), Some(StopReason::Budget), 1));
+}
+
+#[tokio::test]
+async fn an_attempt_goes_where_the_caller_says() {
+    let (one, other) = (Server::script([status(503)]), Server::script([ok()]));
+    let port = other.address.port();
+    let client = client(quick()).reroute(move |attempt, url| {
+        if attempt > 1 {
+            url.set_port(Some(port)).unwrap();
+        }
+    });
+    let get = client.get(one.url("/a?b")).header("x-key", "1");
+    assert_eq!(ending(&get.send().await), (Some(200), None, 2));
+    assert_eq!((one.count(), other.count()), (1, 1));
+    let seen = &other.seen()[0];
+    assert_eq!((seen.path(), seen.header("x-key")), ("/a?b", Some("1")));
+
+    // For one request, and of attempts that include the body; the first can go elsewhere too.
+    let whole = client.get(one.url("/")).whole_body();
+    let whole = whole.reroute(move |_, url| url.set_port(Some(port)).unwrap());
+    assert_eq!(ending(&whole.send().await), (Some(200), None, 1));
+    assert_eq!((one.count(), other.count()), (1, 2));
+}
+
+fn streamed() -> reqwest::Body {
+    reqwest::Body::wrap(reqwest::Body::from("streamed"))
+}
+
+#[tokio::test]
+async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
+    // Refused, not answered at all, and taken.
+    let script = || Server::script([status(503), Step::Close(Vec::new()), ok()]);
+    let client = client(quick()).body_cap(8);
+    for whole_body in [false, true] {
+        let server = script();
+        let mut put = client.put(server.url("/")).body(streamed());
+        if whole_body {
+            put = put.whole_body();
+        }
+        assert_eq!(ending(&put.send().await), (Some(200), None, 3));
+        assert_eq!(server.seen().len(), 3);
+        assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
+    }
+    // Also where the caller's own judgement refuses the response.
+    let server = Server::script([ok(), ok()]);
+    let put = client.put(server.url("/")).body(streamed());
+    let put = put.when(|attempt, _, _| attempt == 0).send().await;
+    assert_eq!(ending(&put), (Some(200), None, 2));
+    assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
+}
+
+#[tokio::test]
+async fn rule_9_a_stream_over_the_cap_goes_out_whole_and_once() {
+    for failed in [status(503), Step::Close(Vec::new())] {
+        let answer = matches!(failed, Step::Answer(_)).then_some(503);
+        let server = Server::script([failed, ok()]);
+        let client = client(quick()).body_cap(7);
+        let once = client.put(server.url("/")).body(streamed()).send().await;
+        let expected = (answer, Some(StopReason::NotReplayable), 1);
+        assert_eq!(ending(&once), expected);
+        assert_eq!(server.seen()[0].body, b"streamed");
+    }
+}
+
+#[tokio::test]
+async fn rule_9_a_stream_that_an_answer_has_beaten_is_not_sent_again() {
+    let server = Server::answering_early(|_, _| Step::Early(response(503, &[], ""), false));
+    let begun = stream::once(async { Ok::<_, io::Error>(Frame::data(Bytes::from("begun"))) });
+    let endless = StreamBody::new(begun.chain(stream::pending()));
+    let put = client(quick()).put(server.url("/"));
+    let put = put.body(reqwest::Body::wrap(endless)).send().await;
+    assert_eq!(
+        ending(&put),
+        (Some(503), Some(StopReason::NotReplayable), 1)
+    );
+}
+
+#[tokio::test]
+async fn a_multipart_form_is_sent_again_if_it_is_kept() {
+    for (cap, attempts) in [(1 << 16, 2), (10, 1)] {
+        let client = client(quick()).body_cap(cap);
+        let server = Server::script([status(503), ok()]);
+        let form = reqwest::multipart::Form::new().text("name", "value");
+        let put = client.put(server.url("/")).multipart(form).send().await;
+        assert_eq!(put.unwrap().summary().attempts, attempts);
+        for seen in server.seen() {
+            let kind = seen.header("content-type").unwrap();
+            assert!(kind.starts_with("multipart/form-data; boundary="), "{kind}");
+            assert!(String::from_utf8_lossy(&seen.body).contains("value"));
+        }
+    }
+}
+
+/// Its parts are in memory, so it does not matter that the server has not read them.
+#[tokio::test]
+async fn a_multipart_form_in_memory_is_sent_again_after_an_early_answer() {
+    let part = pattern(5, 40_000);
+    let server = Server::answering_early(move |index, _| match index {
+        0 => Step::Early(response(503, &[("connection", "close")], ""), false),
+        _ => ok(),
+    });
+    let form = |stream: bool| {
+        let part = match stream {
+            true => reqwest::multipart::Part::stream(reqwest::Body::wrap(reqwest::Body::from("x"))),
+            false => reqwest::multipart::Part::bytes(part.clone()),
+        };
+        reqwest::multipart::Form::new().part("file", part)
+    };
+    let put = client(quick()).put(server.url("/")).multipart(form(false));
+    assert_eq!(ending(&put.send().await), (Some(200), None, 2));
+    let seen = server.seen();
+    let whole = &seen[1].body;
+    assert!(whole.windows(part.len()).any(|bytes| bytes == part));
+
+    // One that is too long says so.
+    let server = Server::script([status(503), ok()]);
+    let put = client(quick()).body_cap(1000).put(server.url("/"));
+    let result = put.multipart(form(false)).send().await;
+    let reason = Some(StopReason::NotReplayable);
+    assert_eq!(ending(&result), (Some(503), reason, 1));
+    assert!(server.seen()[0].body.len() > part.len());
+}
+
+#[tokio::test]
+async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
+    let client = client(quick());
+    let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
+    let made = AtomicU32::new(0);
+    let made = Arc::new(made);
+    let count = made.clone();
+    let body = Body::made_by(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        streamed()
+    });
+    let again = client.put(server.url("/")).body(body).send().await;
+    assert_eq!(ending(&again), (Some(200), None, 3));
+    assert_eq!(made.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_whole_body_is_received_across_attempts_and_reads_as_one_response() {
+    let whole = pattern(11, 40_000);
+    let tag = [("etag", "\"v1\""), ("x-first", "yes")];
+    let server = Server::script([
+        Step::Close(cut(200, &tag, &whole, 15_000)),
+        Step::Answer(rest(15_000, &whole, "\"v1\"", usize::MAX)),
+    ]);
+    let result = client(quick())
+        .get(server.url("/a"))
+        .whole_body()
+        .send()
+        .await;
+    assert_eq!(ending(&result), (Some(200), None, 2));
+    let received = result.unwrap();
+    assert_eq!(received.headers()["x-first"], "yes");
+    assert_eq!(received.url().as_str(), server.url("/a"));
+    assert!(received.bytes().await.unwrap() == whole);
+    assert_eq!(server.seen()[1].range_start(), Some(15_000));
+
+    // Without a strong tag it begins anew; without the scope, the break is the reader's.
+    let cut_short = Step::Close(cut(200, &[], &whole, 15_000));
+    let server = Server::script([cut_short, Step::Answer(response(200, &[], &whole))]);
+    let whole_body = client(quick())
+        .get(server.url("/"))
+        .whole_body()
+        .send()
+        .await;
+    assert_eq!(ending(&whole_body), (Some(200), None, 2));
+    assert!(whole_body.unwrap().bytes().await.unwrap() == whole);
+
+    let server = Server::script([Step::Close(cut(200, &[], &whole, 15_000))]);
+    let head_only = client(quick()).get(server.url("/")).send().await;
+    assert_eq!(ending(&head_only), (Some(200), None, 1));
+    assert!(matches!(
+        head_only.unwrap().bytes().await,
+        Err(Error::Body(..))
+    ));
+}
+
+#[tokio::test]
+async fn a_whole_body_of_a_failure_is_there_to_read() {
+    let server = Server::script([status(503)]);
+    let result = client(quick())
+        .get(server.url("/"))
+        .whole_body()
+        .send()
+        .await;
+    assert_eq!(
+        ending(&result),
+        (Some(503), Some(StopReason::RetriesExhausted), 4)
+    );
+    assert_eq!(result.unwrap().text().await.unwrap(), "no");
+}
+
+#[tokio::test]
+async fn what_one_request_changes_counts_for_a_download_too() {
+    let whole = pattern(12, 1000);
+    let server = Server::script([
+        status(404),
+        Step::Close(cut(200, &[], &whole, 10)),
+        Step::Answer(response(200, &[], &whole)),
+    ]);
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let note = attempts.clone();
+    let mut sink = Vec::new();
+    let (_, summary) = client(quick())
+        .get(server.url("/"))
+        .when(move |attempt, error, response| {
+            let status = response.map(|response| response.status().as_u16());
+            note.lock()
+                .unwrap()
+                .push((attempt, error.is_some(), status));
+            status != Some(200)
+        })
+        .download(&mut sink)
+        .await
+        .unwrap();
+    assert_eq!(summary.attempts, 3);
+    assert!(sink == whole);
+    assert_eq!(
+        *attempts.lock().unwrap(),
+        [
+            (0, false, Some(404)),
+            (1, false, Some(200)),
+            (1, true, None),
+            (2, false, Some(200))
+        ]
+    );
+}
+
+/// GET requests that answer 503 once.
+fn once() -> Server {
+    Server::script([
+        Step::Answer(response(503, &[], "")),
+        Step::Answer(response(200, &[], "")),
+    ])
+}
+
+#[tokio::test]
+async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+    let assuming = || client(quick().assume_repeatable(true));
+    for method in [Method::GET, Method::POST] {
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        assert_eq!(ending(&request.send().await).2, 2, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let sent = request.repeatable(false).send().await.unwrap();
+        assert_eq!(sent.summary().reason, Some(StopReason::NotRepeatable));
+        assert_eq!(server.count(), 1, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let _ = request.repeatable(false).whole_body().send().await;
+        assert_eq!(server.count(), 1, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let request = request.repeatable(false).idempotency_key("key");
+        let _ = request.download(&mut Vec::new()).await;
+        assert_eq!(server.count(), 1, "{method}");
+    }
+}

@@ -1,0 +1,417 @@
+//! Requests of the client that are joined by another when they take long, on real sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use relent::destination::{Budget, Hedge};
+use relent::driver::Decision;
+use relent::failure::Cause;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
+use relent::{Backoff, Destination, Jitter, Policy, StopReason};
+use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey};
+use relent_reqwest::{RequestBuilder, Response, recipe};
+
+use crate::scripted::{Server, Step, cut_off_in_silence, response};
+
+const MILLI: Duration = Duration::from_millis(1);
+/// Much longer than it takes until a hedge joins.
+const LATE: Duration = Duration::from_secs(1);
+/// What no test waits for, unless it fails.
+const NEVER: Duration = Duration::from_secs(30);
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(MILLI))
+        .jitter(Jitter::None)
+        .max_retries(3)
+        .deadline(NEVER)
+}
+
+/// That talks to this machine, whatever proxy the environment names.
+fn plain(policy: PolicyBuilder) -> Client {
+    let plain = || recipe().no_proxy().tls_certs_only([]);
+    Client::made_by(plain, policy.build().unwrap()).unwrap()
+}
+
+const HEDGED: Duration = Duration::from_millis(40);
+
+fn hedge() -> Hedge {
+    Hedge::new(&HedgeConfig::after(HEDGED)).unwrap()
+}
+
+/// Sends it: the time after which a hedge joins begins when the server is silent, however slow the machine
+/// is.
+async fn joined(server: &Server, request: RequestBuilder) -> Result<Response, Error> {
+    cut_off_in_silence(server, 1, HEDGED, request.send()).await
+}
+
+fn hedged(policy: PolicyBuilder) -> Client {
+    plain(policy.hedge(HedgeConfig::after(HEDGED)))
+}
+
+fn silent() -> Step {
+    Step::Stall(Vec::new())
+}
+
+fn status(status: u16) -> Step {
+    Step::Answer(response(status, &[], "done"))
+}
+
+fn late(status: u16) -> Step {
+    Step::Slow(LATE, usize::MAX, response(status, &[], "done"))
+}
+
+fn ending(result: &Result<Response, Error>) -> (Option<u16>, u32, Option<StopReason>) {
+    match result {
+        Ok(response) => {
+            let summary = response.summary();
+            let status = response.status().as_u16();
+            (Some(status), summary.attempts, summary.reason)
+        }
+        Err(error) => {
+            let summary = error.summary().unwrap();
+            (None, summary.attempts, summary.reason)
+        }
+    }
+}
+
+/// Until it is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let so = async {
+        while !is_so() {
+            tokio::time::sleep(MILLI).await;
+        }
+    };
+    tokio::time::timeout(NEVER, so).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
+    let server = Server::script([silent(), status(200)]);
+    let client = hedged(quick()).traced();
+    let sent = joined(&server, client.get(server.url("/"))).await;
+    let response = sent.unwrap();
+    assert_eq!(response.status(), 200);
+    let summary = response.summary();
+    assert_eq!((summary.attempts, summary.reason), (2, None));
+
+    let trace = summary.trace.as_ref().unwrap();
+    let mut told: Vec<_> = trace
+        .entries()
+        .map(|entry| (entry.attempt, entry.seen, entry.decision))
+        .collect();
+    told.sort_unstable_by_key(|(attempt, ..)| *attempt);
+    assert!(
+        matches!(
+            told[..],
+            [
+                (1, None, Some(Decision::Stop(stop))),
+                (2, Some(Cause::Status(200)), None)
+            ] if stop.reason == StopReason::Cancelled
+        ),
+        "{told:?}"
+    );
+    // The winner's connection is kept for the next request, the loser's is not.
+    until(|| server.ended() == 1).await;
+    assert_eq!(server.count(), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_is_answered_in_time_is_not() {
+    let server = Server::script([status(200)]);
+    let client = plain(quick().hedge(HedgeConfig::after(NEVER)));
+    let result = client.get(server.url("/")).send().await;
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    assert_eq!(server.count(), 1);
+}
+
+type Change = fn(RequestBuilder) -> RequestBuilder;
+
+#[tokio::test]
+async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
+    let cases: [(Change, bool); 8] = [
+        (|post| post, false),
+        (|post| post.idempotency_key(IdempotencyKey::new()), true),
+        (|post| post.repeatable(true), true),
+        (
+            |post| {
+                post.idempotency_key(IdempotencyKey::new())
+                    .repeatable(false)
+            },
+            false,
+        ),
+        (|post| post.repeatable(true).no_hedge(), false),
+        (|post| post.repeatable(true).no_retry(), false),
+        (
+            |post| {
+                post.policy(
+                    quick()
+                        .assume_repeatable(true)
+                        .hedge(HedgeConfig::after(HEDGED))
+                        .build()
+                        .unwrap(),
+                )
+            },
+            true,
+        ),
+        // What the caller says of one request goes before what the policy assumes of all.
+        (
+            |post| {
+                let assuming = quick()
+                    .assume_repeatable(true)
+                    .hedge(HedgeConfig::after(HEDGED))
+                    .build()
+                    .unwrap();
+                post.policy(assuming).repeatable(false)
+            },
+            false,
+        ),
+    ];
+    for (number, (change, is_hedged)) in cases.into_iter().enumerate() {
+        // Only a hedge ends it, where there is to be one.
+        let first = if is_hedged { silent() } else { late(200) };
+        let server = Server::script([first, status(201)]);
+        let post = hedged(quick()).post(server.url("/")).body("content");
+        let result = match is_hedged {
+            true => joined(&server, change(post)).await,
+            false => change(post).send().await,
+        };
+        let expected = if is_hedged { (201, 2) } else { (200, 1) };
+        let (answered, attempts, _) = ending(&result);
+        assert_eq!((answered.unwrap(), attempts), expected, "{number}");
+        assert_eq!(server.count(), attempts as usize, "{number}");
+        let key = |index: usize| {
+            server.seen()[index]
+                .header("idempotency-key")
+                .map(str::to_owned)
+        };
+        if is_hedged {
+            assert_eq!(key(0), key(1), "{number}");
+            assert_eq!(server.seen()[1].body, b"content", "{number}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_request_can_be_hedged_by_itself() {
+    let server = Server::script([silent(), status(200)]);
+    let get = plain(quick()).get(server.url("/"));
+    let result = joined(&server, get.hedge(hedge())).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+}
+
+#[tokio::test]
+async fn a_request_that_was_built_is_hedged_as_well() {
+    let server = Server::script([silent(), status(200)]);
+    let client = hedged(quick());
+    let get = client.get(server.url("/")).build().unwrap();
+    let sent = cut_off_in_silence(&server, 1, HEDGED, client.send(&get)).await;
+    assert_eq!(ending(&sent), (Some(200), 2, None));
+}
+
+#[tokio::test]
+async fn an_empty_budget_sends_no_hedge() {
+    for (reserve, attempts) in [(1.0, 2), (0.0, 1)] {
+        let first = if attempts == 2 { silent() } else { late(200) };
+        let server = Server::script([first, status(200)]);
+        let budget = BudgetConfig {
+            ratio: 0.0,
+            reserve,
+            per_second: 0.0,
+            ..BudgetConfig::DEFAULT
+        };
+        let there = Destination::new(quick().build().unwrap());
+        let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
+        let client = hedged(quick()).destination(there.clone());
+        let get = client.get(server.url("/"));
+        let result = match attempts {
+            2 => joined(&server, get).await,
+            _ => get.send().await,
+        };
+        assert_eq!(ending(&result), (Some(200), attempts, None));
+        assert_eq!(server.count(), attempts as usize);
+        assert_eq!(there.budget().unwrap().balance(), 0.0);
+    }
+}
+
+#[tokio::test]
+async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_stay_away() {
+    let asks = response(503, &[("retry-after", "20")], "later");
+    let server = Server::script([Step::Slow(LATE, usize::MAX, asks), status(500), status(200)]);
+    // The wait that is asked for does not fit.
+    let client = hedged(quick().deadline(Duration::from_secs(10))).traced();
+    let result = client.get(server.url("/")).send().await;
+    assert_eq!(
+        ending(&result),
+        (Some(503), 2, Some(StopReason::RetryLater))
+    );
+    let response = result.unwrap();
+    let trace = response.summary().trace.as_ref().unwrap();
+    let decided = |entry: &&relent::trace::TraceEntry| entry.decision.is_some();
+    assert_eq!(trace.entries().filter(decided).count(), 1);
+    assert_eq!(trace.entries().len(), 2);
+    assert_eq!(response.text().await.unwrap(), "later");
+}
+
+#[tokio::test]
+async fn a_retry_after_a_race_is_hedged_in_its_turn() {
+    let server = Server::script([status(503), silent(), status(200)]);
+    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
+    let result = joined(&server, hedged(at_once).get(server.url("/"))).await;
+    assert_eq!(ending(&result), (Some(200), 3, None));
+}
+
+#[tokio::test]
+async fn each_attempt_has_its_own_limit_and_the_latest_of_equal_failures_decides() {
+    let server = Server::script([silent(), status(500)]);
+    let policy = quick().max_retries(1).attempt_timeout(LATE);
+    let result = joined(&server, hedged(policy).get(server.url("/"))).await;
+    assert_eq!(
+        ending(&result),
+        (None, 2, Some(StopReason::RetriesExhausted))
+    );
+    let Err(Error::GaveUp(gave_up)) = result else {
+        panic!("answered");
+    };
+    assert!(matches!(gave_up.error(), Some(AttemptError::Timeout(limit)) if *limit == LATE));
+}
+
+#[tokio::test]
+async fn a_failure_that_repeating_cannot_help_ends_the_race() {
+    let server = Server::script([silent(), status(403)]);
+    let result = joined(&server, hedged(quick()).get(server.url("/"))).await;
+    assert_eq!(ending(&result), (Some(403), 2, Some(StopReason::Permanent)));
+}
+
+#[tokio::test]
+async fn a_judgement_of_the_callers_own_holds_in_a_race() {
+    // No: it ends although the other attempt runs.
+    let server = Server::script([silent(), status(500)]);
+    let get = hedged(quick()).get(server.url("/"));
+    let judged = get.when(|attempt, _, response| {
+        let status = response.map(reqwest::Response::status);
+        assert_eq!(
+            (attempt, status),
+            (1, Some(StatusCode::INTERNAL_SERVER_ERROR))
+        );
+        false
+    });
+    let result = joined(&server, judged).await;
+    assert_eq!(ending(&result), (Some(500), 2, Some(StopReason::Permanent)));
+
+    // Yes: a 202 is no answer yet, so that of the other attempt is waited for.
+    let server = Server::script([late(200), status(202)]);
+    let get = hedged(quick()).get(server.url("/"));
+    let judged = get.when(|_, _, response| {
+        response.is_some_and(|response| response.status() == StatusCode::ACCEPTED)
+    });
+    assert_eq!(ending(&judged.send().await), (Some(200), 2, None));
+}
+
+#[tokio::test]
+async fn what_another_attempt_has_deleted_is_not_an_error() {
+    for gone in [404, 410] {
+        let server = Server::script([late(204), status(gone)]);
+        let result = hedged(quick()).delete(server.url("/")).send().await;
+        assert_eq!(ending(&result), (Some(204), 2, None));
+        let server = Server::script([late(204), status(gone)]);
+        let result = hedged(quick()).get(server.url("/")).send().await;
+        assert_eq!(
+            ending(&result),
+            (Some(gone), 2, Some(StopReason::Permanent))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_out_once_is_not_hedged_and_what_can_be_made_again_is() {
+    let stream = || reqwest::Body::wrap(reqwest::Body::from("content"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "content").unwrap();
+    for (body, attempts) in [
+        (Body::from(stream()), 1),
+        (Body::made_by(stream), 2),
+        (Body::file(file.path()).unwrap(), 2),
+    ] {
+        let first = if attempts == 2 { silent() } else { late(200) };
+        let server = Server::script([first, status(200)]);
+        let put = hedged(quick())
+            .put(server.url("/"))
+            .header("content-length", 7);
+        let result = match attempts {
+            2 => joined(&server, put.body(body)).await,
+            _ => put.body(body).send().await,
+        };
+        assert_eq!(ending(&result), (Some(200), attempts, None));
+        for seen in server.seen() {
+            assert_eq!(seen.body, b"content");
+        }
+        assert_eq!(server.count(), attempts as usize);
+    }
+}
+
+#[tokio::test]
+async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "content").unwrap();
+    let body = Body::file(file.path()).unwrap();
+    let path = file.path().to_owned();
+    // Changed before a hedge is due, since it is due long after the request has arrived.
+    let server = Server::answering(move |_, _| {
+        std::fs::write(&path, "other content").unwrap();
+        Step::Slow(LATE * 2, usize::MAX, response(200, &[], "done"))
+    });
+    let there = Destination::new(quick().build().unwrap());
+    let budget = BudgetConfig {
+        ratio: 0.0,
+        reserve: 1.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
+    let client = plain(quick().hedge(HedgeConfig::after(LATE))).destination(there.clone());
+    let result = client.put(server.url("/")).body(body).send().await;
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    assert_eq!(there.budget().unwrap().balance(), 1.0);
+    assert_eq!(server.count(), 1);
+    assert_eq!(server.seen()[0].body, b"content");
+}
+
+#[tokio::test]
+async fn an_attempt_that_goes_on_with_the_body_is_not_hedged() {
+    let server = Server::script([late(200), status(200)]);
+    let client = hedged(quick());
+    let result = client.get(server.url("/")).whole_body().send().await;
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    let server = Server::script([late(200), status(200)]);
+    let mut sink = Vec::new();
+    let get = client.request(Method::GET, server.url("/"));
+    let (_, summary) = get.download(&mut sink).await.unwrap();
+    assert_eq!((summary.attempts, server.count()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
+    let server = Server::script([silent()]);
+    let client = hedged(quick());
+    let request = client.get(server.url("/")).send();
+    tokio::select! {
+        result = request => panic!("{result:?}"),
+        () = until(|| server.silences() == 2) => {}
+    }
+    until(|| server.ended() == 2).await;
+}
+
+#[tokio::test]
+async fn a_hedge_tells_the_server_that_it_is_another_attempt() {
+    let server = Server::script([silent(), status(200)]);
+    let client = hedged(quick()).cross_layer();
+    let sent = joined(&server, client.get(server.url("/"))).await;
+    sent.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen[0].header("relent-attempt"), None);
+    assert_eq!(seen[1].header("relent-attempt"), Some("2"));
+    for seen in &seen {
+        assert!(seen.header("relent-deadline-ms").is_some(), "{}", seen.head);
+    }
+}

@@ -1,0 +1,193 @@
+//! One script of answers, through every face that attempts: the tower layer over hyper's client, the
+//! client, its attempts that include the body, and the middleware. The server has to see the same
+//! requests, and the traces have to have the same decisions for the same reasons, with the same waits.
+//!
+//! The same scripts go through `relent fetch` in `relent-cli/tests/it/conformance.rs`.
+
+mod cases;
+mod faces;
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Bytes;
+use cases::{Before, Case, answer, policy};
+use faces::{BY_HEAD, FACES, Face, HEDGED, Stage, plain};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use http::{Extensions, Request};
+use http_body_util::Full;
+use relent::failure::{Cause, Network};
+use relent::{GaveUp, StopReason, Summary};
+use relent_http::RetryLayer;
+use relent_reqwest::network::classify_error;
+use relent_reqwest::{Client, RetryMiddleware};
+use reqwest_middleware::ClientBuilder;
+use tower::{Layer, ServiceExt};
+
+use crate::scripted::{self, Server, Step};
+
+/// Plays each script through these faces, all at once, and compares what they tell.
+async fn same(faces: &[Face], cases: Vec<Case>) {
+    for case in &cases {
+        let played = faces.iter().map(|face| async move {
+            let stage = Stage::new(case);
+            let told = stage.play(*face).await;
+            assert_eq!(
+                stage.begun() as usize,
+                case.requests,
+                "{} by {face:?}",
+                case.name
+            );
+            let left = (stage.there.parked(), stage.there.queued());
+            assert_eq!(left, (0, 0), "{} by {face:?}", case.name);
+            told
+        });
+        let told = join_all(played).await;
+        let expected = &told[0];
+        assert_eq!(expected.reason, case.reason, "{}: {expected:?}", case.name);
+        assert_eq!(expected.requests.len(), case.requests, "{}", case.name);
+        for (face, told) in faces.iter().zip(&told) {
+            assert_eq!(told, expected, "{} by {face:?}", case.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_face_attempts_alike() {
+    same(&FACES, cases::outcomes()).await;
+}
+
+#[tokio::test]
+async fn rule_7_every_face_is_held_back_alike() {
+    same(&FACES, cases::held_back()).await;
+    same(&BY_HEAD, cases::held_back_in_the_middle()).await;
+}
+
+#[tokio::test]
+async fn rule_6_the_deadline_ends_every_face_alike() {
+    same(&FACES, cases::deadlines()).await;
+}
+
+#[tokio::test]
+async fn every_face_that_hedges_does_so_alike() {
+    same(&HEDGED, cases::hedges()).await;
+}
+
+/// Polls it so many times and drops it. Whether it was not over before.
+async fn drop_after<F: Future + Unpin>(mut future: F, polls: u32) -> bool {
+    let mut left = polls;
+    poll_fn(|context| {
+        if std::pin::Pin::new(&mut future).poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        match left {
+            0 => Poll::Ready(true),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Makes the call and drops it after so many polls, for every number of them: how many that were.
+async fn drop_everywhere(face: Face, case: &Case) -> u32 {
+    for polls in 1.. {
+        let stage = Stage::new(case);
+        let balance = || stage.there.budget().unwrap().balance();
+        let before = balance();
+        if !drop_after(stage.play(face), polls).await {
+            return polls - 1;
+        }
+        let what = format!("{} by {face:?} after {polls} polls", case.name);
+        let left = (stage.there.parked(), stage.there.queued());
+        assert_eq!(left, (0, 0), "{what}");
+        let (paid, retries) = (before - balance(), stage.begun().saturating_sub(1));
+        match case.before {
+            // Each request adds to the budget.
+            Before::Down => assert!(paid <= f64::from(retries), "{what}: {paid}"),
+            _ => assert!((paid - f64::from(retries)).abs() < 0.001, "{what}: {paid}"),
+        }
+        // A permit that was kept would hold up the next at a gate that is closed.
+        let told = stage.again().play(face).await;
+        assert_eq!(told.reason, None, "{what}: {told:?}");
+    }
+    0
+}
+
+/// Dropped at any await, a call leaves its destination as it was: what has not begun is not paid for,
+/// nobody stands in line, and the next call goes.
+#[tokio::test]
+async fn rule_12_a_call_that_is_dropped_at_any_await_leaves_nothing_behind() {
+    let cases = cases::dropped();
+    let faces = |case: &Case| match case.hedged {
+        true => HEDGED.to_vec(),
+        false => FACES.to_vec(),
+    };
+    let all = cases.iter().flat_map(|case| {
+        faces(case)
+            .into_iter()
+            .map(move |face| drop_everywhere(face, case))
+    });
+    // Each is polled only when it is woken itself.
+    let drops: Vec<_> = all.collect::<FuturesUnordered<_>>().collect().await;
+    assert!(drops.iter().all(|drops| *drops > 1), "{drops:?}");
+}
+
+/// The faces in pairs, one above the other in one process.
+#[tokio::test]
+async fn what_one_face_has_given_up_no_other_repeats() {
+    let policy = policy().build().unwrap();
+    let client = Client::made_by(plain, policy.clone()).unwrap();
+    for steps in [answer(503, &[]), Step::Reset(Vec::new())] {
+        // A layer above the client.
+        let server = Server::script([steps.clone()]);
+        let (inner, url) = (client.clone(), server.url("/"));
+        let layer = RetryLayer::new(policy.clone()).classify_errors(classify_error);
+        let outer = layer.layer(tower::service_fn(move |_: Request<_>| {
+            let sent = inner.get(&url).send();
+            async move {
+                sent.await
+                    .map(|response| http::Response::from(response.into_inner()))
+            }
+        }));
+        let get = Request::get("http://localhost/").body(Full::<Bytes>::default());
+        let ended = match outer.oneshot(get.unwrap()).await {
+            Ok(response) => response.extensions().get::<Summary>().unwrap().reason,
+            Err(gave_up) => Some(gave_up.reason()),
+        };
+        assert_eq!((server.count(), ended), (3, Some(StopReason::DoNotRetry)));
+
+        // A middleware above a middleware.
+        let server = Server::script([steps.clone()]);
+        let retries = || RetryMiddleware::new(policy.clone()).redirects_are_watched();
+        let stack = ClientBuilder::new(plain().build().unwrap())
+            .with(retries())
+            .with(retries())
+            .build();
+        let get = stack.get(server.url("/")).build().unwrap();
+        let mut extensions = Extensions::new();
+        let _ = stack.execute_with_extensions(get, &mut extensions).await;
+        let summary = extensions.get::<Summary>().unwrap();
+        let ended = (server.count(), summary.attempts, summary.reason);
+        assert_eq!(ended, (3, 1, Some(StopReason::DoNotRetry)));
+    }
+}
+
+/// What an error says that another layer has given up: its cause, and that it was repeated already.
+#[tokio::test]
+async fn an_error_that_was_given_up_keeps_its_cause() {
+    let client = Client::made_by(plain, policy().build().unwrap()).unwrap();
+    let nobody = format!("http://{}/", scripted::nobody());
+    let error = client.get(nobody).send().await.unwrap_err();
+    let failure = classify_error(&error);
+    assert_eq!(failure.cause, Cause::Network(Network::Connect));
+    assert_eq!(failure.hint.advice, relent::failure::Advice::DoNotRetry);
+    let gave_up = match error {
+        relent_reqwest::Error::GaveUp(gave_up) => gave_up,
+        error => panic!("{error}"),
+    };
+    let _: &GaveUp<_> = &gave_up;
+    assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
+}

@@ -1,0 +1,979 @@
+//! Downloads on real sockets: what is gone on with and what begins anew, what counts as progress, and
+//! what a sink hears.
+
+use std::collections::HashSet;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use relent::destination::Budget;
+use relent::policy::{BudgetConfig, PolicyBuilder};
+use relent::{Backoff, Destination, Failure, GaveUp, Jitter, Policy, StopReason, Summary};
+use relent_reqwest::recipe;
+use relent_reqwest::{
+    AttemptError, Body, Client, Download, DownloadHook, Failed, Last, Resumable, Sink, ToWriter,
+};
+use tokio::io::AsyncReadExt;
+use tokio::sync::Notify;
+
+use crate::scripted::{Seen, Server, Step, cut, pattern, response, rest};
+
+const TAG: &str = "\"v1\"";
+const LENGTH: usize = 50_000;
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+fn client(policy: PolicyBuilder) -> Client {
+    let plain = || recipe().no_proxy().tls_certs_only([]);
+    Client::made_by(plain, policy.build().unwrap()).unwrap()
+}
+
+fn request(method: Method, url: &str, fields: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(url);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+fn get(url: &str) -> Request<Body> {
+    request(Method::GET, url, &[])
+}
+
+async fn download(
+    server: &Server,
+    sink: &mut Listening,
+) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+    let client = client(quick());
+    client.download(get(&server.url("/")), sink).await
+}
+
+fn redirect(to: &str) -> Step {
+    Step::Answer(response(302, &[("location", to)], ""))
+}
+
+/// `whole` under a tag, from where the request asks for it, cut after `length` bytes.
+fn ranged(whole: &[u8], seen: &Seen, length: usize) -> Step {
+    Step::Close(match seen.range_start() {
+        Some(first) => rest(first, whole, TAG, length),
+        None => cut(200, &[("etag", TAG)], whole, length),
+    })
+}
+
+fn paths(server: &Server) -> Vec<String> {
+    let seen = server.seen();
+    seen.iter().map(|seen| seen.path().to_owned()).collect()
+}
+
+/// Of each attempt that failed: whether its answer was not the rest, and whether it made progress.
+#[derive(Default)]
+struct Failures(Vec<(bool, bool)>);
+
+impl DownloadHook for Failures {
+    fn after_failure(&mut self, _: u32, failed: &Failed, _: Option<Duration>) {
+        let not_the_rest = matches!(failed.last, Last::Error(AttemptError::NotTheRest(_)));
+        self.0.push((not_the_rest, failed.progressed));
+    }
+}
+
+/// What a sink has heard.
+#[derive(Default)]
+struct Listening {
+    heard: Vec<String>,
+    bytes: Vec<u8>,
+    /// After so many bytes, it says so and stays at work for ever.
+    busy_after: Option<usize>,
+    at_work: Arc<Notify>,
+    has_left: bool,
+}
+
+impl Listening {
+    /// With these bytes from before.
+    fn with(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.to_vec(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Sink for Listening {
+    async fn start(&mut self, _: &Response<()>, resumable: Option<&Resumable>) -> io::Result<()> {
+        let name = resumable.map_or("none", Resumable::validator);
+        self.heard.push(format!("start {name}"));
+        self.bytes.clear();
+        Ok(())
+    }
+
+    async fn resume(
+        &mut self,
+        _: &Response<()>,
+        from: u64,
+        resumable: Option<&Resumable>,
+    ) -> io::Result<()> {
+        let name = resumable.map_or("none", Resumable::validator);
+        self.heard.push(format!("resume {from} {name}"));
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.bytes.extend_from_slice(&bytes);
+        if self.busy_after.is_some_and(|most| self.bytes.len() >= most) {
+            self.busy_after = None;
+            self.heard.push("busy".to_owned());
+            self.at_work.notify_one();
+            return pending().await;
+        }
+        Ok(())
+    }
+
+    async fn complete(&mut self) -> io::Result<()> {
+        self.heard.push("complete".to_owned());
+        Ok(())
+    }
+
+    async fn no_content(&mut self, _: &Response<()>) -> io::Result<()> {
+        self.heard.push("no content".to_owned());
+        Ok(())
+    }
+
+    fn can_start_over(&self) -> bool {
+        !self.has_left || self.bytes.is_empty()
+    }
+}
+
+#[tokio::test]
+async fn what_a_redirect_led_to_is_resumed_there_whatever_it_leads_to_now() {
+    let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let (first, second) = (one.clone(), other);
+    let server = Server::answering(move |index, seen| match (seen.path(), index) {
+        ("/latest", 0) => redirect("/1"),
+        ("/latest", _) => redirect("/2"),
+        ("/1", 1) => ranged(&first, seen, 20_000),
+        ("/1", _) => ranged(&first, seen, usize::MAX),
+        _ => ranged(&second, seen, usize::MAX),
+    });
+    let mut sink = Listening::default();
+    let request = get(&server.url("/latest"));
+    client(quick()).download(request, &mut sink).await.unwrap();
+    assert!(sink.bytes == one);
+    assert_eq!(paths(&server), ["/latest", "/1", "/1"]);
+    let heard = ["start \"v1\"", "resume 20000 \"v1\"", "complete"];
+    assert_eq!(sink.heard, heard);
+}
+
+#[tokio::test]
+async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_download_begins_anew() {
+    let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let (first, second) = (one, other.clone());
+    for gone in [403, 404, 301] {
+        let (first, second) = (first.clone(), second.clone());
+        let server = Server::answering(move |index, seen| match (seen.path(), index) {
+            ("/latest", 0) => redirect("/1"),
+            ("/latest", _) => redirect("/2"),
+            ("/1", 1) => ranged(&first, seen, 20_000),
+            ("/1", _) if gone == 301 => Step::Answer(response(301, &[], "")),
+            ("/1", _) => Step::Answer(response(gone, &[], "")),
+            _ => ranged(&second, seen, usize::MAX),
+        });
+        let mut sink = Listening::default();
+        let request = get(&server.url("/latest"));
+        client(quick()).download(request, &mut sink).await.unwrap();
+        assert!(sink.bytes == other, "{gone}");
+        // What the first URL leads to is not known before it is asked for the rest.
+        let asked = ["/latest", "/1", "/1", "/latest", "/2", "/latest", "/2"];
+        assert_eq!(paths(&server), asked);
+        assert_eq!(server.seen()[4].range_start(), Some(20_000));
+        assert!(server.seen()[6].range_start().is_none());
+    }
+}
+
+/// Redirects by way of `/hop` to `/file` with a signature that is another one each time. `expired` answers
+/// a request for `/file` after the first one under the same signature.
+fn signing(whole: &[u8], cut_after: usize, expired: Option<u16>) -> Server {
+    let whole = whole.to_vec();
+    let used = Mutex::new(HashSet::new());
+    Server::answering(move |index, seen| match seen.path() {
+        "/get" => redirect("/hop"),
+        "/hop" => redirect(&format!("/file?signature={index}")),
+        signed => match expired {
+            Some(status) if !used.lock().unwrap().insert(signed.to_owned()) => {
+                Step::Answer(response(status, &[], "expired"))
+            }
+            _ => ranged(&whole, seen, cut_after),
+        },
+    })
+}
+
+/// How many times the body was begun, and from where it was continued.
+fn ranges(server: &Server) -> Vec<Option<usize>> {
+    let seen = server.seen();
+    let files = seen.iter().filter(|seen| seen.path().starts_with("/file"));
+    files.map(Seen::range_start).collect()
+}
+
+#[tokio::test]
+async fn when_a_signed_url_expires_the_first_url_is_asked_for_another() {
+    let whole = pattern(18, LENGTH);
+    for expired in [400, 401, 403, 404, 410] {
+        let server = signing(&whole, 10_000, Some(expired));
+        let mut sink = Listening::default();
+        let request = get(&server.url("/get"));
+        let (_, summary) = client(quick()).download(request, &mut sink).await.unwrap();
+        assert!(sink.bytes == whole, "{expired}");
+        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        // The second one has expired. From then on the first URL is asked.
+        let from = [0, 1, 1, 2, 3, 4].map(|part| (part > 0).then_some(part * 10_000));
+        assert_eq!(ranges(&server), from, "{expired}");
+        assert_eq!(summary.attempts, 6, "{expired}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_an_earlier_call_go_on_under_another_signature_only_with_the_same_total() {
+    let whole = pattern(19, LENGTH);
+    for (total, goes_on) in [
+        (Some(LENGTH as u64), true),
+        (Some(1 << 20), false),
+        (None, false),
+    ] {
+        let server = signing(&whole, usize::MAX, None);
+        let earlier = server.url("/file?signature=of-an-earlier-call");
+        let stored = Resumable::new(&earlier, TAG, total).unwrap();
+        let mut sink = Listening::with(&whole[..20_000]);
+        let client = client(quick());
+        let download = Download::new(&client, get(&server.url("/get"))).resume(stored, 20_000);
+        let received = download.run(&mut sink, &mut (), pending()).await;
+        received.result.unwrap();
+        assert!(sink.bytes == whole);
+        let heard = match goes_on {
+            true => "resume 20000 \"v1\"",
+            false => "start \"v1\"",
+        };
+        assert_eq!(sink.heard, [heard, "complete"], "{total:?}");
+        let asked = server.seen()[2].header("if-range").map(str::to_owned);
+        assert_eq!(asked.as_deref(), Some(TAG));
+    }
+}
+
+#[tokio::test]
+async fn when_the_server_of_the_final_url_answers_no_more_the_first_one_leads_to_another() {
+    let whole = pattern(20, LENGTH);
+    let (one, two) = (whole.clone(), whole.clone());
+    let gone = Server::answering(move |index, seen| match index {
+        0 => ranged(&one, seen, 20_000),
+        _ => Step::Close(Vec::new()),
+    });
+    let mirror = Server::answering(move |_, seen| ranged(&two, seen, usize::MAX));
+    let first = Server::script([redirect(&gone.url("/file")), redirect(&mirror.url("/file"))]);
+    let mut sink = Listening::default();
+    let request = get(&first.url("/"));
+    client(quick()).download(request, &mut sink).await.unwrap();
+    assert!(sink.bytes == whole);
+    // The same tag at another origin proves nothing.
+    let heard = ["start \"v1\"", "start \"v1\"", "complete"];
+    assert_eq!(sink.heard, heard);
+    assert_eq!(ranges(&mirror), [Some(20_000), None]);
+}
+
+/// Ignores `Range` beside `If-Range`, and cuts each response after 10,000 bytes. Each response has the tag of
+/// its number.
+fn without_if_range(
+    whole: &[u8],
+    announced: bool,
+    tags: impl Fn(usize) -> String + Send + Sync + 'static,
+) -> Server {
+    let whole = whole.to_vec();
+    Server::answering(move |index, seen| {
+        let tag = tags(index);
+        let ranges = if announced { "bytes" } else { "" };
+        let first = seen.range_start();
+        let first = first.filter(|_| seen.header("if-range").is_none());
+        Step::Close(match first {
+            Some(first) => rest(first, &whole, &tag, 10_000),
+            None => {
+                let fields = [("etag", tag.as_str()), ("accept-ranges", ranges)];
+                cut(200, &fields, &whole, 10_000)
+            }
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
+    let whole = pattern(21, LENGTH);
+    // It is seen once, in the first retry. That one asks again itself if the server announces ranges; otherwise
+    // it reads the whole, and the next one asks.
+    for (announced, attempts) in [(true, 5), (false, 6)] {
+        let server = without_if_range(&whole, announced, |_| TAG.to_owned());
+        let mut sink = Listening::default();
+        let (_, summary) = download(&server, &mut sink).await.unwrap();
+        assert!(sink.bytes == whole);
+        assert_eq!((summary.attempts, server.count()), (attempts, 6));
+        let seen = server.seen();
+        assert_eq!(seen[1].header("if-range"), Some(TAG));
+        for seen in &seen[2..] {
+            assert_eq!(seen.header("if-range"), None);
+        }
+    }
+    // What has left is gone on with, too.
+    let server = without_if_range(&whole, false, |_| TAG.to_owned());
+    let mut sink = ToWriter::new(Vec::new());
+    let get = client(quick()).get(server.url("/"));
+    get.download(&mut sink).await.unwrap();
+    assert!(sink.into_inner() == whole);
+}
+
+#[tokio::test]
+async fn without_if_range_the_tag_of_the_answer_has_to_be_the_same() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let second = new.clone();
+    let server = Server::answering(move |index, seen| match (index, seen.range_start()) {
+        (0 | 1, _) => {
+            let fields = [("etag", TAG), ("accept-ranges", "bytes")];
+            Step::Close(cut(200, &fields, &old, 20_000))
+        }
+        (_, Some(start)) => Step::Answer(rest(start, &second, "\"v2\"", usize::MAX)),
+        (_, None) => Step::Answer(response(200, &[("etag", "\"v2\"")], &second)),
+    });
+    let mut sink = Listening::default();
+    download(&server, &mut sink).await.unwrap();
+    assert!(sink.bytes == new);
+    let asked: Vec<_> = server.seen().iter().map(Seen::range_start).collect();
+    assert_eq!(asked, [None, Some(20_000), Some(20_000), None]);
+}
+
+#[tokio::test]
+async fn on_the_callers_statement_servers_with_a_tag_each_go_on() {
+    let whole = pattern(22, LENGTH);
+    let of_each: fn(usize) -> String = |index| format!("\"node-{index}\"");
+    let of_two: fn(usize) -> String = |index| format!("\"node-{}\"", index / 2 % 2);
+    let weak: fn(usize) -> String = |index| match index % 3 {
+        0 => "\"v1\"".to_owned(),
+        1 => "W/\"v1\"".to_owned(),
+        _ => "W/\"v2\"".to_owned(),
+    };
+    for tags in [of_each, of_two, weak] {
+        let server = without_if_range(&whole, false, tags);
+        let client = client(quick());
+        let mut sink = Listening::default();
+        let download = Download::new(&client, get(&server.url("/"))).assume_unchanged();
+        let done = download.run(&mut sink, &mut (), pending()).await;
+        done.result.unwrap();
+        assert!(sink.bytes == whole);
+        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        assert_eq!(done.summary.attempts, 5);
+    }
+}
+
+#[tokio::test]
+async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_strong_validator() {
+    let whole = pattern(23, LENGTH);
+    let now = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for fields in [
+        &[][..],
+        &[("etag", "W/\"v1\"")],
+        &[("last-modified", now), ("date", now)],
+        &[("last-modified", now)],
+    ] {
+        for stated in [false, true] {
+            let (served, fields) = (whole.clone(), fields.to_vec());
+            let server = Server::answering(move |_, seen| {
+                Step::Close(match seen.range_start() {
+                    Some(first) => {
+                        let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
+                        let fields = [&fields[..], &[("content-range", &range)]].concat();
+                        cut(206, &fields, &served[first..], 10_000)
+                    }
+                    None => cut(200, &fields, &served, 10_000),
+                })
+            });
+            let client = client(quick());
+            let download = Download::new(&client, get(&server.url("/")));
+            let download = match stated {
+                true => download.assume_unchanged(),
+                false => download,
+            };
+            let mut sink = Listening::default();
+            let done = download.run(&mut sink, &mut (), pending()).await;
+            assert_eq!(done.result.is_ok(), stated);
+            let from = match stated {
+                true => vec![None, Some(10_000), Some(20_000), Some(30_000), Some(40_000)],
+                false => vec![None; 4],
+            };
+            let asked: Vec<_> = server.seen().iter().map(Seen::range_start).collect();
+            assert_eq!(asked, from);
+            assert!(!stated || sink.bytes == whole);
+        }
+    }
+}
+
+/// Else every further call with the same statement would get the same answer.
+#[tokio::test]
+async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whole() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
+    let part = |first: usize, tag, more: &[_]| {
+        let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
+        let fields = [&[("etag", tag), ("content-range", range.as_str())], more].concat();
+        response(206, &fields, &old[first..])
+    };
+    for (what, answers) in [
+        ("another start", vec![part(20_001, TAG, &[])]),
+        ("an earlier start", vec![part(0, TAG, &[])]),
+        ("another total", vec![rest(20_000, &new, TAG, usize::MAX)]),
+        (
+            "an encoding",
+            vec![part(20_000, TAG, &[("content-encoding", "br")])],
+        ),
+        ("another tag", vec![part(20_000, "\"v2\"", &[]); 2]),
+        ("412", vec![response(412, &[], "")]),
+        (
+            "less than there is",
+            vec![response(416, &[("content-range", "bytes */10")], "")],
+        ),
+    ] {
+        let requests = answers.len() + 1;
+        let whole = response(200, &[("etag", "\"v2\"")], &new);
+        let server = Server::script(answers.into_iter().chain([whole]).map(Step::Answer));
+        let client = client(quick().max_retries(0));
+        let stored = Resumable::new(&server.url("/"), TAG, Some(LENGTH as u64)).unwrap();
+        let download = Download::new(&client, get(&server.url("/"))).resume(stored, 20_000);
+        let mut sink = Listening::with(&old[..20_000]);
+        let done = download
+            .assume_unchanged()
+            .run(&mut sink, &mut (), pending())
+            .await;
+        assert!(done.result.is_ok(), "{what}");
+        assert_eq!(
+            (done.summary.attempts, server.count()),
+            (1, requests),
+            "{what}"
+        );
+        assert!(sink.bytes == new, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_retry_that_is_rerouted_begins_anew() {
+    let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let (first, second) = (one, other.clone());
+    let server = Server::answering(move |_, seen| match seen.path() {
+        "/1" => ranged(&first, seen, 20_000),
+        _ => ranged(&second, seen, usize::MAX),
+    });
+    let client = client(quick()).reroute(|attempt, url| {
+        if attempt > 1 {
+            url.set_path("/2");
+        }
+    });
+    let mut sink = Listening::default();
+    let request = get(&server.url("/1"));
+    client.download(request, &mut sink).await.unwrap();
+    assert!(sink.bytes == other);
+    assert!(server.seen()[1].range_start().is_none());
+}
+
+#[tokio::test]
+async fn credentials_are_not_sent_to_the_url_that_a_redirect_to_another_origin_led_to() {
+    let whole = pattern(3, LENGTH);
+    let served = whole.clone();
+    let store =
+        Server::answering(move |index, seen| ranged(&served, seen, [20_000, usize::MAX][index]));
+    let gate = Server::script([redirect(&store.url("/file?signature=1"))]);
+    let fields = [("authorization", "Bearer secret"), ("accept", "a/b")];
+    let request = request(Method::GET, &gate.url("/"), &fields);
+    let mut sink = Listening::default();
+    client(quick()).download(request, &mut sink).await.unwrap();
+    assert!(sink.bytes == whole);
+    assert_eq!((gate.count(), store.count()), (1, 2));
+    for seen in store.seen() {
+        assert_eq!(seen.header("authorization"), None);
+        assert_eq!(seen.header("accept"), Some("a/b"));
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_an_earlier_call_go_on_only_from_the_same_final_url() {
+    let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    for moved in [false, true] {
+        let (first, second) = (one.clone(), other.clone());
+        let server = Server::answering(move |_, seen| match seen.path() {
+            "/latest" if moved => redirect("/2"),
+            "/latest" => redirect("/1"),
+            "/1" => ranged(&first, seen, usize::MAX),
+            _ => ranged(&second, seen, usize::MAX),
+        });
+        let stored = Resumable::new(&server.url("/1"), TAG, Some(LENGTH as u64)).unwrap();
+        let mut sink = Listening::with(&one[..20_000]);
+        let client = client(quick());
+        let download = Download::new(&client, get(&server.url("/latest"))).resume(stored, 20_000);
+        let mut failures = Failures::default();
+        let received = download.run(&mut sink, &mut failures, pending()).await;
+        received.result.unwrap();
+        if moved {
+            assert_eq!(failures.0, [(true, false)], "not the rest, and no progress");
+            assert!(sink.bytes == other);
+            assert_eq!(sink.heard, ["start \"v1\"", "complete"]);
+        } else {
+            assert_eq!(failures.0, []);
+            assert!(sink.bytes == one);
+            assert_eq!(sink.heard, ["resume 20000 \"v1\"", "complete"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_should() {
+    let whole = pattern(4, LENGTH);
+    let none_left = format!("bytes */{LENGTH}");
+    let part = |first| rest(first, &whole, TAG, usize::MAX);
+    let all = || response(200, &[("etag", TAG)], &whole);
+    for (what, received, answers, heard) in [
+        (
+            "the rest",
+            20_000,
+            vec![part(20_000)],
+            vec!["resume 20000 none", "complete"],
+        ),
+        (
+            "another part",
+            20_000,
+            vec![part(20_001), all()],
+            vec!["start \"v1\"", "complete"],
+        ),
+        (
+            "the whole",
+            20_000,
+            vec![all()],
+            vec!["start \"v1\"", "complete"],
+        ),
+        (
+            "nothing is missing",
+            LENGTH,
+            vec![response(416, &[("content-range", &none_left)], "")],
+            vec!["complete"],
+        ),
+        (
+            "there is less",
+            20_000,
+            vec![response(416, &[("content-range", "bytes */10")], ""), all()],
+            vec!["start \"v1\"", "complete"],
+        ),
+    ] {
+        let server = Server::script(answers.into_iter().map(Step::Answer));
+        let client = client(quick());
+        let mut sink = Listening::with(&whole[..received]);
+        let download = Download::new(&client, get(&server.url("/")));
+        let download = download.resume_unchecked(received as u64, None);
+        let done = download.run(&mut sink, &mut (), pending()).await;
+        assert!(done.result.is_ok(), "{what}");
+        assert!(done.summary.attempts <= 2, "{what}");
+        assert!(sink.bytes == whole, "{what}");
+        let heard: Vec<_> = heard
+            .into_iter()
+            .map(|heard| heard.replace("none", TAG))
+            .collect();
+        assert_eq!(sink.heard, heard, "{what}");
+        let first = &server.seen()[0];
+        assert_eq!(first.range_start(), Some(received), "{what}");
+        assert_eq!(first.header("if-range"), None, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_with_a_settled_date_is_resumed_by_it() {
+    const DATES: [(&str, &str); 2] = [
+        ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ("date", "Sun, 06 Nov 1994 09:49:37 GMT"),
+    ];
+    let whole = pattern(5, LENGTH);
+    let served = whole.clone();
+    let server = Server::answering(move |_, seen| match seen.range_start() {
+        Some(first) if seen.header("if-range") == Some(DATES[0].1) => {
+            let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
+            let fields = [DATES[0], ("content-range", range.as_str())];
+            Step::Answer(response(206, &fields, &served[first..]))
+        }
+        _ => Step::Close(cut(200, &DATES, &served, 20_000)),
+    });
+    let mut sink = Listening::default();
+    let result = download(&server, &mut sink);
+    assert_eq!(result.await.unwrap().1.attempts, 2);
+    assert!(sink.bytes == whole);
+}
+
+#[tokio::test]
+async fn a_success_without_a_representation_leaves_the_sink_alone() {
+    for (method, status) in [("GET", 304), ("GET", 204), ("GET", 205), ("HEAD", 200)] {
+        let bytes = format!("HTTP/1.1 {status} Scripted\r\netag: {TAG}\r\n\r\n").into_bytes();
+        let server = Server::script([Step::Close(bytes)]);
+        let method: Method = method.parse().unwrap();
+        let mut sink = Listening::with(b"from before");
+        let condition = [("if-none-match", TAG)];
+        let asked = request(method.clone(), &server.url("/"), &condition);
+        let result = client(quick()).download(asked, &mut sink).await;
+        assert_eq!(result.unwrap().0.status(), status);
+        assert_eq!(sink.heard, ["no content"]);
+        assert_eq!(sink.bytes, b"from before");
+
+        let whole = client(quick()).request(method, server.url("/"));
+        let whole = whole.header("if-none-match", TAG);
+        let response = whole.whole_body().send().await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers()["etag"], TAG);
+        assert!(response.bytes().await.unwrap().is_empty());
+    }
+}
+
+/// RFC 9110 §15.4.5.
+#[tokio::test]
+async fn a_304_to_a_request_without_a_condition_is_no_result() {
+    for (fields, ends_well) in [
+        (&[][..], false),
+        (&[("range", "bytes=1-2")], false),
+        (&[("if-none-match", TAG)], true),
+        (
+            &[("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")],
+            true,
+        ),
+    ] {
+        let server = Server::script([Step::Answer(response(304, &[("etag", TAG)], ""))]);
+        let mut sink = Listening::default();
+        let asked = request(Method::GET, &server.url("/"), fields);
+        let result = client(quick()).download(asked, &mut sink).await;
+        assert_eq!(result.is_ok(), ends_well, "{fields:?}");
+        assert_eq!(sink.heard.is_empty(), !ends_well, "{fields:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_without_a_body_does_not_complete_a_body_that_has_begun() {
+    let whole = pattern(6, LENGTH);
+    let directory = tempfile::tempdir().unwrap();
+    for status in [204, 205, 304] {
+        for tag in [&[("etag", TAG)][..], &[]] {
+            for comes in [true, false] {
+                let served = whole.clone();
+                let tag = tag.to_vec();
+                let server = Server::answering(move |index, _| match index {
+                    0 => Step::Close(cut(200, &tag, &served, 20_000)),
+                    2 if comes => Step::Answer(response(200, &tag, &served)),
+                    _ => Step::Answer(response(status, &[("etag", TAG)], "")),
+                });
+                let path = directory.path().join("file");
+                let mut file = tokio::fs::File::create(&path).await.unwrap();
+                let get = client(quick()).get(server.url("/"));
+                let result = get.header("if-none-match", TAG).download(&mut file).await;
+                assert_eq!(result.is_ok(), comes, "{status}");
+                if comes {
+                    assert!(std::fs::read(&path).unwrap() == whole, "{status}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_nobody_asked_for_is_not_the_whole() {
+    let part = rest(0, &pattern(6, 100), TAG, usize::MAX);
+    let server = Server::script([Step::Answer(part)]);
+    let mut sink = Listening::default();
+    let result = download(&server, &mut sink);
+    let gave_up = result.await.unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
+    let error = gave_up.error().unwrap().to_string();
+    assert!(error.contains("206"), "{error}");
+    assert!(sink.heard.is_empty());
+    let whole = client(quick()).get(server.url("/")).whole_body();
+    assert!(whole.send().await.is_err());
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_is_no_complete_response() {
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    let server = Server::script([Step::Close(switch.to_vec())]);
+    let fields = [("connection", "upgrade"), ("upgrade", "x")];
+    let mut sink = Listening::default();
+    let asked = request(Method::GET, &server.url("/"), &fields);
+    let gave_up = client(quick()).download(asked, &mut sink).await;
+    let gave_up = gave_up.unwrap_err();
+    assert_eq!(gave_up.attempts(), 1, "{gave_up}");
+    assert!(sink.heard.is_empty());
+}
+
+/// Runs it until the event, which cuts off the attempt that runs.
+async fn cut_off<'c>(
+    download: Download<'c>,
+    sink: &mut Listening,
+    event: impl Future<Output = ()>,
+) -> Download<'c> {
+    let cancelled = async {
+        event.await;
+        Failure::ambiguous()
+    };
+    let received = download.run(sink, &mut (), cancelled).await;
+    let reason = received.summary.reason;
+    assert_eq!(reason, Some(StopReason::Cancelled));
+    assert_eq!(received.summary.attempts, 1);
+    received.download
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_dropped_while_the_sink_writes_is_not_gone_on_with() {
+    let whole = pattern(7, LENGTH);
+    for has_left in [false, true] {
+        let served = whole.clone();
+        let server = Server::answering(move |_, seen| ranged(&served, seen, usize::MAX));
+        let client = client(quick());
+        let mut sink = Listening {
+            busy_after: Some(20_000),
+            has_left,
+            ..Listening::default()
+        };
+        let download = Download::new(&client, get(&server.url("/")));
+        let at_work = sink.at_work.clone();
+        let download = cut_off(download, &mut sink, at_work.notified()).await;
+        // The connection of the one that was dropped may still be kept when the next takes it.
+        let mut failures = Failures::default();
+        let again = download.run(&mut sink, &mut failures, pending()).await;
+        assert!(failures.0.iter().all(|(_, progressed)| !progressed));
+        if has_left {
+            assert!(again.result.is_err());
+            assert_eq!(again.summary.reason, Some(StopReason::NotReplayable));
+            continue;
+        }
+        again.result.unwrap();
+        assert!(sink.bytes == whole);
+        let heard = ["start \"v1\"", "busy", "start \"v1\"", "complete"];
+        assert_eq!(sink.heard, heard);
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_dropped_while_the_server_is_silent_is_gone_on_with() {
+    let whole = pattern(8, LENGTH);
+    let served = whole.clone();
+    let server = Server::answering(move |index, seen| match index {
+        0 => Step::Stall(cut(200, &[("etag", TAG)], &served, 20_000)),
+        _ => ranged(&served, seen, usize::MAX),
+    });
+    let client = client(quick());
+    let mut sink = Listening::default();
+    let download = Download::new(&client, get(&server.url("/")));
+    let silent = poll_fn(|context| {
+        if server.silences() == 1 {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    let download = cut_off(download, &mut sink, silent).await;
+    let from = sink.bytes.len();
+    let again = download.run(&mut sink, &mut (), pending()).await;
+    again.result.unwrap();
+    assert!(sink.bytes == whole);
+    assert_eq!(server.seen()[1].range_start(), (from > 0).then_some(from));
+}
+
+/// A server that cuts every response after so many bytes.
+fn cutting(whole: &[u8], after: usize) -> Server {
+    let whole = whole.to_vec();
+    Server::answering(move |_, seen| ranged(&whole, seen, after))
+}
+
+#[tokio::test]
+async fn a_download_that_advances_is_not_given_up() {
+    let whole = pattern(9, 160_000);
+    let server = cutting(&whole, 10_000);
+    let policy = quick().max_retries(1).budget(BudgetConfig {
+        reserve: 1.0,
+        ratio: 0.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    });
+    let policy = policy.build().unwrap();
+    let there = Arc::new(Destination::new(&policy));
+    let client = client(quick()).destination(there.clone());
+    let mut sink = Listening::default();
+    let get = client.get(server.url("/")).policy(policy);
+    let (_, summary) = get.download(&mut sink).await.unwrap();
+    assert_eq!(summary.attempts, 16);
+    assert!(sink.bytes == whole);
+    let left = there.budget().map(Budget::balance);
+    assert_eq!(left, Some(0.0), "only the last retry is still paid for");
+}
+
+#[tokio::test]
+async fn the_default_policy_gets_a_large_file_over_a_line_that_is_cut_again_and_again() {
+    let whole = pattern(10, 320_000);
+    let server = cutting(&whole, 20_000);
+    let plain = || recipe().no_proxy().tls_certs_only([]);
+    let client = Client::made_by(plain, Policy::STANDARD).unwrap();
+    let mut sink = Listening::default();
+    let (_, summary) = client
+        .download(get(&server.url("/")), &mut sink)
+        .await
+        .unwrap();
+    assert_eq!(summary.attempts, 16);
+    assert!(sink.bytes == whole);
+}
+
+#[tokio::test]
+async fn a_few_bytes_are_no_progress() {
+    let whole = pattern(11, 160_000);
+    let server = cutting(&whole, 1_000);
+    let mut sink = Listening::default();
+    let result = download(&server, &mut sink);
+    let gave_up = result.await.unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
+    assert_eq!(gave_up.attempts(), 4);
+}
+
+#[tokio::test]
+async fn beginning_anew_is_no_progress_however_much_arrives() {
+    let whole = pattern(12, 160_000);
+    let server = Server::script([Step::Close(cut(200, &[], &whole, 80_000))]);
+    let mut sink = Listening::default();
+    let result = download(&server, &mut sink);
+    assert_eq!(result.await.unwrap_err().attempts(), 4);
+}
+
+#[tokio::test]
+async fn a_hook_is_told_of_progress() {
+    let whole = pattern(14, 160_000);
+    let server = cutting(&whole, 10_000);
+    let client = client(quick().max_retries(1));
+    let mut sink = Listening::default();
+    let mut failures = Failures::default();
+    let download = Download::new(&client, get(&server.url("/")));
+    let received = download.run(&mut sink, &mut failures, pending()).await;
+    received.result.unwrap();
+    assert_eq!(failures.0, [(false, true); 15]);
+}
+
+#[tokio::test]
+async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
+    let whole = pattern(15, LENGTH);
+    let served = whole.clone();
+    let server = Server::answering(move |index, seen| match index {
+        0 => Step::Stall(cut(200, &[("etag", TAG)], &served, 1_000)),
+        _ => ranged(&served, seen, usize::MAX),
+    });
+    let client = client(quick().max_retries(0));
+    let mut sink = Listening::default();
+    let rate = Duration::from_millis(50);
+    let download = Download::new(&client, get(&server.url("/"))).min_rate(2_000, rate);
+    let done = download.run(&mut sink, &mut (), pending()).await;
+    let Err(Some(Last::Error(AttemptError::Slow { received, within }))) = done.result else {
+        panic!("{done:?}");
+    };
+    // How much of it came in time is up to the machine.
+    assert!(received <= 1_000 && within == rate);
+    let quick = client.get(server.url("/")).min_rate(2_000, HOUR);
+    quick.download(&mut sink).await.unwrap();
+    assert!(sink.bytes == whole);
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
+    let whole = pattern(16, LENGTH);
+    let served = whole.clone();
+    let server = Server::answering(move |index, seen| match index {
+        // Begins anew with less.
+        0 => Step::Close(cut(200, &[], &served, 40_000)),
+        1 => Step::Close(cut(200, &[("etag", TAG)], &served, 20_000)),
+        2 => ranged(&served, seen, usize::MAX),
+        3 => Step::Close(b"HTTP/1.1 304 Not Modified\r\n\r\n".to_vec()),
+        _ => ranged(&served[..100], seen, usize::MAX),
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, vec![b'x'; 2 * LENGTH]).unwrap();
+    let mut open = tokio::fs::OpenOptions::new();
+    let mut file = open.write(true).open(&path).await.unwrap();
+    let client = client(quick());
+    let get = || client.get(server.url("/"));
+    let (_, summary) = get().download(&mut file).await.unwrap();
+    assert_eq!(summary.attempts, 3);
+    assert!(std::fs::read(&path).unwrap() == whole);
+
+    let unless_changed = get().header("if-none-match", TAG);
+    let (head, _) = unless_changed.download(&mut file).await.unwrap();
+    assert_eq!(head.status(), 304);
+    assert!(std::fs::read(&path).unwrap() == whole, "left alone");
+
+    get().download(&mut file).await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == whole[..100]);
+}
+
+#[tokio::test]
+async fn what_has_gone_to_a_writer_is_not_written_again() {
+    let whole = pattern(17, LENGTH);
+    for (tag, reason) in [(Some(TAG), None), (None, Some(StopReason::NotReplayable))] {
+        let served = whole.clone();
+        let server = Server::answering(move |_, seen| match (tag, seen.range_start()) {
+            (Some(_), Some(_)) => ranged(&served, seen, usize::MAX),
+            (Some(_), None) => ranged(&served, seen, 20_000),
+            (None, _) => Step::Close(cut(200, &[], &served, 20_000)),
+        });
+        let (writer, mut reader) = tokio::io::duplex(2 * LENGTH);
+        let mut sink = ToWriter::new(writer);
+        let result = client(quick())
+            .get(server.url("/"))
+            .download(&mut sink)
+            .await;
+        let stopped = result.err().and_then(|error| error.summary()?.reason);
+        assert_eq!(stopped, reason);
+        assert_eq!(sink.written(), if tag.is_some() { 50_000 } else { 20_000 });
+        drop(sink);
+        let mut arrived = Vec::new();
+        reader.read_to_end(&mut arrived).await.unwrap();
+        assert!(whole.starts_with(&arrived));
+    }
+}
+
+/// A sink that takes nothing, and says when it is asked to.
+struct Stuck(Option<std::sync::mpsc::Sender<()>>);
+
+impl Sink for Stuck {
+    async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn write(&mut self, _: Bytes) -> io::Result<()> {
+        self.0 = None;
+        pending().await
+    }
+}
+
+/// An attempt timeout does not tear a write, since the next attempt would have to know how far it came.
+#[tokio::test]
+async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
+    let hour = Duration::from_secs(3600);
+    let server = Server::script([Step::Answer(response(200, &[], "body"))]);
+    let client = client(quick().attempt_timeout(hour / 2).deadline(hour));
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    // Paused time does not go on by itself while a thread is blocked: until the sink is at work.
+    let (stuck, at_work) = std::sync::mpsc::channel::<()>();
+    let blocked = tokio::task::spawn_blocking(move || at_work.recv());
+    let mut sink = Stuck(Some(stuck));
+    let ended = client.download(get(&server.url("/")), &mut sink).await;
+    let gave_up = ended.unwrap_err();
+    let _ = blocked.await;
+    assert_eq!(gave_up.reason(), StopReason::Deadline);
+    assert_eq!(gave_up.attempts(), 1);
+    assert_eq!(begun.elapsed().as_secs(), hour.as_secs());
+}

@@ -1,0 +1,406 @@
+//! A server that answers before it has read the request, and does not read on: an attempt that is over
+//! lets go of its connection, or each attempt would cost a socket.
+
+use std::convert::Infallible;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::Request;
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper_util::client::legacy::Client as Hyper;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use relent::policy::HedgeConfig;
+use relent::{Backoff, Policy, Summary};
+use relent_http::body::Content;
+use relent_http::{Override, RetryLayer};
+use relent_reqwest::{Body, Client, RetryMiddleware, recipe, watched};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::scripted::{Server, Step, response};
+
+const ATTEMPTS: u32 = 20;
+
+fn policy() -> Policy {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .max_retries(ATTEMPTS - 1)
+        .build()
+        .unwrap()
+}
+
+/// Answers the head of each request so, reads no further, and does not close.
+async fn server(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(serve(stream, answer));
+        }
+    });
+    address
+}
+
+async fn serve(mut stream: TcpStream, answer: &str) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    stream.write_all(answer.as_bytes()).await?;
+    std::future::pending().await
+}
+
+/// The sockets of this process that are connected to this address.
+fn open(to: SocketAddr) -> usize {
+    let port = format!(":{:04X}", to.port());
+    let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let fields = table.lines().skip(1).map(str::split_whitespace);
+    fields
+        .filter(|line| {
+            let line: Vec<_> = line.clone().collect();
+            // Those that are closed have no inode.
+            line[2].ends_with(&port) && line[9] != "0"
+        })
+        .count()
+}
+
+const EMPTY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+const SHORT: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
+const HALF: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 40\r\n\r\nbusy";
+
+/// Waits until no more than this many are left, or until it is certain that they stay.
+async fn at_most(left: usize, to: SocketAddr, what: &str) {
+    let begin = Instant::now();
+    while open(to) > left {
+        let stays = begin.elapsed() > Duration::from_secs(60);
+        assert!(!stays, "{what}: {} sockets are open", open(to));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The start of a body whose rest does not come.
+fn stalled() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    let piece = Frame::data(Bytes::from_static(&[7; 1000]));
+    stream::iter([Ok(piece)]).chain(stream::pending())
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_let_go_of_when_its_attempt_is_over() {
+    for answer in [EMPTY, SHORT, HALF] {
+        let address = server(answer).await;
+        let body = Content::made_by(|| StreamBody::new(stalled()));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{address}/"))
+            .body(body)
+            .unwrap();
+        let service = RetryLayer::new(policy()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        let summary = response.extensions().get::<Summary>().unwrap();
+        assert_eq!(summary.attempts, ATTEMPTS);
+        // That of the last attempt goes on: a server may answer and read on.
+        at_most(1, address, &format!("layer, {answer:?}")).await;
+
+        let address = server(answer).await;
+        let body = Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(stalled()))));
+        let put = Client::new(policy())
+            .unwrap()
+            .put(format!("http://{address}/"));
+        let response = put.body(body).send().await.unwrap();
+        assert_eq!(response.summary().attempts, ATTEMPTS);
+        at_most(1, address, &format!("client, {answer:?}")).await;
+    }
+}
+
+/// Bytes that a connection would take whole, in clients without a bound of the kernel. That of the last
+/// attempt, whose answer is handed up, goes on for as long as a server may take to read on.
+#[tokio::test]
+async fn a_long_body_in_memory_is_let_go_of_when_its_attempt_is_over() {
+    for (answer, length) in [(EMPTY, 32 << 20), (SHORT, 32 << 20), (EMPTY, 8 << 20)] {
+        let content = Bytes::from(vec![7; length]);
+        let to_layer = server(answer).await;
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{to_layer}/"))
+            .body(Content::from(content.clone()))
+            .unwrap();
+        let service = RetryLayer::new(policy()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        let summary = response.extensions().get::<Summary>().unwrap();
+        assert_eq!(summary.attempts, ATTEMPTS);
+
+        let to_client = server(answer).await;
+        let http = || {
+            recipe()
+                .no_proxy()
+                .tls_certs_only([])
+                .tcp_user_timeout(None::<Duration>)
+        };
+        let client = Client::made_by(http, policy()).unwrap();
+        let put = client.put(format!("http://{to_client}/"));
+        let response = put.body(content).send().await.unwrap();
+        assert_eq!(response.summary().attempts, ATTEMPTS);
+
+        at_most(1, to_layer, &format!("layer, {length}, {answer:?}")).await;
+        at_most(1, to_client, &format!("client, {length}, {answer:?}")).await;
+        drop(response);
+        for _ in 0..60 {
+            // No real time is waited: that of the timers goes on by this, and tasks run.
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            tokio::time::resume();
+            tokio::task::yield_now().await;
+        }
+        at_most(0, to_layer, &format!("layer, at last, {length}")).await;
+        at_most(0, to_client, &format!("client, at last, {length}")).await;
+    }
+}
+
+/// A window that is not opened is the same over HTTP/2, where each attempt would hold a stream of the number
+/// that the server allows.
+#[tokio::test]
+async fn a_long_body_in_memory_is_let_go_of_over_http2() {
+    for client in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(one_stream_at_a_time(listener));
+        let content = Bytes::from(vec![7; 4 << 20]);
+        let sent = async {
+            if client {
+                let http = || recipe().no_proxy().tls_certs_only([]);
+                let http = move || http().http2_prior_knowledge();
+                let client = Client::made_by(http, policy()).unwrap();
+                let response = client.put(&url).body(content).send().await.unwrap();
+                return response.status();
+            }
+            let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
+                .http2_only(true)
+                .build_http();
+            let request = Request::put(&url).body(Content::from(content)).unwrap();
+            let sent = RetryLayer::new(policy()).layer(client).oneshot(request);
+            sent.await.unwrap().status()
+        };
+        let status = tokio::time::timeout(Duration::from_secs(60), sent).await;
+        assert_eq!(status.expect("there is room"), 200, "client: {client}");
+    }
+}
+
+/// Whoever keeps what it reads gets all of it.
+#[tokio::test]
+async fn a_service_that_collects_a_long_body_gets_it() {
+    let collects = service_fn(
+        |request: Request<relent_http::body::ReplayBody<Content>>| async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            Ok::<_, relent_http::BoxError>(http::Response::new(Full::new(body)))
+        },
+    );
+    let content: Vec<u8> = (0..1_000_000_u32)
+        .map(|byte| byte.to_le_bytes()[1])
+        .collect();
+    let request = Request::put("http://localhost/").body(Content::from(content.clone()));
+    let sent = RetryLayer::new(policy())
+        .layer(collects)
+        .oneshot(request.unwrap());
+    let response = tokio::time::timeout(Duration::from_secs(20), sent).await;
+    let body = response.expect("no wait").unwrap().into_body();
+    assert!(body.collect().await.unwrap().to_bytes() == content);
+}
+
+/// reqwest sends only bytes in one piece on to where a 307 or 308 leads.
+#[tokio::test]
+async fn a_long_body_follows_a_redirect() {
+    for status in [307, 308] {
+        let server = Server::answering(move |_, seen| {
+            Step::Answer(match seen.path() {
+                "/" => response(status, &[("location", "/there")], ""),
+                _ => response(200, &[], ""),
+            })
+        });
+        let content: Vec<u8> = (0..1_000_000_u32)
+            .map(|byte| byte.to_le_bytes()[1])
+            .collect();
+        let put = Client::new(policy()).unwrap().put(server.url("/"));
+        let answer = put.body(content.clone()).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.attempts()), (200, 1));
+        let seen = server.seen();
+        let last = seen.last().unwrap();
+        assert_eq!((last.method(), last.path()), ("PUT", "/there"));
+        assert!(last.body == content);
+        assert_eq!(last.header("content-length"), Some("1000000"));
+
+        // Where none is followed, the redirect is the answer, and the body goes out once.
+        let server = Server::script([Step::Answer(response(
+            status,
+            &[("location", "/there")],
+            "",
+        ))]);
+        let none = || recipe().redirect(watched(reqwest::redirect::Policy::none()));
+        let client = Client::made_by(none, policy()).unwrap();
+        let answer = client.post(server.url("/")).body(content).send().await;
+        assert_eq!(answer.unwrap().status().as_u16(), status);
+        assert_eq!(server.count(), 1);
+    }
+}
+
+/// What is left of the body lies in hyper's buffer by then, and hyper waits until it is sent before it
+/// closes: that is bounded by the kernel.
+#[tokio::test]
+async fn a_connection_that_is_not_read_from_is_closed_after_the_user_timeout_of_tcp() {
+    const LONG: usize = 16 << 20;
+    const BOUND: Duration = Duration::from_millis(500);
+    for answer in [EMPTY, SHORT] {
+        let address = server(answer).await;
+        let mut connector = HttpConnector::new();
+        connector.set_tcp_user_timeout(Some(BOUND));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build(connector);
+        let service = RetryLayer::new(policy()).layer(client);
+        let url = format!("http://{address}/");
+        for known in [true, false] {
+            let body = match known {
+                true => Content::from(vec![7; LONG]),
+                false => Content::made_by(|| StreamBody::new(endless())),
+            };
+            let request = Request::put(&url).body(body).unwrap();
+            let response = service.clone().oneshot(request).await.unwrap();
+            let summary = response.extensions().get::<Summary>().unwrap();
+            assert_eq!(summary.attempts, ATTEMPTS);
+            at_most(0, address, &format!("layer, {known}, {answer:?}")).await;
+        }
+        // A stream that the answer beats is not sent again: one socket for each call.
+        for _ in 0..5 {
+            let body = Content::made_by(|| StreamBody::new(endless()));
+            let mut request = Request::put(&url).body(body).unwrap();
+            request.extensions_mut().insert(Override::new().no_retry());
+            service.clone().oneshot(request).await.unwrap();
+        }
+        at_most(0, address, &format!("layer, once, {answer:?}")).await;
+
+        let http = || {
+            let builder = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+            builder.tcp_user_timeout(BOUND)
+        };
+        let client = Client::made_by(http, policy()).unwrap();
+        for known in [true, false] {
+            let body = match known {
+                true => Body::from(vec![7; LONG]),
+                false => {
+                    Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(endless()))))
+                }
+            };
+            let response = client.put(&url).body(body).send().await.unwrap();
+            assert_eq!(response.summary().attempts, ATTEMPTS);
+            at_most(0, address, &format!("client, {known}, {answer:?}")).await;
+        }
+
+        let retry = RetryMiddleware::new(policy());
+        let client = reqwest_middleware::ClientBuilder::new(http().build().unwrap());
+        let put = client.with(retry).build().put(&url).body(vec![7; LONG]);
+        assert_eq!(put.send().await.unwrap().status(), 503);
+        at_most(0, address, &format!("middleware, {answer:?}")).await;
+    }
+}
+
+/// A body that streams for as long as it is read.
+fn endless() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[7; 64 << 10]))))
+}
+
+/// For reqwest, whose bodies are `Sync`.
+type SyncBody = http_body_util::combinators::BoxBody<Bytes, Infallible>;
+
+/// Of three attempts that run at once, refuses the first when the second is there, and when the third is there
+/// answers the others so. Reads no further, and does not close.
+async fn racing(others: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let accept = async || listener.accept().await.unwrap().0;
+        let first = accept().await;
+        let second = accept().await;
+        tokio::spawn(serve(first, EMPTY));
+        // It joins in the place of the first.
+        let third = accept().await;
+        tokio::spawn(serve(second, others));
+        if others == EMPTY {
+            tokio::spawn(serve(third, others));
+        } else {
+            std::future::pending::<()>().await;
+        }
+    });
+    address
+}
+
+const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+fn hedging() -> Policy {
+    let hedge = HedgeConfig {
+        max_hedges: 2,
+        ..HedgeConfig::after(Duration::from_millis(1))
+    };
+    let policy = Policy::builder(Backoff::None).max_retries(2).hedge(hedge);
+    policy.build().unwrap()
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_in_a_race_is_let_go_of_when_its_attempt_is_over() {
+    for (others, status) in [(FINE, 200), (EMPTY, 503)] {
+        let address = racing(others).await;
+        let body = Content::made_by(|| StreamBody::new(stalled()));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{address}/"))
+            .body(body)
+            .unwrap();
+        let service = RetryLayer::new(hedging()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status);
+        at_most(1, address, &format!("layer, {status}")).await;
+
+        let address = racing(others).await;
+        let body = Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(stalled()))));
+        let put = Client::new(hedging())
+            .unwrap()
+            .put(format!("http://{address}/"));
+        let response = put.body(body).send().await.unwrap();
+        assert_eq!(response.status(), status);
+        at_most(1, address, &format!("client, {status}")).await;
+    }
+}
+
+/// Refuses two requests and answers the third, of which it allows one at a time, and reads none.
+async fn one_stream_at_a_time(listener: TcpListener) {
+    let (socket, _) = listener.accept().await.unwrap();
+    let mut one = h2::server::Builder::new();
+    // What is not read of one stream keeps no other from sending.
+    one.initial_connection_window_size(16 << 20);
+    let one = one.max_concurrent_streams(1).handshake::<_, Bytes>(socket);
+    let mut connection = one.await.unwrap();
+    let mut kept = Vec::new();
+    for status in [503, 503, 200] {
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        let head = http::Response::builder().status(status).body(()).unwrap();
+        respond.send_response(head, true).unwrap();
+        // Dropped, it would be reset.
+        kept.push(request);
+    }
+    let _ = std::future::poll_fn(|context| connection.poll_closed(context)).await;
+}
+
+/// A stream that is still being sent counts among those that the server allows at once.
+#[tokio::test]
+async fn a_stream_that_is_over_makes_room_for_the_next_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(one_stream_at_a_time(listener));
+    let body = Content::made_by(|| StreamBody::new(stalled()));
+    let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let request = Request::put(&url).body(body).unwrap();
+    let sent = RetryLayer::new(policy()).layer(client).oneshot(request);
+    let response = tokio::time::timeout(Duration::from_secs(60), sent).await;
+    assert_eq!(response.expect("there is room").unwrap().status(), 200);
+}

@@ -1,0 +1,180 @@
+//! Answers that speak of one request, and answers that only a policy calls failures, on real sockets:
+//! who waits, who is repeated, and that nobody else is held back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request};
+use relent::policy::{GateConfig, Pattern, PolicyBuilder};
+use relent::{Backoff, Destination, Jitter, Policy, StopReason};
+use relent_reqwest::recipe;
+use relent_reqwest::{Body, Client, RetryMiddleware};
+use reqwest_middleware::ClientBuilder;
+
+use crate::scripted::{Server, Step, response};
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+fn client(policy: PolicyBuilder) -> Client {
+    let plain = || recipe().no_proxy().tls_certs_only([]);
+    Client::made_by(plain, policy.build().unwrap()).unwrap()
+}
+
+fn answer(status: u16, fields: &[(&str, &str)]) -> Step {
+    Step::Answer(response(status, fields, format!("{status}")))
+}
+
+fn request(method: Method, url: &str, key: Option<&str>) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(url);
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    request.body("payload".into()).unwrap()
+}
+
+/// The last status, why it stopped, and how many attempts there were.
+type Ending = (u16, Option<StopReason>, u32);
+
+async fn sent(client: &Client, request: &Request<Body>) -> Ending {
+    let (response, summary) = client.send(request).await.unwrap().into_parts();
+    let status = response.status().as_u16();
+    // The last response is handed up as it is.
+    assert_eq!(response.text().await.unwrap(), status.to_string());
+    (status, summary.reason, summary.attempts)
+}
+
+async fn downloaded(client: &Client, request: Request<Body>) -> Ending {
+    let mut sink = Vec::new();
+    let (response, summary) = client.download(request, &mut sink).await.unwrap();
+    (response.status().as_u16(), summary.reason, summary.attempts)
+}
+
+/// The same by way of reqwest-middleware.
+async fn through_middleware(policy: PolicyBuilder, method: Method, url: &str) -> Ending {
+    let plain = recipe().no_proxy().tls_certs_only([]).build().unwrap();
+    let retry = RetryMiddleware::new(policy.build().unwrap());
+    let stack = ClientBuilder::new(plain).with(retry).build();
+    let response = stack.request(method, url).body("payload").send().await;
+    let response = response.unwrap();
+    let summary: relent::Summary = response.extensions().get().cloned().unwrap();
+    let status = response.status().as_u16();
+    assert_eq!(response.text().await.unwrap(), status.to_string());
+    (status, summary.reason, summary.attempts)
+}
+
+#[tokio::test]
+async fn a_409_after_ones_own_doubtful_attempt_is_retried_until_that_is_done() {
+    let doubtful = [Step::Close(Vec::new()), answer(502, &[])];
+    for doubtful in doubtful {
+        let script = [
+            doubtful,
+            answer(409, &[]),
+            answer(409, &[]),
+            answer(201, &[]),
+        ];
+        let server = Server::script(script.clone());
+        let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
+        assert_eq!(sent(&client(quick()), &pay).await, (201, None, 4));
+
+        let server = Server::script(script);
+        let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
+        assert_eq!(downloaded(&client(quick()), pay).await, (201, None, 4));
+    }
+}
+
+#[tokio::test]
+async fn a_409_without_a_doubtful_attempt_or_without_a_key_is_a_conflict() {
+    let conflict = || answer(409, &[]);
+    let server = Server::script([conflict(), answer(201, &[])]);
+    let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
+    let ending = sent(&client(quick()), &pay).await;
+    assert_eq!(ending, (409, Some(StopReason::Permanent), 1));
+
+    let server = Server::script([answer(502, &[]), conflict(), answer(201, &[])]);
+    let put = request(Method::PUT, &server.url("/"), None);
+    let ending = sent(&client(quick()), &put).await;
+    assert_eq!(ending, (409, Some(StopReason::Permanent), 2));
+}
+
+#[tokio::test]
+async fn a_413_with_a_delay_is_repeated_for_any_request() {
+    let server = Server::script([answer(413, &[("retry-after", "0")]), answer(200, &[])]);
+    let post = request(Method::POST, &server.url("/"), None);
+    assert_eq!(sent(&client(quick()), &post).await, (200, None, 2));
+
+    let server = Server::script([answer(413, &[])]);
+    let post = request(Method::POST, &server.url("/"), None);
+    let ending = sent(&client(quick()), &post).await;
+    assert_eq!(ending, (413, Some(StopReason::Permanent), 1));
+}
+
+#[tokio::test]
+async fn what_speaks_of_one_key_or_one_body_holds_nobody_else_back() {
+    let hour = [("retry-after", "3600")];
+    // A 503 speaks of the destination, but where there is a gate that has a say about others.
+    for (status, held_back) in [(409, false), (413, false), (429, true), (503, false)] {
+        let server = Server::script([answer(status, &hour), answer(200, &[])]);
+        let policy = quick().gate(GateConfig::DEFAULT).build().unwrap();
+        let there = Arc::new(Destination::new(&policy));
+        let client = client(quick()).destination(there.clone());
+        let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
+        let ending = sent(&client, &pay).await;
+        assert_eq!(ending, (status, Some(StopReason::RetryLater), 1));
+        assert_eq!(there.cooldown().has_begun(), held_back, "{status}");
+        if !held_back {
+            let other = request(Method::GET, &server.url("/"), None);
+            assert_eq!(sent(&client, &other).await, (200, None, 1), "{status}");
+            assert!(there.is_open());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
+    let listed = || quick().retry_on([Pattern::from(202), Pattern::from(204)]);
+    let soon = || answer(202, &[("retry-after", "0")]);
+    let script = || [soon(), soon(), answer(200, &[])];
+
+    let server = Server::script(script());
+    let get = request(Method::GET, &server.url("/"), None);
+    assert_eq!(sent(&client(listed()), &get).await, (200, None, 3));
+
+    let server = Server::script(script());
+    let get = request(Method::GET, &server.url("/"), None);
+    assert_eq!(downloaded(&client(listed()), get).await, (200, None, 3));
+
+    let server = Server::script(script());
+    let url = server.url("/");
+    let ending = through_middleware(listed(), Method::GET, &url).await;
+    assert_eq!(ending, (200, None, 3));
+
+    // By a rule as well.
+    let server = Server::script(script());
+    let get = request(Method::GET, &server.url("/"), None);
+    let ruled = quick().rule(relent::policy::Rule::on([Pattern::Status(200, 202)]));
+    let ending = sent(&client(ruled), &get).await;
+    assert_eq!(ending, (200, Some(StopReason::RetriesExhausted), 4));
+}
+
+#[tokio::test]
+async fn a_listed_success_may_have_taken_effect_so_only_what_may_run_twice_is_repeated() {
+    let listed = || quick().retry_on([Pattern::from(202)]);
+    for keyed in [false, true] {
+        let server = Server::script([answer(202, &[]), answer(200, &[])]);
+        let key = keyed.then_some("\"k\"");
+        let post = request(Method::POST, &server.url("/"), key);
+        let ending = sent(&client(listed()), &post).await;
+        let expected = match keyed {
+            true => (200, None, 2),
+            false => (202, Some(StopReason::NotRepeatable), 1),
+        };
+        assert_eq!(ending, expected);
+    }
+    let server = Server::script([answer(202, &[]), answer(200, &[])]);
+    let ending = through_middleware(listed(), Method::POST, &server.url("/")).await;
+    assert_eq!(ending, (202, Some(StopReason::NotRepeatable), 1));
+}

@@ -1,0 +1,777 @@
+//! Failures after a redirect that was followed within an attempt, on real sockets: an earlier request of
+//! the same attempt may have taken effect.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use relent::destination::Hedge;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
+use relent::{Backoff, Destination, Destinations, GaveUp, Jitter, Policy, StopReason, Summary};
+use relent_http::RetryLayer;
+use relent_http::layer::AnsweredBy;
+use relent_reqwest::{AttemptError, Body, Client, RetryMiddleware};
+use relent_reqwest::{RedirectRefused, recipe, watched};
+use reqwest::redirect;
+use reqwest_middleware::ClientBuilder;
+use tower::{Layer, ServiceExt};
+
+use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, response};
+
+const MILLI: Duration = Duration::from_millis(1);
+/// A hint that is obeyed and does not fit the deadline.
+const HINT: (&str, &str) = ("retry-after-ms", "120000");
+const SOON: (&str, &str) = ("retry-after-ms", "1");
+
+fn quick() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(MILLI))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+/// That talks to this machine, whatever proxy the environment names.
+fn plain() -> reqwest::ClientBuilder {
+    recipe().no_proxy().tls_certs_only([])
+}
+
+fn client(policy: PolicyBuilder) -> Client {
+    Client::made_by(plain, policy.build().unwrap()).unwrap()
+}
+
+/// How the request that follows a redirect fails.
+#[derive(Clone, Debug)]
+enum Fault {
+    Answer(u16, Vec<(&'static str, &'static str)>),
+    Reset,
+    HangUp,
+    Refused,
+}
+
+impl Fault {
+    /// What speaks, by itself, of a request that was not processed, or perhaps not.
+    fn all() -> Vec<Self> {
+        vec![
+            Self::Refused,
+            Self::Reset,
+            Self::HangUp,
+            Self::Answer(429, vec![SOON]),
+            Self::Answer(429, vec![]),
+            Self::Answer(421, vec![]),
+            Self::Answer(425, vec![]),
+            Self::Answer(503, vec![SOON]),
+            Self::Answer(408, vec![SOON]),
+            Self::Answer(500, vec![]),
+        ]
+    }
+
+    fn step(&self) -> Step {
+        match self {
+            Self::Answer(status, fields) => Step::Answer(response(*status, fields, "no")),
+            Self::Reset => Step::Reset(Vec::new()),
+            Self::HangUp | Self::Refused => Step::Close(Vec::new()),
+        }
+    }
+}
+
+/// Where the redirect leads to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum To {
+    SameUrl,
+    OtherUrl,
+    OtherOrigin,
+}
+
+/// A service that processes a `POST` and redirects.
+struct Shop {
+    asked: Server,
+    _other: Server,
+}
+
+impl Shop {
+    /// Redirects by this status. The first request that follows fails, later ones succeed.
+    fn open(status: u16, to: To, fault: &Fault) -> Self {
+        let failed = Arc::new(AtomicUsize::new(0));
+        let step = fault.step();
+        let follow = move || match failed.fetch_add(1, Ordering::Relaxed) {
+            0 => step.clone(),
+            _ => Step::Answer(response(200, &[], "done")),
+        };
+        let follow = Arc::new(follow);
+        let there = Arc::clone(&follow);
+        let other = Server::answering(move |_, _| there());
+        let target = match (to, fault) {
+            (To::OtherOrigin, Fault::Refused) => format!("http://{}/done", nobody()),
+            (To::OtherOrigin, _) => other.url("/done"),
+            (To::OtherUrl, _) => "/done".to_owned(),
+            (To::SameUrl, _) => "/pay".to_owned(),
+        };
+        let asked = Server::answering(move |_, seen| {
+            if seen.path() == "/pay" && (seen.method() == "POST" || to != To::SameUrl) {
+                Step::Answer(response(status, &[("location", &target)], "moved"))
+            } else {
+                follow()
+            }
+        });
+        Self {
+            asked,
+            _other: other,
+        }
+    }
+
+    fn posts(&self) -> usize {
+        let seen = self.asked.seen();
+        seen.iter().filter(|seen| seen.method() == "POST").count()
+    }
+
+    fn url(&self) -> String {
+        self.asked.url("/pay")
+    }
+}
+
+/// Every shop with every fault. A refused connection needs another origin.
+fn shops(status: u16) -> Vec<(String, Shop)> {
+    let mut shops = Vec::new();
+    for to in [To::SameUrl, To::OtherUrl, To::OtherOrigin] {
+        for fault in Fault::all() {
+            if matches!(fault, Fault::Refused) && to != To::OtherOrigin {
+                continue;
+            }
+            let name = format!("{status} to {to:?}, then {fault:?}");
+            shops.push((name, Shop::open(status, to, &fault)));
+        }
+    }
+    shops
+}
+
+#[tokio::test]
+async fn a_post_that_was_redirected_is_not_sent_again() {
+    for status in [301, 302, 303] {
+        for (name, shop) in shops(status) {
+            let sent = client(quick())
+                .post(shop.url())
+                .body("amount=5")
+                .send()
+                .await;
+            let reason = match &sent {
+                Ok(response) => response.summary().reason,
+                Err(error) => error.summary().and_then(|summary| summary.reason),
+            };
+            assert_eq!(shop.posts(), 1, "{name}");
+            assert_eq!(reason, Some(StopReason::NotRepeatable), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_download_by_post_that_was_redirected_is_not_begun_again() {
+    for (name, shop) in shops(303) {
+        let client = client(quick());
+        let request = Request::post(shop.url())
+            .body(Body::from("amount=5"))
+            .unwrap();
+        let _ = client.download(request, &mut Vec::new()).await;
+        assert_eq!(shop.posts(), 1, "{name}");
+    }
+    for (name, shop) in shops(303) {
+        let post = client(quick()).post(shop.url()).body("amount=5");
+        let _ = post.whole_body().send().await;
+        assert_eq!(shop.posts(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_error_of_an_attempt_names_the_address_that_was_asked_last() {
+    let to = format!("http://name:hunter2@{}/last?token=hunter2", nobody());
+    let server =
+        Server::answering(move |_, _| Step::Answer(response(302, &[("location", &to)], "")));
+    let hedge = Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let get = || client(quick().max_retries(0)).get(server.url("/first"));
+    let sent = [
+        get().send().await,
+        get().whole_body().send().await,
+        get().hedge(hedge).send().await,
+    ];
+    for sent in sent {
+        let Err(relent_reqwest::Error::GaveUp(gave_up)) = sent else {
+            panic!("{sent:?}");
+        };
+        let Some(AttemptError::Transport(error)) = gave_up.error() else {
+            panic!("{gave_up:?}");
+        };
+        assert_eq!(error.url().map(reqwest::Url::path), Some("/last"));
+        assert!(
+            !format!("{error:?} {error}").contains("hunter2"),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
+    for declared in [false, true] {
+        for (name, shop) in shops(303) {
+            let mut retry = RetryMiddleware::new(quick().build().unwrap());
+            if declared {
+                retry = retry.redirects_are_watched();
+            }
+            let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+            let _ = stack.build().post(shop.url()).body("amount=5").send().await;
+            assert_eq!(shop.posts(), 1, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_post_of_a_hedging_client_that_was_redirected_is_not_sent_again() {
+    let hedged = || client(quick().hedge(HedgeConfig::after(PATIENCE)));
+    for (name, shop) in shops(303) {
+        let client = hedged();
+        let _ = client.post(shop.url()).body("amount=5").send().await;
+        assert_eq!(shop.posts(), 1, "{name}");
+    }
+    for (name, shop) in shops(303) {
+        let client = hedged();
+        let keyed = client.post(shop.url()).header("idempotency-key", "k");
+        let _ = keyed.body("amount=5").send().await;
+        let refused = name.ends_with("Refused");
+        assert_eq!(shop.posts(), if refused { 4 } else { 2 }, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_by_307_does_not_prove_that_nothing_was_done() {
+    for (name, shop) in shops(307) {
+        if name.contains("SameUrl") {
+            continue;
+        }
+        let _ = client(quick())
+            .post(shop.url())
+            .body("amount=5")
+            .send()
+            .await;
+        let asked = shop.asked.seen();
+        let asked = asked.iter().filter(|seen| seen.path() == "/pay").count();
+        assert_eq!(asked, 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_preset_that_takes_a_503_for_not_processed_means_the_last_request_only() {
+    let policy = || quick().not_processed(["any".parse().unwrap()]);
+    for (name, shop) in shops(303) {
+        let _ = client(policy())
+            .post(shop.url())
+            .body("amount=5")
+            .send()
+            .await;
+        assert_eq!(shop.posts(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_repeatable_is_sent_again_after_a_redirect() {
+    for (name, shop) in shops(303) {
+        if name.ends_with("Refused") {
+            continue;
+        }
+        let keyed = client(quick())
+            .post(shop.url())
+            .header("idempotency-key", "k");
+        let paid = keyed.body("amount=5").send().await.unwrap();
+        assert_eq!((paid.status().as_u16(), shop.posts()), (200, 2), "{name}");
+    }
+    for (name, shop) in shops(302) {
+        if name.ends_with("Refused") || name.contains("SameUrl") {
+            continue;
+        }
+        let got = client(quick()).get(shop.url()).send().await.unwrap();
+        assert_eq!(got.status(), 200, "{name}");
+        assert_eq!(got.summary().attempts, 2, "{name}");
+        let retry = RetryMiddleware::new(quick().build().unwrap());
+        let shop = Shop::open(302, To::OtherOrigin, &Fault::Answer(503, vec![]));
+        let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+        let got = stack.build().get(shop.url()).send().await.unwrap();
+        assert_eq!(got.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_after_a_redirect_is_ambiguous() {
+    let other = Server::script([Step::Stall(Vec::new())]);
+    let moved = Step::Answer(response(303, &[("location", &other.url("/"))], ""));
+    let asked = Server::script([moved]);
+    let client = client(quick().attempt_timeout(PATIENCE));
+    let sent = client.post(asked.url("/")).send();
+    let _ = cut_off_in_silence(&other, 1, PATIENCE, sent).await;
+    assert_eq!((asked.count(), other.count()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_post_without_a_redirect_is_sent_again_when_it_was_not_processed() {
+    let limited = || {
+        Server::script([
+            Step::Answer(response(429, &[SOON], "")),
+            Step::Answer(response(200, &[], "")),
+        ])
+    };
+    let over = || Client::over(plain().build().unwrap(), quick().build().unwrap());
+    let own = || plain().redirect(watched(redirect::Policy::limited(3)));
+    let policy = || quick().build().unwrap();
+    for client in [
+        client(quick()),
+        over().redirects_are_watched(),
+        Client::made_by(own, policy()).unwrap(),
+    ] {
+        let server = limited();
+        let _ = client.post(server.url("/")).send().await;
+        assert_eq!(server.count(), 2);
+    }
+    let stack = ClientBuilder::new(plain().build().unwrap());
+    let retry = RetryMiddleware::new(policy()).redirects_are_watched();
+    let server = limited();
+    let _ = stack.with(retry).build().post(server.url("/")).send().await;
+    assert_eq!(server.count(), 2);
+}
+
+#[tokio::test]
+async fn where_redirects_are_not_seen_a_post_is_never_sent_again() {
+    let limited = || Server::script([Step::Answer(response(429, &[SOON], ""))]);
+    let over = || Client::over(plain().build().unwrap(), quick().build().unwrap());
+    let unseen = || plain().redirect(redirect::Policy::limited(3));
+    let policy = || quick().build().unwrap();
+    let clients = || [over(), Client::made_by(unseen, policy()).unwrap()];
+    for client in clients() {
+        let server = limited();
+        let sent = client.post(server.url("/")).send().await.unwrap();
+        assert_eq!(sent.summary().reason, Some(StopReason::NotRepeatable));
+        assert_eq!(server.count(), 1);
+        let server = limited();
+        let _ = client.get(server.url("/")).send().await;
+        assert_eq!(server.count(), 4, "a GET is retried as ever");
+    }
+    for (name, shop) in shops(303) {
+        for client in clients() {
+            let before = shop.posts();
+            let _ = client.post(shop.url()).body("amount=5").send().await;
+            assert_eq!(shop.posts() - before, 1, "{name}");
+        }
+    }
+    let retry = RetryMiddleware::new(policy());
+    let server = limited();
+    let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+    let _ = stack.build().post(server.url("/")).send().await;
+    assert_eq!(server.count(), 1);
+}
+
+/// Two origins, the first of which redirects to the second, and what is shared of each.
+struct Two {
+    asked: Server,
+    other: Server,
+    shared: Arc<Destinations>,
+}
+
+impl Two {
+    fn new(policy: &Policy, steps: impl IntoIterator<Item = Step>) -> Self {
+        let other = Server::script(steps);
+        let moved = Step::Answer(response(302, &[("location", &other.url("/"))], ""));
+        Self {
+            asked: Server::script([moved]),
+            other,
+            shared: Arc::new(Destinations::new(policy.clone())),
+        }
+    }
+
+    fn first(&self) -> Arc<Destination> {
+        self.shared.of(&format!("http://{}", self.asked.address))
+    }
+
+    fn second(&self) -> Arc<Destination> {
+        self.shared.of(&format!("http://{}", self.other.address))
+    }
+}
+
+fn limited(hint: (&str, &str)) -> Step {
+    Step::Answer(response(429, &[hint], ""))
+}
+
+#[tokio::test]
+async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
+    let policy = quick().budget(BudgetConfig::DEFAULT).deadline(PATIENCE);
+    let policy = policy.build().unwrap();
+    let made = |policy: &Policy| Client::made_by(plain, policy.clone()).unwrap();
+    let hedging = policy
+        .clone()
+        .into_builder()
+        .hedge(HedgeConfig::after(PATIENCE));
+    let hedging = hedging.build().unwrap();
+    let over = Client::over(plain().build().unwrap(), policy.clone());
+    let unseen = plain().redirect(redirect::Policy::limited(3));
+    let unseen = Client::over(unseen.build().unwrap(), policy.clone());
+    for client in [made(&policy), made(&hedging), over, unseen] {
+        let two = Two::new(&policy, [limited(HINT)]);
+        let client = client.destinations(two.shared.clone());
+        let sent = client.get(two.asked.url("/")).send().await.unwrap();
+        // The hint is beyond the deadline, and it is obeyed.
+        assert_eq!(sent.summary().reason, Some(StopReason::RetryLater));
+        assert!(two.second().cooldown().has_begun());
+        assert!(!two.first().cooldown().has_begun());
+    }
+    let two = Two::new(&policy, [limited(HINT)]);
+    let client = made(&policy).destinations(two.shared.clone());
+    let request = Request::get(two.asked.url("/"))
+        .body(Body::empty())
+        .unwrap();
+    let _ = client.download(request, &mut Vec::new()).await;
+    assert!(two.second().cooldown().has_begun());
+    assert!(!two.first().cooldown().has_begun());
+
+    // Also if nothing follows.
+    let two = Two::new(&policy, [limited(HINT)]);
+    let client = made(&policy).destinations(two.shared.clone());
+    let _ = client.post(two.asked.url("/")).send().await;
+    assert!(two.second().cooldown().has_begun());
+    assert!(!two.first().cooldown().has_begun());
+
+    let one = Arc::new(Destination::new(&policy));
+    let two = Two::new(&policy, [limited(HINT)]);
+    let client = made(&policy).destination(one.clone());
+    let _ = client.get(two.asked.url("/")).send().await;
+    assert!(one.cooldown().has_begun(), "there is no other");
+}
+
+#[tokio::test]
+async fn a_cooldown_through_the_middleware_is_one_of_the_origin_that_answered() {
+    let policy = quick().deadline(PATIENCE).build().unwrap();
+    let two = Two::new(&policy, [limited(HINT)]);
+    let retry = RetryMiddleware::new(policy);
+    let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+    let stack = stack.build();
+    for asked in 1..=2 {
+        stack.get(two.asked.url("/")).send().await.unwrap();
+        assert_eq!((two.asked.count(), two.other.count()), (asked, asked));
+    }
+    let held = stack.get(two.other.url("/")).send().await.unwrap_err();
+    let reqwest_middleware::Error::Middleware(error) = held else {
+        panic!("{held}")
+    };
+    let gave_up: &GaveUp<AttemptError> = error.downcast_ref().unwrap();
+    assert_eq!(gave_up.reason(), StopReason::RetryLater);
+    assert_eq!(two.other.count(), 2, "it was not asked");
+}
+
+#[tokio::test]
+async fn the_budget_of_the_origin_first_asked_pays_for_the_retry_which_begins_there() {
+    let config = BudgetConfig {
+        ratio: 0.0,
+        reserve: 10.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let policy = quick().budget(config).build().unwrap();
+    let done = Step::Answer(response(200, &[], ""));
+    let two = Two::new(&policy, [limited(SOON), done]);
+    let client = Client::made_by(plain, policy).unwrap();
+    let client = client.destinations(two.shared.clone());
+    let sent = client.get(two.asked.url("/")).send().await.unwrap();
+    assert_eq!((sent.status().as_u16(), sent.summary().attempts), (200, 2));
+    assert_eq!((two.asked.count(), two.other.count()), (2, 2));
+    let left = |there: &Destination| there.budget().unwrap().balance();
+    assert!(left(&two.first()) < left(&two.second()));
+}
+
+#[tokio::test]
+async fn the_gate_of_the_origin_that_failed_closes_and_not_that_of_the_one_first_asked() {
+    let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
+    let policy = policy.build().unwrap();
+    let refused = Step::Answer(response(502, &[], ""));
+    for fault in [refused, Step::Close(Vec::new())] {
+        let two = Two::new(&policy, [fault]);
+        let client = Client::made_by(plain, policy.clone()).unwrap();
+        let client = client.destinations(two.shared.clone());
+        let (first, second) = (two.first(), two.second());
+        while !second.is_closed() {
+            let _ = client.get(two.asked.url("/")).send().await;
+            assert!(first.is_open());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_success_after_a_redirect_opens_the_gate_of_the_origin_that_answered() {
+    let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
+    let policy = policy.build().unwrap();
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let other = Server::answering(move |_, _| match is_up.load(Ordering::Relaxed) {
+        true => Step::Answer(response(200, &[], "")),
+        false => Step::Close(Vec::new()),
+    });
+    let moved = Step::Answer(response(302, &[("location", &other.url("/"))], ""));
+    let asked = Server::script([moved]);
+    let shared = Arc::new(Destinations::new(policy.clone()));
+    let client = Client::made_by(plain, policy).unwrap();
+    let client = client.destinations(shared.clone());
+    let second = shared.of(&format!("http://{}", other.address));
+    while !second.is_closed() {
+        let _ = client.get(asked.url("/")).send().await;
+    }
+    up.store(true, Ordering::Relaxed);
+    client.get(asked.url("/")).send().await.unwrap();
+    assert!(!second.is_closed());
+}
+
+type Called = Result<http::Response<Full<Bytes>>, io::Error>;
+
+/// Calls of a service that refuses: the count after one request by this method.
+async fn calls(layer: RetryLayer, method: Method, refuse: fn() -> Called) -> usize {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let service = layer.layer(tower::service_fn(move |_: Request<_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async move { refuse() }
+    }));
+    let request = Request::builder().method(method).uri("http://shop/");
+    let body: Full<Bytes> = Full::from("amount=5");
+    let _ = service.oneshot(request.body(body).unwrap()).await;
+    count.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_service_that_may_call_twice_declares_it() {
+    fn refused() -> Called {
+        Err(io::ErrorKind::ConnectionRefused.into())
+    }
+    fn limited() -> Called {
+        let response = http::Response::builder().status(429);
+        Ok(response.body(Full::default()).unwrap())
+    }
+    let layer = || RetryLayer::new(quick().build().unwrap());
+    let hedging = || quick().hedge(HedgeConfig::after(PATIENCE)).build().unwrap();
+    let hedged = || RetryLayer::new(hedging()).may_call_twice();
+    for refuse in [refused, limited] {
+        assert_eq!(calls(layer(), Method::POST, refuse).await, 4);
+        let twice = || layer().may_call_twice();
+        assert_eq!(calls(twice(), Method::POST, refuse).await, 1);
+        assert_eq!(calls(hedged(), Method::POST, refuse).await, 1);
+        assert_eq!(calls(twice(), Method::GET, refuse).await, 4);
+        assert_eq!(calls(hedged(), Method::GET, refuse).await, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
+    let policy = quick().deadline(PATIENCE).build().unwrap();
+    for hedged in [false, true] {
+        let refuse = tower::service_fn(|_: Request<_>| async {
+            let other = http::Uri::from_static("http://other/");
+            let response = http::Response::builder()
+                .status(429)
+                .header(HINT.0, HINT.1)
+                .extension(AnsweredBy(other));
+            Ok::<_, Infallible>(response.body(Full::<Bytes>::default()).unwrap())
+        });
+        let hedging = policy
+            .clone()
+            .into_builder()
+            .hedge(HedgeConfig::after(PATIENCE));
+        let policy = match hedged {
+            true => hedging.build().unwrap(),
+            false => policy.clone(),
+        };
+        let layer = RetryLayer::new(policy).may_call_twice();
+        let service = layer.layer(refuse);
+        let get = |uri: &str| Request::get(uri).body(Full::<Bytes>::default()).unwrap();
+        let refused = service.clone().oneshot(get("http://shop/")).await.unwrap();
+        let attempts = |response: &http::Response<_>| {
+            let summary: &Summary = response.extensions().get().unwrap();
+            summary.attempts
+        };
+        assert_eq!(attempts(&refused), 1);
+        // The one that was asked is not held back, the one that answered is.
+        let again = service.clone().oneshot(get("http://shop/")).await.unwrap();
+        assert_eq!(attempts(&again), 1);
+        let held = service.oneshot(get("http://other/")).await.unwrap_err();
+        assert_eq!(held.attempts(), 0);
+        assert_eq!(held.reason(), StopReason::RetryLater);
+    }
+}
+
+/// A recipe that keeps no watched policy is not taken for one that does.
+#[tokio::test]
+async fn a_recipe_that_replaces_the_watched_policy_is_noticed() -> Result<(), Infallible> {
+    let replaced = || {
+        drop(watched(redirect::Policy::limited(1)));
+        plain().redirect(redirect::Policy::default())
+    };
+    let client = Client::made_by(replaced, quick().build().unwrap()).unwrap();
+    let shop = Shop::open(303, To::SameUrl, &Fault::Answer(429, vec![SOON]));
+    let _ = client.post(shop.url()).body("amount=5").send().await;
+    assert_eq!(shop.posts(), 1);
+    Ok(())
+}
+
+/// `/a` and `/b` lead to each other, and any other path to itself.
+fn circle(status: u16) -> Server {
+    Server::answering(move |_, seen| {
+        let to = match seen.path() {
+            "/a" => "/b",
+            "/b" => "/a",
+            "/empty" => "",
+            path => path,
+        };
+        Step::Answer(response(status, &[("location", to)], ""))
+    })
+}
+
+/// The error of the redirect policy, and that nothing was repeated.
+fn refused_redirect(
+    name: &str,
+    sent: Result<relent_reqwest::Response, relent_reqwest::Error>,
+) -> RedirectRefused {
+    let error = sent.unwrap_err();
+    let summary = error.summary().unwrap();
+    assert_eq!(
+        (summary.attempts, summary.reason),
+        (1, Some(StopReason::Permanent)),
+        "{name}"
+    );
+    let relent_reqwest::Error::GaveUp(gave_up) = &error else {
+        panic!("{name}: {error:?}");
+    };
+    let Some(AttemptError::Transport(error)) = gave_up.error() else {
+        panic!("{name}: {error:?}");
+    };
+    assert!(error.is_redirect(), "{name}: {error:?}");
+    let refused = relent_http::network::chain(error).find_map(|error| error.downcast_ref());
+    refused
+        .cloned()
+        .unwrap_or_else(|| panic!("{name}: {error:?}"))
+}
+
+#[tokio::test]
+async fn a_redirect_loop_ends_at_its_first_repetition() {
+    for status in [301, 302, 303, 307, 308] {
+        for (path, requests) in [("/self", 1), ("/empty", 1), ("/a", 2)] {
+            let name = format!("{status} {path}");
+            let server = circle(status);
+            let refused =
+                refused_redirect(&name, client(quick()).get(server.url(path)).send().await);
+            assert!(
+                refused.is_loop() && refused.to_string().contains(path),
+                "{refused}"
+            );
+            assert_eq!(server.count(), requests, "{name}");
+            // A POST that becomes a GET has repeated nothing yet.
+            let server = circle(status);
+            let post = client(quick()).post(server.url(path)).body("amount=5");
+            assert!(refused_redirect(&name, post.send().await).is_loop());
+            let becomes = usize::from(status < 307);
+            assert_eq!(server.count(), requests + becomes, "{name}");
+            let posts = server
+                .seen()
+                .iter()
+                .filter(|seen| seen.method() == "POST")
+                .count();
+            assert_eq!(posts, if status < 307 { 1 } else { requests }, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_loop_is_found_by_every_kind_of_client() {
+    let count = |server: &Server| server.count();
+    let server = circle(307);
+    let _ = client(quick())
+        .post(server.url("/self"))
+        .whole_body()
+        .send()
+        .await;
+    assert_eq!(count(&server), 1);
+    let server = circle(307);
+    let hedged = client(quick().hedge(HedgeConfig::after(PATIENCE)));
+    let _ = hedged.put(server.url("/a")).send().await;
+    assert_eq!(count(&server), 2);
+    let server = circle(307);
+    let retry = RetryMiddleware::new(quick().build().unwrap()).redirects_are_watched();
+    let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+    let _ = stack.build().post(server.url("/self")).send().await;
+    assert_eq!(count(&server), 1);
+    // Without retries the method is not known; it stays only after 307 and 308.
+    let server = circle(308);
+    let error = plain()
+        .build()
+        .unwrap()
+        .post(server.url("/self"))
+        .send()
+        .await;
+    assert!(error.unwrap_err().is_redirect());
+    assert_eq!(count(&server), 1);
+}
+
+#[tokio::test]
+async fn a_url_that_is_asked_again_by_another_method_is_no_loop() {
+    let server = Server::answering(|_, seen| {
+        let moved = |status, to| Step::Answer(response(status, &[("location", to)], ""));
+        match (seen.method(), seen.path()) {
+            ("POST", _) => moved(303, "/wait"),
+            (_, "/wait") => moved(302, "/pay"),
+            _ => Step::Answer(response(200, &[], "done")),
+        }
+    });
+    let sent = client(quick())
+        .post(server.url("/pay"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!((sent.status().as_u16(), server.count()), (200, 3));
+}
+
+#[tokio::test]
+async fn a_redirect_to_something_that_is_not_http_is_not_followed() {
+    let to =
+        |to: &'static str| Server::script([Step::Answer(response(302, &[("location", to)], ""))]);
+    let server = to("ftp://name:hunter2@127.0.0.1/file");
+    let refused = refused_redirect("ftp", client(quick()).get(server.url("/")).send().await);
+    assert!(!refused.is_loop() && refused.url().scheme() == "ftp");
+    let says = "redirect to ftp://127.0.0.1/file: only http:// and https:// are followed";
+    assert_eq!(refused.to_string(), says);
+    for target in [
+        "javascript:alert(1)",
+        "data:,x",
+        "mailto:a@b.example",
+        "//",
+        "http://[/",
+    ] {
+        let server = to(target);
+        // What reqwest cannot read as an address at all is the response.
+        match client(quick()).post(server.url("/")).send().await {
+            Ok(response) => assert_eq!(response.status(), 302, "{target}"),
+            refused => assert!(!refused_redirect(target, refused).is_loop()),
+        }
+        assert_eq!(server.count(), 1, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn more_redirects_than_the_limit_are_not_followed() {
+    let server = Server::answering(|index, _| {
+        let next = format!("/{}", index + 1);
+        Step::Answer(response(302, &[("location", &next)], ""))
+    });
+    let refused = refused_redirect("10", client(quick()).get(server.url("/0")).send().await);
+    assert_eq!(server.count(), 11);
+    assert!(
+        refused
+            .to_string()
+            .starts_with("too many redirects: 10 were followed")
+    );
+    let three = || plain().redirect(relent_reqwest::limited(3));
+    let client = Client::made_by(three, quick().build().unwrap()).unwrap();
+    refused_redirect("3", client.get(server.url("/0")).send().await);
+    assert_eq!(server.count(), 15);
+}

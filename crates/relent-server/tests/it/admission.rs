@@ -1,0 +1,642 @@
+//! The admission layer in virtual time.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, pending, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, Full};
+use relent::VirtualClock;
+use relent_core::{Admitted, LimiterConfig};
+use relent_server::admission::{Admission, AdmissionLayer, Quota};
+use relent_server::idempotency::IdempotencyLayer;
+use relent_server::store::Memory;
+use tower::{Layer, Service, ServiceExt};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A hundred per second, one at a time.
+const CONFIG: LimiterConfig = one_at_a_time(100, SECOND);
+
+const fn one_at_a_time(rate: u32, per: Duration) -> LimiterConfig {
+    LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(rate, per)
+    }
+}
+
+/// A service that answers at once, and says whether the request came in its own slot.
+#[derive(Clone, Default)]
+struct Served(Arc<AtomicU32>);
+
+impl<B> Service<Request<B>> for Served {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let ticket = request
+            .extensions()
+            .get::<Admitted>()
+            .is_some_and(|admitted| admitted.ticket);
+        ready(Ok(Response::new(Full::from(if ticket {
+            "ticket"
+        } else {
+            "served"
+        }))))
+    }
+}
+
+/// A service behind the layer, and the clock of both.
+struct Site<S> {
+    service: S,
+    clock: VirtualClock,
+}
+
+fn quota(name: &str, config: LimiterConfig) -> Quota {
+    Quota::new(name, config).unwrap()
+}
+
+/// What a header of the request says.
+fn of(
+    name: &'static str,
+) -> impl Fn(&http::request::Parts) -> Option<Vec<u8>> + Send + Sync + 'static {
+    move |parts| Some(parts.headers.get(name)?.as_bytes().to_vec())
+}
+
+fn cost(parts: &http::request::Parts) -> u32 {
+    let cost = parts.headers.get("x-cost");
+    cost.and_then(|cost| cost.to_str().ok()?.parse().ok())
+        .unwrap_or(1)
+}
+
+fn site(layer: AdmissionLayer) -> Site<Admission<Served>> {
+    let clock = VirtualClock::new();
+    let service = layer.clock(clock.clone()).layer(Served::default());
+    Site { service, clock }
+}
+
+/// An answer: status, headers, body.
+type Said = (u16, http::HeaderMap, String);
+
+fn request(fields: &[(&'static str, &str)]) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    for (name, value) in fields {
+        request.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    request
+}
+
+impl<S, R> Site<S>
+where
+    S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = Infallible> + Clone,
+    R: http_body::Body<Data = Bytes>,
+    R::Error: std::fmt::Debug,
+{
+    fn ask(&self, fields: &[(&'static str, &str)]) -> Said {
+        let answer = async {
+            let response = self.service.clone().oneshot(request(fields)).await.unwrap();
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            (
+                head.status.as_u16(),
+                head.headers,
+                String::from_utf8(body.to_vec()).unwrap(),
+            )
+        };
+        answer.now_or_never().unwrap()
+    }
+
+    fn status(&self, fields: &[(&'static str, &str)]) -> u16 {
+        self.ask(fields).0
+    }
+}
+
+/// The fault of tower_governor, which cuts the fraction off.
+#[test]
+fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    assert_eq!(site.status(&[]), 200);
+    let (status, headers, _) = site.ask(&[("x-caller", "ann")]);
+    assert_eq!(
+        (status, &headers["retry-after"], &headers["retry-after-ms"]),
+        (429, &"1".parse().unwrap(), &"10".parse().unwrap())
+    );
+    site.clock.advance(Duration::from_nanos(1));
+    let (_, headers, _) = site.ask(&[("x-caller", "ann")]);
+    assert_eq!(headers["retry-after-ms"], "10", "9.999999 ms, rounded up");
+    let (_, headers, _) = site.ask(&[]);
+    assert_eq!(
+        headers["retry-after"], "1",
+        "nobody in particular is told a time, too"
+    );
+    assert!(!headers.contains_key("relent-ticket"));
+}
+
+/// The fault of tower_governor, whose `per_second(n)` is one in n seconds.
+#[test]
+fn a_hundred_per_second_is_a_hundred_in_each_second() {
+    let site = site(AdmissionLayer::new().quota(quota("all", CONFIG)));
+    let mut admitted = 0;
+    for _ in 0..5000 {
+        admitted += u32::from(site.status(&[]) == 200);
+        site.clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!(admitted, 500);
+}
+
+/// The fault of keyed maps that grow until they are swept (actix-governor#60).
+#[test]
+fn keys_that_do_not_come_again_are_forgotten() {
+    let layer = AdmissionLayer::new();
+    let clock = VirtualClock::new();
+    let layer = layer
+        .quota(quota("each", CONFIG).key(of("x-key")))
+        .clock(clock.clone());
+    let site = Site {
+        service: layer.layer(Served::default()),
+        clock,
+    };
+    for key in 0..10_000 {
+        assert_eq!(site.status(&[("x-key", &key.to_string())]), 200);
+        site.clock.advance(Duration::from_millis(5));
+    }
+    assert!(layer.keys().0 < 20, "{:?}", layer.keys());
+    assert_eq!(layer.keys().1, 0);
+    // And with more of them in use than there is room for.
+    let layer = AdmissionLayer::new()
+        .quota(quota("each", CONFIG).key(of("x-key")).max_keys(100))
+        .clock(VirtualClock::new());
+    let site = Site {
+        service: layer.layer(Served::default()),
+        clock: VirtualClock::new(),
+    };
+    for key in 0..1000 {
+        assert_eq!(site.status(&[("x-key", &key.to_string())]), 200);
+    }
+    assert_eq!(layer.keys(), (100, 900));
+}
+
+/// The fault of governor, which cannot look without taking (governor#117).
+#[test]
+fn what_one_quota_refuses_costs_the_other_nothing() {
+    let all = LimiterConfig {
+        burst: 3,
+        ..LimiterConfig::new(1, 60 * SECOND)
+    };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("each", one_at_a_time(1, 60 * SECOND)).key(of("x-key")));
+    let site = site(layer);
+    assert_eq!(site.status(&[("x-key", "ann")]), 200);
+    for _ in 0..50 {
+        let (status, _, problem) = site.ask(&[("x-key", "ann")]);
+        assert_eq!(status, 429);
+        assert!(
+            problem.contains(r#""violated-policies":["each"]"#),
+            "{problem}"
+        );
+    }
+    assert_eq!(site.status(&[("x-key", "bob")]), 200);
+    assert_eq!(site.status(&[("x-key", "cid")]), 200);
+    let (_, _, problem) = site.ask(&[("x-key", "dan")]);
+    assert!(
+        problem.contains(r#""violated-policies":["all"]"#),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_refused_caller_gets_a_slot_of_its_own_and_keeps_it_for_the_grace() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    assert_eq!(site.ask(&[("x-caller", "ann")]).2, "served");
+    let told = |name| {
+        let (status, headers, problem) = site.ask(&[("x-caller", name)]);
+        assert_eq!(
+            (status, &headers["relent-ticket"]),
+            (429, &"true".parse().unwrap())
+        );
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert!(problem.contains("quota-exceeded"), "{problem}");
+        headers["retry-after-ms"]
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert_eq!((told("ann"), told("bob"), told("cid")), (10, 20, 30));
+    site.clock.advance(Duration::from_millis(4));
+    assert_eq!(
+        (told("bob"), told("ann")),
+        (16, 6),
+        "one live slot each, wherever they ask"
+    );
+    site.clock.advance(Duration::from_millis(6));
+    assert_eq!(site.ask(&[("x-caller", "ann")]).2, "ticket");
+    // Late, and within the grace.
+    site.clock.advance(3 * SECOND);
+    assert_eq!(site.ask(&[("x-caller", "cid")]).2, "ticket");
+}
+
+#[test]
+fn what_can_never_be_admitted_is_not_told_to_come_back() {
+    let config = LimiterConfig { burst: 5, ..CONFIG };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", config))
+        .caller(of("x-caller"))
+        .cost(cost);
+    let site = site(layer);
+    let (status, headers, problem) = site.ask(&[("x-cost", "6"), ("x-caller", "ann")]);
+    assert_eq!(status, 422);
+    assert!(!headers.contains_key("retry-after") && !headers.contains_key("retry-after-ms"));
+    assert_eq!(headers["x-should-retry"], "false");
+    assert!(
+        problem.contains(r#""violated-policies":["all"]"#),
+        "{problem}"
+    );
+    assert_eq!(site.status(&[("x-cost", "5")]), 200, "it has taken nothing");
+    let (_, headers, _) = site.ask(&[("x-cost", "3"), ("x-caller", "ann")]);
+    assert_eq!(headers["retry-after-ms"], "30", "room for all of it");
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_takes_nothing() {
+    let site = site(AdmissionLayer::new().quota(quota("all", one_at_a_time(1, 60 * SECOND))));
+    let (status, headers, _) = site.ask(&[("relent-deadline-ms", "0")]);
+    assert_eq!(status, 504);
+    assert!(!headers.contains_key("retry-after"));
+    assert_eq!(site.status(&[("relent-deadline-ms", "1")]), 200);
+}
+
+/// It belongs outside; inside, a key whose request was not let in would be lost for as long as answers are kept.
+#[tokio::test]
+async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
+    let dear = one_at_a_time(1, 3600 * SECOND);
+    for (fields, refused) in [(("relent-deadline-ms", "0"), 504), (("x-cost", "2"), 422)] {
+        let admission = AdmissionLayer::new().quota(quota("all", dear)).cost(cost);
+        let layer = IdempotencyLayer::anonymous(Memory::new());
+        let pay = |more: Option<(&'static str, &'static str)>| {
+            let mut fields = vec![("idempotency-key", "a")];
+            fields.extend(more);
+            let mut request = request(&fields);
+            *request.method_mut() = http::Method::POST;
+            layer
+                .layer(admission.layer(Served::default()))
+                .oneshot(request)
+        };
+        assert_eq!(pay(Some(fields)).await.unwrap().status(), refused);
+        let paid = pay(None).await.unwrap();
+        assert_eq!(paid.status(), 200, "the first was not processed");
+        assert!(!paid.headers().contains_key("idempotent-replayed"));
+    }
+}
+
+#[test]
+fn every_answer_tells_what_is_left_of_the_quotas_that_count() {
+    let all = LimiterConfig {
+        burst: 2,
+        ..LimiterConfig::new(2, 60 * SECOND)
+    };
+    let each = LimiterConfig {
+        burst: 9,
+        ..LimiterConfig::new(9, 3600 * SECOND)
+    };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("each", each).key(of("x-key")));
+    let site = site(layer);
+    let (status, headers, _) = site.ask(&[("x-key", "ann")]);
+    assert_eq!(status, 200);
+    assert_eq!(
+        headers["ratelimit-policy"],
+        r#""all";q=2;w=60, "each";q=9;w=3600"#
+    );
+    assert_eq!(headers["ratelimit"], r#""all";r=1;t=30, "each";r=8;t=400"#);
+    let (_, headers, _) = site.ask(&[]);
+    assert_eq!(
+        headers["ratelimit"], r#""all";r=0;t=30"#,
+        "the other does not count"
+    );
+    let (status, headers, _) = site.ask(&[]);
+    assert_eq!(
+        (status, &headers["ratelimit"]),
+        (429, &r#""all";r=0;t=30"#.parse().unwrap())
+    );
+    assert_eq!(headers["retry-after"], "30");
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("all", each));
+    assert_eq!(
+        self::site(layer).ask(&[]).1["ratelimit-policy"],
+        r#""all";q=9;w=3600"#,
+        "a name is a quota's own"
+    );
+    let site = self::site(AdmissionLayer::new());
+    assert!(
+        !site.ask(&[]).1.contains_key("ratelimit"),
+        "without a quota there is nothing to tell"
+    );
+}
+
+#[test]
+fn a_double_click_is_let_in_by_the_limits_that_people_write() {
+    for config in [
+        LimiterConfig::new(1, SECOND),
+        LimiterConfig::new(10, 60 * SECOND),
+        LimiterConfig::new(1, 86_400 * SECOND),
+        LimiterConfig::new(50_000, SECOND),
+    ] {
+        let site = site(AdmissionLayer::new().quota(quota("all", config)));
+        assert_eq!(
+            (site.status(&[]), site.status(&[])),
+            (200, 200),
+            "{config:?}"
+        );
+    }
+}
+
+/// A client that goes by `RateLimit` would else come back at once, and be refused again.
+#[test]
+fn what_is_refused_is_told_that_nothing_is_left_and_never_the_quota() {
+    for (rate, seconds) in [(100, 1_u32), (1000, 1), (1, 1), (10, 60)] {
+        let config = LimiterConfig::new(rate, seconds * SECOND);
+        let quotas = AdmissionLayer::new()
+            .quota(quota("all", config))
+            .quota(quota("roomy", LimiterConfig::new(1_000_000, SECOND)))
+            .caller(of("x-caller"));
+        let site = site(quotas);
+        for _ in 0..config.burst {
+            assert_eq!(site.status(&[]), 200);
+        }
+        for fields in [&[][..], &[("x-caller", "ann")], &[("x-caller", "ann")]] {
+            let (status, headers, _) = site.ask(fields);
+            let told = headers["ratelimit"].to_str().unwrap();
+            assert_eq!(status, 429);
+            let wait = headers["retry-after"].to_str().unwrap();
+            assert!(
+                told.starts_with(&format!(r#""all";r=0;t={wait}, "roomy";r="#)),
+                "{rate}: {told}, after {wait}"
+            );
+            assert!(!told.contains(r#""roomy";r=0"#), "{told}");
+        }
+    }
+}
+
+#[cfg(feature = "grpc")]
+#[test]
+fn a_call_of_grpc_is_refused_in_its_words() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    let call = [
+        ("content-type", "application/grpc+proto"),
+        ("x-caller", "ann"),
+    ];
+    assert_eq!(site.status(&call), 200);
+    let (status, headers, body) = site.ask(&call);
+    assert_eq!((status, body.as_str()), (200, ""));
+    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "10");
+    assert_eq!(headers["relent-ticket"], "true");
+    assert_eq!(headers["content-type"], "application/grpc");
+}
+
+#[test]
+fn routes_that_share_a_layer_share_its_limits() {
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", CONFIG))
+        .clock(VirtualClock::new());
+    let of = |layer: &AdmissionLayer| Site {
+        service: layer.layer(Served::default()),
+        clock: VirtualClock::new(),
+    };
+    let (one, other, third) = (
+        of(&layer),
+        of(&layer.clone()),
+        of(&layer.clone().quota(quota("more", CONFIG))),
+    );
+    assert_eq!(
+        [one.status(&[]), other.status(&[]), third.status(&[])],
+        [200, 429, 200]
+    );
+}
+
+/// A body that never comes, and must not be asked.
+struct NeverRead;
+
+impl http_body::Body for NeverRead {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("the body of a refused request was read");
+    }
+}
+
+/// A service that never becomes ready.
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<Request<NeverRead>> for NeverReady {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<NeverRead>) -> Self::Future {
+        Box::pin(pending())
+    }
+}
+
+#[test]
+fn a_refusal_waits_neither_for_the_body_nor_until_the_service_is_ready() {
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", CONFIG))
+        .clock(VirtualClock::new());
+    let service = layer.layer(NeverReady);
+    let mut first = Box::pin(service.clone().oneshot(Request::new(NeverRead)));
+    assert!(
+        first.as_mut().now_or_never().is_none(),
+        "admitted, and waits"
+    );
+    let second = service.oneshot(Request::new(NeverRead)).now_or_never();
+    assert_eq!(
+        second.unwrap().unwrap().status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[test]
+fn a_quota_that_cannot_be_is_refused_with_what_can() {
+    let name = Quota::new("\u{fc}", CONFIG).unwrap_err().to_string();
+    assert!(name.contains("ASCII"), "{name}");
+    let rate = Quota::new("a", LimiterConfig::new(0, SECOND))
+        .unwrap_err()
+        .to_string();
+    assert!(rate.contains("at least 1"), "{rate}");
+}
+
+#[tokio::test]
+async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    // One request a day.
+    let config = one_at_a_time(1, 86_400 * SECOND);
+    let layer = AdmissionLayer::new().quota(quota("all", config));
+    let app = axum::Router::new()
+        .route("/", axum::routing::get(|| async { "served" }))
+        .layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let ask = async |head: &str| {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).await.unwrap();
+        String::from_utf8(line.to_vec()).unwrap()
+    };
+    assert_eq!(
+        ask("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await,
+        "HTTP/1.1 200"
+    );
+    // A kilobyte of a gigabyte, and then nothing.
+    let body = "x".repeat(1024);
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n{body}");
+    assert_eq!(ask(&head).await, "HTTP/1.1 429");
+    server.abort();
+}
+
+/// What is shed behind a limit, and what is dropped before it is begun, has taken nothing from it; what is begun has,
+/// whatever becomes of it.
+#[tokio::test(start_paused = true)]
+async fn what_overload_turns_away_gives_its_quota_back() {
+    use relent_server::ServerLayer;
+    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+
+    for queue in [0, 1] {
+        let clock = VirtualClock::new();
+        let five = LimiterConfig {
+            burst: 5,
+            ..LimiterConfig::new(5, 3600 * SECOND)
+        };
+        let admission = AdmissionLayer::new().clock(clock.clone());
+        let admission = admission.quota(quota("all", five));
+        let slots = SlotsConfig {
+            concurrency: ConcurrencyConfig::fixed(1),
+            queue,
+            ..SlotsConfig::DEFAULT
+        };
+        let layer = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()))
+            .overload(OverloadLayer::new(&slots).unwrap())
+            .admission(admission);
+        let handler = tower::service_fn(|request: Request<_>| async move {
+            let hangs = request.headers().contains_key("x-hangs");
+            drop(request);
+            if hangs {
+                pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        });
+        let service = layer.layer(handler);
+        let ask = |fields| Box::pin(service.clone().oneshot(request(fields)));
+        // One has the slot, of five.
+        let mut first = ask(&[("x-hangs", "1")]);
+        assert!((&mut first).now_or_never().is_none());
+        for _ in 0..20 {
+            // With a line of one it waits, and its client goes away; without, it is shed.
+            match ask(&[]).now_or_never() {
+                Some(response) => assert_eq!(response.unwrap().status(), 503),
+                None => assert_eq!(queue, 1),
+            }
+        }
+        // Its client goes away, and what it has taken stays so.
+        drop(first);
+        for left in (0..4).rev() {
+            let response = ask(&[]).await.unwrap();
+            let told = response.headers()["ratelimit"].to_str().unwrap();
+            assert_eq!(response.status(), 200, "{queue}: {told}");
+            assert!(told.starts_with(&format!(r#""all";r={left};"#)), "{told}");
+        }
+        assert_eq!(ask(&[]).await.unwrap().status(), 429);
+    }
+}
+
+/// Behind the idempotency layer a request goes on when its client has gone. So what it has taken stays taken, wherever it waits.
+#[tokio::test(start_paused = true)]
+async fn what_waits_on_without_its_client_has_taken_its_quota() {
+    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+
+    let five = LimiterConfig {
+        burst: 5,
+        ..LimiterConfig::new(5, 3600 * SECOND)
+    };
+    let admission = AdmissionLayer::new().clock(VirtualClock::new());
+    let admission = admission.quota(quota("all", five));
+    let slots = SlotsConfig {
+        concurrency: ConcurrencyConfig::fixed(1),
+        queue: 20,
+        ..SlotsConfig::DEFAULT
+    };
+    let (go, served) = (
+        Arc::new(tokio::sync::Notify::new()),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let (may, counts) = (Arc::clone(&go), Arc::clone(&served));
+    let handler = tower::service_fn(move |_: Request<_>| {
+        let (may, counts) = (Arc::clone(&may), Arc::clone(&counts));
+        async move {
+            if counts.fetch_add(1, Ordering::SeqCst) == 0 {
+                may.notified().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        }
+    });
+    let inner = OverloadLayer::new(&slots).unwrap().layer(handler);
+    let keys = IdempotencyLayer::anonymous(Memory::new());
+    let service = admission.layer(keys.layer(inner));
+    for key in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        let mut keyed = request(&[("idempotency-key", key)]);
+        *keyed.method_mut() = http::Method::POST;
+        let mut asked = Box::pin(service.clone().oneshot(keyed));
+        for _ in 0..10 {
+            if (&mut asked).now_or_never().is_none() {
+                tokio::task::yield_now().await;
+            } else {
+                break;
+            }
+        }
+        // Its client goes away.
+        drop(asked);
+    }
+    go.notify_one();
+    keys.drain().await;
+    assert_eq!(served.load(Ordering::SeqCst), 5);
+}

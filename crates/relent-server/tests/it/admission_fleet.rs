@@ -1,0 +1,186 @@
+//! Limits that several processes share in Redis, and what happens while it is away.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use redis::Client;
+use relent::VirtualClock;
+use relent_core::LimiterConfig;
+use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+use tokio::net::TcpListener;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::servers;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Longer than Redis needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+async fn serve(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::default()))
+}
+
+/// Ten in a minute, all at once.
+fn layer(fleet: Fleet) -> AdmissionLayer {
+    let config = LimiterConfig {
+        burst: 10,
+        ..LimiterConfig::new(10, 60 * SECOND)
+    };
+    AdmissionLayer::fleet(fleet)
+        .quota(Quota::new("all", config).unwrap())
+        .caller(|parts| Some(parts.headers.get("x-caller")?.as_bytes().to_vec()))
+}
+
+async fn ask(layer: &AdmissionLayer, caller: Option<&str>) -> (u16, http::HeaderMap) {
+    let mut request = Request::new(());
+    if let Some(caller) = caller {
+        request
+            .headers_mut()
+            .insert("x-caller", caller.parse().unwrap());
+    }
+    let service = layer.layer(service_fn(serve));
+    let response = service.oneshot(request).await.unwrap();
+    let (head, _) = response.into_parts();
+    (head.status.as_u16(), head.headers)
+}
+
+/// How many of so many requests are let in.
+async fn admitted(layer: &AdmissionLayer, requests: u32) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        admitted += u32::from(ask(layer, None).await.0 == 200);
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn processes_share_limits_and_slots() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let process = || layer(Fleet::closed(Client::open(server.url()).unwrap()).patience(PATIENCE));
+    let (one, other) = (process(), process());
+    assert_eq!(admitted(&one, 4).await + admitted(&other, 20).await, 10);
+    let (status, headers) = ask(&one, Some("ann")).await;
+    assert_eq!(
+        (status, &headers["relent-ticket"]),
+        (429, &"true".parse().unwrap())
+    );
+    let millis = |headers: &http::HeaderMap| {
+        headers["retry-after-ms"]
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let told = millis(&headers);
+    // The second slot: those without a caller who were refused before have the first.
+    assert!((6001..=12_000).contains(&told), "{told}");
+    assert!(
+        headers["ratelimit"]
+            .to_str()
+            .unwrap()
+            .starts_with(r#""all";r=0;t="#)
+    );
+    let (_, again) = ask(&other, Some("ann")).await;
+    assert!(
+        millis(&again) <= told,
+        "the same slot, in whichever process"
+    );
+    let (_, next) = ask(&other, Some("bob")).await;
+    assert!(millis(&next) > told, "and the next is the next");
+}
+
+#[tokio::test]
+async fn while_redis_is_away_the_chosen_thing_happens_and_afterwards_it_is_asked_again() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = || Client::open(server.url()).unwrap();
+    let clock = VirtualClock::new();
+    let with = |fleet: Fleet| layer(fleet.patience(PATIENCE)).clock(clock.clone());
+    let (open, closed) = (with(Fleet::open(client())), with(Fleet::closed(client())));
+    let local = with(Fleet::local(client(), 4));
+    assert_eq!(admitted(&open, 20).await, 10, "while it is there it limits");
+    assert_eq!(ask(&closed, None).await.0, 429);
+    let url = server.url();
+    let directory = server.server.end();
+    assert_eq!(admitted(&open, 20).await, 20);
+    let (status, headers) = ask(&closed, None).await;
+    assert_eq!(
+        (status, &headers["retry-after"]),
+        (503, &"1".parse().unwrap())
+    );
+    assert!(!headers.contains_key("relent-mark") && !headers.contains_key("ratelimit"));
+    assert_eq!(
+        admitted(&local, 20).await,
+        3,
+        "a quarter of ten, rounded up"
+    );
+    clock.advance(60 * SECOND);
+    assert_eq!(
+        admitted(&local, 20).await,
+        2,
+        "a quarter of ten a minute, and whole ones"
+    );
+
+    let server = servers::redis_in(directory, &["--appendonly", "no"]).unwrap();
+    assert_eq!(server.url(), url);
+    // A failure is remembered for a second.
+    clock.advance(2 * SECOND);
+    assert_eq!(admitted(&closed, 20).await, 10);
+    assert_eq!(admitted(&open, 1).await, 0);
+    assert_eq!(admitted(&local, 1).await, 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_accepts_and_never_answers_costs_one_request_its_patience() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepts = tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            held.push(listener.accept().await.unwrap());
+        }
+    });
+    let client = Client::open(format!("redis://{address}")).unwrap();
+    let patience = Duration::from_millis(300);
+    let layer = layer(Fleet::closed(client).patience(patience)).clock(VirtualClock::new());
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(ask(&layer, None).await.0, 503);
+    }
+    let took = began.elapsed();
+    // One waits, and the others know. With each of them waiting it were 30 s.
+    assert!(
+        took >= patience && took < Duration::from_secs(10),
+        "{took:?}"
+    );
+    accepts.abort();
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_left_and_found_again() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let clock = VirtualClock::new();
+    let client = Client::open(server.url()).unwrap();
+    let layer =
+        layer(Fleet::closed(client).patience(Duration::from_millis(500))).clock(clock.clone());
+    let until = async |status| {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while ask(&layer, None).await.0 != status {
+            assert!(Instant::now() < patience, "no {status}");
+            clock.advance(2 * SECOND);
+        }
+    };
+    until(200).await;
+    server.server.signal("STOP");
+    until(503).await;
+    server.server.signal("CONT");
+    until(200).await;
+}

@@ -1,0 +1,1080 @@
+//! Everything that holds a slot, a lease or memory has a limit: misbehaving clients, handlers without an end, and stores that
+//! stand still, in virtual time.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{join_all, poll_immediate};
+use futures_util::{StreamExt, stream};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_server::ServerLayer;
+use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Limits};
+use relent_server::overload::OverloadLayer;
+use relent_server::store::{
+    Change, Claimed, Full as MemoryFull, Key, Memory, Resolution, ResolveError, Store,
+    UnknownOutcome, WriteError,
+};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+type Bodies = UnsyncBoxBody<Bytes, Infallible>;
+
+fn whole(text: impl Into<Bytes>) -> Bodies {
+    Full::new(text.into()).boxed_unsync()
+}
+
+fn frames(frames: impl stream::Stream<Item = Bytes> + Send + 'static) -> Bodies {
+    let frames = frames.map(|bytes| Ok(Frame::data(bytes)));
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// A byte now and then, without an end.
+fn drips(every: Duration) -> Bodies {
+    frames(stream::unfold((), move |()| async move {
+        sleep(every).await;
+        Some((Bytes::from("x"), ()))
+    }))
+}
+
+fn stands_still() -> Bodies {
+    frames(stream::pending())
+}
+
+/// A store that counts what it is asked, and that stands still while it is told to.
+#[derive(Clone, Default)]
+struct Counted {
+    memory: Arc<Memory>,
+    claims: Arc<AtomicU32>,
+    writes: Arc<Mutex<Vec<&'static str>>>,
+    /// Each call waits for so long, and is then made: it is executed late.
+    late: Arc<Mutex<Duration>>,
+}
+
+impl Counted {
+    fn claims(&self) -> u32 {
+        self.claims.load(Ordering::SeqCst)
+    }
+
+    fn set_late(&self, late: Duration) {
+        *self.late.lock().unwrap() = late;
+    }
+
+    async fn wait(&self) {
+        let late = *self.late.lock().unwrap();
+        if !late.is_zero() {
+            sleep(late).await;
+        }
+    }
+}
+
+impl Store for Counted {
+    type Error = MemoryFull;
+
+    async fn claim(
+        &self,
+        key: &Key,
+        owner: u128,
+        print: Fingerprint,
+        config: &ClaimConfig,
+    ) -> Result<Claimed, MemoryFull> {
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        let (store, key, config) = (self.clone(), *key, *config);
+        // It is executed also if its caller has gone.
+        let claim = tokio::spawn(async move {
+            store.wait().await;
+            store.memory.claim(&key, owner, print, &config).await
+        });
+        claim.await.unwrap()
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        change: Change,
+        config: &ClaimConfig,
+    ) -> Result<Lease, WriteError<MemoryFull>> {
+        self.writes.lock().unwrap().push(match change {
+            Change::Renew => "renew",
+            Change::Complete(_) => "complete",
+            Change::Release => "release",
+            Change::GiveUp => "give up",
+            _ => "other",
+        });
+        self.wait().await;
+        self.memory.write(key, lease, change, config).await
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, MemoryFull> {
+        self.memory.find_unknown(after, most, config).await
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<MemoryFull>> {
+        self.memory.resolve(found, resolution, config).await
+    }
+
+    async fn remove_expired(&self, most: usize) -> Result<usize, MemoryFull> {
+        self.memory.remove_expired(most).await
+    }
+}
+
+/// A payment service. The path of a request says what its handler does.
+#[derive(Clone)]
+struct Payments {
+    begun: Arc<AtomicU32>,
+    ended: Arc<AtomicU32>,
+    executions: Arc<Mutex<Vec<Execution>>>,
+    goes_on: Arc<Semaphore>,
+}
+
+impl Default for Payments {
+    fn default() -> Self {
+        Self {
+            begun: Arc::default(),
+            ended: Arc::default(),
+            executions: Arc::default(),
+            goes_on: Arc::new(Semaphore::new(0)),
+        }
+    }
+}
+
+impl Payments {
+    async fn handle(self, request: Request<Body<Bodies>>) -> Result<Response<Bodies>, Infallible> {
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        if let Some(execution) = request.extensions().get::<Execution>() {
+            self.executions.lock().unwrap().push(execution.clone());
+        }
+        let path = request.uri().path().to_owned();
+        match &*path {
+            "/waits" => self.goes_on.acquire().await.unwrap().forget(),
+            "/100s" => sleep(Duration::from_secs(100)).await,
+            "/never" => pending().await,
+            _ => {}
+        }
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        let body = match &*path {
+            "/endless" => drips(Duration::from_secs(1)),
+            _ => whole(format!("charge {number}")),
+        };
+        Ok(Response::new(body))
+    }
+
+    fn begun(&self) -> u32 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    fn ended(&self) -> u32 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn ask<L, S>(&self, layer: &L, request: Request<Bodies>) -> JoinHandle<Reply>
+    where
+        L: Layer<Handler, Service = S>,
+        S: Service<Request<Bodies>, Error = Infallible> + Send + 'static,
+        S::Future: Send,
+        S::Response: Into<Answered>,
+    {
+        let payments = self.clone();
+        let handler: Handler = Handler(payments);
+        let service = layer.layer(handler);
+        tokio::spawn(async move {
+            let Answered(response) = service.oneshot(request).await.unwrap().into();
+            Reply::of(response).await
+        })
+    }
+}
+
+#[derive(Clone)]
+struct Handler(Payments);
+
+impl Service<Request<Body<Bodies>>> for Handler {
+    type Response = Response<Bodies>;
+    type Error = Infallible;
+    type Future = futures_util::future::BoxFuture<'static, Result<Response<Bodies>, Infallible>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body<Bodies>>) -> Self::Future {
+        Box::pin(self.0.clone().handle(request))
+    }
+}
+
+/// An answer of either layer.
+struct Answered(Response<UnsyncBoxBody<Bytes, Infallible>>);
+
+impl<B> From<Response<B>> for Answered
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    fn from(response: Response<B>) -> Self {
+        Self(response.map(BodyExt::boxed_unsync))
+    }
+}
+
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    body: String,
+    replayed: bool,
+    retry_after: Option<String>,
+}
+
+impl Reply {
+    async fn of(response: Response<UnsyncBoxBody<Bytes, Infallible>>) -> Self {
+        let (head, body) = response.into_parts();
+        let retry_after = head.headers.get("retry-after");
+        Self {
+            status: head.status.as_u16(),
+            replayed: head.headers.contains_key("idempotent-replayed"),
+            retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
+            body: String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap(),
+        }
+    }
+
+    fn is(&self, status: u16, code: &str) -> bool {
+        self.status == status && self.body.contains(code)
+    }
+}
+
+fn upload(path: &str, account: &str, key: &str, body: Bodies) -> Request<Bodies> {
+    let request = Request::post(path).header("idempotency-key", key);
+    request.extension(account.to_owned()).body(body).unwrap()
+}
+
+fn pay(path: &str, key: &str) -> Request<Bodies> {
+    upload(path, "alice", key, whole("5 EUR"))
+}
+
+fn layer_over<S: Store>(store: S) -> IdempotencyLayer<S> {
+    IdempotencyLayer::new(store, |parts| parts.extensions.get().cloned())
+}
+
+fn layer() -> IdempotencyLayer<Memory> {
+    layer_over(Memory::new())
+}
+
+fn overload(limit: u32) -> OverloadLayer {
+    let config = SlotsConfig {
+        concurrency: ConcurrencyConfig::fixed(limit),
+        ..SlotsConfig::DEFAULT
+    };
+    OverloadLayer::new(&config).unwrap()
+}
+
+/// Until all that can go on without time has gone on.
+async fn settle() {
+    sleep(Duration::from_millis(1)).await;
+}
+
+fn seconds(began: Instant) -> u64 {
+    began.elapsed().as_millis().div_ceil(1000) as u64
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_pauses_for_30_s_or_takes_more_than_2_min_is_refused() {
+    let (payments, layer) = (Payments::default(), layer());
+    let began = Instant::now();
+    let still = payments.ask(&layer, upload("/", "alice", "a", stands_still()));
+    let dripping = drips(Duration::from_secs(3));
+    let dripping = payments.ask(&layer, upload("/", "alice", "b", dripping));
+    let reply = still.await.unwrap();
+    assert!(reply.is(408, "idempotency-request-too-slow"), "{reply:?}");
+    assert_eq!(reply.retry_after.as_deref(), Some("1"));
+    assert_eq!(seconds(began), 30);
+    let reply = dripping.await.unwrap();
+    assert!(reply.is(408, "idempotency-request-too-slow"), "{reply:?}");
+    assert_eq!(seconds(began), 120);
+    assert_eq!(payments.begun(), 0);
+    // Nothing was claimed.
+    assert_eq!(
+        payments.ask(&layer, pay("/", "a")).await.unwrap().status,
+        200
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_takes_its_time_holds_no_slot_and_waits_for_one_when_it_is_whole() {
+    let (payments, overload) = (Payments::default(), overload(1));
+    let layer = ServerLayer::new(layer()).overload(overload.clone());
+    let slow = |key: &str| {
+        let parts = stream::iter(["5 ", "EUR"]).then(|part| async move {
+            sleep(Duration::from_secs(10)).await;
+            Bytes::from(part)
+        });
+        payments.ask(&layer, upload("/", "alice", key, frames(parts)))
+    };
+    let slow: Vec<_> = ["a", "b"].map(slow).into();
+    settle().await;
+    assert_eq!((overload.in_flight(), overload.waiting()), (0, 0));
+    assert_eq!(
+        payments.ask(&layer, pay("/", "c")).await.unwrap().status,
+        200
+    );
+    for reply in join_all(slow).await {
+        assert_eq!(reply.unwrap().status, 200);
+    }
+    // Where all slots are taken by then, it is turned away.
+    let late = stream::once(async {
+        sleep(Duration::from_secs(1)).await;
+        Bytes::from("5 EUR")
+    });
+    let late = payments.ask(&layer, upload("/", "alice", "d", frames(late)));
+    sleep(Duration::from_millis(200)).await;
+    let holds = payments.ask(&layer, pay("/waits", "e"));
+    let reply = late.await.unwrap();
+    assert!(reply.is(503, "idempotency-busy"), "{reply:?}");
+    assert_eq!(reply.retry_after.as_deref(), Some("1"));
+    payments.goes_on.add_permits(1);
+    assert_eq!(holds.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_uploads_of_one_account_leave_room_for_others() {
+    let payments = Payments::default();
+    let layer = layer();
+    let uploads: Vec<_> = (0..10_000)
+        .map(|number| {
+            let body = frames(stream::iter([Bytes::from("x")]).chain(stream::pending()));
+            payments.ask(&layer, upload("/", "mallory", &format!("m{number}"), body))
+        })
+        .collect();
+    sleep(Duration::from_secs(5)).await;
+    let held = uploads
+        .iter()
+        .filter(|upload| !upload.is_finished())
+        .count();
+    assert!((4000..=4096).contains(&held), "half of the memory: {held}");
+    let began = Instant::now();
+    for key in ["a", "b"] {
+        assert_eq!(
+            payments.ask(&layer, pay("/", key)).await.unwrap().status,
+            200
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(1));
+    for upload in uploads {
+        let reply = upload.await.unwrap();
+        assert!(matches!(reply.status, 408 | 503), "{reply:?}");
+        assert_eq!(reply.retry_after.as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_share_a_limit_of_bytes_and_give_back_what_they_took() {
+    let payments = Payments::default();
+    let limits = Limits {
+        buffered: 100 << 10,
+        ..Limits::DEFAULT
+    };
+    let layer = IdempotencyLayer::anonymous(Memory::new()).limits(limits);
+    let body = || whole(vec![b'x'; 60 << 10]);
+    let first = payments.ask(&layer, upload("/waits", "", "a", body()));
+    settle().await;
+    let second = payments.ask(&layer, upload("/", "", "b", body()));
+    let second = second.await.unwrap();
+    assert!(second.is(503, "idempotency-busy"), "{second:?}");
+    assert_eq!(second.retry_after.as_deref(), Some("1"));
+    payments.goes_on.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 200);
+    for key in ["b", "c", "d"] {
+        let reply = payments.ask(&layer, upload("/", "", key, body()));
+        assert_eq!(reply.await.unwrap().status, 200, "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_without_an_end_is_stored_without_its_body_and_holds_nothing_on() {
+    let (payments, overload) = (Payments::default(), overload(20));
+    let limits = Limits {
+        executions: 20,
+        ..Limits::DEFAULT
+    };
+    let idempotency = IdempotencyLayer::anonymous(Memory::new()).limits(limits);
+    let layer = ServerLayer::new(idempotency).overload(overload.clone());
+    let gone: Vec<_> = (0..20)
+        .map(|number| payments.ask(&layer, pay("/endless", &number.to_string())))
+        .collect();
+    settle().await;
+    gone.iter().for_each(JoinHandle::abort);
+    settle().await;
+    assert_eq!(overload.in_flight(), 20, "it is not known yet");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(overload.in_flight(), 0);
+    assert_eq!(layer.drain().await, 0);
+    assert_eq!(
+        payments.ask(&layer, pay("/", "new")).await.unwrap().status,
+        200
+    );
+    let duplicate = payments.ask(&layer, pay("/endless", "7")).await.unwrap();
+    assert!(
+        duplicate.is(410, "idempotency-answer-not-kept"),
+        "{duplicate:?}"
+    );
+    assert_eq!(payments.begun(), 21);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_too_long_goes_to_its_client_as_it_comes() {
+    let (payments, layer) = (Payments::default(), layer());
+    let service = layer.layer(Handler(payments.clone()));
+    let began = Instant::now();
+    let response = service.oneshot(pay("/endless", "a")).await.unwrap();
+    assert_eq!(seconds(began), 60);
+    let mut body = response.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(first.len() >= 59, "what came until then: {}", first.len());
+    let next = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(next, "x");
+}
+
+/// The status of a call comes last: an answer that has none yet says nothing of what came of it.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_grpc_whose_answer_is_not_read_to_its_end_is_unknown() {
+    for long in [true, false] {
+        let handler = service_fn(move |_: Request<Body<Bodies>>| async move {
+            let body = match long {
+                true => whole(vec![b'x'; 300]),
+                false => stands_still(),
+            };
+            let response = Response::builder().header("content-type", "application/grpc");
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        });
+        let service = layer().max_answer(299).layer(handler);
+        let response = service.clone().oneshot(pay("/", "a")).await.unwrap();
+        drop(response);
+        let response = service.oneshot(pay("/", "a")).await.unwrap();
+        let reply = Reply::of(Answered::from(response).0).await;
+        assert!(reply.is(409, "idempotency-outcome-unknown"), "{reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_whose_client_has_gone_for_60_s_is_unknown_and_what_it_answers_later_is_recorded()
+{
+    let (payments, overload) = (Payments::default(), overload(20));
+    let limits = Limits {
+        executions: 1,
+        ..Limits::DEFAULT
+    };
+    let idempotency = IdempotencyLayer::anonymous(Memory::new()).limits(limits);
+    let layer = ServerLayer::new(idempotency).overload(overload.clone());
+    let gone = payments.ask(&layer, pay("/100s", "a"));
+    settle().await;
+    gone.abort();
+    sleep(Duration::from_secs(57)).await;
+    assert_eq!(overload.in_flight(), 1);
+    let duplicate = payments.ask(&layer, pay("/100s", "a")).await.unwrap();
+    assert!(duplicate.is(409, "idempotency-in-flight"), "{duplicate:?}");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(overload.in_flight(), 0);
+    let duplicate = payments.ask(&layer, pay("/100s", "a")).await.unwrap();
+    assert!(
+        duplicate.is(409, "idempotency-outcome-unknown"),
+        "{duplicate:?}"
+    );
+    let other = payments.ask(&layer, pay("/", "b")).await.unwrap();
+    assert_eq!(other.status, 200, "the only execution is free");
+    // Half-way, it may have charged.
+    assert_eq!(payments.ended(), 1, "of the other key");
+    sleep(Duration::from_secs(40)).await;
+    assert_eq!(payments.ended(), 2);
+    let duplicate = payments.ask(&layer, pay("/100s", "a")).await.unwrap();
+    assert!(
+        duplicate.replayed && duplicate.is(200, "charge 1"),
+        "{duplicate:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_may_run_again_is_dropped_when_its_client_has_gone_for_too_long() {
+    let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Rerun));
+    let gone = payments.ask(&layer, pay("/100s", "a"));
+    settle().await;
+    gone.abort();
+    sleep(Duration::from_secs(61)).await;
+    let again = payments.ask(&layer, pay("/100s", "a")).await.unwrap();
+    assert!(!again.replayed && again.is(200, "charge 2"), "{again:?}");
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!((payments.begun(), payments.ended()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_renewed_for_longer_than_an_execution_may_take() {
+    let store = Counted::default();
+    let limits = Limits {
+        execution: Duration::from_secs(300),
+        ..Limits::DEFAULT
+    };
+    let (payments, layer) = (
+        Payments::default(),
+        layer_over(store.clone()).limits(limits),
+    );
+    let began = Instant::now();
+    let reply = payments.ask(&layer, pay("/never", "a")).await.unwrap();
+    assert!(reply.is(409, "idempotency-outcome-unknown"), "{reply:?}");
+    assert_eq!(seconds(began), 300);
+    let writes = store.writes.lock().unwrap().clone();
+    assert_eq!(writes.last(), Some(&"give up"));
+    sleep(Duration::from_secs(700)).await;
+    assert_eq!(*store.writes.lock().unwrap(), writes, "nothing more");
+    assert_eq!(layer.drain().await, 0, "and the handler is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_waits_for_30_s_and_says_how_many_are_left() {
+    let (payments, layer) = (Payments::default(), ServerLayer::new(layer()));
+    let connected = payments.ask(&layer, pay("/never", "a"));
+    let gone = payments.ask(&layer, pay("/endless", "b"));
+    settle().await;
+    gone.abort();
+    let began = Instant::now();
+    assert_eq!(layer.drain().await, 2);
+    assert_eq!(seconds(began), 30);
+    connected.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_gives_its_slot_up() {
+    let overload = overload(1).slot_timeout(Duration::from_secs(5));
+    let service = overload.layer(service_fn(|request: Request<Bodies>| async move {
+        if request.uri().path() == "/never" {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(drips(Duration::from_secs(1))))
+    }));
+    let ask = |path: &str| {
+        let request = Request::get(path).body(whole("")).unwrap();
+        service.clone().oneshot(request)
+    };
+    let unread = ask("/").await.unwrap();
+    let refused = ask("/").await.unwrap();
+    assert_eq!(refused.status(), 503);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(overload.in_flight(), 0);
+    let read = ask("/").await.unwrap();
+    assert_eq!(overload.in_flight(), 1);
+    // It gives back nothing of the other.
+    drop(unread);
+    assert_eq!(overload.in_flight(), 1);
+    drop(read);
+    assert_eq!(overload.in_flight(), 0);
+    // One that stands still, such as for an upload, too.
+    let mut never = Box::pin(ask("/never"));
+    assert!(poll_immediate(&mut never).await.is_none());
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(overload.in_flight(), 0);
+    drop(never);
+    assert_eq!(overload.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_late() {
+    // Longer than the limit, and than the limit of one call.
+    for late in [3, 15] {
+        let (payments, store) = (Payments::default(), Counted::default());
+        let layer = layer_over(store.clone());
+        store.set_late(Duration::from_secs(late));
+        let began = Instant::now();
+        let reply = payments.ask(&layer, pay("/", "a")).await.unwrap();
+        assert!(reply.is(503, "idempotency-store-failed"), "{reply:?}");
+        assert_eq!(reply.retry_after.as_deref(), Some("1"));
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+        // The store comes back.
+        store.set_late(Duration::ZERO);
+        sleep(Duration::from_secs(25)).await;
+        let reply = payments.ask(&layer, pay("/", "a")).await.unwrap();
+        assert_eq!((reply.status, reply.replayed), (200, false), "{late}");
+        assert_eq!(payments.begun(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_a_request_whose_claim_stands_still_are_refused_with_it() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let layer = layer_over(store.clone());
+    store.set_late(Duration::from_secs(60));
+    let began = Instant::now();
+    let asked = (0..100).map(|_| payments.ask(&layer, pay("/", "a")));
+    for reply in join_all(asked.collect::<Vec<_>>()).await {
+        let reply = reply.unwrap();
+        assert!(reply.is(503, "idempotency-store-failed"), "{reply:?}");
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert_eq!(store.claims(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_stands_still_does_not_keep_the_next_from_being_made() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let layer = layer_over(store.clone());
+    let first = payments.ask(&layer, pay("/100s", "a"));
+    sleep(Duration::from_secs(5)).await;
+    store.set_late(Duration::from_secs(3600));
+    sleep(Duration::from_secs(10)).await;
+    store.set_late(Duration::ZERO);
+    sleep(Duration::from_secs(30)).await;
+    // Of another process, when the first lease would have run out.
+    let other = layer_over(store.clone()).wait(Duration::ZERO);
+    let duplicate = payments.ask(&other, pay("/100s", "a")).await.unwrap();
+    assert!(duplicate.is(409, "idempotency-in-flight"), "{duplicate:?}");
+    assert_eq!(first.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_whose_record_cannot_be_written_reaches_its_client_within_a_minute() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let layer = layer_over(store.clone());
+    let first = payments.ask(&layer, pay("/waits", "a"));
+    settle().await;
+    store.set_late(Duration::from_secs(3600));
+    payments.goes_on.add_permits(1);
+    let began = Instant::now();
+    assert_eq!(first.await.unwrap().status, 200);
+    assert!(seconds(began) <= 60, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_what_runs_in_this_process_ask_the_store_nothing() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let layer = IdempotencyLayer::anonymous(store.clone());
+    let asked = (0..800).map(|_| payments.ask(&layer, pay("/waits", "a")));
+    let asked: Vec<_> = asked.collect();
+    sleep(Duration::from_millis(1900)).await;
+    assert_eq!(store.claims(), 1, "while it runs");
+    let mismatch = upload("/waits", "alice", "a", whole("6 EUR"));
+    let mismatch = payments.ask(&layer, mismatch).await.unwrap();
+    assert!(mismatch.is(422, "idempotency-key-reused"), "{mismatch:?}");
+    payments.goes_on.add_permits(1);
+    let replies = join_all(asked).await;
+    let replayed = replies.iter().filter(|reply| {
+        let reply = reply.as_ref().unwrap();
+        assert!(reply.is(200, "charge 1"), "{reply:?}");
+        reply.replayed
+    });
+    assert_eq!(replayed.count(), 799);
+    assert_eq!(store.claims(), 1, "and when it has ended");
+    assert_eq!(*store.writes.lock().unwrap(), ["complete"]);
+    assert_eq!(payments.begun(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_the_duplicates_of_what_runs_in_another_process_one_asks_the_store() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let first = IdempotencyLayer::anonymous(store.clone());
+    let second = IdempotencyLayer::anonymous(store.clone());
+    let runs = payments.ask(&first, pay("/waits", "a"));
+    settle().await;
+    let asked: Vec<_> = (0..800)
+        .map(|_| payments.ask(&second, pay("/waits", "a")))
+        .collect();
+    sleep(Duration::from_millis(1000)).await;
+    assert!(store.claims() <= 12, "{}", store.claims());
+    // The one that asks goes away, and another asks in its place, not more often.
+    asked[0].abort();
+    sleep(Duration::from_millis(500)).await;
+    assert!((14..=18).contains(&store.claims()), "{}", store.claims());
+    payments.goes_on.add_permits(1);
+    assert_eq!(runs.await.unwrap().status, 200);
+    for reply in join_all(asked.into_iter().skip(1)).await {
+        let reply = reply.unwrap();
+        assert!(reply.replayed && reply.is(200, "charge 1"), "{reply:?}");
+    }
+    assert!(store.claims() <= 20, "{}", store.claims());
+    assert_eq!(payments.begun(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_that_all_wait_in_vain_share_the_look_at_the_store() {
+    let (payments, store) = (Payments::default(), Counted::default());
+    let first = IdempotencyLayer::anonymous(store.clone());
+    let second = IdempotencyLayer::anonymous(store.clone());
+    let runs = payments.ask(&first, pay("/waits", "a"));
+    settle().await;
+    let mut asked = Vec::new();
+    for _ in 0..200 {
+        asked.push(payments.ask(&second, pay("/waits", "a")));
+        sleep(Duration::from_millis(1)).await;
+    }
+    for reply in join_all(asked).await {
+        let reply = reply.unwrap();
+        assert!(reply.is(409, "idempotency-in-flight"), "{reply:?}");
+    }
+    assert!(store.claims() <= 30, "{}", store.claims());
+    runs.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_had_no_effect_is_run_by_one_of_those_that_wait() {
+    let store = Counted::default();
+    let layer = IdempotencyLayer::anonymous(store.clone());
+    let begun = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&begun);
+    let service = layer.layer(service_fn(move |_: Request<Body<Bodies>>| {
+        let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            sleep(Duration::from_millis(100)).await;
+            let status = if number < 3 { 429 } else { 200 };
+            let response = Response::builder().status(status);
+            Ok::<_, Infallible>(response.body(whole("said")).unwrap())
+        }
+    }));
+    let asked = (0..100).map(|_| service.clone().oneshot(pay("/", "a")));
+    let mut statuses: Vec<_> = (join_all(asked).await.into_iter())
+        .map(|response| response.unwrap().status().as_u16())
+        .collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses[97..], [200, 429, 429]);
+    assert_eq!(begun.load(Ordering::SeqCst), 3);
+    assert_eq!(store.claims(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_stored_need_no_execution_and_a_claim_that_gets_none_is_given_back() {
+    let payments = Payments::default();
+    let limits = Limits {
+        executions: 1,
+        ..Limits::DEFAULT
+    };
+    let layer = IdempotencyLayer::anonymous(Memory::new()).limits(limits);
+    assert_eq!(
+        payments.ask(&layer, pay("/", "a")).await.unwrap().status,
+        200
+    );
+    let runs = payments.ask(&layer, pay("/waits", "b"));
+    settle().await;
+    let refused = payments.ask(&layer, pay("/", "c")).await.unwrap();
+    assert!(refused.is(503, "idempotency-busy"), "{refused:?}");
+    assert_eq!(refused.retry_after.as_deref(), Some("1"));
+    let replays = (0..50).map(|_| payments.ask(&layer, pay("/", "a")));
+    for reply in join_all(replays.collect::<Vec<_>>()).await {
+        assert!(reply.unwrap().replayed);
+    }
+    payments.goes_on.add_permits(1);
+    assert_eq!(runs.await.unwrap().status, 200);
+    let reply = payments.ask(&layer, pay("/", "c")).await.unwrap();
+    assert_eq!((reply.status, reply.replayed), (200, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_account_cannot_take_all_executions_nor_all_places_to_wait() {
+    let payments = Payments::default();
+    let limits = Limits {
+        executions: 4,
+        waiters: 4,
+        ..Limits::DEFAULT
+    };
+    let layer = layer().limits(limits);
+    let ask = |account: &str, path: &str, key: &str| {
+        payments.ask(&layer, upload(path, account, key, whole("5 EUR")))
+    };
+    let runs: Vec<_> = (0..4)
+        .map(|number| ask("mallory", "/waits", &number.to_string()))
+        .collect();
+    settle().await;
+    assert_eq!(payments.begun(), 2, "half of them");
+    let waits: Vec<_> = (0..10).map(|_| ask("mallory", "/waits", "0")).collect();
+    settle().await;
+    let waiting = waits.iter().filter(|wait| !wait.is_finished()).count();
+    assert_eq!(waiting, 2, "half of them");
+    let alice = ask("alice", "/waits", "a");
+    settle().await;
+    let duplicate = ask("alice", "/waits", "a");
+    settle().await;
+    assert!(!alice.is_finished() && !duplicate.is_finished());
+    payments.goes_on.add_permits(9);
+    assert_eq!(alice.await.unwrap().status, 200);
+    assert!(duplicate.await.unwrap().replayed);
+    let mut statuses = Vec::new();
+    for reply in join_all(runs).await {
+        statuses.push(reply.unwrap().status);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 503, 503]);
+}
+
+/// The handler claims the key itself: those that follow find its answer by their own handlers, once there is one.
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn duplicates_of_a_handler_that_runs_exactly_once_wait_for_it_without_a_transaction() {
+    use relent_server::exactly_once::{ExactlyOnce, WorkError};
+    use relent_server::store::Sqlite;
+
+    let directory = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+    let limits = Limits {
+        executions: 2,
+        ..Limits::DEFAULT
+    };
+    let layer = IdempotencyLayer::anonymous(store)
+        .exactly_once()
+        .limits(limits);
+    let (begun, goes_on) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
+    let (counts, waits) = (Arc::clone(&begun), Arc::clone(&goes_on));
+    let service = layer.layer(service_fn(move |request: Request<Body<Bodies>>| {
+        let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
+        let waits = Arc::clone(&waits);
+        async move {
+            let once = request.extensions().get::<ExactlyOnce<Sqlite>>().unwrap();
+            let charge = format!("charge {number}");
+            let paid = once.run(|_| Ok::<_, WorkError>(Response::new(charge)));
+            let paid = paid.await.unwrap();
+            drop(waits.acquire().await.unwrap());
+            Ok::<_, Infallible>(paid)
+        }
+    }));
+    let asked: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(service.clone().oneshot(pay("/", "a"))))
+        .collect();
+    while begun.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    goes_on.add_permits(50);
+    for response in join_all(asked).await {
+        let response = response.unwrap().unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "charge 1");
+    }
+}
+
+/// The same over sockets, with short limits, and clients that write their requests byte by byte.
+mod over_sockets {
+    use axum::Router;
+    use axum::body::Body as AxumBody;
+    use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    struct Shop {
+        address: String,
+        layer: ServerLayer<Memory>,
+        overload: OverloadLayer,
+    }
+
+    async fn shop(slots: u32, limits: Limits, slot_timeout: Duration) -> Shop {
+        let overload = overload(slots).slot_timeout(slot_timeout);
+        let idempotency = IdempotencyLayer::anonymous(Memory::new()).limits(limits);
+        let layer = ServerLayer::new(idempotency).overload(overload.clone());
+        let endless = || async {
+            let parts =
+                stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from(vec![b'x'; 1 << 16])));
+            AxumBody::from_stream(parts)
+        };
+        let silent =
+            || async { AxumBody::from_stream(stream::pending::<Result<Bytes, Infallible>>()) };
+        let app = Router::new()
+            .route(
+                "/pay",
+                post(|body: Bytes| async move { format!("paid {}", body.len()) }),
+            )
+            .route("/never", post(pending::<()>))
+            .route("/silent", post(silent))
+            .route("/endless", get(endless))
+            .route("/quick", get(|| async { "quick" }))
+            .layer(layer.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(axum::serve(listener, app).into_future());
+        Shop {
+            address,
+            layer,
+            overload,
+        }
+    }
+
+    impl Shop {
+        /// A connection on which this is written.
+        async fn write(&self, text: &str) -> TcpStream {
+            let mut stream = TcpStream::connect(&self.address).await.unwrap();
+            stream.write_all(text.as_bytes()).await.unwrap();
+            stream
+        }
+
+        async fn ask(&self, text: &str) -> String {
+            let text = text.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+            read(&mut self.write(&text).await).await
+        }
+
+        /// Asks until the answer has this in it.
+        async fn ask_until(&self, text: &str, until: &str) -> String {
+            let asked = async {
+                loop {
+                    let answer = self.ask(text).await;
+                    if answer.contains(until) {
+                        return answer;
+                    }
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let answer = timeout(LONG, asked).await;
+            answer.unwrap_or_else(|_| panic!("{until}"))
+        }
+    }
+
+    async fn read(stream: &mut TcpStream) -> String {
+        let mut answer = Vec::new();
+        let mut part = [0; 4096];
+        while let Ok(length @ 1..) = timeout(LONG, stream.read(&mut part)).await.unwrap() {
+            answer.extend_from_slice(&part[..length]);
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn pay(path: &str, key: &str, length: usize) -> String {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\ncontent-length: {length}\r\n\r\n"
+        )
+    }
+
+    #[tokio::test]
+    async fn uploads_that_stop_or_drip_hold_no_slot_and_are_refused() {
+        let limits = Limits {
+            read_idle: Duration::from_secs(3),
+            read: Duration::from_secs(5),
+            ..Limits::DEFAULT
+        };
+        let shop = shop(2, limits, LONG).await;
+        let mut uploads = Vec::new();
+        for number in 0..40 {
+            let text = format!("{}x", pay("/pay", &format!("slow{number}"), 1000));
+            let mut stream = shop.write(&text).await;
+            uploads.push(tokio::spawn(async move {
+                let (mut reads, mut writes) = stream.split();
+                let mut answer = vec![0; 4096];
+                let drips = async {
+                    while number % 2 == 0 && writes.write_all(b"x").await.is_ok() {
+                        sleep(Duration::from_millis(500)).await;
+                    }
+                    pending::<()>().await;
+                };
+                let length = tokio::select! {
+                    length = reads.read(&mut answer) => length.unwrap(),
+                    () = drips => 0,
+                };
+                String::from_utf8_lossy(&answer[..length]).into_owned()
+            }));
+        }
+        let quick = "GET /quick HTTP/1.1\r\nhost: a\r\n\r\n";
+        let paid = format!("{}5 EUR", pay("/pay", "honest", 5));
+        assert!(
+            shop.ask_until(quick, "HTTP/1.1 200")
+                .await
+                .ends_with("quick")
+        );
+        assert!(
+            shop.ask_until(&paid, "HTTP/1.1 200")
+                .await
+                .ends_with("paid 5")
+        );
+        assert!(uploads.iter().all(|upload| !upload.is_finished()));
+        for upload in uploads {
+            let answer = timeout(LONG, upload).await.unwrap().unwrap();
+            assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+            assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+        }
+        assert_eq!(
+            (shop.overload.in_flight(), shop.layer.drain().await),
+            (0, 0)
+        );
+    }
+
+    #[tokio::test]
+    async fn requests_without_an_end_whose_clients_have_gone_hold_nothing() {
+        let limits = Limits {
+            disconnected: Duration::from_millis(200),
+            answer: Duration::from_millis(300),
+            executions: 20,
+            ..Limits::DEFAULT
+        };
+        let shop = shop(20, limits, LONG).await;
+        let mut clients = Vec::new();
+        for number in 0..20 {
+            let path = if number % 2 == 0 { "/never" } else { "/silent" };
+            clients.push(shop.write(&pay(path, &number.to_string(), 0)).await);
+        }
+        let begun = async {
+            while shop.overload.in_flight() < 20 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LONG, begun).await.unwrap();
+        drop(clients);
+        let paid = format!("{}5 EUR", pay("/pay", "honest", 5));
+        shop.ask_until(&paid, "HTTP/1.1 200").await;
+        shop.ask_until(&pay("/never", "0", 0), "idempotency-outcome-unknown")
+            .await;
+        shop.ask_until(&pay("/silent", "1", 0), "idempotency-answer-not-kept")
+            .await;
+        let free = async {
+            while shop.overload.in_flight() > 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LONG, free).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_its_answer_holds_no_slot_for_long() {
+        let shop = shop(1, Limits::DEFAULT, Duration::from_millis(300)).await;
+        let unread = shop.write("GET /endless HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        let quick = "GET /quick HTTP/1.1\r\nhost: a\r\n\r\n";
+        shop.ask_until(quick, "HTTP/1.1 200").await;
+        // It has its answer on, as far as it reads.
+        unread.readable().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_ends_in_time_whatever_its_clients_do() {
+        let limits = Limits {
+            drain: Duration::from_millis(300),
+            ..Limits::DEFAULT
+        };
+        let shop = shop(20, limits, LONG).await;
+        let mut held = Vec::new();
+        for (number, path) in ["/never", "/silent", "/pay"].into_iter().enumerate() {
+            held.push(shop.write(&pay(path, &number.to_string(), 1)).await);
+        }
+        held[0].write_all(b"x").await.unwrap();
+        held[1].write_all(b"x").await.unwrap();
+        timeout(LONG, async {
+            while shop.overload.in_flight() < 2 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await
+        .unwrap();
+        assert!(timeout(LONG, shop.layer.drain()).await.is_ok());
+    }
+}

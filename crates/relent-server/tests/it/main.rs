@@ -1,0 +1,38 @@
+//! The integration tests of the crate, in one program.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests may")]
+
+mod admission;
+#[cfg(all(unix, feature = "redis"))]
+mod admission_fleet;
+#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+mod exactly_once;
+mod history;
+mod idempotency;
+mod lease_lost;
+mod limits;
+mod nested;
+mod outcomes;
+mod overload;
+#[cfg(unix)]
+#[path = "../support/servers.rs"]
+mod servers;
+#[cfg(feature = "grpc")]
+mod services;
+#[cfg(feature = "sqlite")]
+mod sockets;
+#[cfg(feature = "sqlite")]
+mod sqlite_writer;
+#[cfg(all(unix, feature = "postgres", feature = "redis"))]
+mod store_faults;
+mod stores;
+#[cfg(feature = "webhook")]
+#[path = "../support/webhook.rs"]
+mod support;
+mod unknown_outcomes;
+#[cfg(all(feature = "sqlite", feature = "webhook"))]
+mod webhook;
+#[cfg(all(feature = "metrics", feature = "webhook"))]
+mod webhook_observed;
+#[cfg(all(unix, feature = "postgres", feature = "webhook"))]
+mod webhook_postgres;
+mod wrong_stores;

@@ -1,0 +1,431 @@
+//! What a response says about "did it run?": our own client, over sockets, against services whose handlers are cut off,
+//! refuse or panic. One key has one effect, and a request that was not begun runs when its client comes back.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Router, body};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use relent::{Backoff, Policy};
+use relent_core::Kind;
+use relent_http::{HintOptions, RequestFacts, classify};
+use relent_reqwest::{Client, IdempotencyKey};
+use relent_server::ServerLayer;
+use relent_server::idempotency::{IdempotencyLayer, Outcome};
+use relent_server::store::Memory;
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+
+/// How often the card was charged, and how often the handler was begun.
+#[derive(Clone, Default)]
+struct Card {
+    charges: Arc<AtomicU32>,
+    begun: Arc<AtomicU32>,
+}
+
+impl Card {
+    fn begin(&self) -> u32 {
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn charge(&self) {
+        self.charges.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn charges(&self) -> u32 {
+        self.charges.load(Ordering::SeqCst)
+    }
+
+    fn begun(&self) -> u32 {
+        self.begun.load(Ordering::SeqCst)
+    }
+}
+
+/// Charges, and is slow to say so.
+async fn slow(State(card): State<Card>) -> &'static str {
+    card.begin();
+    card.charge();
+    sleep(Duration::from_secs(60)).await;
+    "paid"
+}
+
+async fn serve(app: Router) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(axum::serve(listener, app).into_future());
+    format!("http://{address}/payments")
+}
+
+/// A client that comes back eight times, and soon.
+fn client() -> Client {
+    let policy = Policy::builder(Backoff::constant(Duration::from_millis(2)))
+        .max_retries(8)
+        .build()
+        .unwrap();
+    Client::new(policy).unwrap()
+}
+
+async fn pay(client: &Client, url: &str, key: &str) -> (StatusCode, String) {
+    let key: IdempotencyKey = key.parse().unwrap();
+    let sent = client.post(url).idempotency_key(key).body("5 EUR").send();
+    let response = sent.await.unwrap();
+    (response.status(), response.text().await.unwrap())
+}
+
+fn keyed() -> IdempotencyLayer<Memory> {
+    IdempotencyLayer::anonymous(Memory::new())
+}
+
+#[tokio::test]
+async fn a_handler_that_a_timeout_cuts_off_has_one_effect_for_one_key() {
+    for status in [408, 499, 500, 503, 504, 524, 600] {
+        let timeout = TimeoutLayer::with_status_code(
+            StatusCode::from_u16(status).unwrap(),
+            Duration::from_millis(50),
+        );
+        let card = Card::default();
+        let app = Router::new()
+            .route("/payments", post(slow))
+            .layer(timeout)
+            .layer(ServerLayer::new(keyed()))
+            .with_state(card.clone());
+        let url = serve(app).await;
+        for _ in 0..3 {
+            let (status, body) = pay(&client(), &url, "one-key").await;
+            let is_heard = match status.as_u16() {
+                // A status that no timeout should have: the client hears the same again.
+                499 => body.is_empty(),
+                409 => body.contains("idempotency-outcome-unknown"),
+                _ => false,
+            };
+            assert!(is_heard, "{status} {body}");
+        }
+        assert_eq!((card.charges(), card.begun()), (1, 1), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_half_way_has_one_effect_for_one_key() {
+    async fn panics(State(card): State<Card>) -> &'static str {
+        card.begin();
+        card.charge();
+        panic!("after the charge")
+    }
+    let card = Card::default();
+    let app = Router::new()
+        .route("/payments", post(panics))
+        .layer(CatchPanicLayer::new())
+        .layer(keyed())
+        .with_state(card.clone());
+    let url = serve(app).await;
+    let (status, body) = pay(&client(), &url, "one-key").await;
+    assert!(
+        body.contains("idempotency-outcome-unknown"),
+        "{status} {body}"
+    );
+    assert_eq!(card.charges(), 1);
+}
+
+#[tokio::test]
+async fn what_layers_inside_refuse_before_the_handler_runs_is_repeated_and_charges_nobody() {
+    let card = Card::default();
+    for (longest, path, expected) in [(1, "", 413), (100, "/nowhere", 404)] {
+        let app = Router::new()
+            .route("/payments", post(slow))
+            .layer(RequestBodyLimitLayer::new(longest))
+            .layer(keyed())
+            .with_state(card.clone());
+        let url = serve(app).await + path;
+        for _ in 0..2 {
+            assert_eq!(pay(&client(), &url, "one-key").await.0, expected);
+        }
+    }
+    assert_eq!(card.begun(), 0);
+}
+
+/// A status that says "nothing was done: come back", and the fields of its response.
+type Refusal = (u16, &'static [(&'static str, &'static str)]);
+
+const COME_BACK: [Refusal; 8] = [
+    (408, &[("retry-after-ms", "1")]),
+    (409, &[("retry-after-ms", "1")]),
+    (413, &[("retry-after-ms", "1")]),
+    (421, &[]),
+    (425, &[]),
+    (429, &[]),
+    (503, &[("retry-after-ms", "1")]),
+    (503, &[("x-should-retry", "true")]),
+];
+
+fn refuse((status, fields): Refusal) -> Response {
+    let mut response = http::Response::builder().status(status);
+    for (name, value) in fields {
+        response = response.header(*name, *value);
+    }
+    response.body(body::Body::from("come back")).unwrap()
+}
+
+#[tokio::test]
+async fn a_request_that_the_handler_did_not_begin_runs_when_its_client_comes_back() {
+    for refusal in COME_BACK {
+        let card = Card::default();
+        let pays = move |State(card): State<Card>| async move {
+            if card.begin() == 1 {
+                return refuse(refusal);
+            }
+            card.charge();
+            "paid".into_response()
+        };
+        let app = Router::new()
+            .route("/payments", post(pays))
+            .layer(keyed())
+            .with_state(card.clone());
+        let url = serve(app).await;
+        for _ in 0..2 {
+            let (status, body) = pay(&client(), &url, "one-key").await;
+            assert_eq!((status.as_u16(), &*body), (200, "paid"), "{refusal:?}");
+        }
+        assert_eq!((card.charges(), card.begun()), (1, 2), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_may_have_taken_effect_before_it_says_come_back_has_to_say_so() {
+    for (says_so, charges) in [(true, 1), (false, 2)] {
+        let card = Card::default();
+        let pays = move |State(card): State<Card>| async move {
+            card.charge();
+            if card.begin() > 1 {
+                return "paid".into_response();
+            }
+            let mut response = refuse((503, &[("retry-after-ms", "1")]));
+            if says_so {
+                response.extensions_mut().insert(Outcome::Unknown);
+            }
+            response
+        };
+        let app = Router::new()
+            .route("/payments", post(pays))
+            .layer(keyed())
+            .with_state(card.clone());
+        let url = serve(app).await;
+        let (status, body) = pay(&client(), &url, "one-key").await;
+        let is_unknown = body.contains("idempotency-outcome-unknown");
+        assert_eq!(is_unknown, says_so, "{status} {body}");
+        assert_eq!(card.charges(), charges);
+    }
+}
+
+#[tokio::test]
+async fn a_layer_releases_no_key_whose_response_its_client_calls_ambiguous_and_keeps_none_that_is_not_processed()
+ {
+    let hints: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("retry-after", "1")],
+        &[("x-should-retry", "true")],
+        &[("x-envoy-ratelimited", "true")],
+        &[("relent-mark", "exhausted"), ("retry-after", "1")],
+    ];
+    let request = RequestFacts {
+        repeatable: true,
+        keyed: true,
+        conditional: false,
+    };
+    for fields in hints {
+        for status in 200..1000 {
+            let runs = Arc::new(AtomicU32::new(0));
+            let counted = Arc::clone(&runs);
+            let handler = service_fn(move |_: Request<_>| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut response = http::Response::builder().status(status);
+                for (name, value) in fields {
+                    response = response.header(*name, *value);
+                }
+                async move { Ok::<_, Infallible>(response.body(Full::<Bytes>::default()).unwrap()) }
+            });
+            let service = keyed().layer(handler);
+            let ask = async || {
+                let request = Request::post("/payments").header("idempotency-key", "one-key");
+                let request = request.body(Full::<Bytes>::default()).unwrap();
+                service.clone().oneshot(request).await.unwrap()
+            };
+            let first = ask().await;
+            let (now, options) = (SystemTime::now(), HintOptions::default());
+            let failure = classify(first.status(), first.headers(), request, now, &options);
+            let second = ask().await;
+            let runs = runs.load(Ordering::SeqCst);
+            match failure.map(|failure| failure.kind) {
+                Some(Kind::NotProcessed | Kind::Throttled) => {
+                    assert_eq!(runs, 2, "{status} {fields:?}");
+                }
+                Some(Kind::Ambiguous) => {
+                    let body = second.into_body().collect().await.unwrap().to_bytes();
+                    let unknown = b"idempotency-outcome-unknown";
+                    let is_unknown = body.windows(unknown.len()).any(|part| part == unknown);
+                    assert!(runs == 1 && is_unknown, "{status} {fields:?} {body:?}");
+                }
+                Some(Kind::Permanent | Kind::Overloaded) => {}
+                None => {
+                    assert_eq!((runs, second.status()), (1, first.status()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "webhook")]
+mod webhooks {
+    use relent_http::webhook::{Signer, Verifier, VerifyingKey};
+    use relent_server::webhook::WebhookLayer;
+
+    use super::*;
+
+    const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    fn layer() -> WebhookLayer<Memory> {
+        let key: VerifyingKey = KEY.parse().unwrap();
+        WebhookLayer::new(Memory::new(), "acquirer", Verifier::new([key]))
+    }
+
+    async fn deliver(url: &str) -> (StatusCode, String) {
+        let mut headers = http::HeaderMap::new();
+        let signer = Signer::new(KEY.parse().unwrap());
+        signer
+            .sign("msg_1", SystemTime::now(), b"5 EUR", &mut headers)
+            .unwrap();
+        let client = Client::new(
+            Policy::builder(Backoff::None)
+                .max_retries(0)
+                .build()
+                .unwrap(),
+        );
+        let sent = client.unwrap().post(url).headers(headers).body("5 EUR");
+        let response = sent.send().await.unwrap();
+        (response.status(), response.text().await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_delivery_that_a_timeout_cuts_off_is_handled_once() {
+        for status in [408, 500, 503, 504, 524] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let card = Card::default();
+            let app = Router::new()
+                .route("/payments", post(slow))
+                .layer(TimeoutLayer::with_status_code(
+                    status,
+                    Duration::from_millis(50),
+                ))
+                .layer(layer())
+                .with_state(card.clone());
+            let url = serve(app).await;
+            assert_eq!(deliver(&url).await.0, status);
+            for _ in 0..2 {
+                let (again, body) = deliver(&url).await;
+                assert_eq!(again, 500, "{body}");
+                assert!(body.contains("webhook-outcome-unknown"), "{body}");
+            }
+            assert_eq!((card.charges(), card.begun()), (1, 1), "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_delivery_that_was_not_begun_is_handled_when_it_comes_again() {
+        let others: [Refusal; 4] = [(400, &[]), (401, &[]), (409, &[]), (422, &[])];
+        for refusal in COME_BACK.into_iter().chain(others) {
+            let card = Card::default();
+            let handle = move |State(card): State<Card>| async move {
+                if card.begin() == 1 {
+                    return refuse(refusal);
+                }
+                card.charge();
+                StatusCode::NO_CONTENT.into_response()
+            };
+            let app = Router::new()
+                .route("/payments", post(handle))
+                .layer(layer())
+                .with_state(card.clone());
+            let url = serve(app).await;
+            let statuses = [
+                deliver(&url).await.0,
+                deliver(&url).await.0,
+                deliver(&url).await.0,
+            ];
+            assert_eq!(
+                statuses.map(|status| status.as_u16()),
+                [refusal.0, 204, 204]
+            );
+            assert_eq!((card.charges(), card.begun()), (1, 2), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_gone_before_its_signature_is_refused_when_the_layer_is_built() {
+        for minutes in [0, 4, 9] {
+            assert!(
+                layer().keep(Duration::from_secs(60 * minutes)).is_err(),
+                "{minutes}"
+            );
+        }
+        assert!(layer().keep(Duration::from_secs(600)).is_ok());
+        assert!(layer().lease(Duration::ZERO).is_err());
+        let key: VerifyingKey = KEY.parse().unwrap();
+        let verifier = Verifier::new([key]).tolerance(Duration::from_secs(3600));
+        let patient = WebhookLayer::new(Memory::new(), "acquirer", verifier);
+        assert!(patient.clone().keep(Duration::from_secs(7199)).is_err());
+        assert!(patient.keep(Duration::from_secs(7200)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_sender_whose_signatures_outlive_their_records_is_refused() {
+        use relent_server::webhook::Sender;
+
+        let key: VerifyingKey = KEY.parse().unwrap();
+        let verifier = Verifier::new([key]).tolerance(Duration::from_secs(3600));
+        let sender = Sender::new("acquirer", verifier);
+        let layer = WebhookLayer::for_senders(Memory::new(), move |_| Some(sender.clone()));
+        let layer = layer.keep(Duration::from_secs(3600)).unwrap();
+        let card = Card::default();
+        let app = Router::new()
+            .route("/payments", post(slow))
+            .layer(layer)
+            .with_state(card.clone());
+        let (status, body) = deliver(&serve(app).await).await;
+        assert_eq!(status, 500);
+        assert!(body.contains("webhook-kept-too-short"), "{body}");
+        assert_eq!(card.begun(), 0);
+    }
+}
+
+#[test]
+fn a_config_by_which_a_key_would_run_twice_is_refused_when_the_layer_is_built() {
+    use relent_core::claim::ClaimConfig;
+
+    let config = ClaimConfig::DEFAULT;
+    assert!(keyed().claim(config).is_ok());
+    for (keep, lease) in [
+        (Duration::ZERO, config.lease),
+        (config.keep, Duration::ZERO),
+    ] {
+        let wrong = ClaimConfig {
+            keep,
+            lease,
+            ..config
+        };
+        let refused = keyed().claim(wrong).unwrap_err().to_string();
+        assert!(
+            refused.contains("is zero") || refused.contains("0ns"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,588 @@
+//! Each store decides as the core does, and keeps what it has promised to keep.
+
+use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conformance};
+
+#[cfg(unix)]
+use crate::servers;
+
+/// Its execution claims the key again then, rather than to take it for another's.
+async fn tells_a_record_that_has_expired_from_one_that_another_has<S: Store>(store: S) {
+    let (key, print) = (Key([9; 32]), Fingerprint([0; 32]));
+    let forgets = ClaimConfig {
+        lease: std::time::Duration::ZERO,
+        keep: std::time::Duration::ZERO,
+        ..ClaimConfig::DEFAULT
+    };
+    let claimed = store.claim(&key, 1, print, &forgets).await.unwrap();
+    let Claimed::Run { lease, .. } = claimed else {
+        panic!("{claimed:?}");
+    };
+    let write = async || store.write(&key, &lease, Change::GiveUp, &forgets).await;
+    let written = write().await;
+    assert!(matches!(written, Err(WriteError::Gone)), "{written:?}");
+    let claimed = store.claim(&key, 2, print, &ClaimConfig::DEFAULT).await;
+    assert!(matches!(claimed, Ok(Claimed::Run { .. })), "{claimed:?}");
+    let written = write().await;
+    assert!(matches!(written, Err(WriteError::Lost)), "{written:?}");
+}
+
+#[tokio::test]
+async fn memory_tells_a_record_that_has_expired_from_one_that_another_has() {
+    tells_a_record_that_has_expired_from_one_that_another_has(Memory::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_decides_as_the_core_does() {
+    for seed in 0..20 {
+        conformance::check(Memory::new, 2000, seed).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_decides_as_the_core_does_at_each_time() {
+    let begin = relent_core::Instant::ORIGIN;
+    for seed in 0..20 {
+        let began = tokio::time::Instant::now();
+        let set = async |now: relent_core::Instant| {
+            let now = began + now.saturating_since(begin);
+            tokio::time::advance(now - tokio::time::Instant::now()).await;
+        };
+        conformance::check_in_time(&Memory::new(), set, begin, 2000, seed).await;
+    }
+}
+
+/// A service with 100 places for records, whose accounts say what they are answered.
+mod memory {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use http::{Request, Response, StatusCode};
+    use http_body_util::{BodyExt, Full};
+    use relent_server::idempotency::{Body, IdempotencyLayer, Outcome};
+    use relent_server::store::Memory;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    struct Service {
+        layer: IdempotencyLayer<Memory>,
+        runs: Arc<AtomicUsize>,
+    }
+
+    impl Service {
+        fn new(store: Memory) -> Self {
+            let principal = |parts: &http::request::Parts| {
+                let account = parts.headers.get("account")?;
+                Some(account.to_str().ok()?.to_owned())
+            };
+            Self {
+                layer: IdempotencyLayer::new(store, principal),
+                runs: Arc::default(),
+            }
+        }
+
+        /// The status that this account gets, with this key, from a handler that answers so with a body of this length.
+        async fn send(&self, account: &str, key: usize, answer: u16, length: usize) -> u16 {
+            let runs = Arc::clone(&self.runs);
+            let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    drop(request);
+                    let mut response = Response::new(Full::from(vec![b'x'; length]));
+                    *response.status_mut() = StatusCode::from_u16(answer).unwrap();
+                    if answer == 402 {
+                        response.extensions_mut().insert(Outcome::NotApplied);
+                    }
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            let request = Request::post("/payments")
+                .header("account", account)
+                .header("idempotency-key", format!("k{key}"));
+            let request = request.body(Full::<Bytes>::default()).unwrap();
+            let response = self.layer.layer(handler).oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            drop(response.into_body().collect().await);
+            status
+        }
+
+        fn runs(&self) -> usize {
+            self.runs.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_that_fills_the_memory_with_refusals_keeps_nobody_out_and_itself_neither() {
+        let service = Service::new(Memory::new().at_most(100));
+        for key in 0..1000 {
+            // Final, and free to run again.
+            for refusal in [422, 402] {
+                let key = 2 * key + usize::from(refusal == 402);
+                assert_eq!(service.send("mallory", key, refusal, 0).await, refusal);
+            }
+        }
+        assert_eq!(service.layer.store().len(), 50, "half of it is for others");
+        for account in ["ann", "bob", "cid"] {
+            assert_eq!(service.send(account, 0, 201, 0).await, 201);
+        }
+        assert_eq!(service.send("mallory", 5000, 201, 0).await, 201);
+        let runs = service.runs();
+        for account in ["ann", "bob", "cid"] {
+            assert_eq!(service.send(account, 0, 201, 0).await, 201);
+        }
+        assert_eq!(service.runs(), runs, "they are replayed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_had_its_effect_is_never_forgotten_and_ends_the_share_of_its_own_account_alone()
+     {
+        let service = Service::new(Memory::new().at_most(100));
+        for key in 0..50 {
+            // One in ten has an unknown outcome.
+            let answer = if key % 10 == 0 { 500 } else { 201 };
+            assert_eq!(service.send("mallory", key, answer, 0).await, answer);
+        }
+        assert_eq!(service.send("mallory", 50, 201, 0).await, 503);
+        assert_eq!(service.runs(), 50);
+        // Several that do the same leave something to the next.
+        for (account, share) in [("two", 25), ("three", 13), ("four", 6)] {
+            for key in 0..share {
+                assert_eq!(
+                    service.send(account, key, 201, 0).await,
+                    201,
+                    "{account} {key}"
+                );
+            }
+            assert_eq!(service.send(account, share, 201, 0).await, 503, "{account}");
+        }
+        assert_eq!(service.send("ann", 0, 201, 0).await, 201);
+        let runs = service.runs();
+        for key in 0..50 {
+            let answer = if key % 10 == 0 { 409 } else { 201 };
+            assert_eq!(service.send("mallory", key, 201, 0).await, answer);
+        }
+        assert_eq!(service.runs(), runs, "nothing runs again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_makes_room_among_its_own_refusals_before_those_of_others() {
+        let service = Service::new(Memory::new().at_most(100));
+        assert_eq!(service.send("ann", 0, 422, 0).await, 422);
+        for key in 0..200 {
+            assert_eq!(service.send("mallory", key, 404, 0).await, 404);
+        }
+        let runs = service.runs();
+        assert_eq!(service.send("ann", 0, 422, 0).await, 422);
+        assert_eq!(service.runs(), runs, "it is replayed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_have_no_room_are_kept_without_their_body_and_nothing_runs_again() {
+        let service = Service::new(Memory::new().at_most_bytes(100_000));
+        for key in 0..20 {
+            assert_eq!(service.send("mallory", key, 201, 10_000).await, 201);
+        }
+        assert!(service.layer.store().bytes() <= 50_000);
+        assert_eq!(service.send("ann", 0, 201, 20_000).await, 201);
+        let runs = service.runs();
+        assert_eq!(
+            service.send("ann", 0, 201, 20_000).await,
+            201,
+            "it is whole"
+        );
+        for key in 0..20 {
+            let status = if key < 5 { 201 } else { 410 };
+            assert_eq!(service.send("mallory", key, 201, 0).await, status, "{key}");
+        }
+        assert_eq!(service.runs(), runs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_make_room_for_the_bodies_of_other_answers() {
+        let service = Service::new(Memory::new().at_most_bytes(100_000));
+        for key in 0..5 {
+            assert_eq!(service.send("ann", key, 404, 9_900).await, 404);
+        }
+        assert_eq!(service.send("ann", 5, 201, 9_900).await, 201);
+        let runs = service.runs();
+        assert_eq!(service.send("ann", 5, 201, 9_900).await, 201, "it is whole");
+        assert_eq!(service.runs(), runs);
+    }
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_server::sqlite::{FileProblem, WriterError};
+    use relent_server::store::{Claimed, Key, Sqlite, SqliteError, Store, conformance};
+
+    fn refused(path: &Path, expected: FileProblem) {
+        let error = Sqlite::open(path).unwrap_err();
+        assert!(
+            matches!(&error, WriterError::File { problem, .. } if *problem == expected),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains(&path.display().to_string()),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        refused(path, FileProblem::Directory);
+        refused(&path.join("missing").join("keys.db"), FileProblem::NoFolder);
+        let text = path.join("letter.txt");
+        fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
+        refused(&text, FileProblem::NotADatabase);
+        assert_eq!(fs::read(&text).unwrap().len(), 19_000);
+        // With its tables, and without.
+        let (empty, keys) = (path.join("empty.db"), path.join("keys.db"));
+        drop(Sqlite::open(&keys).unwrap());
+        fs::write(&empty, "").unwrap();
+        for file in [&empty, &keys] {
+            let mut permissions = fs::metadata(file).unwrap().permissions();
+            permissions.set_readonly(true);
+            fs::set_permissions(file, permissions).unwrap();
+            let before = fs::read(file).unwrap();
+            refused(file, FileProblem::ReadOnly);
+            assert_eq!(fs::read(file).unwrap(), before);
+            let error = Sqlite::open(file).unwrap_err().to_string();
+            assert!(error.contains("read-only"), "{error}");
+        }
+        let address = format!("file:{}?mode=ro", path.join("open.db").display());
+        drop(Sqlite::open(path.join("open.db")).unwrap());
+        refused(Path::new(&address), FileProblem::ReadOnly);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_claim_whose_caller_gave_up_before_it_was_begun_holds_no_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+        let (key, print, config) = (Key([1; 32]), Fingerprint([0; 32]), ClaimConfig::DEFAULT);
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let writer = store.writer().clone();
+        let busy = tokio::spawn(async move {
+            let work = move |_: &rusqlite::Connection| {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok::<_, SqliteError>(())
+            };
+            writer.run(work).await.unwrap();
+        });
+        begins.await.unwrap();
+        // It is in the queue by then.
+        tokio::select! {
+            biased;
+            claimed = store.claim(&key, 1, print, &config) => panic!("{claimed:?}"),
+            () = async {} => {}
+        }
+        go.send(()).unwrap();
+        busy.await.unwrap();
+        let claimed = store.claim(&key, 2, print, &config).await.unwrap();
+        assert!(matches!(claimed, Claimed::Run { .. }), "{claimed:?}");
+    }
+
+    #[tokio::test]
+    async fn sqlite_tells_a_record_that_has_expired_from_one_that_another_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+        super::tells_a_record_that_has_expired_from_one_that_another_has(store).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn sqlite_decides_as_the_core_does() {
+        for seed in 0..3 {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("keys.db");
+            conformance::check(|| Sqlite::open(&file).unwrap(), 600, seed).await;
+        }
+    }
+}
+
+#[cfg(all(unix, feature = "redis"))]
+mod redis {
+    use std::time::{Duration, Instant};
+
+    use redis::Client;
+    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_server::store::{Change, Claimed, Key, Redis, RedisError, Store, conformance};
+
+    use super::servers;
+
+    const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+    const PRINT: Fingerprint = Fingerprint([0; 32]);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn redis_decides_as_the_core_does() {
+        let Some(server) = servers::redis(&DURABLE) else {
+            return;
+        };
+        let store = Redis::connect(Client::open(server.url()).unwrap())
+            .await
+            .unwrap();
+        for seed in 0..3 {
+            let store = store.clone().namespace(&format!("seed {seed}"));
+            conformance::check(|| store, 1000, seed).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_forgets_is_refused_unless_that_is_accepted() {
+        let Some(evicts) =
+            servers::redis(&["--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"])
+        else {
+            return;
+        };
+        let client = Client::open(evicts.url()).unwrap();
+        let refused = Redis::connect(client.clone()).await.unwrap_err();
+        assert!(
+            matches!(&refused, RedisError::Evicts { policy } if policy == "allkeys-lru"),
+            "{refused}"
+        );
+        Redis::connect_unchecked(client).await.unwrap();
+        let volatile = servers::redis(&[]).unwrap();
+        let refused = Redis::connect(Client::open(volatile.url()).unwrap())
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, RedisError::Volatile), "{refused}");
+    }
+
+    /// Killed and begun again with its file, it has what it has told; and meanwhile each call is an error.
+    #[tokio::test]
+    async fn what_redis_has_told_survives_its_kill_and_while_it_is_away_nothing_is_claimed() {
+        let Some(server) = servers::redis(&DURABLE) else {
+            return;
+        };
+        let store = Redis::connect(Client::open(server.url()).unwrap())
+            .await
+            .unwrap();
+        let config = ClaimConfig::DEFAULT;
+        let claimed = store.claim(&Key([1; 32]), 1, PRINT, &config).await.unwrap();
+        let Claimed::Run { lease, .. } = claimed else {
+            panic!("{claimed:?}");
+        };
+        let directory = server.server.end();
+        let began = Instant::now();
+        let error = store
+            .claim(&Key([2; 32]), 2, PRINT, &config)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().starts_with("Redis: "), "{error}");
+        store
+            .write(&Key([1; 32]), &lease, Change::Renew, &config)
+            .await
+            .unwrap_err();
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "nobody waits for it long"
+        );
+        let _server = servers::redis_in(directory, &DURABLE).unwrap();
+        // The connection is made anew by itself.
+        let claimed = loop {
+            match store.claim(&Key([1; 32]), 3, PRINT, &config).await {
+                Ok(claimed) => break claimed,
+                Err(_) if began.elapsed() < Duration::from_secs(30) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(matches!(claimed, Claimed::InFlight(_)), "{claimed:?}");
+        store
+            .write(&Key([1; 32]), &lease, Change::Renew, &config)
+            .await
+            .unwrap();
+    }
+
+    /// Half open: it takes what is sent, and does not answer.
+    #[tokio::test]
+    async fn a_redis_that_does_not_answer_is_an_error_in_time() {
+        let Some(server) = servers::redis(&DURABLE) else {
+            return;
+        };
+        let store = Redis::connect(Client::open(server.url()).unwrap())
+            .await
+            .unwrap();
+        server.server.signal("STOP");
+        let began = Instant::now();
+        let config = ClaimConfig::DEFAULT;
+        store
+            .claim(&Key([1; 32]), 1, PRINT, &config)
+            .await
+            .unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(5));
+        server.server.signal("CONT");
+        // The same owner asks again, and has what it was given behind its back.
+        let claimed = store.claim(&Key([1; 32]), 1, PRINT, &config).await.unwrap();
+        assert!(
+            matches!(claimed, Claimed::Run { lease, .. } if lease.fence == 1),
+            "{claimed:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_record_that_may_be_forgotten_is_removed_by_redis_and_not_before() {
+        let Some(server) = servers::redis(&DURABLE) else {
+            return;
+        };
+        let client = Client::open(server.url()).unwrap();
+        let store = Redis::connect(client.clone()).await.unwrap();
+        let key = Key([1; 32]);
+        let config = ClaimConfig {
+            lease: Duration::from_secs(100),
+            keep: Duration::from_secs(1000),
+            ..ClaimConfig::DEFAULT
+        };
+        store.claim(&key, 1, PRINT, &config).await.unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let left: i64 = redis::cmd("PTTL")
+            .arg(store.name(&key))
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert!((1_090_000..=1_100_001).contains(&left), "{left} ms");
+    }
+}
+
+#[cfg(all(unix, feature = "postgres"))]
+mod postgres {
+    use std::time::{Duration, Instant};
+
+    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_server::store::{Key, Postgres, Store, conformance};
+
+    use super::servers;
+
+    const PRINT: Fingerprint = Fingerprint([0; 32]);
+
+    async fn store(server: &servers::Postgres) -> Postgres {
+        let pool = relent_server::postgres::pool(&server.config(), 8).unwrap();
+        let store = Postgres::new(pool);
+        store.create_tables().await.unwrap();
+        store
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres_decides_as_the_core_does() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = store(&server).await;
+        for seed in 0..3 {
+            let client = store.pool().get().await.unwrap();
+            client
+                .batch_execute("TRUNCATE relent_idempotency_1")
+                .await
+                .unwrap();
+            drop(client);
+            conformance::check(|| store.clone(), 1000, seed).await;
+        }
+        #[cfg(feature = "sqlx")]
+        by_sqlx(&server).await;
+        super::tells_a_record_that_has_expired_from_one_that_another_has(store.clone()).await;
+        old_records_are_removed(&store).await;
+        many_processes_begin_at_once(&server).await;
+    }
+
+    #[cfg(feature = "sqlx")]
+    async fn by_sqlx(server: &servers::Postgres) {
+        use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+        let options = PgConnectOptions::new().socket(server.server.directory());
+        let options = options.username("relent").database("postgres");
+        let store = Postgres::new(PgPoolOptions::new().connect_lazy_with(options));
+        store.create_tables().await.unwrap();
+        for seed in 0..3 {
+            let clear = sqlx::query("TRUNCATE relent_idempotency_1");
+            clear.execute(store.pool()).await.unwrap();
+            conformance::check(|| store.clone(), 1000, seed).await;
+        }
+        assert!(store.remove_expired(10).await.unwrap() <= 10);
+    }
+
+    /// Claims remove what has expired, more than they make.
+    async fn old_records_are_removed(store: &Postgres) {
+        let over = ClaimConfig {
+            lease: Duration::ZERO,
+            keep: Duration::ZERO,
+            ..ClaimConfig::DEFAULT
+        };
+        for number in 0..1100_u16 {
+            let mut key = Key([9; 32]);
+            key.0[..2].copy_from_slice(&number.to_be_bytes());
+            store.claim(&key, 1, PRINT, &over).await.unwrap();
+        }
+        let count = async || {
+            let client = store.pool().get().await.unwrap();
+            let count = "SELECT count(*) FROM relent_idempotency_1 WHERE expires < 1 << 62";
+            client.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+        };
+        let began = Instant::now();
+        while count().await > 600 {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "{} records",
+                count().await
+            );
+        }
+    }
+
+    async fn many_processes_begin_at_once(server: &servers::Postgres) {
+        let client = store(server).await.pool().get().await.unwrap();
+        client
+            .batch_execute("DROP TABLE relent_idempotency_1")
+            .await
+            .unwrap();
+        let begin = (0..8).map(|_| store(server));
+        futures_util::future::join_all(begin).await;
+    }
+
+    #[tokio::test]
+    async fn a_postgres_that_does_not_answer_or_is_away_is_an_error_in_time() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let store = store(&server).await.patience(Duration::from_millis(500));
+        let config = ClaimConfig::DEFAULT;
+        let key = Key([1; 32]);
+        store.claim(&key, 1, PRINT, &config).await.unwrap();
+        // Another transaction has the record, and does not end.
+        let mut holder = store.pool().get().await.unwrap();
+        let transaction = holder.transaction().await.unwrap();
+        let lock = "UPDATE relent_idempotency_1 SET step = step";
+        transaction.batch_execute(lock).await.unwrap();
+        let began = Instant::now();
+        let over = ClaimConfig {
+            takeover: relent_core::claim::Takeover::Rerun,
+            ..config
+        };
+        let renewed = async {
+            let lease = relent_core::claim::Lease {
+                owner: 1,
+                fence: 1,
+                until: relent_core::Instant::ORIGIN,
+            };
+            store
+                .write(&key, &lease, relent_server::store::Change::Renew, &over)
+                .await
+        };
+        renewed.await.unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(5));
+        transaction.rollback().await.unwrap();
+        store.claim(&Key([2; 32]), 1, PRINT, &config).await.unwrap();
+        let _directory = server.server.end();
+        let error = store
+            .claim(&Key([3; 32]), 1, PRINT, &config)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("PostgreSQL"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}

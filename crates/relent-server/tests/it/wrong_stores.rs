@@ -1,0 +1,295 @@
+//! The faults of published implementations, one by one, in a store that is right otherwise: the suite finds each.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::HeaderMap;
+use relent_core::Instant;
+use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_server::store::{
+    Answer, Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
+    conformance,
+};
+use tokio::time::Instant as Now;
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// Looks, and runs what has no answer (axum-idempotent).
+    NoClaim,
+    /// Looks, and then claims: others come in between.
+    LooksFirst,
+    /// The end of an execution is written whoever has the key (Svix, idempotent-proxy).
+    NoOwnerCheck,
+    /// The fence is not compared.
+    NoFence,
+    /// A claim lasts as long as a record (idempotent-proxy, actor-ts).
+    LeaseIsKeep,
+    /// A lease that is over may be taken by anybody: the handler runs again.
+    TakesOver,
+    /// The answer goes to any request with the key (axum-idempotent, Worldline).
+    NoFingerprint,
+    /// What runs is told to whoever asks for something else with its key.
+    FingerprintLast,
+    /// Fields of the answer are kept in a map (Svix).
+    FieldsInMap,
+    /// The answer has no body, as after an error while it was read (Svix).
+    EmptyBody,
+    /// A status is replayed as 200 (fullstackhero).
+    StatusIsLost,
+    /// Who asks again after a time-out of the store meets itself.
+    ForgetsOwner,
+    /// What is released cannot run again.
+    KeepsReleased,
+    /// A claim is given back by its fence, which its process does not know.
+    GivesBackByFence,
+    /// A claim is given back whoever has made it.
+    GivesBackAnything,
+    /// Written once more, an end is an error.
+    EndsOnce,
+    /// Steps are forgotten at a takeover.
+    ForgetsSteps,
+    /// What has expired is still there.
+    NeverExpires,
+    /// What runs is found among unknown outcomes.
+    FindsRunning,
+    /// What nobody has called unknown is not found, though its lease has run out.
+    FindsOnlyEnded,
+    /// What was found out is written whatever the record is by then.
+    ResolvesAnything,
+    /// The owner of what was resolved may still write.
+    ResolvesUnfenced,
+}
+
+const FAULTS: [Fault; 22] = [
+    Fault::NoClaim,
+    Fault::LooksFirst,
+    Fault::NoOwnerCheck,
+    Fault::NoFence,
+    Fault::LeaseIsKeep,
+    Fault::TakesOver,
+    Fault::NoFingerprint,
+    Fault::FingerprintLast,
+    Fault::FieldsInMap,
+    Fault::EmptyBody,
+    Fault::StatusIsLost,
+    Fault::ForgetsOwner,
+    Fault::KeepsReleased,
+    Fault::GivesBackByFence,
+    Fault::GivesBackAnything,
+    Fault::EndsOnce,
+    Fault::ForgetsSteps,
+    Fault::NeverExpires,
+    Fault::FindsRunning,
+    Fault::FindsOnlyEnded,
+    Fault::ResolvesAnything,
+    Fault::ResolvesUnfenced,
+];
+
+type Stored = (Record, Option<Arc<Answer>>);
+
+struct Wrong {
+    fault: Fault,
+    began: Now,
+    records: Mutex<HashMap<Key, Stored>>,
+}
+
+impl Wrong {
+    fn new(fault: Fault) -> Self {
+        Self {
+            fault,
+            began: Now::now(),
+            records: Mutex::default(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN.saturating_add(self.began.elapsed())
+    }
+
+    /// What is kept of an answer.
+    fn kept(&self, answer: &Answer) -> Answer {
+        let mut kept = answer.clone();
+        match self.fault {
+            Fault::FieldsInMap => {
+                let fields: HashMap<_, _> = (answer.headers.iter())
+                    .map(|(name, value)| (name.clone(), value.clone()))
+                    .collect();
+                kept.headers = HeaderMap::from_iter(fields);
+            }
+            Fault::EmptyBody => kept.body = Some(Bytes::new()),
+            Fault::StatusIsLost => kept.status = http::StatusCode::OK,
+            _ => {}
+        }
+        kept
+    }
+}
+
+impl Store for Wrong {
+    type Error = Infallible;
+
+    async fn claim(
+        &self,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) -> Result<Claimed, Infallible> {
+        let (now, mut config) = (self.now(), *config);
+        let seen = self.records.lock().unwrap().get(key).cloned();
+        if self.fault == Fault::LooksFirst {
+            tokio::task::yield_now().await;
+        }
+        let (mut record, answer) =
+            seen.map_or((None, None), |(record, answer)| (Some(record), answer));
+        let mut print = fingerprint;
+        if let Some(record) = &mut record {
+            match (self.fault, record.stage) {
+                (Fault::NoFingerprint, Stage::Completed) => print = record.fingerprint,
+                (Fault::FingerprintLast, Stage::Running { .. }) => print = record.fingerprint,
+                (Fault::NoClaim, Stage::Running { .. }) => record.stage = Stage::Released,
+                (Fault::KeepsReleased, Stage::Released) => record.stage = Stage::Unknown,
+                (Fault::ForgetsOwner, _) => record.owner = record.owner.wrapping_add(1),
+                (Fault::ForgetsSteps, _) => record.step = 0,
+                (Fault::NeverExpires, _) => record.expires = Instant::MAX,
+                _ => {}
+            }
+        }
+        match self.fault {
+            Fault::LeaseIsKeep => config.lease = config.keep,
+            Fault::TakesOver => config.takeover = relent_core::claim::Takeover::Rerun,
+            _ => {}
+        }
+        let (claim, change) = Record::claim(record.as_ref(), now, &config, owner, print);
+        if let Some(record) = change {
+            self.records.lock().unwrap().insert(*key, (record, None));
+        }
+        let answer = match claim {
+            Claim::Replay => answer.as_deref().cloned(),
+            _ => None,
+        };
+        Ok(Claimed::of(claim, now, answer).unwrap())
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        change: Change,
+        config: &ClaimConfig,
+    ) -> Result<Lease, WriteError<Infallible>> {
+        let now = self.now();
+        let mut records = self.records.lock().unwrap();
+        let (record, _) = records.get(key).ok_or(WriteError::Lost)?;
+        let mut own = *lease;
+        match self.fault {
+            Fault::NoOwnerCheck => (own.owner, own.fence) = (record.owner, record.fence),
+            Fault::NoFence if own.owner == record.owner => own.fence = record.fence,
+            Fault::GivesBackAnything if matches!(change, Change::GiveBack) => {
+                own.owner = record.owner;
+            }
+            Fault::GivesBackByFence
+                if matches!(change, Change::GiveBack) && own.fence != record.fence =>
+            {
+                return Err(WriteError::Lost);
+            }
+            Fault::EndsOnce if record.stage == Stage::Completed => return Err(WriteError::Lost),
+            _ => {}
+        }
+        let (record, own) = change.make(record, now, &own, config)?;
+        let answer = match &change {
+            Change::Complete(answer) => Some(Arc::new(self.kept(answer))),
+            _ => None,
+        };
+        records.insert(*key, (record, answer));
+        Ok(own)
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, Infallible> {
+        let now = self.now();
+        let place = |outcome: &UnknownOutcome| (outcome.record().expires, *outcome.key());
+        let records = self.records.lock().unwrap();
+        let found = records.iter().filter_map(|(key, (record, _))| {
+            let mut record = *record;
+            match (self.fault, record.stage) {
+                (Fault::FindsRunning, Stage::Running { .. }) => record.stage = Stage::Unknown,
+                (Fault::FindsOnlyEnded, Stage::Running { .. }) => return None,
+                _ => {}
+            }
+            UnknownOutcome::of(*key, record, now, config)
+        });
+        let follows =
+            |found: &UnknownOutcome| after.is_none_or(|after| place(after) < place(found));
+        let mut found: Vec<_> = found.filter(follows).collect();
+        found.sort_by_key(place);
+        found.truncate(most);
+        Ok(found)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<Infallible>> {
+        let now = self.now();
+        let mut records = self.records.lock().unwrap();
+        let mut stored = records.get(found.key()).map(|(record, _)| *record);
+        if self.fault == Fault::ResolvesAnything && stored.is_some() {
+            stored = Some(*found.record());
+        }
+        let mut record = resolution.make(stored.as_ref(), now, found, config)?;
+        if self.fault == Fault::ResolvesUnfenced {
+            (record.owner, record.fence) = (found.record().owner, found.record().fence);
+        }
+        let answer = match &resolution {
+            Resolution::Applied(answer) => Some(Arc::new(self.kept(answer))),
+            Resolution::NotApplied => None,
+        };
+        records.insert(*found.key(), (record, answer));
+        Ok(())
+    }
+
+    async fn remove_expired(&self, _: usize) -> Result<usize, Infallible> {
+        Ok(0)
+    }
+}
+
+/// Whether the suite passes it, by its own clock and by one that is set.
+async fn passes(fault: Fault) -> bool {
+    let check = async {
+        conformance::check(|| Wrong::new(fault), 2000, 1).await;
+        let store = Wrong::new(fault);
+        let set = async |now: Instant| {
+            let now = store.began + now.saturating_since(Instant::ORIGIN);
+            tokio::time::advance(now - Now::now()).await;
+        };
+        conformance::check_in_time(&store, set, Instant::ORIGIN, 4000, 1).await;
+    };
+    AssertUnwindSafe(check).catch_unwind().await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_suite_passes_a_store_that_is_right_and_finds_each_fault() {
+    // So that the fault is the only difference.
+    assert!(passes(Fault::None).await);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let mut passed = Vec::new();
+    for fault in FAULTS {
+        if passes(fault).await {
+            passed.push(fault);
+        }
+    }
+    assert!(passed.is_empty(), "the suite does not find {passed:?}");
+}

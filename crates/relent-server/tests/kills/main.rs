@@ -1,0 +1,22 @@
+//! Tests that kill processes. A program of its own: each killed process is this program again.
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "tests may"
+)]
+
+#[cfg(all(unix, feature = "sqlite"))]
+mod claims;
+#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+mod exactly_once;
+#[cfg(all(unix, feature = "sqlite"))]
+mod points;
+#[cfg(unix)]
+#[path = "../support/servers.rs"]
+mod servers;
+#[cfg(feature = "webhook")]
+#[path = "../support/webhook.rs"]
+mod support;
+#[cfg(all(unix, feature = "sqlite", feature = "webhook"))]
+mod webhook;

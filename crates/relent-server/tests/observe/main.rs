@@ -1,0 +1,18 @@
+//! Tracing and metrics of the layers. A program of its own: `tracing` keeps state of the whole process.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests may")]
+
+#[path = "../../../relent/tests/collector/mod.rs"]
+mod collector;
+#[cfg(unix)]
+#[path = "../support/servers.rs"]
+mod servers;
+#[cfg(all(
+    unix,
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "tracing"
+))]
+mod store_failures;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod told;

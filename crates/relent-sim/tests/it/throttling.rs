@@ -1,0 +1,69 @@
+//! What a client's own request rate is for: a service that only says that it was too much.
+
+use relent_core::{Policy, PolicyBuilder, RequestRateConfig};
+use relent_sim::study::run_all;
+use relent_sim::{Scenario, scenarios};
+
+/// Goodput, and the attempts that were no success per success, on seeds that nothing was tuned on.
+fn goodput_and_waste(policy: PolicyBuilder, changes: &[(&str, &str)]) -> (f64, f64) {
+    let text = scenarios::get("throttling").unwrap().text;
+    let scenario = Scenario::parse_with(text, changes).unwrap();
+    let seeds: Vec<u64> = (1001..=1004).collect();
+    let runs = run_all(&scenario, &[&policy.build().unwrap()], &seeds, 2, &|| ());
+    let runs: Vec<_> = runs.into_iter().flatten().map(Result::unwrap).collect();
+    let count = runs.len() as f64;
+    let goodput = runs.iter().map(|run| run.goodput).sum::<f64>() / count;
+    let attempts: u64 = runs.iter().map(|run| run.attempts).sum();
+    let successes: u64 = runs.iter().map(|run| run.successes).sum();
+    (goodput, attempts as f64 / successes as f64 - 1.0)
+}
+
+fn policies() -> [PolicyBuilder; 2] {
+    [Policy::STANDARD, Policy::PATIENT].map(|policy| policy.clone().into_builder())
+}
+
+/// A gate gets about as much done by itself, since what a burst leaves behind follows once it is over; but it is
+/// refused far more often. Without a gate whoever adapts gets more done, too.
+#[test]
+fn an_adaptive_client_is_refused_less_and_loses_little() {
+    for (processes, least) in [("1", 0.99), ("4", 0.99), ("100", 0.78)] {
+        for policy in policies() {
+            let changes = [("clients.processes", processes)];
+            let (plain, plain_waste) = goodput_and_waste(policy.clone(), &changes);
+            let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
+            let gated = adaptive.clone().build().unwrap().gate().is_some();
+            let (goodput, waste) = goodput_and_waste(adaptive, &changes);
+            assert!(goodput >= least, "{processes}: {goodput}");
+            let lost = if gated { 0.025 } else { 0.0 };
+            assert!(
+                goodput + lost + 0.0005 >= plain,
+                "{processes}: {goodput}, {plain}"
+            );
+            // The gate alone spares some refusals too, so this compares with less than all of them.
+            let most = if processes == "100" { 0.85 } else { 0.15 };
+            assert!(
+                waste <= most * plain_waste,
+                "{processes}: {waste}, {plain_waste}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_client_that_knows_its_rate_is_never_refused_and_loses_nothing() {
+    for policy in policies() {
+        let fixed = policy.request_rate(RequestRateConfig::new(150.0 / 4.0));
+        let (goodput, waste) = goodput_and_waste(fixed, &[]);
+        assert!(goodput >= 0.9999 && waste <= 0.001, "{goodput}, {waste}");
+    }
+}
+
+/// A schedule of slots is better than any guess, and is not disturbed.
+#[test]
+fn where_each_is_told_its_slot_adapting_changes_nothing() {
+    let [policy, _] = policies();
+    let changes = [("service.limiter.retry_after", "slots")];
+    let plain = goodput_and_waste(policy.clone(), &changes);
+    let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
+    assert_eq!(goodput_and_waste(adaptive, &changes), plain);
+}

@@ -1,0 +1,364 @@
+//! The bar for the project's own default: every row at once, on seeds that nothing was tuned on.
+
+use std::ops::RangeInclusive;
+
+use relent_core::Policy;
+use relent_sim::study::run_all;
+use relent_sim::{Metrics, Scenario, scenarios};
+
+fn runs_of(
+    policy: &Policy,
+    name: &str,
+    changes: &[(&str, &str)],
+    seeds: RangeInclusive<u64>,
+) -> Vec<Metrics> {
+    let text = match scenarios::get(name) {
+        Some(builtin) => builtin.text.to_owned(),
+        None => std::fs::read_to_string(format!("{FOUND}/{name}.toml")).unwrap(),
+    };
+    let scenario = Scenario::parse_with(&text, changes).unwrap();
+    let seeds: Vec<u64> = seeds.collect();
+    let runs = run_all(&scenario, &[policy], &seeds, 2, &|| ());
+    runs.into_iter().flatten().map(Result::unwrap).collect()
+}
+
+const FOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
+const SEEDS: RangeInclusive<u64> = 2001..=2008;
+/// For comparisons, in which the two sides differ by far more than the seeds do.
+const FEW: RangeInclusive<u64> = 2001..=2002;
+
+fn runs(name: &str, changes: &[(&str, &str)]) -> Vec<Metrics> {
+    runs_of(Policy::STANDARD, name, changes, SEEDS)
+}
+
+fn mean(runs: &[Metrics], value: impl Fn(&Metrics) -> f64) -> f64 {
+    runs.iter().map(value).sum::<f64>() / runs.len() as f64
+}
+
+fn goodput(runs: &[Metrics]) -> f64 {
+    mean(runs, |metrics| metrics.goodput)
+}
+
+fn amplification(runs: &[Metrics]) -> f64 {
+    mean(runs, |metrics| metrics.amplification.unwrap())
+}
+
+/// The drain is at least ρD/(1 − ρ) = 240 s.
+#[test]
+fn a_blackout_loses_nothing_and_is_drained_in_a_tenth_more_than_it_must_take() {
+    for cost in ["0.1", "0.01"] {
+        let runs = runs("blackout", &[("service.reject_cost", cost)]);
+        let drain = mean(&runs, |metrics| metrics.drain_s.unwrap());
+        assert!(goodput(&runs) >= 0.9995, "{}", goodput(&runs));
+        assert!(amplification(&runs) <= 1.05, "{}", amplification(&runs));
+        assert!(drain <= 1.10 * 240.0, "{drain}");
+    }
+}
+
+/// At most 0.958 can be had, and without retries 0.922. To hold back requests that would succeed without
+/// retries gets 0.931 here, and less than without retries elsewhere.
+#[test]
+fn a_brownout_keeps_nearly_what_can_be_kept() {
+    let runs = runs("brownout", &[]);
+    assert!(goodput(&runs) >= 0.926, "{}", goodput(&runs));
+}
+
+#[test]
+fn a_herd_at_a_rate_limit_is_served_by_slots() {
+    let runs = runs("rate-limit", &[("clients.arrivals.herd.clients", "10000")]);
+    let drain = mean(&runs, |metrics| metrics.drain_s.unwrap());
+    assert!(drain <= 101.0, "{drain}");
+    assert!(amplification(&runs) <= 2.05, "{}", amplification(&runs));
+}
+
+#[test]
+fn failures_that_do_not_depend_on_load_are_hidden() {
+    let one_in_ten = runs("random-failures", &[("service.failures", "0.1")]);
+    assert!(goodput(&one_in_ten) >= 0.9998, "{}", goodput(&one_in_ten));
+    let half = runs("random-failures", &[("service.failures", "0.5")]);
+    assert!(goodput(&half) >= 0.99, "{}", goodput(&half));
+    assert!(amplification(&half) <= 2.05, "{}", amplification(&half));
+}
+
+/// However many of them share a process, and so a budget and a gate.
+#[test]
+fn writers_of_one_row_come_through() {
+    for processes in ["1", "20", "100"] {
+        let runs = runs("herd", &[("clients.processes", processes)]);
+        assert!(goodput(&runs) >= 0.988, "{processes}: {}", goodput(&runs));
+        assert!(amplification(&runs) <= 5.5, "{}", amplification(&runs));
+    }
+}
+
+/// Without retries it takes 35 s, and an oracle 7.
+#[test]
+fn a_stall_is_over_soon_and_never_later_than_without_retries() {
+    for (processes, most) in [("20", 14.0), ("10000", 35.0)] {
+        let runs = runs("stall", &[("clients.processes", processes)]);
+        let ttr = mean(&runs, |metrics| metrics.ttr_s.unwrap());
+        assert!(ttr <= most, "{processes}: {ttr}");
+    }
+}
+
+#[test]
+fn a_chain_retries_at_the_layer_that_failed_and_no_other() {
+    for failures in ["0.1", "0.5", "1"] {
+        let changes = [("chain.mark", "true"), ("service.failures", failures)];
+        for metrics in runs("chain", &changes) {
+            let ratio = |layer: usize| {
+                let layer = &metrics.layers[layer];
+                layer.calls_out as f64 / layer.calls_in as f64
+            };
+            for above in 0..2 {
+                assert!(ratio(above) <= 1.01, "{failures}: {}", ratio(above));
+            }
+            // With the leaf down, even the layer that retries makes few calls beside the one of each request.
+            if failures == "1" {
+                assert!(ratio(2) <= 1.4, "{}", ratio(2));
+            }
+        }
+    }
+}
+
+/// Design rule 14: off is off. Nothing is parked either.
+#[test]
+fn without_retries_there_is_no_gate() {
+    let off = Policy::STANDARD.clone().into_builder().retries_off(true);
+    let runs = runs_of(&off.build().unwrap(), "blackout", &[], SEEDS);
+    assert!((goodput(&runs) - 0.9).abs() < 0.002, "{}", goodput(&runs));
+}
+
+fn none() -> Policy {
+    let none = Policy::STANDARD.clone().into_builder().no_gate();
+    none.max_retries(0).build().unwrap()
+}
+
+/// Where failures do not depend on load, processes of any size hide them as soon as they know. A process
+/// that makes thirty requests in all these five minutes, or three, finds that out with its first ones: until
+/// then it may be one of very many that call a service which is full.
+#[test]
+fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_know() {
+    for (processes, least, soon) in [
+        ("1", 0.995, 0.995),
+        ("50", 0.995, 0.992),
+        ("200", 0.994, 0.97),
+        ("1000", 0.992, 0.94),
+        ("10000", 0.99, 0.90),
+    ] {
+        // With eight attempts, 0.9961 can be had. What cannot be paid for waits for as long as its caller does.
+        let mut changes = vec![("clients.processes", processes)];
+        let within_minutes = goodput(&runs_of(Policy::STANDARD, "random-failures", &changes, FEW));
+        assert!(within_minutes >= least, "{processes}: {within_minutes}");
+        changes.push(("clients.deadline", "30s"));
+        let within_30_s = goodput(&runs_of(Policy::STANDARD, "random-failures", &changes, FEW));
+        assert!(
+            within_30_s >= soon,
+            "{processes}: {within_30_s} within 30 s"
+        );
+    }
+}
+
+/// Ten thousand small processes, with five requests a minute each, know little. What they save is less, but it
+/// is not lost again by asking too often. Without retries 0.9 can be had.
+#[test]
+fn small_processes_save_what_can_be_saved_of_a_blackout() {
+    for (processes, least) in [("1000", 0.999), ("10000", 0.96)] {
+        let changes = [("clients.processes", processes)];
+        let runs = runs_of(Policy::STANDARD, "blackout", &changes, FEW);
+        assert!(goodput(&runs) >= least, "{processes}: {}", goodput(&runs));
+        assert!(amplification(&runs) <= 1.2, "{}", amplification(&runs));
+    }
+}
+
+/// Where nearly everything fails, few requests can be saved, but none is lost that would succeed
+/// without a gate and without retries.
+#[test]
+fn failures_that_are_hopeless_are_not_made_worse() {
+    for processes in ["1", "20", "200"] {
+        let changes = [
+            ("service.failures", "0.9"),
+            ("clients.processes", processes),
+        ];
+        let runs = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
+        assert!(goodput(&runs) >= 0.1, "{processes}: {}", goodput(&runs));
+    }
+}
+
+/// A message that is lost ends in a timeout as overload does, but says nothing about load. Who makes so few
+/// requests that none succeeds beside the one that is lost cannot tell, and saves less.
+#[test]
+fn messages_that_are_lost_are_not_taken_for_overload() {
+    for (loss, least) in [("0.01", 0.998), ("0.05", 0.96), ("0.2", 0.67)] {
+        for processes in ["1", "20", "200"] {
+            let changes = [
+                ("service.failures", "0"),
+                ("network.loss", loss),
+                ("clients.attempt_timeout", "50ms"),
+                ("clients.processes", processes),
+            ];
+            let with = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
+            let without = runs_of(&none(), "random-failures", &changes, FEW);
+            assert!(goodput(&with) > goodput(&without), "{loss}, {processes}");
+            assert!(goodput(&with) >= least, "{loss}: {}", goodput(&with));
+        }
+    }
+}
+
+/// Variants of a stall that nothing was tuned on: little headroom, long round trips, short timeouts.
+#[test]
+fn a_stall_is_never_made_worse() {
+    let variants: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("clients.arrivals.poisson.rate", "900")],
+        &[("network.one_way", "100ms")],
+        &[("clients.attempt_timeout", "300ms")],
+        &[("clients.attempt_timeout", "200ms")],
+        &[("clients.attempt_timeout", "3s")],
+    ];
+    for variant in variants {
+        for processes in ["1", "20", "200", "10000"] {
+            let mut changes = variant.to_vec();
+            changes.push(("clients.processes", processes));
+            let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+            let without = runs_of(&none(), "stall", &changes, FEW);
+            let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
+            assert!(goodput(&with) >= goodput(&without), "{changes:?}");
+            assert!(ttr(&with) <= ttr(&without), "{changes:?}: {}", ttr(&with));
+        }
+    }
+}
+
+/// docs/stability.md: at ρ = 0.97 a queue that is longer than its callers wait never becomes short by itself within the
+/// run, and `standard` takes no more than its bound.
+#[test]
+fn a_stall_is_over_where_no_retries_never_get_over_it() {
+    for processes in ["1", "20", "1000", "10000"] {
+        let changes = [
+            ("clients.arrivals.poisson.rate", "970"),
+            ("clients.processes", processes),
+        ];
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+        let without = runs_of(&none(), "stall", &changes, FEW);
+        assert!(without.iter().all(|run| run.ttr_s.is_none()), "{processes}");
+        assert!(with.iter().all(|run| run.ttr_s.is_some()), "{processes}");
+        assert!(goodput(&with) > 0.8, "{processes}: {}", goodput(&with));
+    }
+}
+
+/// docs/stability.md: callers that go away soon make their first attempts soon, and so many of them that a queue whose
+/// callers have gone stays as long as it is.
+#[test]
+fn a_stall_is_over_soon_where_callers_go_away_soon() {
+    for processes in ["1", "20", "200"] {
+        let changes = [
+            ("clients.deadline", "500ms"),
+            ("clients.attempt_timeout", "250ms"),
+            ("clients.processes", processes),
+        ];
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+        let without = runs_of(&none(), "stall", &changes, FEW);
+        let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
+        assert!(ttr(&with) < 15.0, "{processes}: {}", ttr(&with));
+        assert!(ttr(&without) > 30.0, "{processes}: {}", ttr(&without));
+        assert!(
+            goodput(&with) > goodput(&without) + 0.05,
+            "{processes}: {}",
+            goodput(&with)
+        );
+    }
+}
+
+/// What a limiter refuses without a time follows when the burst is over, half as fast as it let others in until all is
+/// well: who waits until nothing is refused any more loses a twentieth.
+#[test]
+fn bursts_at_a_limiter_that_names_no_time_are_served() {
+    let with = runs("throttling", &[]);
+    let without = runs_of(&none(), "throttling", &[], FEW);
+    assert!(goodput(&with) > 0.99, "{}", goodput(&with));
+    assert!(goodput(&without) < 0.6, "{}", goodput(&without));
+}
+
+/// docs/stability.md: a queue that is full for a moment refuses retries of all processes at the same time, and would
+/// stay full for what they try next. In every run, not in most.
+#[test]
+fn a_short_queue_is_left_with_room() {
+    for (processes, seeds) in [
+        ("20", 2001..=2020),
+        ("100", 2001..=2004),
+        ("1000", 2001..=2002),
+    ] {
+        let changes = [("clients.processes", processes)];
+        for run in runs_of(Policy::STANDARD, "short-queue", &changes, seeds) {
+            assert!(run.goodput > 0.995, "{processes}: {}", run.goodput);
+        }
+    }
+}
+
+/// An empty budget is a line: of a crowd that is told one time by everybody all are served.
+#[test]
+fn a_herd_that_is_told_one_time_waits_where_its_budget_is_empty() {
+    let with = runs_of(Policy::STANDARD, "shared-retry-after", &[], FEW);
+    assert!(goodput(&with) > 0.99, "{}", goodput(&with));
+}
+
+#[test]
+fn a_node_of_four_that_refuses_or_is_slow_is_hidden() {
+    for name in ["one-node-refuses", "one-node-slow"] {
+        let with = runs(name, &[]);
+        assert!(goodput(&with) > 0.995, "{name}: {}", goodput(&with));
+        assert!(
+            amplification(&with) < 1.3,
+            "{name}: {}",
+            amplification(&with)
+        );
+    }
+}
+
+/// The outage is the first that clients see of a service with little room, and the queue that it leaves the second.
+#[test]
+fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without_retries() {
+    for processes in ["1", "4"] {
+        let changes = [("clients.processes", processes)];
+        let with = runs("cold-blackout", &changes);
+        let without = runs_of(&none(), "cold-blackout", &changes, SEEDS);
+        let (with, without) = (goodput(&with), goodput(&without));
+        assert!(with > without - 0.005, "{processes}: {with}, {without}");
+    }
+}
+
+/// A process that hears little cannot know of the others' nodes, and finds out soon that not all is down.
+#[test]
+fn a_node_of_four_that_answers_nothing_costs_small_processes_half_of_what_it_costs_without_retries()
+{
+    let with = runs_of(Policy::STANDARD, "one-node-stalls", &[], FEW);
+    let without = runs_of(&none(), "one-node-stalls", &[], FEW);
+    assert!(goodput(&with) > 0.92, "{}", goodput(&with));
+    assert!(goodput(&without) < 0.83, "{}", goodput(&without));
+}
+
+/// Failures that do not depend on load are hidden up to seven in ten.
+#[test]
+fn seven_in_ten_may_fail() {
+    let with = runs("most-fail", &[]);
+    assert!(goodput(&with) > 0.9, "{}", goodput(&with));
+}
+
+/// What a burst leaves behind follows when the burst is over, out of no budget. The first one meets clients that have
+/// seen nothing yet.
+#[test]
+fn a_burst_of_four_times_the_capacity_is_served() {
+    let with = runs("bursts", &[]);
+    let without = runs_of(&none(), "bursts", &[], FEW);
+    assert!(goodput(&with) > 0.98, "{}", goodput(&with));
+    assert!(goodput(&without) < 0.4, "{}", goodput(&without));
+}
+
+/// A gate that closes each second is neither late to find out that the service is up nor narrow then.
+#[test]
+fn a_service_that_is_down_every_other_second_is_served() {
+    let with = runs_of(Policy::STANDARD, "flapping", &[], FEW);
+    let without = runs_of(&none(), "flapping", &[], FEW);
+    assert!(goodput(&with) > 0.99, "{}", goodput(&with));
+    assert!(amplification(&with) < 1.5, "{}", amplification(&with));
+    assert!(goodput(&without) < 0.7, "{}", goodput(&without));
+}

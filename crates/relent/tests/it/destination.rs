@@ -1,0 +1,697 @@
+//! What the callers of one destination share: its gate and its cooldown, in every loop.
+
+use std::cell::Cell;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use relent::clock::Clock;
+use relent::driver::{Driver, Next};
+use relent::failure::{Audience, Cause};
+use relent::hook::{Queued, QueuedBy};
+use relent::policy::{BudgetConfig, RequestRateConfig, ThrottleConfig};
+use relent::{
+    Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, VirtualClock, blocking, poll,
+    retry, retry_mut,
+};
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn policy() -> Policy {
+    Policy::STANDARD.clone()
+}
+
+/// For callers that wait longer than one without a deadline.
+fn patient() -> Policy {
+    policy()
+        .into_builder()
+        .deadline(60 * SECOND)
+        .build()
+        .unwrap()
+}
+
+/// Failures in a row that are no chance any more: nothing but probes from now on.
+async fn bring_down(there: &Destination) {
+    let once = policy().into_builder().max_retries(0).build().unwrap();
+    while !there.is_closed() {
+        let down = retry(&once, || async { Err::<(), _>("down") });
+        down.destination(there).await.unwrap_err();
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
+    let there = Destination::new(policy());
+    bring_down(&there).await;
+    let (up_at, attempts) = (Instant::now() + 10 * SECOND, AtomicU32::new(0));
+    let call = || async {
+        attempts.fetch_add(1, Ordering::Relaxed);
+        if Instant::now() < up_at {
+            Err("down")
+        } else {
+            Ok(())
+        }
+    };
+    let policy = patient();
+    let all = futures_util::future::join_all(
+        (0..50).map(|_| retry(&policy, call).destination(&there).into_future()),
+    );
+    let began = Instant::now();
+    for result in all.await {
+        result.unwrap();
+    }
+    // One probe at a time, 0.5, 1.25, … s after closing; fifty successes; and nobody else.
+    let attempts = attempts.load(Ordering::Relaxed);
+    assert!((51..=60).contains(&attempts), "{attempts}");
+    assert!(began.elapsed() >= 10 * SECOND && began.elapsed() <= 40 * SECOND);
+    assert_eq!(there.parked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
+    let (there, policy) = (Destination::new(policy()), policy());
+    bring_down(&there).await;
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let mut first = pin!(
+            retry(&policy, || async { Ok::<_, ()>(1) })
+                .destination(&there)
+                .into_future()
+        );
+        let mut second = pin!(
+            retry(&policy, || async { Ok::<_, ()>(2) })
+                .destination(&there)
+                .into_future()
+        );
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert_eq!(there.parked(), 2);
+    }
+    assert_eq!(there.parked(), 0);
+    // Neither does a probe that is dropped.
+    {
+        let mut probe = pin!(
+            retry(&policy, pending::<Result<(), ()>>)
+                .destination(&there)
+                .into_future()
+        );
+        assert!(probe.as_mut().poll(&mut context).is_pending());
+        sleep(SECOND).await;
+        assert!(probe.as_mut().poll(&mut context).is_pending());
+        assert_eq!(there.parked(), 0, "it is out");
+    }
+    let answer = retry(&policy, || async { Ok::<_, ()>(3) }).destination(&there);
+    assert_eq!(answer.await.unwrap(), 3);
+}
+
+/// The one who has the timer goes away: another takes it.
+#[tokio::test(start_paused = true)]
+async fn the_timer_of_the_parked_is_handed_on() {
+    let (there, policy) = (Destination::new(policy()), policy());
+    bring_down(&there).await;
+    let second = {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut first = pin!(
+            retry(&policy, || async { Ok::<_, ()>(1) })
+                .destination(&there)
+                .into_future()
+        );
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        let mut second = Box::pin(
+            retry(&policy, || async { Ok::<_, ()>(2) })
+                .destination(&there)
+                .into_future(),
+        );
+        let waiting = tokio::time::timeout(Duration::from_millis(1), &mut second);
+        waiting.await.unwrap_err();
+        second
+    };
+    assert_eq!(second.await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
+    let there = Destination::new(policy());
+    bring_down(&there).await;
+    // Their deadline is longer than the circuit breaker keeps anybody, and some of them probe in vain.
+    let policy = policy()
+        .into_builder()
+        .deadline(600 * SECOND)
+        .build()
+        .unwrap();
+    let began = Instant::now();
+    let parked = (0..40).map(|_| {
+        retry(&policy, || async { Err::<(), _>("down") })
+            .destination(&there)
+            .into_future()
+    });
+    for result in futures_util::future::join_all(parked).await {
+        let reason = result.unwrap_err().reason();
+        assert!(
+            matches!(reason, StopReason::Gate | StopReason::RetriesExhausted),
+            "{reason}"
+        );
+    }
+    // Who failed as a probe at the last moment waits for its retry, and is parked no more: at most the
+    // seventh wait, of up to 100 ms · 2⁶.
+    let most = 301 * SECOND + 64 * SECOND / 10;
+    assert!(began.elapsed() <= most, "{:?}", began.elapsed());
+    assert_eq!(there.parked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_kept_by_who_is_parked_and_makes_one_attempt_late() {
+    let there = Destination::new(policy());
+    bring_down(&there).await;
+    let hurried = policy()
+        .into_builder()
+        .deadline(SECOND / 4)
+        .build()
+        .unwrap();
+    let began = Instant::now();
+    let gave_up = retry(&hurried, || async {
+        // When three quarters of its time are over.
+        assert_eq!(began.elapsed().as_millis(), 188);
+        std::future::pending::<Result<(), ()>>().await
+    })
+    .destination(&there)
+    .await
+    .unwrap_err();
+    assert_eq!(
+        (gave_up.reason(), gave_up.attempts()),
+        (StopReason::Deadline, 1)
+    );
+    assert!(gave_up.error().is_none());
+    assert!(began.elapsed() <= SECOND / 4 + Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_hint_cools_everybody_down_and_a_ticket_only_its_own() {
+    let policy = policy();
+    let refuse = |audience| {
+        move || async move {
+            let hint = Hint::after(4 * SECOND).for_audience(audience);
+            Err::<(), _>(Failure::throttled().hint(hint))
+        }
+    };
+    for (audience, least, most) in [
+        (Audience::Shared, 4 * SECOND, 8 * SECOND),
+        (Audience::TicketSeconds, Duration::ZERO, Duration::ZERO),
+    ] {
+        let there = Destination::new(&policy);
+        let refused = retry(&policy, refuse(audience))
+            .classify(|failure| *failure)
+            .destination(&there);
+        let _ = tokio::time::timeout(SECOND / 100, refused.into_future()).await;
+        let began = Instant::now();
+        let other = retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
+        other.await.unwrap();
+        let waited = began.elapsed();
+        assert!(
+            waited + SECOND / 50 >= least && waited <= most,
+            "{audience:?}: {waited:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
+    let there = Destination::new(policy());
+    let policy = policy()
+        .into_builder()
+        .deadline(2 * SECOND)
+        .build()
+        .unwrap();
+    let hint = Failure::throttled().hint(Hint::after(60 * SECOND));
+    let refused = retry(&policy, || async { Err::<(), _>(hint) });
+    let first = refused
+        .classify(|failure| *failure)
+        .destination(&there)
+        .await
+        .unwrap_err();
+    assert_eq!(first.reason(), StopReason::RetryLater);
+    let second = retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
+    let second = second.await.unwrap_err();
+    assert_eq!(
+        (second.reason(), second.attempts()),
+        (StopReason::RetryLater, 0)
+    );
+    assert!(second.retry_at().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
+    let (there, policy) = (Destination::new(policy()), policy());
+    bring_down(&there).await;
+    let mut attempts = 0;
+    let cancelled = retry_mut(&policy, async |_| {
+        attempts += 1;
+        Ok::<_, ()>(())
+    })
+    .destination(&there)
+    .cancel_on(sleep(SECOND / 10))
+    .run()
+    .await
+    .unwrap_err();
+    assert_eq!((cancelled.reason(), attempts), (StopReason::Cancelled, 0));
+    assert_eq!(there.parked(), 0);
+    let answer = retry_mut(&policy, async |_| Ok::<_, ()>(7)).destination(&there);
+    assert_eq!(answer.run().await.unwrap(), 7);
+}
+
+#[test]
+fn the_blocking_loop_enters_too() {
+    let (there, policy, clock) = (Destination::new(policy()), patient(), VirtualClock::new());
+    let up_at = 10 * SECOND;
+    let attempts = Cell::new(0);
+    let once = policy
+        .clone()
+        .into_builder()
+        .max_retries(0)
+        .build()
+        .unwrap();
+    while !there.is_closed() {
+        let down = blocking::retry(&once, || Err::<(), _>("down"));
+        down.destination(&there).clock(&clock).run().unwrap_err();
+        clock.advance(Duration::from_millis(10));
+    }
+    let answer = blocking::retry(&policy, || {
+        attempts.set(attempts.get() + 1);
+        if clock.elapsed() < up_at {
+            Err("down")
+        } else {
+            Ok(9)
+        }
+    });
+    assert_eq!(answer.destination(&there).clock(&clock).run().unwrap(), 9);
+    assert!(attempts.get() <= 8, "{}", attempts.get());
+}
+
+#[test]
+fn a_throttled_destination_refuses_before_the_first_attempt() {
+    let once = || {
+        let policy = Policy::builder(Backoff::None).max_retries(0);
+        policy.throttle(ThrottleConfig::DEFAULT)
+    };
+    let gate = relent::policy::GateConfig::DEFAULT;
+    for policy in [once().build().unwrap(), once().gate(gate).build().unwrap()] {
+        let clock = VirtualClock::new();
+        let there = Destination::new(&policy);
+        let reasons: Vec<_> = (0..200)
+            .map(|_| {
+                // Refused, and no outage: a gate would take that up itself.
+                blocking::retry(&policy, || Err::<(), _>(Failure::throttled()))
+                    .classify(|failure| *failure)
+                    .destination(&there)
+                    .clock(&clock)
+                    .run()
+                    .unwrap_err()
+            })
+            .collect();
+        let refused = reasons.iter().filter(|gave_up| gave_up.attempts() == 0);
+        let refused: Vec<_> = refused.collect();
+        assert!(refused.len() > 100, "{}", refused.len());
+        let reason = |gave_up: &&relent::GaveUp<_>| gave_up.reason() == StopReason::Overloaded;
+        assert!(refused.iter().all(reason));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_for_what_is_not_ready_is_no_failure_of_the_destination() {
+    let (there, began) = (
+        Destination::new(policy().into_builder().no_budget().build().unwrap()),
+        Instant::now(),
+    );
+    let policy = Policy::builder(Backoff::constant(SECOND / 100))
+        .gate(relent::policy::GateConfig::DEFAULT)
+        .unlimited_retries()
+        .build()
+        .unwrap();
+    let done = poll(&policy, || async {
+        Ok::<_, ()>(match began.elapsed() > 3 * SECOND {
+            true => Polled::Done(()),
+            false => Polled::Pending,
+        })
+    });
+    done.destination(&there).await.unwrap();
+    assert!(!there.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_needs_no_gate_pays_for_none() {
+    let plain = policy()
+        .into_builder()
+        .no_gate()
+        .no_budget()
+        .build()
+        .unwrap();
+    let there = Destination::new(&plain);
+    let answer = retry(&plain, || async { Ok::<_, ()>(1) }).destination(&there);
+    let mut answer = pin!(answer.into_future());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(
+        answer.as_mut().poll(&mut context),
+        Poll::Ready(Ok(1))
+    ));
+}
+
+/// Counts how often it is read; it stands still.
+struct Counted(relent::clock::Instant, Cell<u32>);
+
+impl Clock for &Counted {
+    fn now(&self) -> relent::clock::Instant {
+        self.1.set(self.1.get() + 1);
+        self.0
+    }
+}
+
+#[test]
+fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
+    let budget_alone = Policy::builder(Backoff::exponential(SECOND))
+        .budget(BudgetConfig::DEFAULT)
+        .build()
+        .unwrap();
+    let began = relent::clock::Instant::ORIGIN;
+    let reads = |policy: &Policy, there: &Destination, now| {
+        let clock = Counted(now, Cell::new(0));
+        let mut driver = Driver::builder(policy, &clock).destination(there).start();
+        let leave = driver.enter(None).leave();
+        let may_start = leave.is_some();
+        if let Some(leave) = leave {
+            driver.on_attempt(leave);
+            driver.on_success();
+        }
+        drop(driver);
+        (may_start, clock.1.get())
+    };
+    let there = Destination::new(&budget_alone);
+    assert_eq!(reads(&budget_alone, &there, began), (true, 0));
+    // How long a success takes is what a gate knows overload by.
+    let gated = Destination::new(policy());
+    assert_eq!(reads(&policy(), &gated, began), (true, 2));
+
+    // A cooldown has an end, which one caller sees for all.
+    let refused = Failure::throttled().hint(Hint::after(SECOND));
+    there.cooldown().on_failure(began, &refused, SECOND);
+    assert_eq!(reads(&budget_alone, &there, began), (false, 1));
+    let over = began.saturating_add(SECOND);
+    assert_eq!(reads(&budget_alone, &there, over), (true, 1));
+    assert_eq!(reads(&budget_alone, &there, over), (true, 0));
+}
+
+/// A waiter is woken outside the lock: what it wakes may come straight back, and what it drops too.
+#[test]
+fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
+    struct Comes {
+        there: std::sync::Arc<Destination>,
+        woken: std::sync::atomic::AtomicBool,
+    }
+    impl std::task::Wake for Comes {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.woken.store(true, Ordering::Relaxed);
+            // Asks the destination, and makes and drops a waiter of its own.
+            let _ = (self.there.parked(), self.there.is_closed());
+            let mut driver = Driver::builder(Policy::STANDARD, relent::clock::StdClock)
+                .destination(&self.there)
+                .start();
+            let _ = driver.enter(None);
+        }
+    }
+    impl Drop for Comes {
+        fn drop(&mut self) {
+            let _ = self.there.parked();
+        }
+    }
+    let policy = Policy::builder(Backoff::None)
+        .request_rate(relent::policy::RequestRateConfig {
+            burst: Some(1),
+            ..relent::policy::RequestRateConfig::new(1.0)
+        })
+        .build()
+        .unwrap();
+    let there = std::sync::Arc::new(Destination::new(&policy));
+    let clock = VirtualClock::new();
+    let driver = || Driver::builder(&policy, &clock).destination(&there).start();
+    let mut first = driver();
+    assert!(matches!(first.enter(None), Next::Start(_)));
+    let waker = || {
+        let comes = std::sync::Arc::new(Comes {
+            there: there.clone(),
+            woken: false.into(),
+        });
+        (comes.clone(), Waker::from(comes))
+    };
+    let (mut second, (_, waker_2)) = (driver(), waker());
+    assert!(matches!(second.enter(Some(&waker_2)), Next::Wait { .. }));
+    let (mut third, (comes, waker_3)) = (driver(), waker());
+    assert!(matches!(third.enter(Some(&waker_3)), Next::Wait { .. }));
+    // Each asks again by another waker, and the one before is dropped there.
+    let (_, other) = waker();
+    drop(waker_2);
+    assert!(matches!(second.enter(Some(&other)), Next::Wait { .. }));
+    drop(second);
+    assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
+}
+
+/// Somebody whose first attempt succeeds.
+fn asking<'d>(
+    policy: &'d Policy,
+    there: &'d Destination,
+) -> std::pin::Pin<Box<dyn Future<Output = Result<(), relent::GaveUp<()>>> + 'd>> {
+    let call = retry(policy, || async { Ok(()) });
+    Box::pin(call.destination(there).into_future())
+}
+
+/// The caller with the timer is in a `select!` that nobody polls, or on a runtime that stands still.
+#[tokio::test(start_paused = true)]
+async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
+    let (there, policy) = (Destination::new(policy()), policy());
+    bring_down(&there).await;
+    let ask = || asking(&policy, &there);
+    let mut asleep = ask();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(asleep.as_mut().poll(&mut context).is_pending());
+    let began = Instant::now();
+    for result in futures_util::future::join_all((0..20).map(|_| ask())).await {
+        result.unwrap();
+    }
+    // The patience of the gate is 300 s; a probe is due within a second.
+    assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
+}
+
+/// Neither does one that was woken and goes away before it is polled.
+#[tokio::test(start_paused = true)]
+async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
+    let (there, policy) = (Destination::new(policy()), policy());
+    bring_down(&there).await;
+    let ask = || asking(&policy, &there);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut leaving: Vec<_> = (0..3).map(|_| ask()).collect();
+    for one in &mut leaving {
+        assert!(one.as_mut().poll(&mut context).is_pending());
+    }
+    let mut last = ask();
+    let began = Instant::now();
+    let _ = tokio::time::timeout(Duration::from_millis(1), &mut last).await;
+    // Each of them hands the timer to the next, which is never polled.
+    leaving.clear();
+    last.await.unwrap();
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+}
+
+/// Callers that were held back, queued or parked when it began go after it as well.
+#[tokio::test(start_paused = true)]
+async fn a_cooldown_holds_callers_that_wait_already() {
+    let rate = relent::policy::RequestRateConfig {
+        burst: Some(1),
+        ..relent::policy::RequestRateConfig::new(10.0)
+    };
+    let policy = Policy::builder(Backoff::None)
+        .max_retries(0)
+        .request_rate(rate)
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let began = Instant::now();
+    let times = std::cell::RefCell::new(Vec::new());
+    let all = (0..100).map(|number| {
+        let times = &times;
+        let call = move || async move {
+            times.borrow_mut().push(began.elapsed());
+            match number {
+                0 => Err(Failure::throttled().hint(Hint::after(60 * SECOND))),
+                _ => Ok(()),
+            }
+        };
+        retry(&policy, call)
+            .classify(|failure: &Failure| *failure)
+            .destination(&there)
+            .into_future()
+    });
+    let results = futures_util::future::join_all(all).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 99);
+    let times = times.borrow();
+    let early = times[1..].iter().filter(|at| **at < 60 * SECOND).count();
+    assert_eq!(early, 0, "{times:?}");
+}
+
+/// A thread that waits is woken, and does not look every now and then.
+#[test]
+fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
+    let policy = Policy::builder(Backoff::None)
+        .request_rate(relent::policy::RequestRateConfig {
+            burst: Some(1),
+            // A slot in a day.
+            ..relent::policy::RequestRateConfig::new(0.000_02)
+        })
+        .max_hint(Duration::from_secs(1_000_000))
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let mut first = Driver::builder(&policy, relent::clock::StdClock)
+        .destination(&there)
+        .start();
+    assert!(matches!(first.enter(None), Next::Start(_)));
+    let (there, policy) = (&there, &policy);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || {
+            let call = blocking::retry(policy, || Ok::<_, ()>(7));
+            call.destination(there).run().unwrap()
+        });
+        while there.queued() == 0 {
+            std::thread::yield_now();
+        }
+        // Its slot was not used, and is the other's.
+        drop(first);
+        assert_eq!(waiting.join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_cancelled_blocking_session_makes_no_attempt() {
+    let policy = Policy::builder(Backoff::None).unlimited_retries().build();
+    let cancel = blocking::Cancel::new();
+    cancel.cancel();
+    let gave_up = blocking::retry(&policy.unwrap(), || Err::<(), _>("down"))
+        .clock(&cancel)
+        .run()
+        .unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::Cancelled);
+    assert_eq!((gave_up.attempts(), gave_up.into_error()), (0, None));
+}
+
+#[test]
+fn a_blocking_session_without_waits_can_be_cancelled() {
+    let policy = Policy::builder(Backoff::None).unlimited_retries().build();
+    let cancel = blocking::Cancel::new();
+    let mut attempts = 0;
+    let gave_up = blocking::retry(&policy.unwrap(), || {
+        attempts += 1;
+        if attempts == 10 {
+            cancel.cancel();
+        }
+        Err::<(), _>("down")
+    })
+    .clock(&cancel)
+    .run()
+    .unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::Cancelled);
+    assert_eq!(gave_up.attempts(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_caller_hears_by_which_control_and_for_how_long_at_most() {
+    let fails = async || Err::<(), _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+    let there = Destination::new(Policy::STANDARD);
+    bring_down(&there).await;
+    let began = Instant::now();
+    let (mut lines, mut queued) = (Vec::new(), Vec::new());
+    let call = there.retry(fails).notify(|notice| {
+        lines.push(notice.to_string());
+        if let Some(told) = notice.queued {
+            assert_eq!(Some(notice.wait), told.at_most);
+            assert!(notice.failure.is_none() && notice.error.is_none());
+            queued.push((told, began.elapsed()));
+        }
+    });
+    call.await.unwrap_err();
+    let took = began.elapsed();
+    assert!(!queued.is_empty(), "{lines:?}");
+    for (told, at) in &queued {
+        assert_eq!(told.by, QueuedBy::CircuitBreaker, "{lines:?}");
+        let limit = told.at_most.unwrap();
+        assert!(
+            *at + limit >= took && *at + limit <= 10 * SECOND,
+            "{told:?}"
+        );
+    }
+    let first = "attempt 1 is queued by the circuit breaker of the destination for at most 9s";
+    assert_eq!(lines[0], first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_control_is_named_where_it_queues_a_call() {
+    async fn told(there: &Destination, policy: &Policy) -> Option<Queued> {
+        let mut told = None;
+        let call = retry(policy, async || Ok::<_, ()>(())).destination(there);
+        call.notify(|notice| told = told.or(notice.queued))
+            .await
+            .unwrap();
+        told
+    }
+    let there = Destination::new(Policy::STANDARD);
+    assert_eq!(told(&there, Policy::STANDARD).await, None);
+    let there = Destination::new(Policy::STANDARD);
+    let hint = Failure::throttled().hint(Hint::after(4 * SECOND));
+    let refused = retry(Policy::STANDARD, async || Err::<(), _>(hint)).classify(|failure| *failure);
+    let refused = refused.destination(&there).into_future();
+    let _ = tokio::time::timeout(SECOND / 100, refused).await;
+    let by_cooldown = told(&there, Policy::STANDARD).await.unwrap();
+    assert_eq!(
+        (by_cooldown.attempt, by_cooldown.by),
+        (1, QueuedBy::Cooldown)
+    );
+    let at_most = by_cooldown.at_most.unwrap();
+    assert!(
+        at_most >= 3 * SECOND && at_most <= 8 * SECOND,
+        "{at_most:?}"
+    );
+
+    let rate = RequestRateConfig {
+        burst: Some(1),
+        ..RequestRateConfig::new(2.0)
+    };
+    let paced = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .request_rate(rate)
+        .build()
+        .unwrap();
+    let there = Destination::new(&paced);
+    assert_eq!(told(&there, &paced).await, None);
+    let by_rate = told(&there, &paced).await.unwrap();
+    assert_eq!(by_rate.by, QueuedBy::RateLimit);
+    assert_eq!(by_rate.at_most, Some(30 * SECOND));
+
+    let empty = BudgetConfig {
+        reserve: 0.0,
+        ..*Policy::STANDARD.budget().unwrap()
+    };
+    let empty = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .budget(empty)
+        .build()
+        .unwrap();
+    let there = Destination::new(&empty);
+    let mut by = Vec::new();
+    let fails = async || Err::<(), _>(Failure::ambiguous().cause(Cause::Status(503)));
+    let call = there.retry(fails).classify(|failure| *failure);
+    let call = call.notify(|notice| by.extend(notice.queued.map(|queued| queued.by)));
+    call.await.unwrap_err();
+    assert_eq!(by.first(), Some(&QueuedBy::Budget), "{by:?}");
+}

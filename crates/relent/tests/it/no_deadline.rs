@@ -1,0 +1,330 @@
+//! How long a call takes whose caller sets no deadline, when its destination is down: 30 s, and 9 s where no
+//! attempt has ever had a response. A deadline takes the place of both.
+
+use std::future::pending;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use relent::clock::VirtualClock;
+use relent::driver::{Decision, Driver, Next};
+use relent::failure::{Cause, Network};
+use relent::policy::HedgeConfig;
+use relent::{
+    Destination, Failure, GaveUp, Hint, Policy, Polled, StopReason, blocking, poll, retry,
+    retry_mut,
+};
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+const UNANSWERED: Duration = Duration::from_secs(9);
+const WITHOUT_DEADLINE: Duration = Duration::from_secs(30);
+
+fn standard() -> Destination {
+    Destination::new(Policy::STANDARD)
+}
+
+fn with_deadline(limit: Duration) -> Policy {
+    let policy = Policy::STANDARD.clone().into_builder();
+    policy.deadline(limit).build().unwrap()
+}
+
+fn refused() -> Failure {
+    Failure::network(Network::Connect)
+}
+
+fn unavailable() -> Failure {
+    Failure::ambiguous().cause(Cause::Status(503))
+}
+
+/// One that has responded before.
+async fn answered() -> Destination {
+    let there = standard();
+    there.retry(async || Ok::<_, ()>(())).await.unwrap();
+    there
+}
+
+/// Calls once, alone, and fails like this at once. How it ended, and after what time.
+async fn call(
+    there: &Destination,
+    policy: &Policy,
+    failure: Failure,
+) -> (GaveUp<Failure>, Duration) {
+    let began = Instant::now();
+    let call = retry(policy, async || Err::<(), _>(failure));
+    let gave_up = call.classify(|failure| *failure).destination(there).await;
+    (gave_up.unwrap_err(), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_to_a_closed_port_ends_within_nine_seconds_with_its_error() {
+    let there = standard();
+    // One after the other, as a test suite or a person does it.
+    for number in 0..20 {
+        let (gave_up, took) = call(&there, Policy::STANDARD, refused()).await;
+        assert!(took <= UNANSWERED, "{number}: {took:?}");
+        assert_eq!(
+            gave_up.error(),
+            Some(&refused()),
+            "{number}: {:?}",
+            gave_up.reason()
+        );
+    }
+    // A plain error says nothing about a response.
+    let there = standard();
+    for _ in 0..5 {
+        let began = Instant::now();
+        let error = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let call = there.retry(async || Err::<(), _>(error()));
+        let text = call.await.unwrap_err().to_string();
+        assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+        assert!(text.contains("connection refused"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_at_once_of_a_closed_port_all_get_its_error_within_nine_seconds() {
+    let there = standard();
+    let calls = (0..50).map(|_| call(&there, Policy::STANDARD, refused()));
+    for (gave_up, took) in futures_util::future::join_all(calls).await {
+        assert!(took <= UNANSWERED, "{took:?}");
+        assert!(gave_up.error().is_some(), "{:?}", gave_up.reason());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_give_up_without_a_deadline_says_so() {
+    let (gave_up, _) = call(&standard(), Policy::STANDARD, refused()).await;
+    assert_eq!(gave_up.reason(), StopReason::Gate);
+    assert_eq!(gave_up.summary().without_deadline, Some(UNANSWERED));
+    let text = gave_up.summary().to_string();
+    let says = ": the destination is down, and without a deadline no attempt starts after 9s";
+    assert!(text.ends_with(says), "{text}");
+    let (gave_up, _) = call(&standard(), &with_deadline(SECOND), refused()).await;
+    assert_eq!(gave_up.summary().without_deadline, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_to_a_service_that_refuses_ends_within_thirty_seconds() {
+    let there = standard();
+    for number in 0..10 {
+        let (gave_up, took) = call(&there, Policy::STANDARD, unavailable()).await;
+        assert!(took <= WITHOUT_DEADLINE, "{number}: {took:?}");
+        assert!(
+            gave_up.error().is_some(),
+            "{number}: {:?}",
+            gave_up.reason()
+        );
+    }
+    // It had a response, so it may come back.
+    let (_, took) = call(&there, Policy::STANDARD, refused()).await;
+    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_has_answered_before_is_waited_for_longer() {
+    let there = answered().await;
+    let (_, took) = call(&there, Policy::STANDARD, refused()).await;
+    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+    // And a call that waits hears of a response that another has had.
+    let (there, began) = (standard(), Instant::now());
+    let waits = async {
+        call(&there, Policy::STANDARD, refused()).await;
+        began.elapsed()
+    };
+    let responds = async {
+        sleep(6 * SECOND).await;
+        call(&there, &with_deadline(2 * SECOND), unavailable()).await
+    };
+    let (took, _) = futures_util::future::join(waits, responds).await;
+    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_attempt_is_never_cut_off() {
+    let (there, began) = (standard(), Instant::now());
+    let slow = there.retry(async || {
+        sleep(100 * SECOND).await;
+        Ok::<_, ()>(())
+    });
+    slow.await.unwrap();
+    assert_eq!(began.elapsed(), 100 * SECOND);
+
+    // Connects that hang: the first takes longer than the call may wait for another.
+    let (there, began) = (standard(), Instant::now());
+    let hanging = there.retry(async || {
+        sleep(20 * SECOND).await;
+        Err::<(), _>(refused())
+    });
+    let gave_up = hanging.classify(|failure| *failure).await.unwrap_err();
+    assert_eq!((gave_up.attempts(), began.elapsed()), (1, 20 * SECOND));
+    assert_eq!(gave_up.reason(), StopReason::MaxElapsed);
+    // Where there was an answer, the second starts in time and ends when it ends.
+    let (there, began) = (answered().await, Instant::now());
+    let hanging = there.retry(async || {
+        sleep(20 * SECOND).await;
+        Err::<(), _>(refused())
+    });
+    let gave_up = hanging.classify(|failure| *failure).await.unwrap_err();
+    assert_eq!(gave_up.attempts(), 2);
+    assert!(began.elapsed() >= 40 * SECOND && began.elapsed() <= 50 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_time_beyond_the_limit_ends_the_call_at_once() {
+    let busy = |delay| {
+        Failure::throttled()
+            .cause(Cause::Status(429))
+            .hint(Hint::after(delay))
+    };
+    let (there, long) = (standard(), 60 * SECOND);
+    let (gave_up, took) = call(&there, Policy::STANDARD, busy(long)).await;
+    assert_eq!(
+        (gave_up.reason(), took),
+        (StopReason::RetryLater, Duration::ZERO)
+    );
+    assert!(gave_up.retry_at().is_some());
+    let text = gave_up.summary().to_string();
+    assert!(
+        text.ends_with(", and without a deadline no attempt starts after 30s"),
+        "{text}"
+    );
+    // So does the next call, which the cooldown would hold back.
+    let (gave_up, took) = call(&there, Policy::STANDARD, busy(long)).await;
+    assert_eq!(
+        (gave_up.reason(), took),
+        (StopReason::RetryLater, Duration::ZERO)
+    );
+
+    // A time within the limit is waited for, and its spread is cut to what fits.
+    for _ in 0..20 {
+        let (there, began) = (standard(), Instant::now());
+        let comes_back = there.retry(async || match began.elapsed() < 20 * SECOND {
+            true => Err(busy(20 * SECOND)),
+            false => Ok(()),
+        });
+        comes_back.classify(|failure| *failure).await.unwrap();
+        assert!(began.elapsed() <= WITHOUT_DEADLINE, "{:?}", began.elapsed());
+    }
+
+    let (there, policy) = (standard(), with_deadline(180 * SECOND));
+    let began = Instant::now();
+    let comes_back = retry(&policy, async || match began.elapsed() < long {
+        true => Err(busy(long)),
+        false => Ok(()),
+    });
+    comes_back
+        .classify(|failure| *failure)
+        .destination(&there)
+        .await
+        .unwrap();
+    assert!(began.elapsed() >= long);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_takes_the_place_of_the_limit() {
+    // With minutes to wait its retries may be used up before they are over.
+    for (deadline, least, most) in [(60, 50, 60), (600, 120, 300)] {
+        for failure in [refused(), unavailable()] {
+            let policy = with_deadline(deadline * SECOND);
+            let (gave_up, took) = call(&standard(), &policy, failure).await;
+            let (least, most) = (least * SECOND, most * SECOND);
+            assert!(took >= least && took <= most, "{deadline}: {took:?}");
+            assert!(gave_up.error().is_some());
+        }
+    }
+    // So does the other limit of time.
+    let policy = Policy::STANDARD.clone().into_builder();
+    let policy = policy.max_elapsed(60 * SECOND).build().unwrap();
+    let (_, took) = call(&standard(), &policy, refused()).await;
+    assert!(took > WITHOUT_DEADLINE && took <= 60 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_form_of_a_call_keeps_the_limit() {
+    let fails = async || Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused));
+    let began = Instant::now();
+    let there = standard();
+    let _ = retry_mut(Policy::STANDARD, async |_| fails().await)
+        .destination(&there)
+        .run()
+        .await;
+    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+
+    let hedge = HedgeConfig::after(SECOND / 10);
+    let hedging = Policy::STANDARD.clone().into_builder().hedge(hedge);
+    let hedging = Destination::new(hedging.build().unwrap());
+    let began = Instant::now();
+    hedging.retry(fails).await.unwrap_err();
+    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+    // No hedge joins an attempt later.
+    let late = Policy::STANDARD.clone().into_builder();
+    let late = late.hedge(HedgeConfig::after(11 * SECOND)).build().unwrap();
+    let (late, attempts) = (Destination::new(late), AtomicU32::new(0));
+    let slow = late.retry(|| {
+        attempts.fetch_add(1, Ordering::Relaxed);
+        pending::<Result<(), ()>>()
+    });
+    let _ = tokio::time::timeout(100 * SECOND, slow.into_future()).await;
+    assert_eq!(attempts.into_inner(), 1);
+
+    let (there, began) = (standard(), Instant::now());
+    let polled = poll(Policy::STANDARD, async || fails().await.map(Polled::Done));
+    polled.destination(&there).await.unwrap_err();
+    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+
+    let (there, clock) = (standard(), VirtualClock::new());
+    let blocked = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"));
+    let gave_up = blocked.destination(&there).clock(&clock).run().unwrap_err();
+    assert!(clock.elapsed() <= UNANSWERED, "{:?}", clock.elapsed());
+    assert_eq!(gave_up.error(), Some(&"refused"));
+
+    // What has waited for something else, such as a connection, starts no attempt later either.
+    let (there, clock) = (standard(), VirtualClock::new());
+    let driver = Driver::builder(Policy::STANDARD, &clock).destination(&there);
+    let mut driver = driver.start();
+    let Next::Start(leave) = driver.enter(None) else {
+        unreachable!("it is new");
+    };
+    driver.step_back(leave);
+    assert_eq!(driver.room(), Some(UNANSWERED));
+    clock.advance(11 * SECOND);
+    assert_eq!(driver.too_late(), Some(StopReason::MaxElapsed));
+    let stop = driver.enter(None).stop().unwrap();
+    assert_eq!(stop.reason, StopReason::MaxElapsed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_moves_the_limit() {
+    // A transfer that is cut off now and then takes as long as it takes.
+    let (there, clock) = (answered().await, VirtualClock::new());
+    let mut driver = Driver::builder(Policy::STANDARD, &clock)
+        .destination(&there)
+        .start();
+    for _ in 0..10 {
+        let Next::Start(leave) = driver.enter(None) else {
+            unreachable!("nothing holds it back");
+        };
+        driver.on_attempt(leave);
+        clock.advance(60 * SECOND);
+        driver.on_progress();
+        let Decision::Retry { after } = driver.on_failure(&Failure::network(Network::Truncated))
+        else {
+            unreachable!("it has made progress");
+        };
+        clock.advance(after);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_destination_nothing_changes() {
+    let began = Instant::now();
+    let busy = Hint::after(60 * SECOND);
+    let comes_back = retry(Policy::STANDARD, async || {
+        match began.elapsed() < 60 * SECOND {
+            true => Err(Failure::throttled().hint(busy)),
+            false => Ok(()),
+        }
+    });
+    comes_back.classify(|failure| *failure).await.unwrap();
+}
