@@ -8,6 +8,7 @@ compile_error!(
 
 mod admission;
 mod console;
+#[cfg(feature = "deliver")]
 mod deliver;
 mod destination;
 mod fetch;
@@ -20,6 +21,7 @@ mod quit;
 mod run;
 mod schedule;
 mod signals;
+#[cfg(feature = "simulate")]
 mod simulate;
 mod spool;
 mod stdout;
@@ -34,7 +36,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use relent_sim::nearest;
+use relent::policy::nearest;
 
 use crate::quit::Quit;
 
@@ -92,12 +94,14 @@ enum Command {
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
     /// Show what a crowd does with a policy, before production does
+    #[cfg(feature = "simulate")]
     #[command(after_long_help = simulate::AFTER_HELP)]
     Simulate(simulate::SimulateArgs),
     /// Deliver messages until their receivers acknowledge them
     ///
     /// A server for webhooks: it keeps each message until it is delivered, and knows what is stuck and
     /// why.
+    #[cfg(feature = "deliver")]
     #[command(subcommand, after_long_help = deliver::AFTER_HELP)]
     Deliver(deliver::DeliverCommand),
     /// List the presets, print a policy, check policy files
@@ -144,7 +148,9 @@ impl Command {
                 .map_err(Quit::failed)
                 .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
+            #[cfg(feature = "simulate")]
             Self::Simulate(args) => simulate::run(&args).map(|()| 0),
+            #[cfg(feature = "deliver")]
             Self::Deliver(command) => deliver::run(command),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
             Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),

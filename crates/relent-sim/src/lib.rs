@@ -79,7 +79,7 @@ pub use scenario::{
     Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, FailuresAs, FastFailures,
     Hears, Link, MediumAccess, Model, Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario,
     ScenarioError, Service, ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span,
-    WaitFormat, nearest,
+    WaitFormat,
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};

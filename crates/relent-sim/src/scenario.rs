@@ -14,7 +14,7 @@ use serde::Deserialize;
 use clients::five_minutes;
 pub use clients::{Arrivals, Class, Clients, DestinationOf, Rate, RequestBacklog, Restart};
 pub use error::ScenarioError;
-pub use error::nearest;
+pub(crate) use error::nearest;
 pub use outages::{Effect, FastFailures, Outage, Span};
 use words::{nanos, queue_bound, retry_after, some_nanos};
 

@@ -153,7 +153,7 @@ pub use update::{Written, update};
 /// What policies are made of, and how files of them are read.
 pub mod policy {
     #[cfg(feature = "toml")]
-    pub use crate::policy_file::{PolicyFile, PolicyFileError};
+    pub use crate::policy_file::{PolicyFile, PolicyFileError, nearest};
     pub use relent_core::{
         BudgetConfig, Ceiling, Charge, Doubt, DurationError, GateConfig, HedgeConfig, HedgeDelay,
         HintMode, JitterError, MAX_HEDGES, Pattern, PatternError, Phase, PolicyBuilder,

@@ -9,8 +9,8 @@ use relent_core::Policy;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
-pub use error::PolicyFileError;
 use error::Syntax;
+pub use error::{PolicyFileError, nearest};
 
 /// The most bytes a policy file may have: 1 MiB.
 const MAX_SIZE: usize = 1 << 20;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use relent::policy::nearest;
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
 use relent_outbox::headers::is_sensitive;
-use relent_sim::nearest;
 use serde_json::{Map, Value, json};
 
 use super::list::{columns, full_name};

@@ -116,13 +116,10 @@ fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, impl Iterator
 
 /// The nearest name by typing errors (Damerau-Levenshtein), if it is near enough to have been meant: for a message that asks
 /// "did you mean …?".
-///
-/// ```
-/// assert_eq!(relent_sim::nearest("rnu", ["run", "fetch"]), Some("run"));
-/// assert_eq!(relent_sim::nearest("make", ["run", "fetch"]), None);
-/// ```
-#[must_use]
-pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(
+    unknown: &str,
+    known: impl IntoIterator<Item = &'n str>,
+) -> Option<&'n str> {
     // No name of ours is near a text of this length, and the comparison takes quadratic time.
     const LONGEST: usize = 64;
     let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);

@@ -244,12 +244,20 @@ fn correction(unknown: &str, known: &[&str]) -> String {
     }
 }
 
-/// The nearest name by typing errors, if it is near enough to have been meant.
-fn nearest<'n>(unknown: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+/// The nearest name by typing errors (Damerau-Levenshtein), if it is near enough to have been meant: for a message that asks
+/// "did you mean …?".
+///
+/// ```
+/// use relent::policy::nearest;
+///
+/// assert_eq!(nearest("standrad", ["standard", "patient"]), Some("standard"));
+/// assert_eq!(nearest("make", ["standard", "patient"]), None);
+/// ```
+#[must_use]
+pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     // No name of ours is near a text of this length, and the comparison takes quadratic time.
-    if unknown.len() > 64 {
-        return None;
-    }
+    const LONGEST: usize = 64;
+    let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
     known
         .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
         .min()
