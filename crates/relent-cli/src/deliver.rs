@@ -11,6 +11,7 @@ mod send;
 mod serve;
 mod server;
 mod store;
+mod values;
 mod verify;
 mod work;
 

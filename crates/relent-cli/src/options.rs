@@ -2,8 +2,6 @@
 
 use std::env::VarError;
 use std::fmt::Display;
-use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -375,20 +373,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// A number of things, of which there is one at least.
-pub(crate) fn count(text: &str) -> Result<NonZeroU32, String> {
-    digits::<u32>(text)
-        .and_then(NonZeroU32::new)
-        .ok_or_else(|| format!("use a whole number from 1 to {}", u32::MAX))
-}
-
-/// Where to listen.
-pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "use an IP address and a port up to 65535, such as 127.0.0.1:8480 or [::1]:8480".to_owned()
-    })
-}
-
 pub(crate) fn retries(text: &str) -> Result<Retries, String> {
     no_option(text)?;
     if text == "unlimited" {
@@ -416,7 +400,7 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
 }
 
 /// `from_str` alone would take "+5".
-fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub(crate) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

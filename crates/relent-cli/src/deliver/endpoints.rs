@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, distance, encoded, json, plain, text};
+use super::values::count;
 use crate::console::{print, say};
 use crate::human::human;
-use crate::options::count;
 use crate::quit::Quit;
 
 /// The end of `relent deliver endpoints --help`.

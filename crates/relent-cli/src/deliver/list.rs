@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::endpoints::segment;
 use super::server::{Connection, Moment, distance, encoded, json, moment, plain, text};
+use super::values::count;
 use crate::console::{print, say};
-use crate::options::count;
 use crate::quit::Quit;
 
 /// The end of `relent deliver list --help`.

@@ -26,8 +26,9 @@ use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
 use super::store::{STORE, StoreAt, connect, folder_of, open, read};
+use super::values::listen_address;
 use crate::console::say;
-use crate::options::{duration, listen_address};
+use crate::options::duration;
 use crate::quit::Quit;
 use crate::signals::Signals;
 

@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::serve::cannot_listen;
+use super::values::{count, listen_address};
 use crate::console::say;
-use crate::options::{count, duration, listen_address};
+use crate::options::duration;
 use crate::quit::Quit;
 use crate::signals::Signals;
 
