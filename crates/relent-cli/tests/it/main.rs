@@ -6,7 +6,6 @@
     reason = "tests may"
 )]
 
-mod browser;
 mod cli;
 mod conformance;
 mod deliver;
@@ -17,7 +16,6 @@ mod deliver_memory;
 mod deliver_nats;
 mod deliver_nats_users;
 mod deliver_operate;
-mod deliver_page;
 mod deliver_postgres;
 mod deliver_support;
 mod fetch;
@@ -32,7 +30,6 @@ mod fetch_proxy;
 mod fetch_resume;
 mod fetch_support;
 mod live;
-mod report;
 mod run;
 mod run_deadline;
 mod run_policy;
