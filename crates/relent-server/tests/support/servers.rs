@@ -55,7 +55,16 @@ impl Drop for Server {
         // If it is stopped it has to go on in order to end.
         signal_to(&self.child, self.signal);
         signal_to(&self.child, "CONT");
-        drop(self.child.wait());
+        // PostgreSQL waits for ever for a process that it started while it was asked to end.
+        let patience = Instant::now() + Duration::from_secs(20);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > patience {
+                drop(self.child.kill());
+                drop(self.child.wait());
+                return;
+            }
+            sleep(Duration::from_millis(5));
+        }
     }
 }
 
