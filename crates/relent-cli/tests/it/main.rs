@@ -28,6 +28,7 @@ mod fetch_output;
 mod fetch_policy;
 mod fetch_proxy;
 mod fetch_resume;
+mod fetch_socks;
 mod fetch_support;
 mod live;
 mod run;

@@ -1,7 +1,4 @@
 //! `relent fetch` through a SOCKS proxy that opens a connection, or refuses to.
-#![allow(clippy::unwrap_used, reason = "tests may")]
-
-mod fetch_support;
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use fetch_support::scripted::{Server, Step, response};
-use fetch_support::{Fetched, fetch, refused, tls};
+use crate::fetch_support::{Fetched, fetch, refused, tls};
+use crate::scripted::{Server, Step, response};
 
 /// How a proxy behaves.
 #[derive(Clone, Copy)]
