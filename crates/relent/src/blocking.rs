@@ -11,13 +11,14 @@ use std::time::Duration;
 use relent_core::{Attempt, Leave, Next, Policy, Queued, Random, Stop};
 
 use crate::after_attempt::{After, after_attempt};
-use crate::classify::Classify;
+use crate::classify::{AnyError, Classify};
 use crate::clock::{BlockingSleeper, Clock, StdClock};
+use crate::destination::Destination;
 use crate::driver::{Driver, Target};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::operation::Blocking;
-use crate::retry::Retry;
+use crate::retry::{OfDestination, Retry};
 
 pub use crate::ticker::BlockingTicker as Ticker;
 
@@ -48,7 +49,7 @@ pub use crate::ticker::BlockingTicker as Ticker;
 pub fn retry<F, O>(
     policy: &Policy,
     mut operation: F,
-) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::classify::AnyError, (), StdClock>
+) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, (), StdClock>
 where
     F: FnMut() -> O,
 {
@@ -60,11 +61,32 @@ where
 pub fn retry_with<F, O>(
     policy: &Policy,
     operation: F,
-) -> Retry<'_, Blocking<F, O>, crate::classify::AnyError, (), StdClock>
+) -> Retry<'_, Blocking<F, O>, AnyError, (), StdClock>
 where
     F: FnMut(Attempt) -> O,
 {
     Retry::new(policy, Blocking(operation, PhantomData), StdClock)
+}
+
+impl Destination {
+    /// Like [`Destination::retry`], on this thread; see [`blocking::retry`](crate::blocking::retry). End it with `run`.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy};
+    ///
+    /// let orders = Destination::new(Policy::STANDARD);
+    /// let answer = orders.blocking(|| Ok::<_, std::io::Error>(42)).run();
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
+    pub fn blocking<F, O>(
+        &self,
+        operation: F,
+    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
+    where
+        F: FnMut() -> O,
+    {
+        retry(Policy::STANDARD, operation).by_destination(self)
+    }
 }
 
 impl<F, O, C, H, K, R, D> Retry<'_, Blocking<F, O>, C, H, K, R, (), D>
@@ -299,8 +321,7 @@ pub trait RetryExt<O>: FnMut() -> O + Sized {
     fn retry(
         self,
         policy: &Policy,
-    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::classify::AnyError, (), StdClock>
-    {
+    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, (), StdClock> {
         retry(policy, self)
     }
 }

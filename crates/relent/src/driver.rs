@@ -184,44 +184,6 @@ where
     }
 }
 
-impl<'p, K: Clock> Driver<'p, K> {
-    /// Begins a driver for one repeatable operation, with a random stream of its own.
-    #[inline]
-    pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
-        DriverBuilder::new(policy, NoDestination, clock)
-    }
-}
-
-impl<'p, K, P, D> Driver<'p, K, SessionRandom, P, ToDestination<D>>
-where
-    K: Clock,
-    P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
-{
-    /// The same as [`builder`](Driver::builder), with shares in policy and destination in place of
-    /// borrowing them.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use relent::{Destination, Policy};
-    /// use relent::clock::StdClock;
-    /// use relent::driver::{Driver, Next};
-    ///
-    /// let policy = Arc::new(Policy::STANDARD.clone());
-    /// let there = Some(Arc::new(Destination::new(policy.clone())));
-    /// let mut driver = Driver::shared(policy, there, StdClock).start();
-    /// assert!(matches!(driver.enter(None), Next::Start(_)));
-    /// ```
-    #[inline]
-    pub const fn shared(
-        policy: P,
-        destination: Option<D>,
-        clock: K,
-    ) -> DriverBuilder<'p, K, SessionRandom, P, ToDestination<D>> {
-        DriverBuilder::new(policy, ToDestination::new(destination), clock)
-    }
-}
-
 impl<K, R, P, D> Driver<'_, K, R, P, D>
 where
     K: Clock,

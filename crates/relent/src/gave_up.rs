@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use relent_core::{StopReason, Trace};
 
 use crate::dyn_error::DynError;
-use crate::last_error::{FromNoLastError, LastError};
+use crate::last_error::LastError;
 use crate::summary::Summary;
 
 /// Relent gave up: why, after how many attempts, and the last real error.
@@ -243,6 +243,41 @@ impl<L> GaveUp<L> {
 /// # assert!(matches!(MyError::Refused(503), MyError::Refused(_)));
 /// ```
 pub type NoLastError = GaveUp<Infallible>;
+
+/// An error type that has a value for a call without a last error, so that
+/// [`Retry::or_last_error`](crate::Retry::or_last_error) can return it: every type that is
+/// `From<`[`NoLastError`]`>`. There is nothing else to implement.
+///
+/// For any other type the compiler names the line to write:
+///
+/// ```compile_fail,E0277
+/// # use relent::{Policy, retry};
+/// # enum MyError { NoAnswer }
+/// # async fn fetch() -> Result<u32, MyError> { Ok(1) }
+/// async fn order() -> Result<u32, MyError> {
+///     retry(Policy::STANDARD, fetch).or_last_error().await
+///     // write `.or_last_error_else(|_| MyError::NoAnswer).await`
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no value for a call that ends without an error of its operation",
+    label = "name one: `.or_last_error_else(|gave_up| ..)`",
+    note = "an async call: `retry(..).or_last_error_else(|gave_up| ..).await?`; a call with `run()`: \
+            `.map_err(|gave_up| gave_up.into_last_or_else(|gave_up| ..))?`",
+    note = "or, once for `{Self}`: `impl From<relent::error::NoLastError> for {Self}`"
+)]
+pub trait FromNoLastError: Sized {
+    /// The value.
+    #[doc(hidden)]
+    fn from_no_last_error(gave_up: NoLastError) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<NoLastError>> FromNoLastError for E {
+    fn from_no_last_error(gave_up: NoLastError) -> Self {
+        gave_up.into()
+    }
+}
 
 /// Keeps the kind of the last error. Without one it is [`TimedOut`](io::ErrorKind::TimedOut) if time
 /// was the reason.

@@ -173,8 +173,8 @@ pub mod failure {
 /// Errors beside [`GaveUp`].
 pub mod error {
     pub use crate::dyn_error::DynError;
-    pub use crate::gave_up::NoLastError;
-    pub use crate::last_error::{FromNoLastError, LastError};
+    pub use crate::gave_up::{FromNoLastError, NoLastError};
+    pub use crate::last_error::LastError;
 }
 
 /// The account of every attempt.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use relent_core::{Failure, Policy, Random};
 
 use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
-use crate::clock::{Clock, StdClock};
+use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::driver::{
     ByDestination, Driver, DriverBuilder, NoDestination, PolicyOfCaller, Target, ToDestination,
 };
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
-use crate::operation::{Blocking, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
+use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
 use crate::random::SessionRandom;
 use relent_core::Attempt;
 
@@ -296,25 +296,6 @@ impl Destination {
         F: AsyncFnMut(Attempt) -> O,
     {
         retry_mut(Policy::STANDARD, operation).by_destination(self)
-    }
-
-    /// The same on this thread; see [`blocking::retry`](crate::blocking::retry). End it with `run`.
-    ///
-    /// ```
-    /// use relent::{Destination, Policy};
-    ///
-    /// let orders = Destination::new(Policy::STANDARD);
-    /// let answer = orders.blocking(|| Ok::<_, std::io::Error>(42)).run();
-    /// assert_eq!(answer.unwrap(), 42);
-    /// ```
-    pub fn blocking<F, O>(
-        &self,
-        operation: F,
-    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
-    where
-        F: FnMut() -> O,
-    {
-        crate::blocking::retry(Policy::STANDARD, operation).by_destination(self)
     }
 }
 
