@@ -12,7 +12,9 @@
 //! A transport sleeps, wakes, sends, and says how it ended. It decides nothing.
 
 mod admission;
+mod extras;
 mod hedging;
+mod holding;
 mod leaving;
 mod outcome;
 mod place;
@@ -35,10 +37,10 @@ use crate::session::Session;
 use crate::time::Instant;
 use crate::trace::Trace;
 pub use admission::{Leave, Next};
+use extras::Extras;
 pub use hedging::Racer;
 pub use place::{Entered, Place};
 pub use queued::{Queued, QueuedBy};
-use recording::Extras;
 
 /// When a call begins whose clock has not been read.
 const NOT_YET: Instant = Instant::MAX;

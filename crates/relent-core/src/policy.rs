@@ -12,6 +12,7 @@ use core::time::Duration;
 use crate::backoff::Backoff;
 use crate::budget::{Budget, BudgetConfig};
 use crate::ceiling::{Ceiling, default_max_delay};
+use crate::failure::Failure;
 use crate::fast_path::FastPath;
 use crate::gate::{Gate, GateConfig};
 use crate::hedge::{Hedge, HedgeConfig};
@@ -22,6 +23,7 @@ use crate::request_rate::{RequestRate, RequestRateConfig};
 use crate::throttle::{Throttle, ThrottleConfig};
 use crate::time::Instant;
 pub use builder::PolicyBuilder;
+use rule::WaitSource;
 pub use rule::{MAX_RULES, Rule};
 
 /// The immutable description of how an operation is retried: a value without position, shared by
@@ -489,6 +491,45 @@ impl Policy {
 impl From<&Policy> for Arc<Policy> {
     fn from(policy: &Policy) -> Self {
         Self::new(policy.clone())
+    }
+}
+
+impl Policy {
+    /// The rule for this failure, with its index.
+    #[inline]
+    pub(crate) fn rule_for(&self, failure: &Failure) -> Option<(usize, &Rule)> {
+        self.rules
+            .iter()
+            .enumerate()
+            .find(|(_, rule)| Pattern::any(&rule.on, failure))
+    }
+
+    #[inline]
+    pub(crate) fn wait_source<'p>(&'p self, rule: Option<&'p Rule>) -> WaitSource<'p> {
+        let main = WaitSource {
+            backoff: &self.backoff,
+            jitter: &self.jitter,
+            max_delay: self.max_delay,
+            own: false,
+        };
+        let Some(rule) = rule else { return main };
+        match &rule.backoff {
+            Some(backoff) => WaitSource {
+                backoff,
+                jitter: match &rule.jitter {
+                    Some(jitter) => jitter,
+                    None if backoff.draws() => &Jitter::None,
+                    None => &self.jitter,
+                },
+                max_delay: rule.max_delay.or_else(|| default_max_delay(backoff)),
+                own: true,
+            },
+            None => WaitSource {
+                jitter: rule.jitter.as_ref().unwrap_or(&self.jitter),
+                max_delay: rule.max_delay.or(self.max_delay),
+                ..main
+            },
+        }
     }
 }
 

@@ -1,14 +1,12 @@
 //! Where a call stands at its destination.
 
 use core::mem;
-use core::time::Duration;
 
-use super::{Call, Environment};
 use crate::decision::StopReason;
 use crate::outbound::{Holding, Permit};
 use crate::time::Instant;
 
-/// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
+/// The room that a [`Call`](super::Call) takes for where it stands at its destination: `()` for a call without one,
 /// which has neither room nor instructions for it (design rule 10), else `Option<Entered>`.
 pub trait Place: Default + sealed::Sealed {
     /// Where it stands, once it has been there.
@@ -89,45 +87,5 @@ impl Stage {
                 None
             }
         }
-    }
-}
-
-impl<L: Place> Call<'_, L> {
-    /// What holds the next attempt back.
-    #[must_use]
-    pub fn holding(&self) -> Option<Holding> {
-        self.holding_since().map(|(holding, _)| holding)
-    }
-
-    pub(super) fn holding_since(&self) -> Option<(Holding, Instant)> {
-        match self.place.get()?.stage {
-            Stage::Waiting { by, since, .. } => Some((by, since)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn stand(&mut self, stage: Stage) {
-        if let Some(slot) = self.place.slot() {
-            match slot {
-                Some(entered) => entered.stage = stage,
-                // It was refused when it came.
-                None => *slot = Some(Entered { id: 0, stage }),
-            }
-        }
-    }
-
-    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
-    /// time, it goes away.
-    pub(super) fn tell_admission<E: Environment<Place = L>>(
-        &self,
-        environment: &E,
-        before: Option<(Holding, Instant)>,
-        now: Option<Instant>,
-    ) {
-        let held = before.map(|(by, since)| {
-            let held = now.map_or(Duration::ZERO, |now| now.saturating_since(since));
-            (by, held)
-        });
-        environment.on_admission(held, self.holding(), now);
     }
 }

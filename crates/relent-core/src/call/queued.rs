@@ -3,12 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::{Call, Environment, Place};
-use crate::destination::Destination;
 use crate::duration::format_duration;
-use crate::gate::GateConfig;
-use crate::outbound::Holding;
-use crate::time::Instant;
 
 /// The control of a destination that an attempt is queued by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,43 +76,5 @@ impl fmt::Display for Queued {
         let millis = at_most.as_millis().try_into().unwrap_or(u64::MAX);
         let at_most = Duration::from_millis(millis);
         write!(f, " for at most {}", format_duration(at_most))
-    }
-}
-
-impl<L: Place> Call<'_, L> {
-    /// How the next attempt is queued, which asks again at `until`; `None` if it is not.
-    pub(super) fn queued<E: Environment<Place = L>>(
-        &self,
-        environment: &E,
-        until: Instant,
-    ) -> Option<Queued> {
-        let (by, since) = self.holding_since()?;
-        let policy = environment.policy();
-        let started = self.session.started();
-        let last = self.last_start(environment);
-        let latest = match by {
-            Holding::Cooldown => until,
-            Holding::RequestRate => last.min(since.saturating_add(policy.max_hint())),
-            Holding::Gate => {
-                let gate = policy.gate().unwrap_or(&GateConfig::DEFAULT);
-                last.min(started.saturating_add(gate.patience))
-            }
-        };
-        Some(Queued {
-            attempt: self.session.attempts().saturating_add(1),
-            by: match by {
-                Holding::Cooldown => QueuedBy::Cooldown,
-                Holding::RequestRate => QueuedBy::RateLimit,
-                // While it is down it holds back what is paid for, too.
-                Holding::Gate
-                    if self.session.is_unpaid()
-                        && !environment.destination().is_some_and(Destination::is_down) =>
-                {
-                    QueuedBy::Budget
-                }
-                Holding::Gate => QueuedBy::CircuitBreaker,
-            },
-            at_most: Some(latest.saturating_since(since)),
-        })
     }
 }

@@ -3,10 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Policy;
 use crate::backoff::Backoff;
-use crate::ceiling::default_max_delay;
-use crate::failure::Failure;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 
@@ -18,7 +15,7 @@ pub const MAX_RULES: usize = 8;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
     /// The failures this rule is about. A status below 400 that stands here is a failure: see
-    /// [`Policy::makes_failure_of`].
+    /// [`Policy::makes_failure_of`](crate::Policy::makes_failure_of).
     pub on: Vec<Pattern>,
     /// Their backoff, counted on their own retries.
     pub backoff: Option<Backoff>,
@@ -71,43 +68,4 @@ pub(crate) struct WaitSource<'p> {
     pub(crate) max_delay: Option<Duration>,
     /// Whether the backoff counts the rule's own retries.
     pub(crate) own: bool,
-}
-
-impl Policy {
-    /// The rule for this failure, with its index.
-    #[inline]
-    pub(crate) fn rule_for(&self, failure: &Failure) -> Option<(usize, &Rule)> {
-        self.rules
-            .iter()
-            .enumerate()
-            .find(|(_, rule)| Pattern::any(&rule.on, failure))
-    }
-
-    #[inline]
-    pub(crate) fn wait_source<'p>(&'p self, rule: Option<&'p Rule>) -> WaitSource<'p> {
-        let main = WaitSource {
-            backoff: &self.backoff,
-            jitter: &self.jitter,
-            max_delay: self.max_delay,
-            own: false,
-        };
-        let Some(rule) = rule else { return main };
-        match &rule.backoff {
-            Some(backoff) => WaitSource {
-                backoff,
-                jitter: match &rule.jitter {
-                    Some(jitter) => jitter,
-                    None if backoff.draws() => &Jitter::None,
-                    None => &self.jitter,
-                },
-                max_delay: rule.max_delay.or_else(|| default_max_delay(backoff)),
-                own: true,
-            },
-            None => WaitSource {
-                jitter: rule.jitter.as_ref().unwrap_or(&self.jitter),
-                max_delay: rule.max_delay.or(self.max_delay),
-                ..main
-            },
-        }
-    }
 }

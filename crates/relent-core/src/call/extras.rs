@@ -1,0 +1,83 @@
+//! What few calls need, out of the way of those that do not: the trace, waits of the caller's own, and
+//! the race of hedges.
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::time::Duration;
+
+use crate::decision::Decision;
+use crate::failure::Failure;
+use crate::outbound::Permit;
+use crate::race::Race;
+use crate::time::Instant;
+use crate::trace::{Trace, TraceEntry};
+
+#[derive(Default)]
+pub(super) struct Extras<'w> {
+    pub(super) trace: Option<Trace>,
+    pub(super) waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'w>>,
+    pub(super) race: Option<Race>,
+    /// The slot of the hedge that was granted and has not begun.
+    pub(super) hedge: Option<Permit>,
+    /// The attempt of which an outcome is told next: the last that started, unless several run.
+    attempt: u32,
+    started: Instant,
+    /// Whether it runs.
+    pub(super) runs: bool,
+    /// How it failed, if another failure decides.
+    seen: Option<Failure>,
+    /// Whether the failure that decides has been counted: the earlier of a race.
+    pub(super) counted: bool,
+}
+
+impl Extras<'_> {
+    pub(super) const fn begin(&mut self, attempt: u32, now: Instant) {
+        (self.attempt, self.started) = (attempt, now);
+        self.runs = true;
+        (self.seen, self.counted) = (None, false);
+    }
+
+    /// A race begins: which of its attempts ended how is said for each.
+    pub(super) const fn begin_race(&mut self, race: Race) {
+        self.race = Some(race);
+        self.runs = false;
+        (self.seen, self.counted) = (None, false);
+    }
+
+    /// The race is over with this attempt. `seen`: how it failed, if another failure decides, which was
+    /// counted then.
+    pub(super) const fn end_race(&mut self, attempt: u32, started: Instant, seen: Option<Failure>) {
+        (self.attempt, self.started) = (attempt, started);
+        self.counted = seen.is_some();
+        self.seen = seen;
+    }
+
+    pub(super) fn push(
+        &mut self,
+        ended: Instant,
+        failure: Option<Failure>,
+        decision: Option<Decision>,
+    ) {
+        self.runs = false;
+        let failure = self.seen.take().or(failure);
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEntry {
+                attempt: self.attempt,
+                started: self.started,
+                ended,
+                seen: failure.map(|failure| failure.cause),
+                failure,
+                decision,
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Extras<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extras")
+            .field("trace", &self.trace)
+            .field("race", &self.race)
+            .finish_non_exhaustive()
+    }
+}
