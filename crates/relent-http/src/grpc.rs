@@ -26,6 +26,7 @@
 //!   ([`Peek`]); imports a [`ServiceConfig`].
 //! - `grpc` and `tower`: [`GrpcLayer`](crate::GrpcLayer), which retries the calls of a channel.
 
+mod code;
 #[cfg(feature = "grpc")]
 pub(crate) mod details;
 #[cfg(feature = "grpc")]
@@ -42,14 +43,13 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use relent_core::{Cause, Failure, GrpcCode, Hint, Kind, Network};
 
 use crate::RequestFacts;
-use crate::field::{MILLIS, digits, rounded_up, trim};
-use crate::headers::{
-    CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS, GRPC_STATUS,
-};
-use crate::hint::{HintOptions, hint};
+use crate::field::{MILLIS, rounded_up};
+use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS};
+use crate::hint::{HintOptions, asks_for_delay, hint};
 use crate::mark::marked;
-use crate::status::{asks_for_delay, kind as kind_of_http};
+use crate::status::kind as kind_of_http;
 
+pub use code::code;
 #[cfg(feature = "grpc")]
 pub use details::retry_delay;
 #[cfg(feature = "grpc")]
@@ -66,23 +66,6 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// The number of the status in these headers or trailers. One that cannot be read is
-/// [`GrpcCode::Unknown`], as in every gRPC client; one above 16 is left as it is.
-///
-/// ```
-/// let mut trailers = http::HeaderMap::new();
-/// assert_eq!(relent_http::grpc::code(&trailers), None);
-/// trailers.insert("grpc-status", "14".parse()?);
-/// assert_eq!(relent_http::grpc::code(&trailers), Some(14));
-/// # Ok::<(), http::header::InvalidHeaderValue>(())
-/// ```
-#[must_use]
-pub fn code(fields: &HeaderMap) -> Option<u16> {
-    let number = digits(trim(fields.get(GRPC_STATUS)?.as_bytes()));
-    let number = number.ok().and_then(|number| u16::try_from(number).ok());
-    Some(number.unwrap_or(GrpcCode::Unknown.number()))
 }
 
 /// The status that a response without a `grpc-status` stands for, mostly one of a proxy

@@ -209,6 +209,16 @@ impl Reading<'_> {
     }
 }
 
+/// Whether the response itself asks for a delay. The state of a quota is no such request: a gateway
+/// adds it to responses of a server that has already acted.
+pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
+    hint.delay().is_some()
+        && !matches!(
+            hint.source,
+            HintSource::RateLimit | HintSource::XRateLimitReset
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;

@@ -1,6 +1,7 @@
 //! From an error of a transport to a [`Failure`], by design rule 2.
 
 mod socks;
+mod source;
 #[cfg(feature = "rustls")]
 mod tls;
 mod tunnel;
@@ -15,6 +16,7 @@ use relent_core::{Cause, Failure, Kind, Network, StopReason};
 use crate::complete::{Truncated, UnknownTransferCoding};
 
 pub use socks::{SocksRefused, socks_refused};
+pub use source::Source;
 pub use tunnel::{TunnelRefused, tunnel_refused};
 
 /// Classifies any error by the types and codes in its chain of sources, never by its text: those of
@@ -134,9 +136,6 @@ fn is_timeout(source: Source<'_>) -> bool {
         .downcast_ref::<io::Error>()
         .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
-
-/// A cause of an error.
-pub type Source<'e> = &'e (dyn Error + 'static);
 
 /// An error and what caused it, outermost first. It looks also where [`Error::source`] steps over
 /// something: into I/O errors, those of SOCKS connectors, and those of Relent whose text contains another.

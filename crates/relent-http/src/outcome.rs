@@ -7,9 +7,8 @@ use relent_core::{Advice, GrpcCode, Hint};
 
 use crate::grpc;
 use crate::headers::X_ENVOY_RATELIMITED;
-use crate::hint::{HintOptions, hint};
+use crate::hint::{HintOptions, asks_for_delay, hint};
 use crate::mark::Mark;
-use crate::status::asks_for_delay;
 
 /// Whether a request took effect: "did it run?".
 ///
@@ -125,7 +124,7 @@ impl Outcome {
         }
     }
 
-    /// Of a gRPC status, by its [number](crate::grpc::code).
+    /// Of a gRPC status, by its [number](crate::grpc::code()).
     #[must_use]
     pub fn of_code(code: u16) -> Self {
         match GrpcCode::from_number(code) {

@@ -5,29 +5,29 @@
 //! freed, the body goes on unharmed, and it cannot be sent again.
 
 mod content;
+mod error;
+mod frame;
 mod kept;
 mod known;
 mod pieces;
 mod stream;
 
-use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf, Bytes};
-use http_body::{Body, Frame, SizeHint};
+use bytes::Bytes;
+use http_body::{Body, SizeHint};
 
 pub use content::Content;
+pub use error::{BoxError, NotReplayable, Superseded};
+use frame::{Polled, in_bytes};
 use kept::Kept;
 pub use known::{ByType, Reopen};
 use pieces::Pieces;
 use stream::Stream;
-
-/// The error of bodies and services of any kind.
-pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What is kept of the body of a request, for the attempts to come. Each has a [`ReplayBody`].
 ///
@@ -251,34 +251,9 @@ impl Turns {
     }
 }
 
-/// The body cannot be sent again: it was too long to be kept, it failed, or the server answered
-/// before it was read to its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotReplayable;
-
-impl fmt::Display for NotReplayable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body of the request cannot be sent again")
-    }
-}
-
-impl Error for NotReplayable {}
-
-/// The error of a body whose content a later attempt has taken over, or which has failed before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Superseded;
-
-impl fmt::Display for Superseded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the rest of this body is no longer to be sent")
-    }
-}
-
-impl Error for Superseded {}
-
 impl Replay<()> {
     /// The default for the most bytes that are kept of a body: 64 KiB.
-    pub const CAP: usize = 64 << 10;
+    pub const CAP: usize = stream::CAP;
 }
 
 impl<B> Replay<B>
@@ -458,13 +433,6 @@ impl<B> ReplayBody<B> {
         self
     }
 }
-
-/// The frame with its data as `Bytes`, which is a copy unless they are already.
-fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
-    frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
-}
-
-type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 
 impl<B> pieces::Source for Turn<B>
 where

@@ -1,8 +1,9 @@
 //! What a status of HTTP means by itself (design rule 2).
 
 use http::StatusCode;
-use relent_core::{Hint, HintSource, Kind, Scope};
+use relent_core::{Hint, Kind, Scope};
 
+use crate::hint::asks_for_delay;
 use crate::outcome::Outcome;
 use crate::repeatable::RequestFacts;
 
@@ -26,14 +27,4 @@ pub(crate) fn scope(status: StatusCode) -> Scope {
         400..=499 => Scope::Request,
         _ => Scope::Destination,
     }
-}
-
-/// Whether the response itself asks for a delay. The state of a quota is no such request: a gateway
-/// adds it to responses of a server that has already acted.
-pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
-    hint.delay().is_some()
-        && !matches!(
-            hint.source,
-            HintSource::RateLimit | HintSource::XRateLimitReset
-        )
 }

@@ -1,13 +1,11 @@
 //! The attempts of a request that is hedged.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use http_body::Body;
-use pin_project_lite::pin_project;
 use relent::clock::Sleeper;
 use relent::driver::Leave;
 use relent::race::{RaceEvent, Running};
@@ -16,46 +14,11 @@ use tower_service::Service;
 
 use super::outcome::{Ended, Outcome, judge, of_error};
 use super::readiness::let_go;
-use super::sender::Sender;
+use super::sender::{Sender, Sent};
 use super::{CallDriver, MapBody, ServiceError};
-use crate::attempt::{AttemptSpan, in_view_of_others};
+use crate::attempt::in_view_of_others;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody, Sending};
-
-pin_project! {
-    /// One attempt, with what it has sent of its body.
-    pub(super) struct Sent<F, B> {
-        #[pin]
-        call: F,
-        // `None` when it is over.
-        sent: Option<Progressed<B>>,
-        span: Option<AttemptSpan>,
-    }
-}
-
-impl<F, B> Sent<F, B> {
-    pub(super) fn new(call: F, sent: Progressed<B>, span: AttemptSpan) -> Self {
-        let (sent, span) = (Some(sent), Some(span));
-        Self { call, sent, span }
-    }
-}
-
-impl<F, B> Future for Sent<F, B>
-where
-    F: Future,
-    B: Body<Error: Into<BoxError>>,
-{
-    /// With it, what was sent of the body.
-    type Output = (F::Output, Option<Progressed<B>>, Option<AttemptSpan>);
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let entered = this.span.as_ref().map(AttemptSpan::enter);
-        let output = ready!(this.call.poll(context));
-        drop(entered);
-        Poll::Ready((output, this.sent.take(), this.span.take()))
-    }
-}
 
 /// A race of attempts, in a box: few requests have one.
 pub(super) struct Racing<F, B, R, K: Sleeper> {

@@ -1,17 +1,21 @@
 //! How an attempt is sent that is not the first of a call, or was held back before.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use http::Request;
 use http_body::Body;
+use pin_project_lite::pin_project;
 use relent::Attempt;
 use relent::clock::Clock;
 use relent::race::Racer;
 use tower_service::Service;
 
 use super::outcome::span_of;
-use super::race::Sent;
 use super::{Config, FreshConnection, MapBody};
 use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
-use crate::replay::{BoxError, ReplayBody};
+use crate::replay::{BoxError, Progressed, ReplayBody};
 
 /// What such an attempt is made of, beside its body. The service is ready when it is sent.
 pub(super) struct Sender<'a, S, K: Clock, M, N> {
@@ -61,5 +65,40 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         let sent = body.progressed();
         let (call, span) = self.send(body, racer.attempt());
         Sent::new(call, sent, span)
+    }
+}
+
+pin_project! {
+    /// One attempt, with what it has sent of its body.
+    pub(super) struct Sent<F, B> {
+        #[pin]
+        call: F,
+        // `None` when it is over.
+        sent: Option<Progressed<B>>,
+        pub(super) span: Option<AttemptSpan>,
+    }
+}
+
+impl<F, B> Sent<F, B> {
+    fn new(call: F, sent: Progressed<B>, span: AttemptSpan) -> Self {
+        let (sent, span) = (Some(sent), Some(span));
+        Self { call, sent, span }
+    }
+}
+
+impl<F, B> Future for Sent<F, B>
+where
+    F: Future,
+    B: Body<Error: Into<BoxError>>,
+{
+    /// With it, what was sent of the body.
+    type Output = (F::Output, Option<Progressed<B>>, Option<AttemptSpan>);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let entered = this.span.as_ref().map(AttemptSpan::enter);
+        let output = ready!(this.call.poll(context));
+        drop(entered);
+        Poll::Ready((output, this.sent.take(), this.span.take()))
     }
 }

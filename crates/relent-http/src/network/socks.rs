@@ -9,7 +9,7 @@ use hyper_util::client::legacy::connect::proxy::SocksV5;
 use relent_core::{Cause, Failure, Kind, Network};
 use tower_service::Service;
 
-use super::Source;
+use super::source::Source;
 
 /// The reply of a SOCKS proxy that opened no connection: the request was not sent.
 ///

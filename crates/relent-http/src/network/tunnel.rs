@@ -9,7 +9,7 @@ use hyper_util::client::legacy::connect::proxy::Tunnel;
 use relent_core::{Cause, Failure, Kind, Network};
 use tower_service::Service;
 
-use super::Source;
+use super::source::Source;
 use crate::hint::HintOptions;
 use crate::outcome::some_time;
 use crate::repeatable::RequestFacts;

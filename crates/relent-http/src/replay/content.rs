@@ -15,7 +15,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{BoxError, Polled};
+use super::error::BoxError;
+use super::frame::Polled;
 use crate::unchanged::UnchangedFile;
 
 /// The most that is read from a file at once.

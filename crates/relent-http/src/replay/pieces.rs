@@ -16,7 +16,8 @@ use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use super::{Polled, Superseded};
+use super::error::Superseded;
+use super::frame::Polled;
 
 /// A body of no more bytes than this is handed over as it comes. Any server's kernel takes as much, so that
 /// it is written even if the server reads nothing.

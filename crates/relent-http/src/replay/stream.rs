@@ -7,8 +7,12 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, SizeHint};
 
+use super::error::{BoxError, NotReplayable, Superseded};
+use super::frame::{Polled, in_bytes};
 use super::kept::Kept;
-use super::{BoxError, NotReplayable, Polled, Replay, Superseded, in_bytes};
+
+/// The default for the most bytes that are kept of a body.
+pub(super) const CAP: usize = 64 << 10;
 
 /// The state that the bodies of all attempts share. At any time one of them has the turn, and has
 /// read everything that is kept before it reads on from the source.
@@ -124,7 +128,7 @@ where
         // What is declared is a promise: of a forwarded request, that of a peer. More room than this is
         // made for what has come.
         let declared = hint.exact().filter(|length| fits(*length)).unwrap_or(0);
-        let expected = declared.min(Replay::CAP as u64);
+        let expected = declared.min(CAP as u64);
         Self {
             turn: 0,
             source: Box::pin(body),
