@@ -15,7 +15,7 @@ use tower_service::Service;
 use crate::body::{Opened, Redirected};
 use crate::call_options::CallOptions;
 use crate::client::Client;
-use crate::failed::Broken;
+use crate::failed::{Broken, Outcome};
 use crate::read_timeout::Waiting;
 use crate::redirects::{Asking, Watch};
 use crate::request_template::Template;
@@ -133,9 +133,6 @@ impl Future for Sent {
 
 /// What an attempt sends, or why it cannot.
 type Built = Result<reqwest::Request, Box<Broken>>;
-
-/// What an attempt has come to.
-pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;
 
 impl<F> Attempt<F> {
     /// Sends it, in this span. `asking`: what it begins with, if anything is sent.

@@ -18,7 +18,6 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
 
-use crate::failed::Broken;
 use crate::streamed::Streamed;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
@@ -283,10 +282,10 @@ impl Body {
     ///
     /// # Errors
     /// When it cannot be read again.
-    pub(crate) async fn opened(&self, opened: Option<Opened>) -> Result<Opened, Box<Broken>> {
+    pub(crate) async fn opened(&self, opened: Option<Opened>) -> io::Result<Opened> {
         match opened {
             Some(opened) => Ok(opened),
-            None => self.open().await.map_err(Broken::unopened),
+            None => self.open().await,
         }
     }
 

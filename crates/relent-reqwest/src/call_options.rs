@@ -19,9 +19,8 @@ use relent_http::grpc::is_grpc;
 use relent_http::{HintOptions, RequestFacts};
 use reqwest::Url;
 
-use crate::attempt::Outcome;
 use crate::body::Body;
-use crate::failed::{AttemptError, Failed, Last};
+use crate::failed::{AttemptError, Failed, Last, Outcome};
 use crate::min_rate::Rate;
 use crate::read_timeout::{ReadTimeout, Waiting};
 use crate::redirects::Watch;

@@ -21,11 +21,11 @@ use crate::body::{Body, Opened};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::proof_of;
+use crate::download_hook::DownloadHook;
 use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::head::{head_of, of_the_whole};
 use crate::min_rate::{Rate, Window};
 use crate::partial::{Answer, Asking, Partial, has_own_range};
-use crate::receiving::DownloadHook;
 use crate::redirects::Watch;
 use crate::request_template::Template;
 use crate::resumable::{Resumable, announces_ranges};
@@ -429,7 +429,13 @@ impl<'c> Download<'c> {
         };
         let template = &self.template;
         let built = self.client.build(template, self.connection, tell);
-        let body = template.body().opened(opened);
+        let body = async {
+            template
+                .body()
+                .opened(opened)
+                .await
+                .map_err(Broken::unopened)
+        };
         let waiting = options.waiting(template, template.body(), begun.limit);
         let attempt = self
             .client

@@ -397,3 +397,6 @@ impl Failed {
             .or_else(|| (!left()).then_some(StopReason::NotReplayable))
     }
 }
+
+/// What an attempt has come to.
+pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;

@@ -67,6 +67,7 @@ pub mod coming_from {}
 mod complete;
 pub mod dns;
 mod download;
+mod download_hook;
 mod error;
 mod failed;
 #[doc = include_str!("../docs/fetch_retry.md")]
@@ -95,11 +96,12 @@ mod whole_body;
 pub use body::Body;
 pub use client::{Client, recipe};
 pub use download::Download;
+pub use download_hook::DownloadHook;
 pub use error::Error;
 pub use failed::{AttemptError, Failed, Last};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
-pub use receiving::{DownloadHook, Received};
+pub use receiving::Received;
 pub use redirects::{RedirectRefused, limited, watched};
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;

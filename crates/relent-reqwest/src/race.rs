@@ -11,11 +11,11 @@ use relent::race::{RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 use relent_http::attempt::in_view_of_others;
 
-use crate::attempt::{Attempt, Connection, Outcome};
+use crate::attempt::{Attempt, Connection};
 use crate::body::{Body, Opened};
 use crate::call::Call;
 use crate::call_options::{CallOptions, cause};
-use crate::failed::{Broken, Failed};
+use crate::failed::{Broken, Failed, Outcome};
 use crate::redirects::Watch;
 use crate::request_template::Template;
 use crate::response::Response;

@@ -4,12 +4,10 @@ use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use http::{Request, Response};
 use relent::driver::Leave;
-use relent::hook::Queued;
-use relent::{Attempt, GaveUp, Summary};
+use relent::{GaveUp, Summary};
 use relent_core::{Cause, Decision, Failure, Stop, StopReason};
 
 use crate::attempt::Connection;
@@ -18,39 +16,10 @@ use crate::call::{Attempts, Ended};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::download::Download;
+use crate::download_hook::DownloadHook;
 use crate::failed::{AttemptError, Failed, Last};
 use crate::request_template::Template;
 use crate::sink::Sink;
-
-/// Hears what happens to a download that [runs](Download::run): for whoever shows it to a person. `()`
-/// hears nothing.
-pub trait DownloadHook {
-    /// An attempt starts.
-    fn before_attempt(&mut self, attempt: Attempt) {
-        let _ = attempt;
-    }
-
-    /// The attempt of this number has failed. The next starts after `wait`, unless it is
-    /// [queued](Self::queued) then; `None` says that there is no other.
-    fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
-        let _ = (attempt, failed, wait);
-    }
-
-    /// The attempt that is due is queued at its destination: by which control, and for how long at most.
-    fn queued(&mut self, queued: &Queued) {
-        let _ = queued;
-    }
-
-    /// The request to which a complete response leads, as a part of the same attempt: for redirects that
-    /// the client does not follow. It takes the place of the one before, also for the attempts that
-    /// follow.
-    fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {
-        let _ = head;
-        None
-    }
-}
-
-impl DownloadHook for () {}
 
 /// What has come of a download that [ran](Download::run).
 #[derive(Debug)]
@@ -73,8 +42,7 @@ impl<'c> Download<'c> {
     ///
     /// ```no_run
     /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    /// use relent::Failure;
+    ///     /// use relent::Failure;
     /// use relent_reqwest::{Body, Download, DownloadHook, Failed};
     ///
     /// struct Log;
