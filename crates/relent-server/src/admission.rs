@@ -72,6 +72,7 @@ mod fleet;
 mod judge;
 mod quota;
 mod service;
+mod shared;
 
 use std::fmt;
 use std::hash::{Hash, RandomState};
@@ -87,8 +88,8 @@ pub use quota::{InvalidQuota, Quota};
 pub use relent_core::{Admitted, LimiterConfig};
 pub use service::{Admission, ResponseFuture};
 
-use judge::Local;
 pub(crate) use quota::{Identify, identify};
+use shared::{Limits, Settings, Shared};
 
 /// Admits requests at a rate: see the [module](self).
 ///
@@ -99,32 +100,6 @@ pub struct AdmissionLayer {
     settings: Settings,
     /// Made for the first service.
     shared: Arc<OnceLock<Arc<Shared>>>,
-}
-
-type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
-
-#[derive(Clone)]
-struct Settings {
-    #[cfg(feature = "redis")]
-    fleet: Option<Arc<Fleet>>,
-    quotas: Vec<Quota>,
-    caller: Option<Identify>,
-    cost: Option<Cost>,
-    clock: Arc<dyn Clock + Send + Sync>,
-}
-
-/// What all services of one layer share.
-struct Shared {
-    settings: Settings,
-    limits: Limits,
-    hashes: RandomState,
-}
-
-/// Where the limits are.
-enum Limits {
-    Local(Local),
-    #[cfg(feature = "redis")]
-    Fleet(Arc<fleet::Limits>),
 }
 
 impl AdmissionLayer {
@@ -214,19 +189,6 @@ impl AdmissionLayer {
                 hashes: RandomState::new(),
             })
         })
-    }
-}
-
-impl Settings {
-    fn limits(&self) -> Limits {
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.fleet {
-            return Limits::Fleet(Arc::new(fleet::Limits::new(
-                Arc::clone(fleet),
-                &self.quotas,
-            )));
-        }
-        Limits::Local(Local::new(&self.quotas))
     }
 }
 

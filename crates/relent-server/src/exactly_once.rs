@@ -100,10 +100,11 @@ use http_body_util::Full;
 use relent_core::claim::{ClaimConfig, Fingerprint};
 use tokio::time::Instant;
 
+use crate::idempotency::common::Common;
 use crate::idempotency::problems::Refused;
-use crate::idempotency::{Answer, Common, KeySource, Outcome};
+use crate::idempotency::{Answer, KeySource, Outcome};
 use crate::observe;
-use crate::store::failure::Failures;
+use crate::on_store_failure::OnStoreFailure;
 use crate::store::{Change, Claimed, Key, StoreFailure};
 
 /// Any error, as work returns it.
@@ -188,7 +189,7 @@ pub struct ExactlyOnce<S> {
     /// How long a duplicate waits for the first.
     until: Instant,
     common: Arc<Common>,
-    failures: Failures,
+    failures: OnStoreFailure,
     is_grpc: bool,
     used: Arc<Mutex<Used>>,
 }
@@ -231,7 +232,7 @@ impl<S> ExactlyOnce<S> {
         keyed: Keyed,
         until: Instant,
         common: Arc<Common>,
-        failures: Failures,
+        failures: OnStoreFailure,
         is_grpc: bool,
     ) -> Self {
         Self {

@@ -60,22 +60,27 @@
 //! Tracing, authentication, rate limits and overload outside, so that what they refuse is not stored; this layer;
 //! a timeout inside, so that it ends the handler: it answers 408, 503 or 504 without `Retry-After`, and the outcome is unknown. Compression stays outside: what is stored is not compressed.
 
-mod answer;
 mod body;
 #[cfg(all(test, feature = "sqlite"))]
 mod clock_tests;
+pub(crate) mod common;
 pub(crate) mod execution;
 mod lease;
-mod limits;
+pub(crate) mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod once;
 pub(crate) mod problems;
 mod recovery;
+mod replay;
 pub(crate) mod request;
 mod running;
+mod server;
 mod service;
+mod settings;
 mod source;
+mod store_call;
 mod unknown;
+mod work;
 
 use std::fmt;
 use std::sync::Arc;
@@ -89,21 +94,24 @@ use running::MOST_RUN_ON;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
-pub use answer::{Answer, InvalidAnswer};
+pub use crate::store::answer::{Answer, InvalidAnswer};
 pub use body::Body;
 pub use execution::{CheckpointError, Execution};
 pub use limits::Limits;
-pub use service::Idempotency;
 #[cfg(feature = "webhook")]
-pub(crate) use service::{KeyedRequest, Server};
+pub(crate) use server::Server;
+pub use service::Idempotency;
 pub(crate) use source::KeySource;
 pub use unknown::UnknownOutcomes;
+#[cfg(feature = "webhook")]
+pub(crate) use work::KeyedRequest;
 
+use crate::on_store_failure::OnStoreFailure;
 use crate::shares::Shares;
-use crate::store::failure::Failures;
 use crate::store::{Store, StoreFailure};
+use common::Common;
 use execution::Running;
-use request::ReadLimits;
+use settings::Settings;
 
 /// Drops duplicates of requests with an `Idempotency-Key`: see the [module](self).
 ///
@@ -112,67 +120,6 @@ pub struct IdempotencyLayer<S> {
     store: Arc<S>,
     settings: Settings,
     common: Arc<Common>,
-}
-
-type ReadText = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
-
-#[derive(Clone)]
-struct Settings {
-    source: KeySource,
-    principal: ReadText,
-    operation: ReadText,
-    required: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
-    fingerprint: Vec<HeaderName>,
-    claim: ClaimConfig,
-    limits: Limits,
-    wait: Duration,
-    max_request: usize,
-    max_answer: usize,
-    fail_open: bool,
-    first_sent: bool,
-    failures: Failures,
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    exactly_once: bool,
-}
-
-impl Settings {
-    const fn read_limits(&self) -> ReadLimits {
-        ReadLimits {
-            total: self.limits.read,
-            idle: self.limits.read_idle,
-            bytes: self.max_request,
-        }
-    }
-
-    /// Whether the handler claims the key.
-    const fn is_exactly_once(&self) -> bool {
-        #[cfg(any(feature = "postgres", feature = "sqlite"))]
-        {
-            self.exactly_once
-        }
-        #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-        {
-            let _ = self;
-            false
-        }
-    }
-}
-
-/// What all services of one layer share.
-pub(crate) struct Common {
-    pub(crate) running: Running,
-    /// Executions that may begin.
-    executions: Shares,
-    /// Duplicates that may wait.
-    pub(crate) waiters: Shares,
-    /// Bytes of requests in memory.
-    buffered: Shares,
-    /// Claims that may be given back.
-    abandoned: Semaphore,
-    /// And so many of them concurrently.
-    give_backs: Semaphore,
-    /// Handlers that may run on when their outcome is unknown.
-    run_on: Arc<Semaphore>,
 }
 
 /// About a kilobyte each.
@@ -200,7 +147,7 @@ impl<S: Store> IdempotencyLayer<S> {
             max_answer: 256 << 10,
             fail_open: false,
             first_sent: false,
-            failures: Failures::default(),
+            failures: OnStoreFailure::default(),
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             exactly_once: false,
         };
@@ -345,7 +292,7 @@ impl<S: Store> IdempotencyLayer<S> {
         mut self,
         callback: impl Fn(&StoreFailure) + Send + Sync + 'static,
     ) -> Self {
-        self.settings.failures = Failures(Some(Arc::new(callback)));
+        self.settings.failures = OnStoreFailure(Some(Arc::new(callback)));
         self
     }
 

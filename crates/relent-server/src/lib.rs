@@ -49,6 +49,7 @@ pub mod idempotency;
 mod layer;
 mod loan;
 pub mod observe;
+mod on_store_failure;
 pub mod overload;
 #[cfg(feature = "postgres")]
 pub mod postgres;

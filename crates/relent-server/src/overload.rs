@@ -59,16 +59,16 @@ mod body;
 mod held;
 mod refusal;
 mod service;
+mod settings;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use relent_core::PolicyError;
 use relent_core::slots::Slots;
-use relent_http::CallerFacts;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
@@ -78,8 +78,9 @@ pub use relent_core::{Criticality, ShedderConfig};
 pub use service::{Answering, Overload};
 
 use held::Shared;
+use settings::{Header, Settings};
 
-use crate::admission::{Identify, identify};
+use crate::admission::identify;
 
 /// Serves as many requests at once as the service can: see the [module](self).
 ///
@@ -88,41 +89,6 @@ use crate::admission::{Identify, identify};
 pub struct OverloadLayer {
     shared: Arc<Shared>,
     settings: Arc<Settings>,
-}
-
-type Classify = Arc<dyn Fn(&Parts) -> Option<Criticality> + Send + Sync>;
-
-#[derive(Clone)]
-struct Settings {
-    criticality: Classify,
-    exempt: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
-    caller: Option<Identify>,
-    hashes: RandomState,
-    header: Header,
-}
-
-/// How far the header is believed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Header {
-    Lowers,
-    Trusted,
-    Ignored,
-}
-
-impl Settings {
-    fn class(&self, parts: &Parts) -> Criticality {
-        let own = (self.criticality)(parts).unwrap_or_default();
-        match (self.header, CallerFacts::criticality(&parts.headers)) {
-            (Header::Lowers, Some(told)) => own.max(told),
-            (Header::Trusted, Some(told)) => told,
-            (Header::Ignored, _) | (_, None) => own,
-        }
-    }
-
-    fn caller(&self, parts: &Parts) -> Option<u64> {
-        let mut hasher = self.hashes.build_hasher();
-        (self.caller.as_ref()?)(parts, &mut hasher).then(|| hasher.finish())
-    }
 }
 
 impl OverloadLayer {

@@ -135,7 +135,9 @@
 
 mod delivery;
 mod path;
+mod sender;
 mod service;
+mod settings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -147,7 +149,10 @@ use relent_http::webhook::Verifier;
 use tower_layer::Layer;
 
 pub use delivery::Delivery;
+pub use sender::Sender;
 pub use service::Webhook;
+
+use settings::Settings;
 
 use crate::idempotency::request::uri;
 use crate::idempotency::{IdempotencyLayer, Limits, UnknownOutcomes};
@@ -156,50 +161,12 @@ use crate::store::{Store, StoreFailure};
 /// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published schedule.
 pub const KEEP: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// A sender of webhooks: its messages are told apart from those of others, whatever their identifiers are.
-#[derive(Clone, Debug)]
-pub struct Sender {
-    name: Arc<str>,
-    verifier: Verifier,
-}
-
-impl Sender {
-    /// A sender of this name, with the keys that it signs by. The name is part of what messages are remembered by: it
-    /// had better not change.
-    #[must_use]
-    pub fn new(name: impl Into<Arc<str>>, verifier: Verifier) -> Self {
-        let name = name.into();
-        Self { name, verifier }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
-
 /// Lets messages through that a known sender has signed, each once: see the [module](self).
 ///
 /// Its clones, and the services that it makes, share their executions.
 pub struct WebhookLayer<S> {
     engine: IdempotencyLayer<S>,
     settings: Settings,
-}
-
-type ReadHead<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
-
-#[derive(Clone)]
-struct Settings {
-    sender: ReadHead<Option<Sender>>,
-    operation: ReadHead<String>,
-    clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
-    max_body: usize,
-    read_timeout: Duration,
-    /// A record is kept for at least so long: the [window](Verifier::replay_window) of a sender that is known.
-    least_keep: Duration,
-    /// Whether senders have shares of their own.
-    shares: bool,
 }
 
 impl<S: Store> WebhookLayer<S> {

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant as Wall};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError, Script};
+use relent::clock::Clock;
 use relent_core::{Admitted, Advice, Arrival, Instant, LimiterConfig, Refusal, Rejected, Shed};
 use relent_http::ErrorResponse;
 use sha2::{Digest, Sha256};
 
 use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, Taken, by_quota};
-use super::{Quota, Shared};
+use super::quota::Quota;
 use crate::observe;
 use crate::server_clock::ServerClock;
 use crate::store::FailureKind;
@@ -202,14 +203,14 @@ impl Limits {
 
     pub(super) fn judge(
         self: &Arc<Self>,
-        shared: &Arc<Shared>,
+        clock: &Arc<dyn Clock + Send + Sync>,
         arrival: Arrival,
         applied: Vec<Applied>,
     ) -> Judging {
-        let (limits, shared) = (Arc::clone(self), Arc::clone(shared));
+        let (limits, clock) = (Arc::clone(self), Arc::clone(clock));
         Box::pin(async move {
             let expired = arrival.remaining.is_some_and(|left| left.is_zero());
-            let now = || shared.settings.clock.now();
+            let now = || clock.now();
             if applied.is_empty() || expired {
                 // Nothing in Redis has a say in it.
                 return limits.local.judge(now(), &arrival, &[]);

@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::fleet::SharedHash;
 use super::judge::{Applied, Judgement, Judging, Left, Refused, Taken};
 use super::quota::Identify;
-use super::{Limits, Shared};
+use super::shared::{Limits, Shared};
 use crate::loan::Loan;
 use crate::observe;
 use crate::refusal::{Body, not_applied, refuse};
@@ -74,7 +74,7 @@ where
             }
             #[cfg(feature = "redis")]
             Limits::Fleet(fleet) => State::Judging {
-                judging: fleet.judge(&shared, arrival, debt.applied.clone()),
+                judging: fleet.judge(&shared.settings.clock, arrival, debt.applied.clone()),
                 waiting: Some(waiting),
             },
         };

@@ -67,3 +67,14 @@ impl Default for Limits {
         Self::DEFAULT
     }
 }
+
+/// A wait for longer is one of this length, so that no sum with the time overflows.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long the body of a request may take to arrive, and how long it may be.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadLimits {
+    pub(crate) total: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) bytes: usize,
+}

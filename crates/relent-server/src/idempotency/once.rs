@@ -11,8 +11,10 @@ use relent_http::grpc;
 use tower_service::Service;
 
 use super::execution::{Ended, Lead, Stage};
+use super::limits::LONGEST_WAIT;
 use super::problems::Refused;
-use super::service::{Guarded, KeyedRequest, LONGEST_WAIT, Server, Tried, Work};
+use super::server::Server;
+use super::work::{Guarded, KeyedRequest, Tried, Work};
 use super::{Body, KeySource, Outcome};
 use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::Store;

@@ -1,8 +1,5 @@
 //! What is made up for when the store comes back.
 
-use std::error::Error;
-use std::fmt;
-use std::future::Future;
 use std::time::Duration;
 
 use relent::retry;
@@ -11,8 +8,8 @@ use relent_core::claim::{ClaimConfig, Lease, Takeover};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::lease::HeldLease;
-use super::running::WriteFailed;
-use super::service::{STORE, Server};
+use super::server::Server;
+use super::store_call::{CALL, CallError, STORE, WriteFailed, in_time};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// A claim that is given back is looked for again after this time, and then after four times as long each time.
@@ -23,47 +20,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
 /// A store that is away for longer is not waited for: then the outcome is unknown if the claim was made.
 const GONE: Duration = Duration::from_secs(3600);
-
-/// How long one call of a store may take, whatever limits the store itself has. The layer has shorter ones for claims and
-/// renewals.
-pub(super) const CALL: Duration = Duration::from_secs(10);
-
-/// Why a call of a store has failed.
-#[derive(Debug)]
-pub(super) enum CallError<E> {
-    Store(E),
-    TimedOut(Duration),
-}
-
-impl<E: fmt::Display> fmt::Display for CallError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store(error) => error.fmt(f),
-            Self::TimedOut(limit) => write!(f, "the store has not answered within {limit:?}"),
-        }
-    }
-}
-
-impl<E: Error> Error for CallError<E> {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            // Its text is in this one.
-            Self::Store(error) => error.source(),
-            Self::TimedOut(_) => None,
-        }
-    }
-}
-
-/// A call of a store, which ends within this time.
-pub(super) async fn in_time<T, E>(
-    limit: Duration,
-    call: impl Future<Output = Result<T, E>>,
-) -> Result<T, CallError<E>> {
-    match timeout(limit, call).await {
-        Ok(answered) => answered.map_err(CallError::Store),
-        Err(_) => Err(CallError::TimedOut(limit)),
-    }
-}
 
 impl<S: Store> Server<S> {
     /// Writes into the record of an execution, also if the store has forgotten its claim and nobody has taken the

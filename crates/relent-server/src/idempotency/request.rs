@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
@@ -16,12 +16,13 @@ use relent_http::headers::IDEMPOTENCY_KEY;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant as Now, timeout_at};
 
-use super::Settings;
+use super::limits::{LONGEST_WAIT, ReadLimits};
 use super::problems::Refused;
-use super::service::LONGEST_WAIT;
+use super::settings::Settings;
 use crate::overload::SlotOf;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
+use crate::store::digest::{add, count};
 
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 255;
@@ -97,14 +98,6 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
         add(&mut digest, parts.uri.path().as_bytes());
     }
     Fingerprint(digest.finalize().into())
-}
-
-/// How long the body of a request may take to arrive, and how long it may be.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadLimits {
-    pub(crate) total: Duration,
-    pub(crate) idle: Duration,
-    pub(crate) bytes: usize,
 }
 
 /// What counts of each request in memory, beside its body: its head, its future, and what the connection holds.
@@ -194,18 +187,10 @@ pub(super) fn trace(parts: &Parts) -> Option<HeaderValue> {
         .cloned()
 }
 
-/// With its length before it, so that no two lists of parts give the same bytes.
-pub(crate) fn add(digest: &mut Sha256, part: &[u8]) {
-    count(digest, part.len());
-    digest.update(part);
-}
-
-fn count(digest: &mut Sha256, count: usize) {
-    digest.update((count as u64).to_be_bytes());
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::Request;
 
     use super::*;

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::convert::Infallible;
-use std::error::Error;
 use std::future::{Future, pending};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,17 +19,15 @@ use tower_service::Service;
 
 use super::execution::{CheckpointError, Ended, Execution};
 use super::lease::HeldLease;
+use super::limits::LONGEST_WAIT;
 use super::problems::Refused;
-use super::recovery::{CALL, CallError};
-use super::service::{Guarded, LONGEST_WAIT, Server, Tried, Work};
+use super::server::Server;
+use super::store_call::{CALL, CallError, WriteFailed};
+use super::work::{Begins, Guarded, Tried, Work};
 use super::{Answer, Body, Outcome, request};
 use crate::observe;
-use crate::overload::Held;
 use crate::shares::Share;
 use crate::store::{Change, Key, Store, WriteError};
-
-/// Why something is not written into a record.
-pub(super) type WriteFailed = WriteError<Box<dyn Error + Send + Sync>>;
 
 /// What a handler has done is written down however long that takes, within limits.
 static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
@@ -50,15 +47,6 @@ const RUNS_ON: Duration = Duration::from_secs(600);
 
 /// So many may run on. Beyond that they are dropped.
 pub(super) const MOST_RUN_ON: usize = 1000;
-
-/// What an execution begins with.
-pub(super) struct Begins {
-    pub(super) lease: Lease,
-    pub(super) step: u32,
-    pub(super) repeated: bool,
-    pub(super) permit: Share,
-    pub(super) slot: Option<Held>,
-}
 
 /// What the handler returned, or how it panicked.
 type Called<R, E> = Result<Result<Response<R>, E>, Box<dyn Any + Send>>;

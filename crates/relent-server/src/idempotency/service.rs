@@ -1,7 +1,5 @@
 //! What happens to one request.
 
-use std::any::Any;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -11,11 +9,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{HeaderMap, Request, Response};
-use relent::{Backoff, GaveUp, Policy, retry};
-#[cfg(feature = "webhook")]
-use relent_core::claim::ClaimConfig;
+use relent::retry;
 use relent_core::claim::{Fingerprint, Lease};
 use relent_http::{CallerFacts, grpc};
 use tokio::sync::oneshot;
@@ -23,38 +18,26 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower_service::Service;
 use uuid::Uuid;
 
+use super::common::Common;
 use super::execution::{Ended, Entered, Follower, Lead, Stage};
+use super::limits::LONGEST_WAIT;
 use super::problems::Refused;
-use super::recovery::{CALL, CallError, in_time};
-use super::running::Begins;
-use super::{Answer, Body, Common, Settings, request};
+use super::server::Server;
+use super::settings::Settings;
+use super::store_call::{CALL, CallError, STORE, in_time};
+use super::work::{Begins, Guarded, KeyedRequest, Tried, Work};
+use super::{Answer, Body, request};
 use crate::loan::Loan;
 use crate::observe;
 use crate::overload::{Held, SlotOf};
 use crate::shares::{Principal, Share};
-use crate::store::{Change, Claimed, Key, Store, StoreFailure};
+use crate::store::{Change, Claimed, Key, Store};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct Idempotency<I, S> {
     inner: I,
     server: Server<S>,
 }
-
-/// What each task gets a share of.
-pub(crate) struct Server<S> {
-    pub(super) store: Arc<S>,
-    pub(super) settings: Arc<Settings>,
-    pub(super) common: Arc<Common>,
-}
-
-/// A store that fails is asked again a few times, within about half a second of waits.
-pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
-    .max_delay(Duration::from_secs(1))
-    .max_retries(4)
-    .build_const();
-
-/// A wait for longer is one of this length, so that no sum with the time overflows.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Another process may run the handler: so often one of its duplicates in this process looks whether it is done.
 const LOOK: Duration = Duration::from_millis(100);
@@ -138,35 +121,6 @@ where
     }
 }
 
-/// A request with a key, whose body is read.
-pub(crate) struct KeyedRequest {
-    pub(crate) parts: Parts,
-    pub(crate) bytes: Bytes,
-    pub(crate) key: Key,
-    pub(crate) fingerprint: Fingerprint,
-    pub(crate) principal: Principal,
-    /// What it takes of it, for as long as it is here.
-    pub(crate) memory: Share,
-}
-
-/// A request with a key, and the service that is ready for it.
-pub(super) struct Work<I> {
-    pub(super) inner: I,
-    pub(super) request: KeyedRequest,
-    owner: u128,
-}
-
-/// How far one look at the store has come.
-pub(super) enum Tried<I, R, E> {
-    Answered(Result<Response<Body<R>>, E>),
-    Refused(Refused),
-    Panicked(Box<dyn Any + Send>),
-    /// Another process runs it, and its lease lasts so much longer.
-    InFlight(Work<I>, Lead, Duration),
-    /// The store fails, and the request is to go through as if it had no key.
-    Open(Work<I>),
-}
-
 /// How a request that follows another one goes on.
 enum Followed {
     /// It asks for itself, beside others.
@@ -179,52 +133,7 @@ enum Followed {
     Refused(Refused),
 }
 
-impl<S> Server<S> {
-    #[cfg(feature = "webhook")]
-    pub(crate) fn claim_config(&self) -> &ClaimConfig {
-        &self.settings.claim
-    }
-
-    /// What a request gets that gets no answer of its handler.
-    pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
-        let refused = refused.observed(self.settings.source, is_grpc);
-        refused.map(Body::whole)
-    }
-
-    #[cfg(feature = "webhook")]
-    pub(crate) fn limits(&self) -> &super::Limits {
-        &self.settings.limits
-    }
-
-    /// The memory for a request whose body is not read yet.
-    pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Refused> {
-        let memory = self.common.buffered.take(principal, request::OVERHEAD);
-        memory.ok_or(Refused::Busy)
-    }
-}
-
 impl<S: Store> Server<S> {
-    /// Reports to the operator that a call of the store has failed.
-    pub(super) fn store_failed(
-        &self,
-        operation: &'static str,
-        key: &Key,
-        error: &(dyn Error + 'static),
-    ) {
-        // What has given up says no more than its last error.
-        let last = error.downcast_ref::<GaveUp<CallError<S::Error>>>();
-        let call = match last {
-            Some(last) => last.error(),
-            None => error.downcast_ref::<CallError<S::Error>>(),
-        };
-        let failure = match call {
-            Some(CallError::TimedOut(_)) => StoreFailure::timed_out(operation, *key),
-            Some(CallError::Store(error)) => StoreFailure::new(operation, *key, error),
-            None => StoreFailure::new(operation, *key, error),
-        };
-        self.settings.failures.failed(&failure);
-    }
-
     /// Runs a request once for each key: what it gets, or the answer of the one before.
     pub(crate) async fn once<I, B, R>(
         self,
@@ -578,20 +487,6 @@ where
 {
     let response = inner.call(request).await?;
     Ok(response.map(Body::streamed))
-}
-
-/// In the extensions of a request whose key a layer has claimed.
-#[derive(Clone, Copy)]
-pub(super) struct Guarded;
-
-impl<S> Clone for Server<S> {
-    fn clone(&self) -> Self {
-        Self {
-            store: Arc::clone(&self.store),
-            settings: Arc::clone(&self.settings),
-            common: Arc::clone(&self.common),
-        }
-    }
 }
 
 impl<I: Clone, S> Clone for Idempotency<I, S> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use relent_core::claim::{ClaimConfig, NotResolved};
 
-use super::Common;
+use super::common::Common;
 use crate::observe;
 use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 

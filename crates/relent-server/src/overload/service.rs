@@ -16,7 +16,8 @@ use relent_http::CallerFacts;
 use tower_service::Service;
 
 use super::held::{Arrived, Held, Shared};
-use super::{Settings, SlotBody, refusal};
+use super::settings::Settings;
+use super::{SlotBody, refusal};
 use crate::loan::Loan;
 use crate::observe;
 use crate::refusal::{Body, not_applied};

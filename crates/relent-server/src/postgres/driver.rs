@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::DerefMut;
 
-use super::ConnectionError;
+use super::error::ConnectionError;
 
 /// A pool of connections to PostgreSQL: [`Pool`](super::Pool) of `deadpool-postgres`, or with the feature `sqlx` its
 /// `PgPool`. It cannot be implemented elsewhere.

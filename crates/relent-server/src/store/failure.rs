@@ -3,12 +3,9 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use super::Key;
+use super::key::Key;
 use super::memory::Full;
-use crate::observe;
 
 /// A call of the store that has failed, with all its attempts: for the operator, as
 /// [`on_store_failure`](crate::idempotency::IdempotencyLayer::on_store_failure) and the event have it.
@@ -130,22 +127,6 @@ impl FailureKind {
                  later version?"
             }
             Self::Other => "the store has failed",
-        }
-    }
-}
-
-type Callback = dyn Fn(&StoreFailure) + Send + Sync;
-
-/// Who learns of each failure of a store.
-#[derive(Clone, Default)]
-pub(crate) struct Failures(pub(crate) Option<Arc<Callback>>);
-
-impl Failures {
-    pub(crate) fn failed(&self, failure: &StoreFailure) {
-        observe::store_failed(failure);
-        if let Some(callback) = &self.0 {
-            // Its panic is its own: the request that meets it must not be lost.
-            drop(catch_unwind(AssertUnwindSafe(|| callback(failure))));
         }
     }
 }

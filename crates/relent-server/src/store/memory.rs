@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 
+use super::answer::Answer;
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::idempotency::Answer;
 
 /// Records in the memory of this process, for tests and for services of one process whose effects do not
 /// outlive it either. A restart forgets them all.

@@ -1,11 +1,11 @@
 //! Records in a PostgreSQL database.
 
+mod error;
 mod statements;
 #[cfg(all(test, unix))]
 mod tests;
 mod unknown;
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
 
+pub use self::error::PostgresError;
 use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::postgres::{
-    ConnectionError, Connections, IsolationLevel, Pool, Session, connect, in_time,
-};
+use crate::postgres::{Connections, IsolationLevel, Pool, Session, connect, in_time};
 use crate::server_clock::ServerClock;
 
 /// Records in a PostgreSQL database: durable, for services of many processes.
@@ -56,87 +55,6 @@ pub struct Postgres<C = Pool> {
     pub(crate) sql: Arc<Sql>,
     claims: Arc<AtomicU64>,
     clock: Arc<ServerClock>,
-}
-
-/// Why it fails.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PostgresError {
-    /// It could not be written, or it is not known whether it was.
-    Connection(ConnectionError),
-    /// A record is not as this version writes it.
-    Record(Box<dyn Error + Send + Sync>),
-    /// Others have changed the record again and again.
-    Contended,
-}
-
-impl fmt::Display for PostgresError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connection(error) => error.fmt(f),
-            Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
-            Self::Contended => {
-                f.write_str("others change the record of this idempotency key all the time")
-            }
-        }
-    }
-}
-
-impl Error for PostgresError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            // Not the source of the source: who looks for the error of the database finds it.
-            Self::Connection(ConnectionError::Postgres(error)) => Some(error),
-            #[cfg(feature = "sqlx")]
-            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
-            Self::Connection(error) => error.source(),
-            Self::Record(error) => error.source(),
-            Self::Contended => None,
-        }
-    }
-}
-
-impl From<ConnectionError> for PostgresError {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<tokio_postgres::Error> for PostgresError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Connection(error.into())
-    }
-}
-
-#[cfg(feature = "sqlx")]
-impl From<sqlx::Error> for PostgresError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Connection(error.into())
-    }
-}
-
-impl From<PostgresError> for WriteError<PostgresError> {
-    fn from(error: PostgresError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<PostgresError> for ResolveError<PostgresError> {
-    fn from(error: PostgresError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<ConnectionError> for ResolveError<PostgresError> {
-    fn from(error: ConnectionError) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-impl From<ConnectionError> for WriteError<PostgresError> {
-    fn from(error: ConnectionError) -> Self {
-        Self::Store(error.into())
-    }
 }
 
 /// Of so many claims one has so many expired records removed.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, InfoDict, Script, cmd};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease, NotResolved, Takeover};
 
+use super::answer::{Answer, InvalidAnswer};
 use super::micros::{instant, span};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::idempotency::{Answer, InvalidAnswer};
 use crate::server_clock::ServerClock;
 
 /// Records in Redis 6.2 or later, or what speaks as it does: one call of a script for each step, by the
@@ -351,7 +351,7 @@ impl Store for Redis {
     ) -> Result<(), ResolveError<RedisError>> {
         let answer = (self.call_resolve(found, &resolution, config).await)
             .map_err(|error| ResolveError::Store(RedisError::Redis(error)))?;
-        unknown::refused(&answer).map_or(Ok(()), |why| Err(why.into()))
+        refused(&answer).map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Redis does it by itself.
@@ -365,5 +365,17 @@ impl fmt::Debug for Redis {
         f.debug_struct("Redis")
             .field("namespace", &self.namespace)
             .finish_non_exhaustive()
+    }
+}
+
+/// What the script says, if it has not resolved it.
+fn refused(answer: &str) -> Option<NotResolved> {
+    match answer {
+        "resolved" => None,
+        "absent" => Some(NotResolved::Absent),
+        "running" => Some(NotResolved::Running),
+        "completed" => Some(NotResolved::Completed),
+        "released" => Some(NotResolved::Released),
+        _ => Some(NotResolved::Changed),
     }
 }

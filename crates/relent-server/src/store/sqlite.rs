@@ -1,23 +1,25 @@
 //! Records in an SQLite database.
 
 mod clock;
+mod error;
+mod records;
 mod unknown;
 
-use std::error::Error;
-use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
-use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use rusqlite::Connection;
+
+pub use error::SqliteError;
+pub(crate) use records::{Found, Records};
 
 use self::clock::Clock;
-use super::{
-    Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError, claimed,
-};
+use self::records::{delete, nanos};
+use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::sqlite::{Session, Writer, WriterError};
 
 /// Records in an SQLite database: durable, with nothing else to be installed. For services whose processes share
@@ -58,73 +60,8 @@ impl Default for Seen {
     }
 }
 
-/// Of so many claims one removes so many expired records: to look with each costs as much as to write its record.
+/// Of so many claims one removes expired records: to look with each costs as much as to write its record.
 const CLAIMS_A_BATCH: u64 = 64;
-const BATCH: i64 = 128;
-
-/// Why it fails.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SqliteError {
-    /// It could not be written.
-    Writer(WriterError),
-    /// A record is not as this version writes it.
-    Record(Box<dyn Error + Send + Sync>),
-}
-
-impl fmt::Display for SqliteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Writer(error) => error.fmt(f),
-            Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
-        }
-    }
-}
-
-impl Error for SqliteError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Writer(error) => error.source(),
-            Self::Record(error) => error.source(),
-        }
-    }
-}
-
-impl From<WriterError> for SqliteError {
-    fn from(error: WriterError) -> Self {
-        Self::Writer(error)
-    }
-}
-
-impl From<rusqlite::Error> for SqliteError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Writer(error.into())
-    }
-}
-
-impl From<SqliteError> for WriteError<SqliteError> {
-    fn from(error: SqliteError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<SqliteError> for ResolveError<SqliteError> {
-    fn from(error: SqliteError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<WriterError> for ResolveError<SqliteError> {
-    fn from(error: WriterError) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-impl From<WriterError> for WriteError<SqliteError> {
-    fn from(error: WriterError) -> Self {
-        Self::Store(error.into())
-    }
-}
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS relent_idempotency_1 (
@@ -212,213 +149,6 @@ impl Seen {
             records.remove_expired(now)?;
         }
         Ok((now, config))
-    }
-}
-
-/// What a request with a key is to do, and what decided it.
-pub(crate) struct Found {
-    pub(crate) claimed: Claimed,
-    /// The record that is there.
-    pub(crate) before: Option<Record>,
-    /// What is to be written in its place.
-    pub(crate) change: Option<Record>,
-}
-
-/// A record, and its answer in bytes.
-type Stored = (Record, Option<Vec<u8>>);
-
-/// The records of a database, and the statements that read and write them, each prepared once it is needed: what is in
-/// the database may be none of this store's.
-pub(crate) struct Records<'c> {
-    connection: &'c Connection,
-    read: Option<Statement<'c>>,
-    put: Option<Statement<'c>>,
-    put_first: Option<Statement<'c>>,
-    remove: Option<Statement<'c>>,
-}
-
-/// The statement that is held here.
-fn held<'s, 'c>(
-    place: &'s mut Option<Statement<'c>>,
-    connection: &'c Connection,
-    statement: &str,
-) -> rusqlite::Result<&'s mut Statement<'c>> {
-    match place {
-        Some(held) => Ok(held),
-        empty => {
-            let flags = PrepFlags::SQLITE_PREPARE_PERSISTENT;
-            Ok(empty.insert(connection.prepare_with_flags(statement, flags)?))
-        }
-    }
-}
-
-impl<'c> Records<'c> {
-    pub(crate) const fn new(connection: &'c Connection) -> Self {
-        Self {
-            connection,
-            read: None,
-            put: None,
-            put_first: None,
-            remove: None,
-        }
-    }
-
-    /// A request comes with this key: what it is to do. Nothing is written.
-    pub(crate) fn find(
-        &mut self,
-        now: Instant,
-        key: &Key,
-        owner: u128,
-        fingerprint: Fingerprint,
-        config: &ClaimConfig,
-    ) -> Result<Found, SqliteError> {
-        let (before, answer) = self.read(key)?.unzip();
-        let (claim, change) = Record::claim(before.as_ref(), now, config, owner, fingerprint);
-        let claimed = claimed(claim, now, answer.flatten()).map_err(SqliteError::Record)?;
-        Ok(Found {
-            claimed,
-            before,
-            change,
-        })
-    }
-
-    /// An execution changes its record.
-    fn write(
-        &mut self,
-        now: Instant,
-        key: &Key,
-        lease: &Lease,
-        change: &Change,
-        config: &ClaimConfig,
-    ) -> Result<Lease, WriteError<SqliteError>> {
-        let stored = self.read(key)?.map(|(record, _)| record);
-        let record = stored
-            .filter(|record| !record.is_expired(now))
-            .ok_or(WriteError::Gone)?;
-        let (record, lease) = change.make(&record, now, lease, config)?;
-        self.put(key, &record, change.answer().as_deref())
-            .map_err(SqliteError::from)?;
-        Ok(lease)
-    }
-
-    pub(crate) fn read(&mut self, key: &Key) -> Result<Option<Stored>, SqliteError> {
-        let select =
-            "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
-             FROM relent_idempotency_1 WHERE key = ?1";
-        let select = held(&mut self.read, self.connection, select)?;
-        let row = select.query_row([key.0], |row| {
-            let until = instant(row.get(4)?);
-            let stage = match row.get(3)? {
-                0_u8 => Some(Stage::Running { until }),
-                1 => Some(Stage::Completed),
-                2 => Some(Stage::Released),
-                3 => Some(Stage::Unknown),
-                _ => None,
-            };
-            let record = stage.map(|stage| {
-                Ok::<_, rusqlite::Error>(Record {
-                    fingerprint: Fingerprint(row.get(0)?),
-                    owner: u128::from_be_bytes(row.get(1)?),
-                    fence: row.get::<_, i64>(2)?.cast_unsigned(),
-                    stage,
-                    step: row.get(5)?,
-                    repeated: row.get(6)?,
-                    expires: instant(row.get(7)?),
-                })
-            });
-            Ok((record.transpose()?, row.get(8)?))
-        });
-        match row.optional()? {
-            None => Ok(None),
-            Some((Some(record), answer)) => Ok(Some((record, answer))),
-            Some((None, _)) => Err(SqliteError::Record(
-                "it is in a stage that this version does not know".into(),
-            )),
-        }
-    }
-
-    /// Writes a record, also in the place of another.
-    pub(crate) fn put(
-        &mut self,
-        key: &Key,
-        record: &Record,
-        answer: Option<&[u8]>,
-    ) -> rusqlite::Result<()> {
-        let insert = "INSERT OR REPLACE INTO relent_idempotency_1
-             (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        let insert = held(&mut self.put, self.connection, insert)?;
-        insert_by(insert, key, record, answer).map(drop)
-    }
-
-    /// Writes the first record of a key; whether there was none.
-    pub(crate) fn put_first(
-        &mut self,
-        key: &Key,
-        record: &Record,
-        answer: Option<&[u8]>,
-    ) -> rusqlite::Result<bool> {
-        let insert = "INSERT INTO relent_idempotency_1
-             (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (key) DO NOTHING";
-        let insert = held(&mut self.put_first, self.connection, insert)?;
-        Ok(insert_by(insert, key, record, answer)? == 1)
-    }
-
-    /// Removes some that have expired. How many is in the text: a statement whose limit is bound is prepared anew at
-    /// each run.
-    fn remove_expired(&mut self, now: Instant) -> rusqlite::Result<usize> {
-        let delete = held(&mut self.remove, self.connection, &delete(BATCH))?;
-        delete.execute([nanos(now)])
-    }
-}
-
-/// Removes at most so many records that have expired.
-fn delete(most: i64) -> String {
-    format!(
-        "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT {most})"
-    )
-}
-
-/// How many records it has written.
-fn insert_by(
-    insert: &mut Statement<'_>,
-    key: &Key,
-    record: &Record,
-    answer: Option<&[u8]>,
-) -> rusqlite::Result<usize> {
-    let (stage, until) = match record.stage {
-        Stage::Running { until } => (0_u8, until),
-        Stage::Completed => (1, Instant::ORIGIN),
-        Stage::Released => (2, Instant::ORIGIN),
-        // A stage to come is not to be taken for one that may run.
-        _ => (3, Instant::ORIGIN),
-    };
-    insert.execute(params![
-        key.0,
-        record.fingerprint.0,
-        record.owner.to_be_bytes(),
-        record.fence.cast_signed(),
-        stage,
-        nanos(until),
-        record.step,
-        record.repeated,
-        nanos(record.expires),
-        answer,
-    ])
-}
-
-/// SQLite has signed integers: times are good until 2262.
-fn nanos(instant: Instant) -> i64 {
-    i64::try_from(instant.as_nanos()).unwrap_or(i64::MAX)
-}
-
-fn instant(nanos: i64) -> Instant {
-    match u64::try_from(nanos) {
-        Ok(nanos) if nanos < i64::MAX.cast_unsigned() => Instant::from_nanos(nanos),
-        Ok(_) => Instant::MAX,
-        Err(_) => Instant::ORIGIN,
     }
 }
 

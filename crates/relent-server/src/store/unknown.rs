@@ -9,8 +9,8 @@ use relent_core::Instant;
 use relent_core::claim::{self, ClaimConfig, NotResolved, Record};
 use sha2::{Digest, Sha256};
 
-use super::Key;
-use crate::idempotency::Answer;
+use super::answer::Answer;
+use super::key::Key;
 
 /// A request of which nobody knows whether it had its effect, as it was found in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

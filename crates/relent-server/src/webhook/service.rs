@@ -15,12 +15,15 @@ use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
 use tower_service::Service;
 
-use super::{Delivery, Settings};
+use super::Delivery;
+use super::settings::Settings;
+use crate::idempotency::limits::ReadLimits;
 use crate::idempotency::problems::Refused;
-use crate::idempotency::request::{ReadLimits, VERSION, add, read};
+use crate::idempotency::request::{VERSION, read};
 use crate::idempotency::{Body, KeyedRequest, Server};
 use crate::observe;
 use crate::shares::{Principal, Share};
+use crate::store::digest::add;
 use crate::store::{Key, Store};
 
 /// The service of a [`WebhookLayer`](super::WebhookLayer).

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 
-use super::PostgresError;
+use super::error::PostgresError;
 use crate::postgres::{Columns, CommitError, Opened, Session, Value};
 use crate::server_clock::ServerClock;
 use crate::store::micros::{FOREVER, instant, of, span};

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use relent_core::claim::{
-    ClaimConfig, Fingerprint, NotResolved, Record, Resolution as Decided, Stage,
-};
+use relent_core::claim::{ClaimConfig, Fingerprint, Record, Resolution as Decided, Stage};
 
 use super::super::micros::{instant, of, span};
 use super::{Redis, RedisError};
@@ -37,7 +35,7 @@ impl Redis {
             let (next, now, found) = reply;
             for found in found {
                 let Some((key, record)) = read(found) else {
-                    return Err(RedisError::Record(crate::idempotency::InvalidAnswer));
+                    return Err(RedisError::Record(crate::store::answer::InvalidAnswer));
                 };
                 // It may be reported more than once.
                 let found = UnknownOutcome::of(key, record, instant(now), config);
@@ -119,16 +117,4 @@ fn read(found: Found) -> Option<(Key, Record)> {
         expires: instant(expires),
     };
     Some((Key(key.try_into().ok()?), record))
-}
-
-/// What the script says, if it has not resolved it.
-pub(super) fn refused(answer: &str) -> Option<NotResolved> {
-    match answer {
-        "resolved" => None,
-        "absent" => Some(NotResolved::Absent),
-        "running" => Some(NotResolved::Running),
-        "completed" => Some(NotResolved::Completed),
-        "released" => Some(NotResolved::Released),
-        _ => Some(NotResolved::Changed),
-    }
 }

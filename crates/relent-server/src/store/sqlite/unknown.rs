@@ -4,7 +4,8 @@ use relent_core::Instant;
 use relent_core::claim::ClaimConfig;
 use rusqlite::{Connection, params};
 
-use super::{Records, SqliteError, nanos};
+use super::error::SqliteError;
+use super::records::{Records, nanos};
 use crate::store::{Key, Resolution, ResolveError, UnknownOutcome};
 
 const FIND: &str = "

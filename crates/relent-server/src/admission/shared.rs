@@ -1,0 +1,51 @@
+//! What all services of one layer share: its settings, and its limits.
+
+use std::hash::RandomState;
+use std::sync::Arc;
+
+use http::request::Parts;
+use relent::clock::Clock;
+
+#[cfg(feature = "redis")]
+use super::fleet::{self, Fleet};
+use super::judge::Local;
+use super::quota::{Identify, Quota};
+
+type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    #[cfg(feature = "redis")]
+    pub(super) fleet: Option<Arc<Fleet>>,
+    pub(super) quotas: Vec<Quota>,
+    pub(super) caller: Option<Identify>,
+    pub(super) cost: Option<Cost>,
+    pub(super) clock: Arc<dyn Clock + Send + Sync>,
+}
+
+/// What all services of one layer share.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) limits: Limits,
+    pub(super) hashes: RandomState,
+}
+
+/// Where the limits are.
+pub(super) enum Limits {
+    Local(Local),
+    #[cfg(feature = "redis")]
+    Fleet(Arc<fleet::Limits>),
+}
+
+impl Settings {
+    pub(super) fn limits(&self) -> Limits {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.fleet {
+            return Limits::Fleet(Arc::new(fleet::Limits::new(
+                Arc::clone(fleet),
+                &self.quotas,
+            )));
+        }
+        Limits::Local(Local::new(&self.quotas))
+    }
+}

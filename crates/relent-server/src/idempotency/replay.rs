@@ -1,0 +1,94 @@
+//! The response that a duplicate gets.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response};
+
+use super::body::Body;
+use crate::observe;
+use crate::store::Answer;
+
+/// Tells that an answer is that of an earlier request with the same key.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// In what is stored: the `traceparent` of the request that made the answer. Nobody is sent it.
+const ORIGINAL_TRACE: HeaderName = HeaderName::from_static("relent-original-traceparent");
+
+impl Answer {
+    /// The same, made by a request with this `traceparent`.
+    #[must_use]
+    pub(super) fn with_trace(mut self, trace: Option<HeaderValue>) -> Self {
+        if let Some(trace) = trace {
+            self.headers.insert(ORIGINAL_TRACE, trace);
+        }
+        self
+    }
+
+    /// The response that a duplicate gets, with `Idempotent-Replayed: true`; `None` if the body is not
+    /// there.
+    #[must_use]
+    pub fn replay<B>(self) -> Option<Response<Body<B>>> {
+        let trailers = self.trailers.clone();
+        let response = self.replay_whole()?;
+        Some(response.map(|body| Body::with_trailers(body, trailers)))
+    }
+
+    /// The same without trailers.
+    pub(crate) fn replay_whole(self) -> Option<Response<Bytes>> {
+        let mut response = Response::new(self.body?);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        let trace = response.headers_mut().remove(ORIGINAL_TRACE);
+        observe::replayed(trace.as_ref().and_then(|trace| trace.to_str().ok()));
+        let replayed = HeaderValue::from_static("true");
+        response.headers_mut().insert(REPLAYED, replayed);
+        Some(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_one_connection_or_one_moment_is_not_replayed() {
+        let response = Response::builder()
+            .status(201)
+            .header("location", "/payments/1")
+            .header("link", "<a>")
+            .header("link", "<b>")
+            .header("etag", "\"1\"")
+            .header("connection", "close, X-Hop")
+            .header("x-hop", "1")
+            .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
+            .header("set-cookie", "session=1")
+            .header("retry-after", "30")
+            .header("retry-after-ms", "30000")
+            .header("x-ratelimit-remaining", "3")
+            .header("content-length", "5")
+            .body(())
+            .unwrap();
+        let (head, ()) = response.into_parts();
+        let answer = Answer::new(&head, Some(Bytes::from_static(b"paid\n")), None);
+        let replayed = answer.replay::<String>().unwrap();
+        assert_eq!(replayed.status(), 201);
+        let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
+        assert_eq!(links, ["<a>", "<b>"]);
+        let mut names: Vec<_> = replayed.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        let kept = [
+            "etag",
+            "idempotent-replayed",
+            "link",
+            "location",
+            "retry-after",
+            "retry-after-ms",
+        ];
+        assert_eq!(names, kept);
+    }
+
+    #[test]
+    fn an_answer_whose_body_is_not_kept_is_never_replayed_without_it() {
+        let (head, ()) = Response::new(()).into_parts();
+        assert!(Answer::new(&head, None, None).replay::<String>().is_none());
+    }
+}

@@ -1,0 +1,84 @@
+//! What all tasks of a layer share: the store, the settings, and what runs.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use http::Response;
+use relent::GaveUp;
+#[cfg(feature = "webhook")]
+use relent_core::claim::ClaimConfig;
+
+use super::body::Body;
+use super::common::Common;
+#[cfg(feature = "webhook")]
+use super::limits::Limits;
+use super::problems::Refused;
+use super::request::OVERHEAD;
+use super::settings::Settings;
+use super::store_call::CallError;
+use crate::shares::{Principal, Share};
+use crate::store::{Key, Store, StoreFailure};
+
+/// What each task gets a share of.
+pub(crate) struct Server<S> {
+    pub(super) store: Arc<S>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) common: Arc<Common>,
+}
+
+impl<S> Server<S> {
+    #[cfg(feature = "webhook")]
+    pub(crate) fn claim_config(&self) -> &ClaimConfig {
+        &self.settings.claim
+    }
+
+    /// What a request gets that gets no answer of its handler.
+    pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
+        let refused = refused.observed(self.settings.source, is_grpc);
+        refused.map(Body::whole)
+    }
+
+    #[cfg(feature = "webhook")]
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.settings.limits
+    }
+
+    /// The memory for a request whose body is not read yet.
+    pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Refused> {
+        let memory = self.common.buffered.take(principal, OVERHEAD);
+        memory.ok_or(Refused::Busy)
+    }
+}
+
+impl<S: Store> Server<S> {
+    /// Reports to the operator that a call of the store has failed.
+    pub(super) fn store_failed(
+        &self,
+        operation: &'static str,
+        key: &Key,
+        error: &(dyn Error + 'static),
+    ) {
+        // What has given up says no more than its last error.
+        let last = error.downcast_ref::<GaveUp<CallError<S::Error>>>();
+        let call = match last {
+            Some(last) => last.error(),
+            None => error.downcast_ref::<CallError<S::Error>>(),
+        };
+        let failure = match call {
+            Some(CallError::TimedOut(_)) => StoreFailure::timed_out(operation, *key),
+            Some(CallError::Store(error)) => StoreFailure::new(operation, *key, error),
+            None => StoreFailure::new(operation, *key, error),
+        };
+        self.settings.failures.failed(&failure);
+    }
+}
+
+impl<S> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            settings: Arc::clone(&self.settings),
+            common: Arc::clone(&self.common),
+        }
+    }
+}

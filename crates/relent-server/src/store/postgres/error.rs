@@ -1,0 +1,88 @@
+//! Why records cannot be read or written.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::postgres::ConnectionError;
+use crate::store::{ResolveError, WriteError};
+
+/// Why it fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// It could not be written, or it is not known whether it was.
+    Connection(ConnectionError),
+    /// A record is not as this version writes it.
+    Record(Box<dyn Error + Send + Sync>),
+    /// Others have changed the record again and again.
+    Contended,
+}
+
+impl fmt::Display for PostgresError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) => error.fmt(f),
+            Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
+            Self::Contended => {
+                f.write_str("others change the record of this idempotency key all the time")
+            }
+        }
+    }
+}
+
+impl Error for PostgresError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Not the source of the source: who looks for the error of the database finds it.
+            Self::Connection(ConnectionError::Postgres(error)) => Some(error),
+            #[cfg(feature = "sqlx")]
+            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
+            Self::Connection(error) => error.source(),
+            Self::Record(error) => error.source(),
+            Self::Contended => None,
+        }
+    }
+}
+
+impl From<ConnectionError> for PostgresError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for PostgresError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for PostgresError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+impl From<PostgresError> for WriteError<PostgresError> {
+    fn from(error: PostgresError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<PostgresError> for ResolveError<PostgresError> {
+    fn from(error: PostgresError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<ConnectionError> for ResolveError<PostgresError> {
+    fn from(error: ConnectionError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<ConnectionError> for WriteError<PostgresError> {
+    fn from(error: ConnectionError) -> Self {
+        Self::Store(error.into())
+    }
+}

@@ -1,0 +1,71 @@
+//! Why records cannot be read or written.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::sqlite::WriterError;
+use crate::store::{ResolveError, WriteError};
+
+/// Why it fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SqliteError {
+    /// It could not be written.
+    Writer(WriterError),
+    /// A record is not as this version writes it.
+    Record(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for SqliteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Writer(error) => error.fmt(f),
+            Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
+        }
+    }
+}
+
+impl Error for SqliteError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Writer(error) => error.source(),
+            Self::Record(error) => error.source(),
+        }
+    }
+}
+
+impl From<WriterError> for SqliteError {
+    fn from(error: WriterError) -> Self {
+        Self::Writer(error)
+    }
+}
+
+impl From<rusqlite::Error> for SqliteError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Writer(error.into())
+    }
+}
+
+impl From<SqliteError> for WriteError<SqliteError> {
+    fn from(error: SqliteError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<SqliteError> for ResolveError<SqliteError> {
+    fn from(error: SqliteError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<WriterError> for ResolveError<SqliteError> {
+    fn from(error: WriterError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<WriterError> for WriteError<SqliteError> {
+    fn from(error: WriterError) -> Self {
+        Self::Store(error.into())
+    }
+}
