@@ -14,16 +14,13 @@
 //!
 //! It speaks HTTP without TLS: bind it to the loopback, or to a private network behind something that does TLS.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -31,126 +28,29 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 
-use crate::guard::AddressGuard;
-use crate::secrets::Secrets;
 use crate::store::Store;
-use crate::worker::{Held, Hint, Watch};
 
 mod access;
 mod answer;
 mod contents;
 mod endpoints;
+mod limits;
 mod messages;
 mod metrics;
 mod page;
+mod sessions;
+mod state;
+mod token;
 
-use access::Sessions;
-pub use access::{InvalidToken, Token};
+pub use answer::OPENAPI;
+pub use limits::{MAX_BATCH, MAX_BODY};
+pub use state::Api;
+pub use token::{InvalidToken, Token};
 
-/// The description of the API: OpenAPI 3.1, as JSON.
-pub const OPENAPI: &str = include_str!("api/openapi.json");
-
-/// The most that a request may have in its body: 16 MiB.
-pub const MAX_BODY: usize = 16 << 20;
-/// The most messages that one request enqueues.
-pub const MAX_BATCH: usize = 1000;
-/// The same of a form of the page.
-const MAX_FORM: usize = 64 << 10;
-/// How long the header of a request may take, or a connection be kept without one; and then the rest, with the reading of
-/// its body.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The API over a store: see the [module](self).
-///
-/// # Default
-/// Endpoints have to be at public addresses, with `https`.
-pub struct Api<S> {
-    store: S,
-    secrets: Secrets,
-    token: Token,
-    /// With which contents may be seen, too.
-    content_token: Option<Token>,
-    /// The sessions of the page of this process.
-    sessions: Sessions,
-    guard: AddressGuard,
-    http_allowed: bool,
-    hint: Option<Hint>,
-    watch: Option<Watch>,
-    render: Option<Box<dyn Fn() -> String + Send + Sync>>,
-}
-
-impl<S> fmt::Debug for Api<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api")
-            .field("guard", &self.guard)
-            .field("http_allowed", &self.http_allowed)
-            .finish_non_exhaustive()
-    }
-}
+use limits::{MAX_FORM, PATIENCE};
+use state::Route;
 
 impl<S: Store> Api<S> {
-    /// The API over this store, for whoever has the token. Signing keys are sealed by `secrets`.
-    #[must_use]
-    pub fn new(store: S, secrets: Secrets, token: Token) -> Self {
-        Self {
-            store,
-            secrets,
-            token,
-            content_token: None,
-            sessions: Sessions::default(),
-            guard: AddressGuard::new(),
-            http_allowed: false,
-            hint: None,
-            watch: None,
-            render: None,
-        }
-    }
-
-    /// A client with this token may do what the other one allows, and see what messages hold: payloads, and the header fields
-    /// of requests and answers. Without a content token no client sees them.
-    #[must_use]
-    pub fn content_token(mut self, token: Token) -> Self {
-        self.content_token = Some(token);
-        self
-    }
-
-    /// Lets endpoints be registered at the addresses that this guard lets pass: the one that the worker has.
-    #[must_use]
-    pub fn guard(mut self, guard: AddressGuard) -> Self {
-        self.guard = guard;
-        self
-    }
-
-    /// Lets endpoints be registered with `http`, whose messages anybody on the way can read.
-    #[must_use]
-    pub const fn allow_http(mut self, allowed: bool) -> Self {
-        self.http_allowed = allowed;
-        self
-    }
-
-    /// Tells a worker of this process when somebody has changed something, so that it looks at once. What was enqueued the
-    /// [store](Store::hints) tells it.
-    #[must_use]
-    pub fn hint(mut self, hint: Hint) -> Self {
-        self.hint = Some(hint);
-        self
-    }
-
-    /// Shows what a worker of this process holds back, and why.
-    #[must_use]
-    pub fn watch(mut self, watch: Watch) -> Self {
-        self.watch = Some(watch);
-        self
-    }
-
-    /// What `/metrics` shows, such as `PrometheusHandle::render` of the recorder that is installed. It is called after the
-    /// gauges are set by what the store says.
-    #[must_use]
-    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        self.render = Some(Box::new(render));
-        self
-    }
-
     /// As a router, to serve it beside others.
     pub fn into_router(self) -> Router {
         let shared = Arc::new(self);
@@ -193,27 +93,7 @@ impl<S: Store> Api<S> {
         drop(listener);
         connections.shutdown().await;
     }
-
-    /// What the worker of this process holds back, by tenant and name.
-    async fn held(&self) -> HashMap<(String, String), Held> {
-        let held = match &self.watch {
-            Some(watch) => watch.held().await,
-            None => Vec::new(),
-        };
-        let names = |held: &Held| (held.tenant.clone(), held.name.clone());
-        held.into_iter().map(|held| (names(&held), held)).collect()
-    }
-
-    /// There is something to do.
-    fn wake(&self) {
-        if let Some(hint) = &self.hint {
-            hint.wake();
-        }
-    }
 }
-
-type Shared<S> = Arc<Api<S>>;
-type Route<S> = (&'static str, &'static str, MethodRouter<Shared<S>>);
 
 /// What [`OPENAPI`] describes: the method, the path, and what answers.
 fn routes<S: Store>() -> Vec<Route<S>> {
@@ -286,6 +166,7 @@ mod described;
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use serde_json::Value;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -293,6 +174,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::secrets::Secrets;
     use crate::store::Sqlite;
 
     /// Whoever begins a request and does not go on loses the connection, and hears why if there is anything to answer.

@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{InvalidMessage, is_name};
+pub use crate::invalid_message::MAX_TOPICS;
+use crate::invalid_message::{InvalidMessage, is_name};
 use crate::topic;
 
 /// Where messages go, and by which rules: what a receiver registers.
@@ -62,9 +63,6 @@ pub struct Endpoint {
     #[serde(default)]
     pub topics: Vec<String>,
 }
-
-/// The most subscriptions of an endpoint.
-pub const MAX_TOPICS: usize = 64;
 
 fn standard_webhooks() -> String {
     "standard-webhooks".to_owned()

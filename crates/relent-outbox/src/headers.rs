@@ -23,7 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
 use crate::endpoint::Endpoint;
-use crate::secrets::{KEY_VARIABLE, REFERENCE, SecretError, Secrets};
+use crate::secrets::{KEY_VARIABLE, REFERENCE, SecretError, Secrets, header_owner};
 use crate::text::printable;
 
 /// The most fields of an endpoint's own.
@@ -199,14 +199,6 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, InvalidHeader> {
     Ok(value)
 }
 
-/// Whose value it is, and that it is one of this field: one that is sealed is no signing key, and is for no other field.
-pub(crate) fn owner(tenant: &str, endpoint: &str, name: &str) -> Vec<u8> {
-    let mut owner = crate::secrets::owner(tenant, endpoint);
-    owner.extend(b"header ");
-    owner.extend(name.as_bytes());
-    owner
-}
-
 /// A value in the form in which it is kept beside this endpoint. What is a reference, or sealed for it already, stays as
 /// it is.
 ///
@@ -221,7 +213,7 @@ pub fn seal(
 ) -> Result<String, InvalidHeader> {
     check_name(name)?;
     let failed = |error| InvalidHeader::Secret(name.to_owned(), error);
-    let owner = owner(tenant, endpoint, name);
+    let owner = header_owner(tenant, endpoint, name);
     if let Some(kept) = secrets.kept(&owner, text).map_err(failed)? {
         return Ok(kept);
     }
@@ -241,7 +233,7 @@ pub fn open(secrets: &Secrets, endpoint: &Endpoint) -> Result<CustomHeaders, Inv
     for (name, kept) in &endpoint.headers {
         let field = check_name(name)?;
         let text = secrets
-            .open_text(&owner(&endpoint.tenant, &endpoint.name, name), kept)
+            .open_text(&header_owner(&endpoint.tenant, &endpoint.name, name), kept)
             .map_err(|error| InvalidHeader::Secret(name.clone(), error))?;
         custom.fields.insert(field, value(name, &text)?);
         // What follows the name of a scheme is a secret by itself. What is shorter is in any text.

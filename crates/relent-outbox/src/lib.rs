@@ -57,6 +57,7 @@ pub mod fault;
 pub mod guard;
 pub mod headers;
 pub mod health;
+mod invalid_message;
 pub mod message;
 #[cfg(feature = "nats")]
 pub mod nats;

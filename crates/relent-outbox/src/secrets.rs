@@ -336,7 +336,7 @@ impl Secrets {
             {
                 let keys = secrets.iter().map(|kept| (owner(tenant, name), kept));
                 let fields = headers.iter().map(|(field, kept)| {
-                    let owner = crate::headers::owner(tenant, name, field);
+                    let owner = header_owner(tenant, name, field);
                     (owner, kept)
                 });
                 let sealed = keys.chain(fields);
@@ -421,6 +421,14 @@ pub(crate) fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
         bytes.extend(part.as_bytes());
     }
     bytes
+}
+
+/// Whose value it is, and that it is one of this field: one that is sealed is no signing key, and is for no other field.
+pub(crate) fn header_owner(tenant: &str, endpoint: &str, name: &str) -> Vec<u8> {
+    let mut owner = owner(tenant, endpoint);
+    owner.extend(b"header ");
+    owner.extend(name.as_bytes());
+    owner
 }
 
 /// Why a signing key is not to be had. It never shows the key.

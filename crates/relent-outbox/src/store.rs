@@ -980,6 +980,13 @@ fn micros(time: SystemTime) -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// So much later in microseconds, rounded up.
+#[cfg(feature = "sqlite")]
+fn later(now: i64, wait: Duration) -> i64 {
+    let wait = i64::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
+    now.saturating_add(wait)
+}
+
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn system_time(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())

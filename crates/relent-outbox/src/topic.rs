@@ -11,7 +11,7 @@
 //! assert!(topic::check_pattern("*.paid").is_err());
 //! ```
 
-use crate::message::{InvalidMessage, is_name};
+use crate::invalid_message::{InvalidMessage, is_name};
 
 /// The topic of messages that [test](crate::message::NewMessage::test) an endpoint.
 pub const TEST: &str = "relent.test";

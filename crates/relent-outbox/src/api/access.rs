@@ -1,11 +1,5 @@
 //! Who may ask: whoever has the token.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
 use axum::extract::{Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HeaderMap, REFERRER_POLICY,
@@ -14,153 +8,20 @@ use axum::http::header::{
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
-use subtle::ConstantTimeEq;
-use tokio::time::{Instant, timeout};
-use uuid::Uuid;
+use tokio::time::timeout;
 
 use super::answer::refuse;
-use super::{Api, PATIENCE, Shared};
+use super::limits::PATIENCE;
+use super::sessions::Contents;
+use super::state::{Api, Shared};
 use crate::store::Store;
 
-/// The shortest token, in characters.
-const SHORTEST: usize = 16;
-/// The longest.
-const LONGEST: usize = 1024;
 /// The cookie of the page.
 pub(super) const SESSION: &str = "relent_session";
 /// Nothing is loaded from elsewhere, no script runs, nobody frames it, and forms go nowhere else.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 );
-
-/// What whoever asks has to show.
-#[derive(Clone)]
-pub struct Token(String);
-
-impl Token {
-    /// A new one, of 244 random bits.
-    #[must_use]
-    pub fn new() -> Self {
-        let (high, low) = (Uuid::new_v4(), Uuid::new_v4());
-        Self(format!("relent_{}{}", high.simple(), low.simple()))
-    }
-
-    /// As it is shown to whoever may have it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether this is it. Takes the same time wherever two texts of the same length differ.
-    #[must_use]
-    pub fn is(&self, other: &str) -> bool {
-        self.0.as_bytes().ct_eq(other.as_bytes()).into()
-    }
-}
-
-impl Default for Token {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
-}
-
-impl FromStr for Token {
-    type Err = InvalidToken;
-
-    /// Without the white space around it, which a file has at its end.
-    fn from_str(text: &str) -> Result<Self, InvalidToken> {
-        let token = text.trim();
-        match (SHORTEST..=LONGEST).contains(&token.len())
-            && token.bytes().all(|byte| byte.is_ascii_graphic())
-        {
-            true => Ok(Self(token.to_owned())),
-            false => Err(InvalidToken),
-        }
-    }
-}
-
-/// A text that is no token.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InvalidToken;
-
-impl fmt::Display for InvalidToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "a token is {SHORTEST} to {LONGEST} visible ASCII characters without a space"
-        )
-    }
-}
-
-impl std::error::Error for InvalidToken {}
-
-/// Whether the client of this request, or the person of this session, may see the contents of messages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Contents(pub(super) bool);
-
-/// How long a session lasts at most.
-const SIGNED_IN: Duration = Duration::from_secs(12 * 3600);
-/// The most sessions. One more ends the oldest.
-const MOST_SESSIONS: usize = 64;
-
-/// A person who is signed in to the page.
-#[derive(Clone)]
-pub(super) struct Session {
-    /// What the cookie holds.
-    pub(super) id: Token,
-    /// What each form holds.
-    pub(super) form_token: Token,
-    pub(super) contents: Contents,
-    until: Instant,
-}
-
-/// The sessions of the page, the oldest first.
-#[derive(Default)]
-pub(super) struct Sessions(Mutex<VecDeque<Session>>);
-
-impl Sessions {
-    /// Those that have not expired.
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Session>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        kept.retain(|session| session.until > now);
-        kept
-    }
-
-    /// Signs a person in.
-    pub(super) fn begin(&self, contents: Contents) -> Session {
-        let session = Session {
-            id: Token::new(),
-            form_token: Token::new(),
-            contents,
-            until: Instant::now() + SIGNED_IN,
-        };
-        let mut kept = self.kept();
-        if kept.len() >= MOST_SESSIONS {
-            kept.pop_front();
-        }
-        kept.push_back(session.clone());
-        session
-    }
-
-    /// Whose cookie this is.
-    fn find(&self, cookie: &str) -> Option<Session> {
-        let kept = self.kept();
-        kept.iter().find(|session| session.id.is(cookie)).cloned()
-    }
-
-    /// Signs out: the cookie is nobody's from now on.
-    pub(super) fn end(&self, session: &Session) {
-        self.kept()
-            .retain(|other| !other.id.is(session.id.as_str()));
-    }
-}
 
 impl<S> Api<S> {
     /// Whether this token lets a client see contents; `None` if it is no token of this server.
@@ -248,49 +109,6 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_is_only_itself_and_never_shown() {
-        let token = Token::new();
-        assert!(token.is(token.as_str()) && !token.is(Token::new().as_str()));
-        for wrong in ["", &token.as_str()[1..], &format!("{}x", token.as_str())] {
-            assert!(!token.is(wrong), "{wrong}");
-        }
-        assert_eq!(format!("{token:?}"), "Token");
-        let read: Token = format!("  {}\n", token.as_str()).parse().unwrap();
-        assert!(read.is(token.as_str()));
-        for wrong in ["", "short", "sixteen letters and", &"x".repeat(1025)] {
-            assert_eq!(wrong.parse::<Token>().unwrap_err(), InvalidToken);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_session_ends_by_signing_out_or_after_12_hours() {
-        let sessions = Sessions::default();
-        let (one, other) = (
-            sessions.begin(Contents(true)),
-            sessions.begin(Contents(false)),
-        );
-        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
-        assert!(found(&one) && found(&other));
-        assert!(sessions.find(one.form_token.as_str()).is_none());
-        sessions.end(&one);
-        assert!(!found(&one) && found(&other));
-        tokio::time::advance(SIGNED_IN - Duration::from_secs(1)).await;
-        assert!(found(&other));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!found(&other));
-    }
-
-    #[tokio::test]
-    async fn there_is_room_for_so_many_sessions_and_one_more_ends_the_oldest() {
-        let sessions = Sessions::default();
-        let all: Vec<_> = (0..=MOST_SESSIONS)
-            .map(|_| sessions.begin(Contents(false)))
-            .collect();
-        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
-        assert!(!found(&all[0]) && all[1..].iter().all(found));
-    }
 
     #[test]
     fn the_cookie_is_found_among_others() {

@@ -14,8 +14,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{MAX_BODY, OPENAPI};
+use super::limits::MAX_BODY;
 use crate::observe;
+
+/// The description of the API: OpenAPI 3.1, as JSON.
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// What a handler answers.
 pub(super) type Answer = Result<Response, Refused>;

@@ -7,10 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::access::Contents;
 use super::answer::{Answer, Refused, ok, query, refuse, stored, unacceptable};
 use super::messages::{identifier, only, unknown};
-use super::{Api, Shared};
+use super::sessions::Contents;
+use super::state::{Api, Shared};
 use crate::headers::{self, REDACTED};
 use crate::message::MAX_PAYLOAD;
 use crate::store::{AttemptRecord, Content, MessageStatus, Store};

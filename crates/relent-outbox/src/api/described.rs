@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tower_service::Service;
 
 use super::*;
+use crate::secrets::Secrets;
 use crate::store::Sqlite;
 
 /// What a call is made of: a value for each parameter, by where it stands and its name, and a body.

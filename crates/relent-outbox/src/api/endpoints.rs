@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use super::answer::{
     Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
-use super::{Api, Shared};
+use super::state::{Api, Shared};
 use crate::endpoint::{Activity, Endpoint};
 use crate::headers::{self, InvalidHeader};
 use crate::health::Health;

@@ -19,7 +19,8 @@ use super::answer::{
     Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
 use super::endpoints::page_length;
-use super::{MAX_BATCH, Shared};
+use super::limits::MAX_BATCH;
+use super::state::Shared;
 use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::{
     AttemptRecord, EnqueueError, Enqueued, Filter, MessageStatus, Refusal, State as MessageState,

@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use super::Shared;
 use super::answer::{Answer, refuse};
+use super::state::Shared;
 use crate::observe::{self, ENDPOINTS_DISABLED, LAG, MESSAGES};
 use crate::store::{Store, Summary};
 

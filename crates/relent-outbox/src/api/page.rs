@@ -10,32 +10,36 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
-use super::access::{Contents, SESSION, Session};
+use super::access::SESSION;
 use super::answer::{name, query};
 use super::contents::USUAL_BYTES;
 use super::endpoints::{is_sealed, key_number, names, redact, without_key};
 use super::messages::only;
-use super::{Route, Shared};
+use super::sessions::{Contents, Session};
+use super::state::{Route, Shared};
 use crate::endpoint::Activity;
 use crate::health::Health;
 use crate::message::{MAX_NAME, NewMessage, is_name};
 use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store, millis};
 use crate::text::escape_bidi_in_page;
 
+mod link;
+mod listed;
 mod time;
 mod view;
+
+use link::page_of;
+use listed::Listed;
+use view::LATEST;
 
 const CSS: &str = include_str!("page/style.css");
 /// The most endpoints that the overview looks at, and the most messages of a list.
 const MOST_ENDPOINTS: usize = 1000;
 const MOST_MESSAGES: usize = 100;
-/// How many of the latest are shown of what is stuck.
-const LATEST: usize = 20;
 /// Why a form does nothing.
 const OTHER_FORM: &str =
     "This form is not of your session: you have signed in again since. Open the page again.";
@@ -210,70 +214,6 @@ async fn endpoint<S: Store>(
         session.form_token.as_str(),
     );
     ok(&name, &html! { (done(&uri)) (content) })
-}
-
-/// Which messages a list shows, as the form above it says. A field that is left empty narrows nothing.
-#[derive(Deserialize, Clone, Default)]
-#[serde(default)]
-struct Listed {
-    /// Of an endpoint, also one that has no tenant.
-    tenant: String,
-    endpoint: String,
-    search: String,
-    topic: String,
-    state: String,
-    from: String,
-    until: String,
-    before: Option<i64>,
-}
-
-impl Listed {
-    /// What is asked of the store; `None` if a field cannot be read.
-    fn filter(&self) -> Option<Filter> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let state = given(&self.state).map(|state| serde_json::from_value(state.into()));
-        let endpoint = given(&self.endpoint);
-        let filter = Filter {
-            tenant: match endpoint {
-                Some(_) => Some(self.tenant.clone()),
-                None => given(&self.tenant),
-            },
-            endpoint,
-            search: given(&self.search),
-            topic: given(&self.topic),
-            state: state.transpose().ok()?,
-            from_ms: time::read(&self.from).ok()?,
-            until_ms: time::read(&self.until).ok()?,
-            before: self.before,
-            ..Filter::default()
-        };
-        filter.check().ok()?;
-        Some(filter)
-    }
-
-    /// Where this list is, with what comes after it.
-    fn link(&self) -> String {
-        let mut link = "/messages?".to_owned();
-        let before = self
-            .before
-            .map(|place| place.to_string())
-            .unwrap_or_default();
-        for (key, value) in [
-            ("tenant", &self.tenant),
-            ("endpoint", &self.endpoint),
-            ("search", &self.search),
-            ("topic", &self.topic),
-            ("state", &self.state),
-            ("from", &self.from),
-            ("until", &self.until),
-            ("before", &before),
-        ] {
-            if !value.is_empty() {
-                link += &format!("{key}={}&", encoded(value));
-            }
-        }
-        link
-    }
 }
 
 async fn messages<S: Store>(
@@ -488,16 +428,6 @@ struct Filled {
     form_token: String,
     #[serde(flatten)]
     act: Act,
-}
-
-/// A part of a path or a query.
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-/// The page of an endpoint.
-fn page_of(tenant: &str, name: &str) -> String {
-    format!("/endpoints/{}?tenant={}", encoded(name), encoded(tenant))
 }
 
 /// What is done with the messages that are selected in a list.

@@ -11,18 +11,12 @@ mod model;
 mod operators;
 mod orders;
 mod producers;
+mod shop;
 mod workers;
 
-use std::time::{Duration, SystemTime};
-
-use super::{AttemptRecord, Claimed, Enqueued, Filter, Next, Owned, Settled, Store, Wanted};
-use crate::endpoint::Endpoint;
-use crate::message::NewMessage;
+use super::Store;
 
 pub use model::play;
-
-/// A lease or a delay that outlives the check.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// Checks each promise, on a store of its own: `make` gives an empty one each time. Needs a runtime of tokio; with
 /// several threads more happens at once.
@@ -50,149 +44,4 @@ pub async fn check<S: Store>(make: impl AsyncFn() -> S) {
     orders::check(&make).await;
     operators::check(&make).await;
     lists::check(&make).await;
-}
-
-/// A store with one endpoint, `shop`, and what is asked of it again and again.
-struct Shop<S>(S);
-
-impl<S: Store> Shop<S> {
-    async fn open(make: &impl AsyncFn() -> S) -> Self {
-        let shop = Self(make().await);
-        shop.put(endpoint("shop")).await;
-        shop
-    }
-
-    async fn put(&self, endpoint: Endpoint) {
-        self.0.put_endpoint(endpoint).await.unwrap();
-    }
-
-    async fn enqueue(&self, messages: impl IntoIterator<Item = NewMessage>) -> Vec<Enqueued> {
-        let enqueued = self.0.enqueue(messages.into_iter().collect()).await;
-        enqueued.unwrap()
-    }
-
-    /// The worker lives.
-    async fn beat(&self, worker: &str) -> bool {
-        self.0.beat(worker, LONG).await.unwrap().kept
-    }
-
-    /// The worker lives no longer.
-    async fn die(&self, worker: &str) {
-        self.0.beat(worker, Duration::ZERO).await.unwrap();
-    }
-
-    /// The endpoints that have something to do for the worker.
-    async fn work(&self, worker: &str) -> Vec<i64> {
-        let found = self.0.find_work(worker, Duration::ZERO, 1000).await;
-        found.unwrap().iter().map(|work| work.endpoint).collect()
-    }
-
-    /// The worker lives, and takes all of them.
-    async fn take(&self, worker: &str) -> Vec<Owned> {
-        self.beat(worker).await;
-        let endpoints = self.work(worker).await;
-        self.0.acquire(worker, endpoints).await.unwrap()
-    }
-
-    /// The same if there is one.
-    async fn take_one(&self, worker: &str) -> Owned {
-        let [owned] = <[_; 1]>::try_from(self.take(worker).await).unwrap();
-        owned
-    }
-
-    async fn claim(&self, worker: &str, owned: &Owned) -> Vec<Claimed> {
-        let claims = self
-            .0
-            .claim(worker, vec![wanted(owned, 100)])
-            .await
-            .unwrap();
-        let Some(changed) = claims.changed.first() else {
-            return claims.messages;
-        };
-        let again = self
-            .0
-            .claim(worker, vec![wanted(changed, 100)])
-            .await
-            .unwrap();
-        again.messages
-    }
-
-    /// The events that are claimed.
-    async fn claim_events(&self, worker: &str, owned: &Owned) -> (Vec<String>, Vec<Claimed>) {
-        let claimed = self.claim(worker, owned).await;
-        let mut events = Vec::new();
-        for claimed in &claimed {
-            let filter = Filter {
-                id: Some(claimed.id.clone()),
-                ..Filter::default()
-            };
-            events.push(self.0.messages(filter, 2).await.unwrap().remove(0).event);
-        }
-        (events, claimed)
-    }
-
-    async fn settle(&self, claimed: &Claimed, next: Next) -> bool {
-        self.write(settled(claimed, next)).await
-    }
-
-    async fn write(&self, settled: Settled) -> bool {
-        let [written] = self.0.settle(vec![settled]).await.unwrap()[..] else {
-            panic!("one answer for each");
-        };
-        written
-    }
-
-    /// The events in this state, the first first.
-    async fn events(&self, filter: Filter) -> Vec<String> {
-        let found = self.0.messages(filter, 1000).await.unwrap();
-        found.into_iter().rev().map(|found| found.event).collect()
-    }
-}
-
-fn endpoint(name: &str) -> Endpoint {
-    Endpoint::new(name, format!("https://{name}.example/notify"))
-}
-
-fn message(event: &str) -> NewMessage {
-    NewMessage::new("shop", event, format!("{event}: \0 and \u{ff}"))
-}
-
-fn wanted(owned: &Owned, most: usize) -> Wanted {
-    Wanted::of(owned, most)
-}
-
-fn settled(claimed: &Claimed, next: Next) -> Settled {
-    Settled {
-        row: claimed.row,
-        endpoint: claimed.endpoint,
-        fence: claimed.fence,
-        revision: claimed.revision,
-        number: claimed.attempt,
-        began: claimed.began,
-        ordered: claimed.ordered,
-        next,
-        session: claimed.session.clone(),
-        attempt: None,
-        health: None,
-        disable: None,
-    }
-}
-
-fn attempt(number: u32, error: &str) -> AttemptRecord {
-    AttemptRecord {
-        number,
-        began_ms: 1_700_000_000_123,
-        took_ms: 250,
-        status: (number > 1).then_some(503),
-        error: error.to_owned(),
-        excerpt: "<h1>Sorry \u{2014} \u{1f600}</h1>".to_owned(),
-        address: "[2001:db8::1]:443".to_owned(),
-        request: "content-type: text/plain\nwebhook-signature: [redacted]\n".to_owned(),
-        response: "server: \u{fc}\n".to_owned(),
-    }
-}
-
-/// After everything that the check does.
-fn soon() -> SystemTime {
-    SystemTime::now() + LONG
 }

@@ -26,14 +26,16 @@ macro_rules! read {
     }};
 }
 
+mod batches;
 mod driver;
 mod enqueue;
+mod error;
 mod operate;
 mod read;
 mod transaction;
+mod values;
 mod work;
 
-use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -45,6 +47,7 @@ use tokio::time::{error::Elapsed, sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
+pub use self::error::PostgresError;
 use self::transaction::Transaction;
 use super::hints;
 use super::{
@@ -53,7 +56,7 @@ use super::{
     Store, Summary, Wanted, Work, end_of_grants,
 };
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};
+use crate::message::{MessageId, NewEvent, NewMessage};
 
 /// An outbox in a PostgreSQL database: durable, for producers and workers on many machines.
 ///
@@ -91,87 +94,6 @@ pub struct Postgres {
     hints: Arc<broadcast::Sender<Hinted>>,
 }
 
-/// Why it fails.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PostgresError {
-    /// It could not be written or read, or it is not known whether it was.
-    Connection(ConnectionError),
-    /// A name is not acceptable.
-    Invalid(InvalidMessage),
-    /// Something stored is not as this version writes it: the words say what.
-    Stored(String),
-    /// A message was there and is not: it was purged meanwhile.
-    Purged,
-}
-
-impl fmt::Display for PostgresError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connection(error) => error.fmt(f),
-            Self::Invalid(invalid) => invalid.fmt(f),
-            Self::Stored(what) => write!(f, "the outbox: {what}"),
-            Self::Purged => f.write_str(
-                "a message with the same event was purged in this moment: enqueue it again",
-            ),
-        }
-    }
-}
-
-impl Error for PostgresError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            // Not the source of the source: who looks for the error of the database finds it.
-            Self::Connection(ConnectionError::Postgres(error)) => Some(error),
-            #[cfg(feature = "sqlx")]
-            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
-            Self::Connection(error) => error.source(),
-            Self::Invalid(_) | Self::Stored(_) | Self::Purged => None,
-        }
-    }
-}
-
-impl From<ConnectionError> for PostgresError {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<tokio_postgres::Error> for PostgresError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Connection(error.into())
-    }
-}
-
-#[cfg(feature = "sqlx")]
-impl From<sqlx::Error> for PostgresError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Connection(error.into())
-    }
-}
-
-impl From<InvalidMessage> for PostgresError {
-    fn from(invalid: InvalidMessage) -> Self {
-        Self::Invalid(invalid)
-    }
-}
-
-impl From<ConnectionError> for EnqueueError<PostgresError> {
-    fn from(error: ConnectionError) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-impl From<tokio_postgres::Error> for EnqueueError<PostgresError> {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-/// When it is now, in microseconds since 1970. A statement asks once.
-const TIME: &str = "time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)";
-/// The latest time that is written, in the year 36812: there is room above it.
-const FOREVER: i64 = 1 << 60;
 /// The channel of hints.
 const CHANNEL: &str = "relent_outbox";
 /// How long whoever listens waits before it connects again.
@@ -537,17 +459,6 @@ fn in_time<T, E: From<ConnectionError>>(
         drop(Client::take(client));
         Err(ConnectionError::TimedOut(limit).into())
     })
-}
-
-/// A span in microseconds, rounded up.
-fn span(span: Duration) -> i64 {
-    let micros = i64::try_from(span.as_nanos().div_ceil(1000));
-    micros.map_or(FOREVER, |micros| micros.min(FOREVER))
-}
-
-/// A number for PostgreSQL, which has none without a sign.
-fn number(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl Store for Postgres {

@@ -1,8 +1,11 @@
 //! An outbox in an SQLite database.
 
+mod batches;
 mod claim;
 mod clock;
+mod correct;
 mod enqueue;
+mod error;
 mod operate;
 mod queue;
 mod read;
@@ -10,8 +13,6 @@ mod schema;
 mod settle;
 mod work;
 
-use std::error::Error;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -24,14 +25,15 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::spawn_blocking;
 
 use self::clock::Clock;
+pub use self::error::SqliteError;
 use super::hints;
 use super::{
     AttemptRecord, BATCH, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
     Enqueued, Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled,
-    Store, Summary, Wanted, Work, end_of_grants, micros, system_time,
+    Store, Summary, Wanted, Work, end_of_grants, micros,
 };
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};
+use crate::message::{MessageId, NewEvent, NewMessage};
 
 /// An outbox in an SQLite database: durable, with nothing else to be installed. For workers and producers of one
 /// machine, in one process or several.
@@ -76,73 +78,6 @@ pub struct Sqlite {
     readers: Arc<Readers>,
     clock: Arc<Clock>,
     hints: broadcast::Sender<Hinted>,
-}
-
-/// Why it fails.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SqliteError {
-    /// It could not be written or read.
-    Writer(WriterError),
-    /// A name is not acceptable.
-    Invalid(InvalidMessage),
-    /// Something stored is not as this version writes it: the words say what.
-    Stored(String),
-    /// The database is in memory, where nothing is durable.
-    NotAFile,
-}
-
-impl fmt::Display for SqliteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Writer(error) => error.fmt(f),
-            Self::Invalid(invalid) => invalid.fmt(f),
-            Self::Stored(what) => write!(f, "the outbox: {what}"),
-            Self::NotAFile => f.write_str(
-                "an outbox cannot be in memory, where messages are lost with the process: open a file",
-            ),
-        }
-    }
-}
-
-impl Error for SqliteError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
-        match self {
-            Self::Writer(error) => error.source(),
-            Self::Invalid(_) | Self::Stored(_) | Self::NotAFile => None,
-        }
-    }
-}
-
-impl From<WriterError> for SqliteError {
-    fn from(error: WriterError) -> Self {
-        Self::Writer(error)
-    }
-}
-
-impl From<rusqlite::Error> for SqliteError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Writer(error.into())
-    }
-}
-
-impl From<InvalidMessage> for SqliteError {
-    fn from(invalid: InvalidMessage) -> Self {
-        Self::Invalid(invalid)
-    }
-}
-
-impl From<WriterError> for EnqueueError<SqliteError> {
-    fn from(error: WriterError) -> Self {
-        Self::Store(error.into())
-    }
-}
-
-impl From<rusqlite::Error> for EnqueueError<SqliteError> {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error.into())
-    }
 }
 
 impl Sqlite {
@@ -367,12 +302,6 @@ impl Readers {
         idle().push(connection);
         Ok(read)
     }
-}
-
-/// So much later, rounded up.
-fn later(now: i64, wait: Duration) -> i64 {
-    let wait = i64::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
-    now.saturating_add(wait)
 }
 
 impl Store for Sqlite {

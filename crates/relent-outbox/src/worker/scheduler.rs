@@ -3,6 +3,7 @@
 mod answers;
 mod begin;
 mod hint;
+mod named;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -16,16 +17,16 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use self::hint::Named;
+use self::named::Named;
 use super::attempt::{Transport, Unmade};
 use super::beat::{Pulse, beat};
 use super::bodies::Bodies;
 use super::calls::{Calls, Kind};
+use super::config::{Drained, WorkerConfig};
 use super::grants::Grants;
 use super::held::{Asked, Because, Held};
 use super::lane::{Lane, Ticket};
 use super::slots::{Pool, Slots};
-use super::{Drained, WorkerConfig};
 use crate::schedule::Schedule;
 use crate::secrets::Secrets;
 use crate::sender::{Sender, Sent};

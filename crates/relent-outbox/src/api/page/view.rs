@@ -6,15 +6,20 @@ use std::collections::HashMap;
 use maud::{DOCTYPE, Markup, html};
 use relent::presets;
 
+use super::link::page_of;
+use super::listed::Listed;
 use super::time::{exact, is_past, lasting, long, time};
-use super::{LATEST, Listed, names, page_of};
 use crate::api::contents::Shown;
+use crate::api::endpoints::names;
 use crate::endpoint::{Acknowledgement, Activity, AfterDead, Endpoint};
 use crate::health::Health;
 use crate::schedule;
 use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, Recent, State, Summary, millis};
 use crate::topic;
 use crate::worker::Held;
+
+/// How many of the latest are shown of what is stuck.
+pub(super) const LATEST: usize = 20;
 
 pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
     html! {

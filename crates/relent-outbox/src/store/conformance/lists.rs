@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{LONG, Shop, attempt, endpoint, message, settled, wanted};
+use super::shop::{LONG, Shop, attempt, endpoint, message, settled, wanted};
 use crate::endpoint::{Activity, AfterDead};
 use crate::health::Health;
 use crate::message::{MessageId, NewMessage};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONG, Shop, endpoint, settled, soon};
+use super::shop::{LONG, Shop, endpoint, settled, soon};
 use crate::endpoint::{Activity, AfterDead};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{Claimed, Fence, Filter, First, Next, State, Store, Wanted};

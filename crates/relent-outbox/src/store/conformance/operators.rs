@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{LONG, Shop, attempt, endpoint, message, settled, soon, wanted};
+use super::shop::{LONG, Shop, attempt, endpoint, message, settled, soon, wanted};
 use crate::endpoint::Endpoint;
 use crate::message::MessageId;
 use crate::store::{Deletion, Filter, Next, State, Store, Summary};

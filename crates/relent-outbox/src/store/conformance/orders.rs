@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::{LONG, Shop, endpoint, message, soon, wanted};
+use super::shop::{LONG, Shop, endpoint, message, soon, wanted};
 use crate::endpoint::{Activity, AfterDead};
 use crate::message::NewMessage;
 use crate::store::{Claimed, Filter, Next, Owned, State, Store, Summary};

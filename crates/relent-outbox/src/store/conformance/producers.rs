@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{LONG, Shop, endpoint, message};
+use super::shop::{LONG, Shop, endpoint, message};
 use crate::message::{NewEvent, NewMessage};
 use crate::store::{EnqueueError, Filter, Refusal, State, Store};
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::{LONG, Shop, attempt, endpoint, message, settled, wanted};
+use super::shop::{LONG, Shop, attempt, endpoint, message, settled, wanted};
 use crate::endpoint::Activity;
 use crate::store::{
     Claims, Confirm, Fence, Filter, First, INLINE, Next, State, Store, Summary, Wanted,

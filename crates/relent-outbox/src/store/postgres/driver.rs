@@ -7,7 +7,7 @@ use relent_server::postgres::Transaction as OfCaller;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::PostgresError;
+use super::error::PostgresError;
 use super::transaction::Transaction;
 
 /// A transaction that statements are run in.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::driver::{Array, Columns, Savepoints, Session};
-use super::{FOREVER, PostgresError, TIME, number, span};
+use super::error::PostgresError;
+use super::values::{FOREVER, TIME, number, span};
 use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::hints::Got;
 use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};

@@ -1,16 +1,16 @@
 //! What operators change.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 
+use super::error::PostgresError;
+use super::read;
 use super::transaction::Transaction;
+use super::values::{TIME, number};
 use super::work::{advance, lock};
-use super::{Postgres, PostgresError, TIME, connect, in_time, number, read, span};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, Filter, end_of_grants, text};
+use crate::store::{BATCH, Deletion, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
@@ -148,37 +148,9 @@ pub(super) async fn replace_endpoint(
     }
 }
 
-impl Postgres {
-    pub(super) async fn delete_all(
-        &self,
-        tenant: &str,
-        name: &str,
-        discard: bool,
-    ) -> Result<Deletion> {
-        let (mut deleted, mut ran) = (0, false);
-        loop {
-            let some: Result<_> = transact!(
-                self,
-                transaction => delete_some(transaction, tenant, name, discard)
-            );
-            match some? {
-                (Deletion::Done { messages }, is_end, runs) => {
-                    deleted += messages;
-                    ran |= runs;
-                    if is_end {
-                        end_of_grants(ran).await;
-                        return Ok(Deletion::Done { messages: deleted });
-                    }
-                }
-                (other, ..) => return Ok(other),
-            }
-        }
-    }
-}
-
 /// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end, and whether it
 /// [`runs`].
-async fn delete_some(
+pub(super) async fn delete_some(
     transaction: &Transaction<'_>,
     tenant: &str,
     name: &str,
@@ -266,7 +238,7 @@ pub(super) async fn set_activity(
 /// What is done to each message that an operator means.
 pub(super) struct Change {
     /// Of messages in these states.
-    states: &'static str,
+    pub(super) states: &'static str,
     /// With the time.
     set: &'static str,
 }
@@ -286,42 +258,11 @@ pub(super) const CANCEL: Change = Change {
     set: "state = 4, ended = now, reason = CASE state WHEN 3 THEN reason ELSE 'cancelled by an operator' END",
 };
 
-impl Postgres {
-    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
-    /// workers undo it meanwhile.
-    pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
-        let (mut changed, mut after) = (0, 0);
-        loop {
-            let rows: Result<Vec<i64>> =
-                read!(self, client => read::rows(client, filter, change.states, after, BATCH));
-            let rows = rows?;
-            let Some(&last) = rows.last() else {
-                return Ok(changed);
-            };
-            after = last;
-            let done: Result<u64> =
-                transact!(self, transaction => change_rows(transaction, &rows, change));
-            changed += done?;
-        }
-    }
-
-    pub(super) async fn purge_all(&self, before: SystemTime, most: usize) -> Result<u64> {
-        let before = span(before.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
-        let mut purged = 0;
-        loop {
-            let batch = number(BATCH.min(most - usize::try_from(purged).unwrap_or(most).min(most)));
-            let done: Result<u64> =
-                transact!(self, transaction => purge(transaction, before, batch));
-            let done = done?;
-            purged += done;
-            if done == 0 {
-                return Ok(purged);
-            }
-        }
-    }
-}
-
-async fn change_rows(transaction: &Transaction<'_>, rows: &[i64], change: &Change) -> Result<u64> {
+pub(super) async fn change_rows(
+    transaction: &Transaction<'_>,
+    rows: &[i64],
+    change: &Change,
+) -> Result<u64> {
     let endpoints = transaction
         .prepare_cached(
             "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[])",
@@ -351,7 +292,7 @@ async fn change_rows(transaction: &Transaction<'_>, rows: &[i64], change: &Chang
 }
 
 /// A dead one that later ones of its order wait for stays.
-async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
+pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
     const ENDED: &str = "ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
         AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
         AND EXISTS (SELECT FROM relent_delivery_1 AS next

@@ -4,7 +4,8 @@ use relent_server::postgres::Client;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{PostgresError, TIME, number};
+use super::error::PostgresError;
+use super::values::{TIME, number};
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
 use crate::store::{

@@ -8,9 +8,10 @@ use relent_server::postgres::Client;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 
+use super::error::PostgresError;
 use super::read::{count, message_id, spec};
 use super::transaction::Transaction;
-use super::{FOREVER, PostgresError, TIME, number, span};
+use super::values::{FOREVER, TIME, number, span};
 use crate::message::{InvalidMessage, is_name};
 use crate::store::{
     AttemptRecord, Beat, Claimed, Claims, Confirm, Fence, First, INLINE, Next, Owned, Settled,

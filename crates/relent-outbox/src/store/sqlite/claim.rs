@@ -7,10 +7,11 @@ use bytes::Bytes;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
+use super::error::SqliteError;
 use super::queue::{Touched, set_wake};
 use super::work::{changed, lives};
-use super::{SqliteError, system_time};
 use crate::message::MessageId;
+use crate::store::system_time;
 use crate::store::{Claimed, Claims, Confirm, First, INLINE, Wanted, unreadable_message};
 
 /// A claim of nobody's, of another's and of one that is disabled finds nothing.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
+use super::error::SqliteError;
 use super::queue::Touched;
-use super::{SqliteError, later};
 use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::hints::Got;
+use crate::store::later;
 use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
 use crate::topic;
 

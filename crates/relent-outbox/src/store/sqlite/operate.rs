@@ -2,10 +2,11 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::error::SqliteError;
 use super::queue::Touched;
-use super::{Sqlite, SqliteError, read};
+use super::read;
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, EndpointStatus, Filter, end_of_grants, text};
+use crate::store::{BATCH, Deletion, EndpointStatus, text};
 
 /// Whether attempts of it run, which may have leave to begin by the rules of before.
 pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
@@ -200,59 +201,7 @@ pub(super) fn send_now() -> (&'static str, &'static str) {
     (SEND_NOW, "0, 5")
 }
 
-impl Sqlite {
-    pub(super) async fn delete_all(
-        &self,
-        tenant: &str,
-        name: &str,
-        discard: bool,
-    ) -> Result<Deletion, SqliteError> {
-        let (mut deleted, mut ran) = (0, false);
-        loop {
-            let (tenant, name) = (tenant.to_owned(), name.to_owned());
-            let some =
-                self.write(move |connection, _| delete_some(connection, &tenant, &name, discard));
-            match some.await? {
-                (Deletion::Done { messages }, is_end, runs) => {
-                    deleted += messages;
-                    ran |= runs;
-                    if is_end {
-                        end_of_grants(ran).await;
-                        return Ok(Deletion::Done { messages: deleted });
-                    }
-                }
-                (other, ..) => return Ok(other),
-            }
-        }
-    }
-
-    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
-    /// workers undo it meanwhile.
-    pub(super) async fn change_all(
-        &self,
-        filter: Filter,
-        change: Change,
-    ) -> Result<u64, SqliteError> {
-        let (statement, states) = change();
-        let (mut changed, mut after) = (0, 0);
-        loop {
-            let filter = filter.clone();
-            let rows = move |connection: &Connection, _| {
-                read::rows(connection, &filter, states, after, BATCH)
-            };
-            let rows = self.read(rows).await?;
-            let Some(&last) = rows.last() else {
-                return Ok(changed);
-            };
-            after = last;
-            changed += self
-                .write(move |connection, now| change_rows(connection, now, &rows, statement))
-                .await?;
-        }
-    }
-}
-
-fn change_rows(
+pub(super) fn change_rows(
     connection: &Connection,
     now: i64,
     rows: &[i64],

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use super::SqliteError;
+use super::error::SqliteError;
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
 use crate::store::{

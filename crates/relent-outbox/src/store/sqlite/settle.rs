@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
+use super::error::SqliteError;
 use super::queue::Touched;
-use super::{SqliteError, later, micros};
 use crate::store::{AttemptRecord, Next, Settled, forgotten, text};
+use crate::store::{later, micros};
 
 /// Whether nobody has the endpoint, and its fence.
 pub(super) const ENDPOINT: &str = "SELECT owner = '', fence FROM relent_endpoint_1 WHERE id = ?1";

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::error::SqliteError;
 use super::queue::wake;
 use super::read::{count, spec};
-use super::{SqliteError, later};
 use crate::endpoint::Endpoint;
 use crate::message::{InvalidMessage, is_name};
+use crate::store::later;
 use crate::store::{Beat, Fence, Owned, Work};
 
 pub(super) fn beat(

@@ -1,0 +1,71 @@
+//! What a list of messages shows.
+
+use serde::Deserialize;
+
+use super::link::encoded;
+use super::time;
+use crate::store::Filter;
+
+/// Which messages a list shows, as the form above it says. A field that is left empty narrows nothing.
+#[derive(Deserialize, Clone, Default)]
+#[serde(default)]
+pub(super) struct Listed {
+    /// Of an endpoint, also one that has no tenant.
+    pub(super) tenant: String,
+    pub(super) endpoint: String,
+    pub(super) search: String,
+    pub(super) topic: String,
+    pub(super) state: String,
+    pub(super) from: String,
+    pub(super) until: String,
+    pub(super) before: Option<i64>,
+}
+
+impl Listed {
+    /// What is asked of the store; `None` if a field cannot be read.
+    pub(super) fn filter(&self) -> Option<Filter> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let state = given(&self.state).map(|state| serde_json::from_value(state.into()));
+        let endpoint = given(&self.endpoint);
+        let filter = Filter {
+            tenant: match endpoint {
+                Some(_) => Some(self.tenant.clone()),
+                None => given(&self.tenant),
+            },
+            endpoint,
+            search: given(&self.search),
+            topic: given(&self.topic),
+            state: state.transpose().ok()?,
+            from_ms: time::read(&self.from).ok()?,
+            until_ms: time::read(&self.until).ok()?,
+            before: self.before,
+            ..Filter::default()
+        };
+        filter.check().ok()?;
+        Some(filter)
+    }
+
+    /// Where this list is, with what comes after it.
+    pub(super) fn link(&self) -> String {
+        let mut link = "/messages?".to_owned();
+        let before = self
+            .before
+            .map(|place| place.to_string())
+            .unwrap_or_default();
+        for (key, value) in [
+            ("tenant", &self.tenant),
+            ("endpoint", &self.endpoint),
+            ("search", &self.search),
+            ("topic", &self.topic),
+            ("state", &self.state),
+            ("from", &self.from),
+            ("until", &self.until),
+            ("before", &before),
+        ] {
+            if !value.is_empty() {
+                link += &format!("{key}={}&", encoded(value));
+            }
+        }
+        link
+    }
+}

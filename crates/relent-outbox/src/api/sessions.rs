@@ -1,0 +1,104 @@
+//! The people who are signed in to the page.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::token::Token;
+
+/// Whether the client of this request, or the person of this session, may see the contents of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Contents(pub(super) bool);
+
+/// How long a session lasts at most.
+const SIGNED_IN: Duration = Duration::from_secs(12 * 3600);
+/// The most sessions. One more ends the oldest.
+const MOST_SESSIONS: usize = 64;
+
+/// A person who is signed in to the page.
+#[derive(Clone)]
+pub(super) struct Session {
+    /// What the cookie holds.
+    pub(super) id: Token,
+    /// What each form holds.
+    pub(super) form_token: Token,
+    pub(super) contents: Contents,
+    until: Instant,
+}
+
+/// The sessions of the page, the oldest first.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<VecDeque<Session>>);
+
+impl Sessions {
+    /// Those that have not expired.
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Session>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        kept.retain(|session| session.until > now);
+        kept
+    }
+
+    /// Signs a person in.
+    pub(super) fn begin(&self, contents: Contents) -> Session {
+        let session = Session {
+            id: Token::new(),
+            form_token: Token::new(),
+            contents,
+            until: Instant::now() + SIGNED_IN,
+        };
+        let mut kept = self.kept();
+        if kept.len() >= MOST_SESSIONS {
+            kept.pop_front();
+        }
+        kept.push_back(session.clone());
+        session
+    }
+
+    /// Whose cookie this is.
+    pub(super) fn find(&self, cookie: &str) -> Option<Session> {
+        let kept = self.kept();
+        kept.iter().find(|session| session.id.is(cookie)).cloned()
+    }
+
+    /// Signs out: the cookie is nobody's from now on.
+    pub(super) fn end(&self, session: &Session) {
+        self.kept()
+            .retain(|other| !other.id.is(session.id.as_str()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_by_signing_out_or_after_12_hours() {
+        let sessions = Sessions::default();
+        let (one, other) = (
+            sessions.begin(Contents(true)),
+            sessions.begin(Contents(false)),
+        );
+        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        assert!(found(&one) && found(&other));
+        assert!(sessions.find(one.form_token.as_str()).is_none());
+        sessions.end(&one);
+        assert!(!found(&one) && found(&other));
+        tokio::time::advance(SIGNED_IN - Duration::from_secs(1)).await;
+        assert!(found(&other));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!found(&other));
+    }
+
+    #[tokio::test]
+    async fn there_is_room_for_so_many_sessions_and_one_more_ends_the_oldest() {
+        let sessions = Sessions::default();
+        let all: Vec<_> = (0..=MOST_SESSIONS)
+            .map(|_| sessions.begin(Contents(false)))
+            .collect();
+        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        assert!(!found(&all[0]) && all[1..].iter().all(found));
+    }
+}

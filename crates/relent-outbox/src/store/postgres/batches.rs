@@ -1,0 +1,77 @@
+//! What operators change in batches, so that workers and producers write in between.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::timeout;
+
+use super::error::PostgresError;
+use super::operate::{Change, change_rows, delete_some, purge};
+use super::transaction::Transaction;
+use super::values::{number, span};
+use super::{Postgres, connect, in_time, read};
+use crate::store::{BATCH, Deletion, Filter, end_of_grants};
+
+type Result<T> = std::result::Result<T, PostgresError>;
+
+impl Postgres {
+    pub(super) async fn delete_all(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion> {
+        let (mut deleted, mut ran) = (0, false);
+        loop {
+            let some: Result<_> = transact!(
+                self,
+                transaction => delete_some(transaction, tenant, name, discard)
+            );
+            match some? {
+                (Deletion::Done { messages }, is_end, runs) => {
+                    deleted += messages;
+                    ran |= runs;
+                    if is_end {
+                        end_of_grants(ran).await;
+                        return Ok(Deletion::Done { messages: deleted });
+                    }
+                }
+                (other, ..) => return Ok(other),
+            }
+        }
+    }
+}
+
+impl Postgres {
+    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
+    /// workers undo it meanwhile.
+    pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
+        let (mut changed, mut after) = (0, 0);
+        loop {
+            let rows: Result<Vec<i64>> =
+                read!(self, client => read::rows(client, filter, change.states, after, BATCH));
+            let rows = rows?;
+            let Some(&last) = rows.last() else {
+                return Ok(changed);
+            };
+            after = last;
+            let done: Result<u64> =
+                transact!(self, transaction => change_rows(transaction, &rows, change));
+            changed += done?;
+        }
+    }
+
+    pub(super) async fn purge_all(&self, before: SystemTime, most: usize) -> Result<u64> {
+        let before = span(before.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
+        let mut purged = 0;
+        loop {
+            let batch = number(BATCH.min(most - usize::try_from(purged).unwrap_or(most).min(most)));
+            let done: Result<u64> =
+                transact!(self, transaction => purge(transaction, before, batch));
+            let done = done?;
+            purged += done;
+            if done == 0 {
+                return Ok(purged);
+            }
+        }
+    }
+}

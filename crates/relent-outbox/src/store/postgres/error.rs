@@ -1,0 +1,86 @@
+//! Why an outbox in a PostgreSQL database cannot be read or written.
+
+use std::error::Error;
+use std::fmt;
+
+use relent_server::postgres::ConnectionError;
+
+use crate::invalid_message::InvalidMessage;
+use crate::store::EnqueueError;
+
+/// Why it fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// It could not be written or read, or it is not known whether it was.
+    Connection(ConnectionError),
+    /// A name is not acceptable.
+    Invalid(InvalidMessage),
+    /// Something stored is not as this version writes it: the words say what.
+    Stored(String),
+    /// A message was there and is not: it was purged meanwhile.
+    Purged,
+}
+
+impl fmt::Display for PostgresError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) => error.fmt(f),
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::Stored(what) => write!(f, "the outbox: {what}"),
+            Self::Purged => f.write_str(
+                "a message with the same event was purged in this moment: enqueue it again",
+            ),
+        }
+    }
+}
+
+impl Error for PostgresError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Not the source of the source: who looks for the error of the database finds it.
+            Self::Connection(ConnectionError::Postgres(error)) => Some(error),
+            #[cfg(feature = "sqlx")]
+            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
+            Self::Connection(error) => error.source(),
+            Self::Invalid(_) | Self::Stored(_) | Self::Purged => None,
+        }
+    }
+}
+
+impl From<ConnectionError> for PostgresError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for PostgresError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for PostgresError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+impl From<InvalidMessage> for PostgresError {
+    fn from(invalid: InvalidMessage) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<ConnectionError> for EnqueueError<PostgresError> {
+    fn from(error: ConnectionError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<tokio_postgres::Error> for EnqueueError<PostgresError> {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Store(error.into())
+    }
+}

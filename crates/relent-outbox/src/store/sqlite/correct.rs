@@ -1,0 +1,72 @@
+//! What happens to times that turn out to be wrong: those that were written while the clock of the machine was ahead.
+
+use std::sync::atomic::Ordering;
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::Sqlite;
+use super::clock::TOLERANCE;
+use super::error::SqliteError;
+use super::queue::Touched;
+use crate::store::BATCH;
+
+/// So many are corrected with one beat, so that the next does not come too late.
+const WITH_A_BEAT: usize = 50_000;
+
+impl Sqlite {
+    /// Corrects the times of the store if the machine was set back, or may have been before it was opened.
+    pub(super) async fn correct_times(&self) -> Result<(), SqliteError> {
+        // It is noticed now at the latest.
+        self.clock.now();
+        let steps = self.clock.steps.load(Ordering::Relaxed);
+        if self.clock.corrected.load(Ordering::Relaxed) >= steps {
+            return Ok(());
+        }
+        self.write(correct_leases).await?;
+        let ahead = self.read(ahead).await?;
+        for batch in ahead.chunks(BATCH) {
+            let batch = batch.to_vec();
+            self.write(move |connection, now| correct(connection, now, &batch))
+                .await?;
+        }
+        if ahead.len() < WITH_A_BEAT {
+            self.clock.corrected.fetch_max(steps, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// A worker that has died is found as late after the step as it would have been without.
+fn correct_leases(connection: &Connection, now: i64) -> Result<(), SqliteError> {
+    let mut correct = connection.prepare_cached(
+        "UPDATE relent_worker_1 SET until = until - (beat - ?1), beat = ?1 WHERE beat > ?2",
+    )?;
+    correct.execute((now, now.saturating_add(TOLERANCE)))?;
+    Ok(())
+}
+
+/// Some of those that wait since a time that is still to come. They are due later still.
+fn ahead(connection: &Connection, now: i64) -> Result<Vec<i64>, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT row FROM relent_delivery_1 WHERE state = 0 AND due > ?1 AND written > ?1
+         UNION ALL SELECT row FROM relent_delivery_1 WHERE state = 5 AND written > ?1",
+    )?;
+    let rows = select.query_map([now.saturating_add(TOLERANCE)], |row| row.get(0))?;
+    Ok(rows.take(WITH_A_BEAT).collect::<Result<_, _>>()?)
+}
+
+fn correct(connection: &Connection, now: i64, rows: &[i64]) -> Result<(), SqliteError> {
+    let mut touched = Touched::default();
+    let mut correct = connection.prepare_cached(
+        "UPDATE relent_delivery_1 SET due = due - (written - ?2), began = min(began, ?2), written = ?2
+         WHERE row = ?1 AND state IN (0, 5) AND written > ?3 RETURNING endpoint",
+    )?;
+    for row in rows {
+        let endpoint =
+            correct.query_row((row, now, now.saturating_add(TOLERANCE)), |row| row.get(0));
+        if let Some(endpoint) = endpoint.optional()? {
+            touched.add(endpoint, None);
+        }
+    }
+    Ok(touched.follow(connection)?)
+}
