@@ -30,6 +30,8 @@ pub use histogram::{HistogramOptions, TimeUnit, histogram};
 pub use latency::{Latency, Quantiles};
 pub use troubles::Trouble;
 
+use description::Size;
+
 /// The format of a description, with every key and its default (Markdown).
 pub const FORMAT: &str = include_str!("advise/SERVICE.md");
 
@@ -61,15 +63,6 @@ pub fn advise(service: &Description, latency: &Latency) -> Advised {
         troubles: troubles::of(service, latency, size, timeout),
         doubts: doubts(service, latency, size),
     }
-}
-
-/// What the service can do, and with how many workers.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Size {
-    /// Requests per second.
-    capacity: f64,
-    /// Of each node.
-    workers: u32,
 }
 
 fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {

@@ -110,7 +110,7 @@ impl<'a> World<'a> {
             self.queue.push(span.end, begins(false));
         }
         for restart in &self.scenario.clients.restarts {
-            for (at, part) in restarts::parts(restart, self.scenario.clients.processes) {
+            for (at, part) in restart.parts(self.scenario.clients.processes) {
                 self.queue.push(at, Event::Restart(part));
             }
         }

@@ -2,11 +2,21 @@
 
 use serde::Deserialize;
 
-use super::Size;
 use super::latency::{Latency, Quantiles};
-use super::troubles::MOST_AT_NODE;
 use crate::scenario::words::{nanos, some_nanos};
 use crate::scenario::{SECOND, ScenarioError};
+
+/// More workers than this at a node are not simulated.
+pub(super) const MOST_AT_NODE: f64 = 10_000.0;
+
+/// What the service can do, and with how many workers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Size {
+    /// Requests per second.
+    pub(super) capacity: f64,
+    /// Of each node.
+    pub(super) workers: u32,
+}
 
 /// A service, its callers, and how it fails.
 ///

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Description, Latency, Size};
+use super::description::{Description, Size};
+use super::latency::Latency;
 use crate::scenario::SECOND;
 
 /// The first wait of `standard`, its ceiling, its retries and its share of the budget.

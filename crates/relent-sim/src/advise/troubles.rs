@@ -1,7 +1,8 @@
 //! What a service that is described may go through: scenarios to compare policies in.
 
+use super::description::{Description, MOST_AT_NODE, Size};
+use super::latency::Latency;
 use super::policy::{exact, figure};
-use super::{Description, Latency, Size};
 use crate::scenario::SECOND;
 
 /// About so many requests are simulated of each: enough to tell a thousandth apart.
@@ -9,8 +10,6 @@ const REQUESTS: f64 = 40_000.0;
 /// And up to so many where fewer would be served by fewer than so many workers of a node that has more.
 const MOST_REQUESTS: f64 = 160_000.0;
 const WORKERS: u32 = 8;
-/// More workers than this at a node are not simulated.
-pub(super) const MOST_AT_NODE: f64 = 10_000.0;
 /// When the trouble begins, the most that is simulated of it, and the least time after it.
 const BEGIN: u64 = 30;
 const LONGEST: u64 = 60;

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::dimensions as all;
-use super::{Draw, Drawn, Generator};
+use super::dimensions::Generator;
+use super::draw::{Draw, Drawn};
 
 /// The requests that are expected, and the seconds in which they come.
 const REQUESTS: f64 = 12_000.0;

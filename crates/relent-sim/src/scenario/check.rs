@@ -1,8 +1,8 @@
 //! Which values of a scenario are accepted.
 
 use super::{
-    Arrivals, Balancer, Chain, Clients, DestinationOf, FailuresAs, FastFailures, Hears, Link,
-    MediumAccess, Model, RequestBacklog, SECOND, Scenario, Service, ServiceTime,
+    Arrivals, Balancer, Chain, Clients, DestinationOf, Effect, FailuresAs, FastFailures, Hears,
+    Link, MediumAccess, Model, Outage, RequestBacklog, SECOND, Scenario, Service, ServiceTime,
 };
 
 /// The longest time a scenario may name: a day.
@@ -11,6 +11,9 @@ pub(super) const LONGEST: u64 = 86_400 * SECOND;
 const MOST_REQUESTS: f64 = 10_000_000.0;
 
 const RATE: &str = "a number of requests per second above 0, up to 1000000";
+
+/// The most outages of a run, with every repetition.
+const MOST_SPANS: u64 = 10_000;
 
 /// Nothing, or the key of a value and what is accepted in its place.
 pub(super) type Checked = Result<(), (&'static str, &'static str)>;
@@ -331,7 +334,7 @@ impl Service {
             ensure(
                 self.queue.is_none()
                     && self.failures == 0.0
-                    && self.fast_failures == FastFailures::Share(0.0)
+                    && self.fast_failures.share() == 0.0
                     && self.shedder.is_none()
                     && self.nodes == 1,
                 "model",
@@ -408,4 +411,102 @@ fn positive(rate: f64) -> bool {
 
 fn sigma_is_fine(sigma: f64) -> bool {
     (0.0..=5.0).contains(&sigma)
+}
+
+impl Scenario {
+    pub(super) fn check_outages(&self) -> Checked {
+        let mut spans = 0;
+        for outage in &self.outages {
+            ensure(outage.at <= LONGEST, "at", "a time up to 24h")?;
+            time(outage.lasts, "for")?;
+            self.check_effect(outage)?;
+            ensure(outage.times >= 1, "times", "at least 1")?;
+            ensure(
+                outage.every.is_some() == (outage.times > 1),
+                "times",
+                "an outage that happens again needs `every` and `times`, of 2 and more",
+            )?;
+            if let Some(every) = outage.every {
+                ensure(
+                    every >= outage.lasts,
+                    "every",
+                    "from one beginning to the next: no shorter than `for`",
+                )?;
+                ensure(
+                    u64::from(outage.times) <= LONGEST / every,
+                    "times",
+                    "no outage after 24h",
+                )?;
+            }
+            spans += u64::from(outage.times);
+            ensure(
+                outage.nodes.iter().all(|node| *node < self.service.nodes),
+                "nodes",
+                "a list of numbers from 0, each below service.nodes",
+            )?;
+            ensure(
+                !outage.rolling || outage.nodes.is_empty(),
+                "rolling",
+                "one node after the other: leave out `nodes`",
+            )?;
+            let known = |name: &String| {
+                let mut classes = self.clients.classes.iter();
+                classes.any(|class| class.name == *name)
+            };
+            ensure(
+                outage.classes.iter().all(known),
+                "classes",
+                "a list of names of clients.classes",
+            )?;
+        }
+        ensure(
+            spans <= MOST_SPANS,
+            "times",
+            "at most 10000 outages in one run",
+        )
+    }
+
+    fn check_effect(&self, outage: &Outage) -> Checked {
+        const SHARE: &str = "a probability from 0 to 1";
+        match outage.effect {
+            Effect::Brownout(share) => ensure(
+                share > 0.0 && share <= 1.0,
+                "brownout",
+                "the share of the capacity that is left, above 0 up to 1; for none: \"stall\"",
+            ),
+            Effect::Failures(share) => ensure((0.0..=1.0).contains(&share), "failures", SHARE),
+            Effect::Loss(share) => ensure((0.0..=1.0).contains(&share), "loss", SHARE),
+            Effect::Stall | Effect::Restart => ensure(
+                outage.classes.is_empty(),
+                "effect",
+                "a stall or a restart concerns all classes: leave out `classes`",
+            ),
+            Effect::FastFailures(which) => which.check(),
+            Effect::Blackout => Ok(()),
+        }?;
+        let needs_queue = !outage.is_total()
+            || matches!(
+                outage.effect,
+                Effect::Restart | Effect::Failures(_) | Effect::Loss(_) | Effect::FastFailures(_)
+            );
+        ensure(
+            self.service.model == Model::Queue || !needs_queue,
+            "effect",
+            "other models than \"queue\" have only a \"blackout\", a \"stall\" or a brownout, of all requests",
+        )
+    }
+}
+
+impl FastFailures {
+    fn check(self) -> Checked {
+        let accepted = match self {
+            Self::Share(share) => (0.0..=1.0).contains(&share),
+            Self::Every { every: of } | Self::EveryFirst { every_first: of } => of > 0,
+        };
+        ensure(
+            accepted,
+            "fast_failures",
+            "a probability from 0 to 1, or one of 1 and more",
+        )
+    }
 }

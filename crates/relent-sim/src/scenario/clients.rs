@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::words::{nanos, some_nanos};
-use super::{SECOND, ServiceTime};
+use super::service::ServiceTime;
+use super::words::{SECOND, five_minutes, nanos, some_nanos};
 
 /// Who calls. Times are in nanoseconds, here and below.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -228,9 +228,6 @@ const fn twenty() -> u32 {
 }
 const fn second() -> u64 {
     SECOND
-}
-pub(super) const fn five_minutes() -> u64 {
-    300 * SECOND
 }
 const fn yes() -> bool {
     true

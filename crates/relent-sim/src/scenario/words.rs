@@ -4,7 +4,12 @@ use relent_core::parse_duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::{QueueBound, ServiceRetryAfter};
+/// Nanoseconds in a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+pub(super) const fn five_minutes() -> u64 {
+    300 * SECOND
+}
 
 /// Reads a duration such as "500ms".
 pub(crate) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -17,48 +22,7 @@ pub(crate) fn some_nanos<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u6
     nanos(from).map(Some)
 }
 
-/// Reads "unbounded" as nothing, or the time or the number of attempts that a queue may hold.
-pub(super) fn queue_bound<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<QueueBound>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(
-        untagged,
-        expecting = "a queue is \"unbounded\" or holds a time or a number of attempts"
-    )]
-    enum Written {
-        Attempts(u32),
-        Word(String),
-    }
-    match Written::deserialize(from)? {
-        Written::Attempts(attempts) => Ok(Some(QueueBound::Attempts(attempts))),
-        Written::Word(word) if word == "unbounded" => Ok(None),
-        Written::Word(time) => match parse(&time) {
-            Ok(time) => Ok(Some(QueueBound::Time(time))),
-            Err(error) => Err(D::Error::custom(format!(
-                "a queue is \"unbounded\" or holds a time or a number of attempts: {error}"
-            ))),
-        },
-    }
-}
-
-/// Reads what a limiter says.
-pub(super) fn retry_after<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<ServiceRetryAfter, D::Error> {
-    let text = String::deserialize(from)?;
-    match text.as_str() {
-        "none" => Ok(ServiceRetryAfter::Nothing),
-        "slots" => Ok(ServiceRetryAfter::Slots),
-        time => parse(time).map(ServiceRetryAfter::Shared).map_err(|error| {
-            D::Error::custom(format!(
-                "a limiter says \"none\", \"slots\" or the same time to all: {error}"
-            ))
-        }),
-    }
-}
-
-fn parse(text: &str) -> Result<u64, String> {
+pub(super) fn parse(text: &str) -> Result<u64, String> {
     let duration = parse_duration(text).map_err(|error| error.to_string())?;
     Ok(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -7,27 +7,29 @@ use crate::scenario::Restart;
 /// The most steps of a restart in turn.
 const MOST_STEPS: u32 = 100;
 
-/// Who is restarted when.
-pub(super) fn parts(restart: &Restart, processes: u32) -> Vec<(u64, Processes)> {
-    let steps = match (restart.processes.len(), restart.over) {
-        (0, 0) => 1,
-        (0, _) => processes.min(MOST_STEPS),
-        (named, _) => named as u32,
-    };
-    // The part of `all` that is over after so many steps.
-    let share = |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
-    let part = |step: u32| {
-        let at = restart.at + share(restart.over, step);
-        let (from, to) = match restart.processes.get(step as usize) {
-            Some(one) => (*one, one + 1),
-            None => {
-                let process = |step| share(u64::from(processes), step) as u32;
-                (process(step), process(step + 1))
-            }
+impl Restart {
+    /// Who is restarted when.
+    pub(super) fn parts(&self, processes: u32) -> Vec<(u64, Processes)> {
+        let steps = match (self.processes.len(), self.over) {
+            (0, 0) => 1,
+            (0, _) => processes.min(MOST_STEPS),
+            (named, _) => named as u32,
         };
-        (at, Processes { from, to })
-    };
-    (0..steps).map(part).collect()
+        // The part of `all` that is over after so many steps.
+        let share = |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
+        let part = |step: u32| {
+            let at = self.at + share(self.over, step);
+            let (from, to) = match self.processes.get(step as usize) {
+                Some(one) => (*one, one + 1),
+                None => {
+                    let process = |step| share(u64::from(processes), step) as u32;
+                    (process(step), process(step + 1))
+                }
+            };
+            (at, Processes { from, to })
+        };
+        (0..steps).map(part).collect()
+    }
 }
 
 impl World<'_> {
@@ -59,7 +61,7 @@ mod tests {
                 over,
                 processes: Vec::new(),
             };
-            let parts = parts(&restart, processes);
+            let parts = restart.parts(processes);
             assert_eq!(parts.len(), steps);
             assert!(parts.iter().all(|(at, _)| (3..=3 + over).contains(at)));
             let mut next = 0;
@@ -78,7 +80,8 @@ mod tests {
             over: 6,
             processes: vec![4, 0, 2],
         };
-        let parts: Vec<(u64, u32, u32)> = parts(&restart, 9)
+        let parts: Vec<(u64, u32, u32)> = restart
+            .parts(9)
             .into_iter()
             .map(|(at, part)| (at, part.from, part.to))
             .collect();

@@ -1,0 +1,80 @@
+//! What is drawn of each dimension.
+
+use super::dimensions::{Dimension, Generator, Level};
+use crate::stream::Stream;
+
+/// Draws levels, and keeps which.
+pub(super) struct Draw {
+    pub(super) generator: Generator,
+    pub(super) stream: Stream,
+    pub(super) levels: Vec<(&'static str, &'static str)>,
+}
+
+/// What was drawn of a dimension.
+#[derive(Clone, Copy)]
+pub(super) struct Drawn {
+    pub(super) level: &'static str,
+    pub(super) value: f64,
+}
+
+impl Draw {
+    /// A level by its weight, and a value within it: each order of magnitude is as likely.
+    pub(super) fn of(&mut self, dimension: &'static Dimension) -> Drawn {
+        let levels = dimension.levels_of(self.generator);
+        let all: u32 = levels.iter().map(|level| level.weight).sum();
+        let mut rest = self.stream.below(all);
+        let mut chosen = &levels[0];
+        for level in levels {
+            chosen = level;
+            match rest.checked_sub(level.weight) {
+                Some(left) => rest = left,
+                None => break,
+            }
+        }
+        self.within(dimension, chosen)
+    }
+
+    /// A value within this level.
+    pub(super) fn within(&mut self, dimension: &'static Dimension, level: &'static Level) -> Drawn {
+        let (low, high) = level.range;
+        let value = self.between(low, high);
+        self.levels.push((dimension.name, level.name));
+        Drawn {
+            level: level.name,
+            value,
+        }
+    }
+
+    /// A dimension that came later. By the broad generator nothing is drawn of it: every number gives the
+    /// scenario that it gave before.
+    pub(super) fn later(&mut self, dimension: &'static Dimension) -> Drawn {
+        match self.generator {
+            Generator::Broad => self.first(dimension),
+            Generator::Everyday => self.of(dimension),
+        }
+    }
+
+    /// The first level, as what else was drawn leaves no other.
+    pub(super) fn first(&mut self, dimension: &'static Dimension) -> Drawn {
+        let level = &dimension.levels_of(self.generator)[0];
+        self.levels.push((dimension.name, level.name));
+        Drawn {
+            level: level.name,
+            value: level.range.0,
+        }
+    }
+
+    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
+        let share = self.stream.unit();
+        match low > 0.0 && high > low {
+            true => low * libm::pow(high / low, share),
+            false => low,
+        }
+    }
+}
+
+impl Drawn {
+    pub(super) fn is(&self, level: &str) -> bool {
+        self.level == level
+    }
+}
