@@ -17,8 +17,8 @@ mod work;
 
 use clap::Subcommand;
 
-use crate::block_on;
 use crate::quit::Quit;
+use crate::runtime::block_on;
 
 /// The end of `relent deliver --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -115,11 +115,6 @@ fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit
     let result = runtime.block_on(serving);
     runtime.shutdown_background();
     result
-}
-
-/// In bytes.
-fn mebibytes(number: std::num::NonZeroU32) -> usize {
-    usize::try_from(u64::from(number.get()) << 20).unwrap_or(usize::MAX)
 }
 
 /// Asks a server.

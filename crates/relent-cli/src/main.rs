@@ -19,6 +19,7 @@ mod pages;
 mod policy;
 mod quit;
 mod run;
+mod runtime;
 mod schedule;
 mod signals;
 #[cfg(feature = "simulate")]
@@ -30,7 +31,6 @@ mod trace_out;
 mod writing;
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -39,6 +39,7 @@ use clap_complete::Shell;
 use relent::policy::nearest;
 
 use crate::quit::Quit;
+use crate::runtime::block_on;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -122,9 +123,6 @@ enum Command {
     },
 }
 
-/// The pairs of files that there has to be room for.
-const OPENED_FIRST: usize = 3;
-
 fn main() {
     let status = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),
@@ -157,22 +155,6 @@ impl Command {
             Self::Man { folder } => pages::man(Cli::command(), folder.as_deref()).map(|()| 0),
         }
     }
-}
-
-/// Runs async work to its end on this thread.
-fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
-    let cannot = |error| format!("cannot start: {error}");
-    // tokio panics where it finds no room for what it opens first.
-    let room: Result<Vec<_>, _> = (0..OPENED_FIRST).map(|_| UnixStream::pair()).collect();
-    drop(room.map_err(cannot)?);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(cannot)?;
-    let result = runtime.block_on(work);
-    // A thread that still waits for standard input or a slow reader must not delay the end.
-    runtime.shutdown_background();
-    Ok(result)
 }
 
 /// Prints the help or the version that was asked for, or says in one line what is wrong with the

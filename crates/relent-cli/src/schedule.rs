@@ -1,5 +1,6 @@
 //! `relent schedule`: the waits of a policy, before anyone has to wait for them.
 
+mod row;
 mod table;
 
 use std::cell::Cell;
@@ -13,13 +14,14 @@ use relent::policy::Pattern;
 use relent::random::{Draw, Random, SessionRandom};
 use relent::{Failure, Policy, Summary, VirtualClock};
 use relent_http::{HintOptions, RequestFacts};
-use serde::Serialize;
 
 use crate::console::{print, say};
 use crate::human::human;
 use crate::options::{Chosen, PolicyOptions};
 use crate::quit::Quit;
 use crate::trace_out::{self, TraceOut};
+
+use row::Row;
 
 /// The end of `relent schedule --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -95,24 +97,6 @@ fn status(text: &str) -> Result<StatusCode, String> {
             "use an HTTP status that is a failure, from 400 to 599, or one that the policy lists"
                 .to_owned()
         })
-}
-
-/// One retry.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-struct Row {
-    retry: u32,
-    #[serde(rename = "delay_ms", serialize_with = "millis")]
-    delay: Duration,
-    #[serde(rename = "min_ms", serialize_with = "millis")]
-    min: Duration,
-    #[serde(rename = "max_ms", serialize_with = "millis")]
-    max: Duration,
-    #[serde(rename = "total_ms", serialize_with = "millis")]
-    total: Duration,
-}
-
-fn millis<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(duration.as_nanos() as f64 / 1e6)
 }
 
 /// Prints the schedule.

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::endpoints::segment;
 use super::list::{State, Which, say_none_of};
 use super::server::{Connection, encoded, json};
+use super::values::segment;
 use crate::console::{print, say};
 use crate::quit::Quit;
 

@@ -1,10 +1,8 @@
 //! `relent deliver endpoints`.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use relent::policy::nearest;
 use relent::presets;
@@ -14,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, distance, encoded, json, plain, text};
-use super::values::count;
+use super::values::{acknowledged, count, secret, segment};
 use crate::console::{print, say};
 use crate::human::human;
 use crate::quit::Quit;
@@ -70,14 +68,6 @@ impl Named {
             encoded(&self.name),
             encoded(&self.tenant)
         )
-    }
-}
-
-/// A name or an identifier that can stand in a URL.
-pub(super) fn segment(text: &str) -> Result<String, String> {
-    match text {
-        "" | "." | ".." => Err("it cannot stand in a URL: choose another".to_owned()),
-        text => Ok(text.to_owned()),
     }
 }
 
@@ -210,17 +200,6 @@ pub(crate) struct AddArgs {
     /// Subscribe to nothing any more
     #[arg(long, conflicts_with = "topics")]
     no_topics: bool,
-}
-
-/// Reads the name of an acknowledgement.
-pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
-    let values =
-        Acknowledgement::ALL.map(|(_, name, answer)| PossibleValue::new(name).help(answer));
-    PossibleValuesParser::new(values).map(|given| {
-        let mut all = Acknowledgement::ALL.into_iter();
-        all.find(|(_, name, _)| *name == given)
-            .map_or_else(Acknowledgement::default, |(one, ..)| one)
-    })
 }
 
 pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
@@ -471,24 +450,4 @@ fn policy_text(policy: &str) -> Result<String, Quit> {
             ))
         }),
     }
-}
-
-/// A key in a file, or a reference to one in the environment.
-pub(super) fn secret(secret: &str) -> Result<String, Quit> {
-    if secret.starts_with("env:") {
-        return Ok(secret.to_owned());
-    }
-    // What is a key itself is not repeated: others may read what is said here.
-    if ["whsec_", "whsk_", "whpk_"]
-        .iter()
-        .any(|kind| secret.starts_with(kind))
-    {
-        return Err(Quit::usage(
-            "--secret: a key on the command line can be seen by others: put it into a file and name that"
-                .to_owned(),
-        ));
-    }
-    let text = std::fs::read_to_string(Path::new(secret))
-        .map_err(|error| Quit::usage(format!("--secret {secret}: cannot be read: {error}")))?;
-    Ok(text.trim().to_owned())
 }

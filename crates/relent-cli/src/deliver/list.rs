@@ -6,9 +6,8 @@ use std::num::NonZeroU32;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::endpoints::segment;
 use super::server::{Connection, Moment, distance, encoded, json, moment, plain, text};
-use super::values::count;
+use super::values::{count, segment};
 use crate::console::{print, say};
 use crate::quit::Quit;
 

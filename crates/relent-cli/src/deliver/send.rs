@@ -21,9 +21,9 @@ use relent_outbox::store::Next;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
-use super::endpoints::acknowledged;
 use super::reach::authorities;
 use super::server::{Connection, Server, encoded, json, plain, text};
+use super::values::acknowledged;
 use crate::console::{print, say};
 use crate::human::human;
 use crate::options::duration;
@@ -252,7 +252,7 @@ fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, Quit> {
     let secrets = Secrets::with_key(&STANDARD.encode(key))
         .map_err(|error| Quit::failed(error.to_string()))?;
     for secret in &args.secrets {
-        let text = super::endpoints::secret(secret)?;
+        let text = super::values::secret(secret)?;
         let sealed = secrets
             .seal("", &endpoint.name, &text)
             .map_err(|error| wrong(secret, error.to_string()))?;

@@ -312,7 +312,7 @@ async fn serve<S: Store>(
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
-    config.body_bytes = super::mebibytes(args.body_memory);
+    config.body_bytes = super::values::mebibytes(args.body_memory);
     config.drain = args.drain;
     config.lease = args.lease;
     let worker = Worker::new(store.clone(), sender, secrets.clone(), config);

@@ -2,8 +2,13 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::path::Path;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use relent_outbox::endpoint::Acknowledgement;
 
 use crate::options::digits;
+use crate::quit::Quit;
 
 /// A number of things, of which there is one at least.
 pub(super) fn count(text: &str) -> Result<NonZeroU32, String> {
@@ -17,4 +22,48 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "use an IP address and a port up to 65535, such as 127.0.0.1:8480 or [::1]:8480".to_owned()
     })
+}
+
+/// A name or an identifier that can stand in a URL.
+pub(super) fn segment(text: &str) -> Result<String, String> {
+    match text {
+        "" | "." | ".." => Err("it cannot stand in a URL: choose another".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// Reads the name of an acknowledgement.
+pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
+    let values =
+        Acknowledgement::ALL.map(|(_, name, answer)| PossibleValue::new(name).help(answer));
+    PossibleValuesParser::new(values).map(|given| {
+        let mut all = Acknowledgement::ALL.into_iter();
+        all.find(|(_, name, _)| *name == given)
+            .map_or_else(Acknowledgement::default, |(one, ..)| one)
+    })
+}
+
+/// A key in a file, or a reference to one in the environment.
+pub(super) fn secret(secret: &str) -> Result<String, Quit> {
+    if secret.starts_with("env:") {
+        return Ok(secret.to_owned());
+    }
+    // What is a key itself is not repeated: others may read what is said here.
+    if ["whsec_", "whsk_", "whpk_"]
+        .iter()
+        .any(|kind| secret.starts_with(kind))
+    {
+        return Err(Quit::usage(
+            "--secret: a key on the command line can be seen by others: put it into a file and name that"
+                .to_owned(),
+        ));
+    }
+    let text = std::fs::read_to_string(Path::new(secret))
+        .map_err(|error| Quit::usage(format!("--secret {secret}: cannot be read: {error}")))?;
+    Ok(text.trim().to_owned())
+}
+
+/// A number of MiB, in bytes.
+pub(super) fn mebibytes(number: NonZeroU32) -> usize {
+    usize::try_from(u64::from(number.get()) << 20).unwrap_or(usize::MAX)
 }

@@ -120,7 +120,7 @@ fn key(secret: &str) -> Result<VerifyingKey, Quit> {
     let text = match secret.strip_prefix("env:") {
         Some(name) => std::env::var(name)
             .map_err(|_| Quit::usage(format!("--secret {secret}: the variable is not set")))?,
-        None => super::endpoints::secret(secret)?,
+        None => super::values::secret(secret)?,
     };
     let text = text.trim();
     let private = text

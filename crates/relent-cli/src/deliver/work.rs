@@ -89,7 +89,7 @@ pub(super) async fn run(args: &WorkArgs) -> Result<i32, Quit> {
     let queue = args.nats.queue().await?.ok_or_else(missing)?;
     let mut config = DelivererConfig::default();
     config.in_flight = usize::try_from(args.in_flight.get()).unwrap_or(usize::MAX);
-    config.body_bytes = super::mebibytes(args.body_memory);
+    config.body_bytes = super::values::mebibytes(args.body_memory);
     config.drain = args.drain;
     let (stop, stopped) = oneshot::channel();
     let ended = async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use terminal_size::{Width, terminal_size_of};
 
-use super::Row;
+use super::row::Row;
 use crate::human::tabular;
 
 /// What the place that the table is printed to can show.
