@@ -13,7 +13,7 @@ use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
 use relent_server::store::Memory;
 use relent_sim::{Effect, Scenario};
 
-use crate::server::{Desk, Noted};
+use crate::desk::{Desk, Noted};
 
 /// The scenario as the handler plays it: what the layers do is left out.
 pub(crate) fn inside(scenario: &Scenario) -> Scenario {

@@ -13,6 +13,7 @@ pub mod clients;
 pub mod clock;
 pub mod compare;
 pub mod crowd;
+mod desk;
 pub mod form;
 mod layered;
 pub mod records;
