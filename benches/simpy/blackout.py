@@ -2,7 +2,7 @@
 
 Usage: blackout.py [SECONDS]
 
-The model of scenarios/blackout.toml with the policy `patient`: Poisson arrivals, one server with a
+The model of the built-in scenario `blackout` with the policy `patient`: Poisson arrivals, one server with a
 queue of 500 ms that refuses beyond it, refusals that cost a tenth of a service, 503 for a minute, an
 attempt timeout of 1 s, full jitter from 1 s doubling to 32 s, ten retries, a deadline of 300 s.
 Requests come for SECONDS (600, as in the scenario). Prints, separated by tabs: requests, successes,

@@ -8,7 +8,7 @@
 
 #[path = "outbox/postgres.rs"]
 mod postgres;
-#[path = "../../../crates/relent-server/tests/support/servers.rs"]
+#[path = "../../../crates/relent-server/src/servers.rs"]
 mod servers;
 #[path = "outbox/sqlite.rs"]
 mod sqlite;

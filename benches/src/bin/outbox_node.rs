@@ -7,7 +7,7 @@
 //! of enqueuing, working and delivering in this process; that of the receivers and of the servers of PostgreSQL and NATS is
 //! not in it.
 
-#[path = "../../../crates/relent-server/tests/support/servers.rs"]
+#[path = "../../../crates/relent-server/src/servers.rs"]
 mod servers;
 
 use std::num::NonZeroU32;

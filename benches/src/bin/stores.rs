@@ -7,7 +7,7 @@
 //! the ratio of the two is what counts: other work on the machine slows both. The medians of the batches are
 //! printed, and the lowest and highest ratio.
 
-#[path = "../../../crates/relent-server/tests/support/servers.rs"]
+#[path = "../../../crates/relent-server/src/servers.rs"]
 mod servers;
 #[path = "stores/sqlite.rs"]
 mod sqlite;

@@ -58,7 +58,6 @@ mod refusal;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod server_clock;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
-#[path = "../tests/support/servers.rs"]
 mod servers;
 mod shares;
 #[cfg(feature = "sqlite")]
@@ -69,7 +68,7 @@ pub mod webhook;
 
 /// The examples of the page compile.
 #[cfg(all(doctest, feature = "sqlite"))]
-#[doc = include_str!("../../../docs/idempotency.md")]
+#[doc = include_str!("../docs/idempotency.md")]
 struct Page;
 
 pub use layer::ServerLayer;

@@ -123,7 +123,7 @@
 //!
 //! # How long a message is remembered
 //! [8 days](KEEP). A message that comes after its record has gone is handled again, so the record has to outlive the
-//! longest schedule: of those in `policies/` that is `standard-webhooks` with 83 h, its jitter included. The rest is for a
+//! longest schedule: of the built-in presets that is `standard-webhooks` with 83 h, its jitter included. The rest is for a
 //! sender that is stopped over a long weekend and goes on where it was. A sender that repeats by hand what is older needs
 //! more: [`keep`](WebhookLayer::keep).
 //!

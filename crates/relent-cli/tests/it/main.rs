@@ -18,6 +18,7 @@ mod deliver_nats_users;
 mod deliver_operate;
 mod deliver_postgres;
 mod deliver_support;
+mod documents;
 mod fetch;
 mod fetch_curl;
 mod fetch_file;
@@ -42,7 +43,7 @@ mod run_terminal;
 mod schedule;
 #[path = "../../../relent-reqwest/tests/scripted/mod.rs"]
 mod scripted;
-#[path = "../../../relent-server/tests/support/servers.rs"]
+#[path = "../../../relent-server/src/servers.rs"]
 mod servers;
 mod simulate;
 mod snippets;

@@ -1,7 +1,7 @@
 //! The Rust of the README and of `docs/` compiles as it is written.
 //!
-//! Each line of a snippet stands here as it stands in its document, between what it takes for granted. `docs/idempotency.md` is not
-//! here: its snippets are doctests of `relent-server`.
+//! Each line of a snippet stands here as it stands in its document, between what it takes for granted. Pages in
+//! the folders of crates are not here: their snippets are doctests.
 #![allow(
     dead_code,
     unused_imports,
@@ -11,9 +11,8 @@
 )]
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-const DOCTESTS: &str = "idempotency.md";
+use crate::documents::{root, with_suffix};
 
 type Any = Box<dyn std::error::Error>;
 
@@ -220,18 +219,6 @@ mod outbox {
     }
 }
 
-/// The README and all pages.
-fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = fs::read_dir(root.join("docs")).unwrap();
-    let pages = pages.map(|entry| entry.unwrap().path());
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
-    [root.join("README.md")]
-        .into_iter()
-        .chain(pages.filter(is_page))
-        .collect()
-}
-
 /// Its lines of code, without comments and what is around them, since a document indents by other rules.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let code = text.lines().filter_map(|line| line.split("//").next());
@@ -248,10 +235,8 @@ fn not_compiled(snippet: &str) -> Option<&str> {
 #[test]
 fn every_rust_snippet_of_the_documents_is_compiled_here() {
     let mut found = 0;
-    for path in documents() {
-        if path.ends_with(DOCTESTS) {
-            continue;
-        }
+    let readme = root().join("README.md");
+    for path in [vec![readme], with_suffix(&root().join("docs"), ".md")].concat() {
         let text = fs::read_to_string(&path).unwrap();
         for snippet in text.split("```rust\n").skip(1) {
             let (snippet, _) = snippet.split_once("```").unwrap();

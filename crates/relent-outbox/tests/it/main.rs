@@ -17,7 +17,7 @@ mod local_faults;
 #[cfg(all(unix, feature = "nats", feature = "sqlite"))]
 mod nats;
 #[cfg(unix)]
-#[path = "../../../relent-server/tests/support/servers.rs"]
+#[path = "../../../relent-server/src/servers.rs"]
 mod servers;
 mod stores;
 #[path = "../support/mod.rs"]

@@ -13,7 +13,7 @@ mod dying;
 #[cfg(all(unix, feature = "nats", feature = "sqlite"))]
 mod fleet;
 #[cfg(unix)]
-#[path = "../../../relent-server/tests/support/servers.rs"]
+#[path = "../../../relent-server/src/servers.rs"]
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;

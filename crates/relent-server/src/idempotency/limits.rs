@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How much time, how many executions and how much memory requests with a key may take: for
 /// [`IdempotencyLayer::limits`](super::IdempotencyLayer::limits) and `WebhookLayer::limits`. The table in
-/// `docs/idempotency.md` of the repository says what happens when each is reached.
+/// `docs/idempotency.md` of this crate says what happens when each is reached.
 ///
 /// ```
 /// use std::time::Duration;

@@ -30,7 +30,7 @@ use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 /// # }
 /// ```
 ///
-/// `docs/idempotency.md` of the repository has a job that does this by itself, and what it has to take care of.
+/// `docs/idempotency.md` of this crate has a job that does this by itself, and what it has to take care of.
 pub struct UnknownOutcomes<S> {
     store: Arc<S>,
     config: ClaimConfig,

@@ -14,7 +14,7 @@ mod nested;
 mod outcomes;
 mod overload;
 #[cfg(unix)]
-#[path = "../support/servers.rs"]
+#[path = "../../src/servers.rs"]
 mod servers;
 #[cfg(feature = "grpc")]
 mod services;

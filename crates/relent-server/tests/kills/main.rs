@@ -13,7 +13,7 @@ mod exactly_once;
 #[cfg(all(unix, feature = "sqlite"))]
 mod points;
 #[cfg(unix)]
-#[path = "../support/servers.rs"]
+#[path = "../../src/servers.rs"]
 mod servers;
 #[cfg(feature = "webhook")]
 #[path = "../support/webhook.rs"]

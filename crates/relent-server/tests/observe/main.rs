@@ -4,7 +4,7 @@
 #[path = "../../../relent/tests/collector/mod.rs"]
 mod collector;
 #[cfg(unix)]
-#[path = "../support/servers.rs"]
+#[path = "../../src/servers.rs"]
 mod servers;
 #[cfg(all(
     unix,

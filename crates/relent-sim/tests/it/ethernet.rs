@@ -7,7 +7,7 @@ use relent_sim::{Metrics, Scenario, run, scenarios};
 
 /// The preset, and the same with the slot of the cable of 1976.
 fn preset() -> Policy {
-    let text = include_str!("../../../../policies/ethernet.toml");
+    let text = include_str!("../../../relent/policies/ethernet.toml");
     toml::from_str(text).unwrap()
 }
 

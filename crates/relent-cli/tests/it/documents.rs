@@ -1,0 +1,119 @@
+//! The links of all documents lead to files and headings that exist.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folder of the repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The files below `folder` whose names end so, in order.
+pub(crate) fn with_suffix(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else if path.to_string_lossy().ends_with(suffix) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// All documents of the repository.
+fn documents() -> Vec<PathBuf> {
+    let root = root();
+    let beside = fs::read_dir(&root).unwrap();
+    let beside = beside.map(|entry| entry.unwrap().path());
+    let beside = beside.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let below = ["crates", "docs", "scenarios", ".github"];
+    let below = below.map(|folder| with_suffix(&root.join(folder), ".md"));
+    beside.chain(below.concat()).collect()
+}
+
+/// The text without blocks and spans of code, in which nothing is a link.
+fn prose(text: &str) -> String {
+    let blocks = text.split("```").step_by(2);
+    let outside = blocks.collect::<Vec<_>>().join("\n");
+    outside.split('`').step_by(2).collect()
+}
+
+/// Where the links of a document lead, beside those that leave the repository.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let targets = prose.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split([')', ' ']).next());
+    let here = |target: &&str| !target.contains("://") && !target.starts_with("mailto:");
+    targets.filter(here).map(str::to_owned).collect()
+}
+
+/// The fragment by which a page on the web reaches a heading.
+fn fragment(heading: &str) -> String {
+    let kept = |c: char| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        _ => c.is_alphanumeric().then_some(c),
+    };
+    heading.to_lowercase().chars().filter_map(kept).collect()
+}
+
+/// The fragments of all headings; equal ones are counted.
+fn fragments(text: &str) -> Vec<String> {
+    let mut seen = HashMap::new();
+    let mut in_code = false;
+    let mut fragments = Vec::new();
+    for line in text.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if in_code || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let fragment = fragment(heading.trim());
+        let earlier = seen.entry(fragment.clone()).or_insert(0);
+        fragments.push(match *earlier {
+            0 => fragment,
+            n => format!("{fragment}-{n}"),
+        });
+        *earlier += 1;
+    }
+    fragments
+}
+
+/// Why a link leads nowhere.
+fn broken(document: &Path, target: &str) -> Option<String> {
+    let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
+    let path = match path {
+        "" => document.to_owned(),
+        path => document.parent().unwrap().join(path),
+    };
+    if !path.exists() {
+        return Some("there is no such file".to_owned());
+    }
+    if fragment.is_empty() || path.extension().is_none_or(|end| end != "md") {
+        return None;
+    }
+    let known = fragments(&fs::read_to_string(path).unwrap());
+    (!known.iter().any(|known| known == fragment)).then(|| format!("no heading, of {known:?}"))
+}
+
+#[test]
+fn every_link_of_the_documents_leads_to_a_file_and_a_heading() {
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        for target in links(&fs::read_to_string(&document).unwrap()) {
+            checked += 1;
+            if let Some(reason) = broken(&document, &target) {
+                wrong.push(format!("{}: {target}: {reason}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 100, "{checked} links");
+}
