@@ -29,6 +29,7 @@
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 
 extern crate alloc;

@@ -48,6 +48,7 @@
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
 //! reasons, sources and tests.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acknowledgement;
 #[cfg(feature = "api")]

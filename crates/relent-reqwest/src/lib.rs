@@ -53,6 +53,7 @@
 //!
 //! Coming from another library: [`fetch_retry`] has every option side by side, and [`coming_from`] shows
 //! programs before and after.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
 #[cfg(feature = "blocking")]

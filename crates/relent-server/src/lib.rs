@@ -41,6 +41,7 @@
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admission;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

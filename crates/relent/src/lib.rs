@@ -93,6 +93,7 @@
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown", not(feature = "js")))]
 compile_error!(

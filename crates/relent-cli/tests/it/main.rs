@@ -32,6 +32,7 @@ mod fetch_resume;
 mod fetch_socks;
 mod fetch_support;
 mod live;
+mod packages;
 mod run;
 mod run_deadline;
 mod run_policy;
