@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use clap::Subcommand;
-use relent::policy::PolicyFile;
+use relent::policy::{PolicyFile, Severity};
 use relent::{NamedPolicy, presets};
 
 use crate::console::{complain, print};
@@ -22,18 +22,19 @@ Examples:
       relent policy check mine.toml
       relent schedule --policy ./mine.toml
 
-`check` refuses what cannot be read and what contradicts itself. It warns of
-what can hardly be meant and has no effect, or another than it seems: a limit
-below the first wait or the attempt timeout, a failure in lists that exclude
-each other, a rule that never matches, a ratio above 1.
+`check` names each finding with its severity. An error is what cannot be read
+as a policy or contradicts itself. A warning is what can hardly be meant and
+has no effect, or another than it seems: a limit below the first wait or the
+attempt timeout, a failure in lists that exclude each other, a rule that never
+matches, a ratio above 1.
 
-Exit status: 0; 1 if a checked file is bad or the result cannot be written;
+Exit status: 0; 1 if there is an error or the result cannot be written;
 2 if the options are wrong, or what they name cannot be read;
-3 if all files are good, but there are warnings.
+3 if there are warnings only.
 Of several files the worst counts: 2, then 1, then 3.";
 
-/// A file that is good, but has something in it that can hardly be meant.
-const DOUBTFUL: i32 = 3;
+/// The exit status of a file that has warnings and no errors.
+const WARNINGS: i32 = 3;
 
 /// The most that is read of a file: more than a policy file may have, so that one that is too large
 /// is told from one that is cut off.
@@ -50,7 +51,7 @@ pub(crate) enum PolicyCommand {
         #[arg(value_name = "NAME|FILE[#NAME]")]
         policy: String,
     },
-    /// Read policy files and say what is wrong or doubtful in them
+    /// Read policy files and print the errors and warnings in them
     Check {
         /// Policy files; - is standard input
         #[arg(value_name = "FILE", required = true)]
@@ -102,10 +103,10 @@ fn check(files: &[String]) -> Result<(), Quit> {
     let mut worst = 0;
     for file in files {
         let status = match check_file(file) {
-            Ok(Checked { good, doubts }) => {
+            Ok(Checked { good, findings }) => {
                 print(&good).map_err(Quit::failed)?;
-                doubts.iter().for_each(|doubt| complain(doubt));
-                if doubts.is_empty() { 0 } else { DOUBTFUL }
+                findings.iter().for_each(|finding| complain(finding));
+                if findings.is_empty() { 0 } else { WARNINGS }
             }
             Err(quit) => {
                 complain(&quit.message);
@@ -128,7 +129,7 @@ fn check(files: &[String]) -> Result<(), Quit> {
 /// How bad an exit status is.
 const fn gravity(status: i32) -> i32 {
     match status {
-        DOUBTFUL => 1,
+        WARNINGS => 1,
         0 => 0,
         status => status + 1,
     }
@@ -136,9 +137,9 @@ const fn gravity(status: i32) -> i32 {
 
 /// What is said of a file that can be read.
 struct Checked {
-    /// A line for each policy that is beyond doubt.
+    /// A line for each policy without a finding.
     good: String,
-    doubts: Vec<String>,
+    findings: Vec<String>,
 }
 
 fn check_file(file: &str) -> Result<Checked, Quit> {
@@ -156,14 +157,16 @@ fn check_file(file: &str) -> Result<Checked, Quit> {
         };
         Quit::usage(format!("{name}: cannot be read: {e}{instead}"))
     })?;
+    let error = Severity::Error;
+    let failed = |why: String| Quit::failed(format!("{name}: {error}: {why}"));
     let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
-        Quit::failed(format!("{name}: is not UTF-8 text (from byte {at} on)"))
+        failed(format!("is not UTF-8 text (from byte {at} on)"))
     })?;
-    let policies = PolicyFile::parse(&text).map_err(|e| Quit::failed(format!("{name}: {e}")))?;
+    let policies = PolicyFile::parse(&text).map_err(|e| failed(e.to_string()))?;
     let mut checked = Checked {
         good: String::new(),
-        doubts: Vec::new(),
+        findings: Vec::new(),
     };
     for NamedPolicy {
         name: own, policy, ..
@@ -173,13 +176,14 @@ fn check_file(file: &str) -> Result<Checked, Quit> {
             Some(own) => format!("{name}#{own}"),
             None => name.to_owned(),
         };
-        let doubts = policy.doubts();
-        if doubts.is_empty() {
+        let findings = policy.lint();
+        if findings.is_empty() {
             let _ = writeln!(checked.good, "{name}: ok");
         }
-        let doubts = doubts.iter();
-        let doubts = doubts.map(|doubt| format!("{name}: warning: {doubt}"));
-        checked.doubts.extend(doubts);
+        let lines = findings
+            .iter()
+            .map(|finding| format!("{name}: {}: {finding}", finding.severity()));
+        checked.findings.extend(lines);
     }
     Ok(checked)
 }

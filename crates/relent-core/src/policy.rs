@@ -2,6 +2,7 @@
 
 mod builder;
 mod check;
+mod lint;
 mod rule;
 
 #[cfg(target_has_atomic = "ptr")]
@@ -23,6 +24,7 @@ use crate::request_rate::{RequestRate, RequestRateConfig};
 use crate::throttle::{Throttle, ThrottleConfig};
 use crate::time::Instant;
 pub use builder::PolicyBuilder;
+pub use lint::{Finding, Severity};
 use rule::WaitSource;
 pub use rule::{MAX_RULES, Rule};
 

@@ -6,8 +6,8 @@ use http::{HeaderMap, StatusCode};
 use relent::policy::{PolicyFile, PolicyFileError};
 use relent::presets;
 use relent_core::{
-    Audience, Backoff, Cause, Decision, Draw, Failure, Hint, HintMode, Instant, Jitter, Network,
-    Pattern, Policy, Random, Session, StopReason,
+    Audience, Backoff, Cause, Decision, Draw, Failure, Finding, Hint, HintMode, Instant, Jitter,
+    Network, Pattern, Policy, Random, Session, StopReason,
 };
 
 use crate::acknowledgement::{Answer, BodyEnd, Refused, judge};
@@ -92,8 +92,8 @@ pub(crate) fn hint_spread(policy: &Policy, delay: Duration) -> f64 {
 /// What a person who registers an endpoint with this policy may not expect: statuses after which a message has no further
 /// attempt, and what has no effect in the policy.
 #[must_use]
-pub fn warnings(policy: &Policy) -> Vec<String> {
-    let mut warnings: Vec<_> = policy.doubts().iter().map(ToString::to_string).collect();
+pub fn warnings(policy: &Policy) -> Vec<Finding> {
+    let mut warnings = policy.lint();
     let ends = |status: u16| {
         let Ok(status) = StatusCode::from_u16(status) else {
             return false;
@@ -130,17 +130,18 @@ pub fn warnings(policy: &Policy) -> Vec<String> {
         })
         .collect();
     if !ranges.is_empty() {
-        warnings.push(format!(
+        let why = format!(
             "a message is dead after one answer with a status of {}: list in retry_on what a receiver may answer while it is being \
              repaired, such as [\"5xx\", \"4xx\", \"3xx\", \"timeout\", \"network\"]",
             ranges.join(", ")
-        ));
+        );
+        warnings.push(Finding::warning("retry_on", why));
     }
     if is_contract(policy) && policy.hint() != HintMode::Ignore {
-        warnings.push(
-            "a Retry-After of the receiver moves this schedule, which has no jitter: say hint = \"ignore\" if it is a contract"
-                .to_owned(),
-        );
+        warnings.push(Finding::warning(
+            "hint",
+            "a Retry-After of the receiver moves this schedule, which has no jitter: say hint = \"ignore\" if it is a contract",
+        ));
     }
     warnings
 }
@@ -419,7 +420,7 @@ mod tests {
         ] {
             let policy = super::policy(name).unwrap();
             assert!(is_contract(&policy), "{name}");
-            assert_eq!(warnings(&policy), [""; 0], "{name}");
+            assert_eq!(warnings(&policy), [], "{name}");
             let Backoff::Schedule { delays } = policy.backoff() else {
                 unreachable!("{name} is a list of delays");
             };
@@ -448,7 +449,7 @@ mod tests {
     fn a_policy_without_lists_repeats_what_the_presets_repeat() {
         let policy =
             super::policy("max_retries = 5\nbackoff.constant = { delay = \"1m\" }").unwrap();
-        assert_eq!(warnings(&policy), [""; 0]);
+        assert_eq!(warnings(&policy), []);
         for status in 300..600 {
             let mut failure = Failure::permanent().cause(Cause::Status(status));
             if status >= 500 {
@@ -502,7 +503,11 @@ mod tests {
 
     #[test]
     fn a_policy_that_ends_messages_early_has_a_warning() {
-        let warned = |text: &str| warnings(&super::policy(text).unwrap()).join("\n");
+        let warned = |text: &str| {
+            let warnings = warnings(&super::policy(text).unwrap());
+            let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+            lines.join("\n")
+        };
         let sns = warned("sns");
         assert!(sns.contains("300-409, 411-428, 430-499"), "{sns}");
         let listed = warned(

@@ -156,9 +156,9 @@ pub mod policy {
     #[cfg(feature = "toml")]
     pub use crate::policy_file::{PolicyFile, PolicyFileError, nearest};
     pub use relent_core::{
-        BudgetConfig, Ceiling, Charge, Doubt, DurationError, GateConfig, HedgeConfig, HedgeDelay,
+        BudgetConfig, Ceiling, Charge, DurationError, Finding, GateConfig, HedgeConfig, HedgeDelay,
         HintMode, JitterError, MAX_HEDGES, Pattern, PatternError, Phase, PolicyBuilder,
-        PolicyError, RequestRateConfig, Rule, ThrottleConfig, Waits, format_duration,
+        PolicyError, RequestRateConfig, Rule, Severity, ThrottleConfig, Waits, format_duration,
         parse_duration,
     };
 }

@@ -28,7 +28,7 @@ fn the_short_help_lists_and_the_long_one_explains() {
         ),
         (
             "policy",
-            &["1 if a checked file is bad", "3 if all files are good"],
+            &["1 if there is an error", "3 if there are warnings"],
         ),
     ] {
         let short = run(&[subcommand, "-h"]).stdout;
@@ -409,7 +409,9 @@ fn check_goes_on_after_a_bad_file_and_the_worst_status_counts() {
         (1, format!("{good}: ok\n"))
     );
     assert!(
-        checked.stderr.contains("is not UTF-8 text"),
+        checked
+            .stderr
+            .contains(&format!("{binary}: error: is not UTF-8 text")),
         "{}",
         checked.stderr
     );
@@ -481,7 +483,8 @@ fn check_warns_of_what_cannot_be_meant_with_a_status_of_its_own() {
         let checked = run(&["policy", "check", files[0], files[1]]);
         assert_eq!(checked.status, 1);
         assert!(
-            checked.stderr.contains("a status below 200"),
+            checked.stderr.contains(&format!("{bad}: error: "))
+                && checked.stderr.contains("a status below 200"),
             "{}",
             checked.stderr
         );

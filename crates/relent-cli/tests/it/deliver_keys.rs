@@ -307,7 +307,7 @@ fn a_policy_that_ends_messages_early_is_warned_of_when_it_is_registered() {
     };
     let said = add(&["--policy", "early.toml"]);
     assert!(
-        said.contains("warning: policy: a message is dead after one answer"),
+        said.contains("warning: policy: retry_on: a message is dead after one answer"),
         "{said}"
     );
     fs::write(

@@ -1,8 +1,10 @@
 //! Building a policy.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::check::check;
+use super::lint::Finding;
 use super::{Policy, Rule};
 use crate::backoff::Backoff;
 use crate::budget::BudgetConfig;
@@ -309,6 +311,14 @@ impl PolicyBuilder {
     pub const fn retries_off(mut self, off: bool) -> Self {
         self.policy.retries_off = off;
         self
+    }
+
+    /// What is wrong with the policy so far: what keeps it from being built, else what cannot be meant.
+    #[must_use]
+    pub fn lint(&self) -> Vec<Finding> {
+        let mut policy = self.policy.clone();
+        policy.derive();
+        policy.lint()
     }
 
     /// The finished policy.

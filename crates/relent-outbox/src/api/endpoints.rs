@@ -106,7 +106,10 @@ impl View {
 /// What may not be meant in an endpoint that can be registered.
 fn warnings(endpoint: &Endpoint, secrets: &Secrets) -> Vec<String> {
     let of_policy = match schedule::policy(&endpoint.policy) {
-        Ok(policy) => schedule::warnings(&policy),
+        Ok(policy) => schedule::warnings(&policy)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         Err(error) => vec![error.to_string()],
     };
     let of_policy = of_policy.into_iter().map(|text| format!("policy: {text}"));

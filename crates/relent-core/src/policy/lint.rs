@@ -1,0 +1,623 @@
+//! The linter of policies: what does not build, and what builds and cannot be meant.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use super::check::check;
+use super::{Policy, Rule};
+use crate::backoff::Backoff;
+use crate::duration::format_duration;
+use crate::error::PolicyError;
+use crate::hedge::HedgeDelay;
+use crate::hint::HintMode;
+use crate::pattern::Pattern;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// The policy works, and something in it has no effect, or another than it seems.
+    Warning,
+    /// The policy contradicts itself and does not build.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`]. Displays as a sentence that begins with the
+/// key.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Backoff, Policy, Severity};
+///
+/// let ten = Backoff::constant(Duration::from_secs(10));
+/// let late = Policy::builder(ten.clone()).deadline(Duration::from_secs(5));
+/// let findings = late.lint();
+/// assert_eq!((findings[0].severity(), findings[0].key()), (Severity::Warning, "deadline"));
+/// assert_eq!(
+///     findings[0].to_string(),
+///     "deadline: 5s are over before the first wait of up to 10s is: raise the deadline, or set \
+///      cut_last_wait = true"
+/// );
+/// assert_eq!(late.build()?.lint(), findings);
+///
+/// let never = Policy::builder(ten).deadline(Duration::ZERO);
+/// assert_eq!(never.lint()[0].severity(), Severity::Error);
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    severity: Severity,
+    key: String,
+    text: String,
+}
+
+impl Finding {
+    /// A warning about the value behind this key, for rules beside those of [`Policy::lint`].
+    #[must_use]
+    pub fn warning(key: impl Into<String>, why: impl fmt::Display) -> Self {
+        let key = key.into();
+        Self {
+            severity: Severity::Warning,
+            text: format!("{key}: {why}"),
+            key,
+        }
+    }
+
+    /// How bad it is.
+    #[must_use]
+    pub const fn severity(&self) -> Severity {
+        self.severity
+    }
+
+    /// The key of the policy file that it is about, such as `deadline` or `rules[1].on`; rules count
+    /// from 0.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<PolicyError> for Finding {
+    fn from(error: PolicyError) -> Self {
+        Self {
+            severity: Severity::Error,
+            key: error.key().to_string(),
+            text: error.to_string(),
+        }
+    }
+}
+
+/// All rules, in the order of their findings. The contradictions are errors, and the other rules say nothing beside
+/// one: those are warnings.
+const RULES: [fn(&Policy, &mut Findings); 7] =
+    [contradictions, limits, hints, lists, rules, hedge, amounts];
+
+impl Policy {
+    /// What this policy says that cannot be meant: limits below what they limit, failures in lists that
+    /// exclude each other, rules that never match, hedges that never go, ratios above 1. All are warnings, since
+    /// what contradicts itself does not build. `relent policy check` shows them.
+    #[must_use]
+    pub fn lint(&self) -> Vec<Finding> {
+        let mut findings = Findings(Vec::new());
+        for rule in RULES {
+            rule(self, &mut findings);
+            let worst = findings.0.iter().map(Finding::severity).max();
+            if worst == Some(Severity::Error) {
+                break;
+            }
+        }
+        findings.0
+    }
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn warn(&mut self, key: impl Into<String>, why: impl fmt::Display) {
+        self.0.push(Finding::warning(key, why));
+    }
+}
+
+/// The rule of [`PolicyBuilder::build`].
+fn contradictions(policy: &Policy, findings: &mut Findings) {
+    let error = check(policy).err();
+    findings.0.extend(error.map(Finding::from));
+}
+
+fn limits(policy: &Policy, findings: &mut Findings) {
+    let first = policy.backoff().first().unwrap_or_default();
+    for (key, limit) in [
+        ("deadline", policy.deadline()),
+        ("max_elapsed", policy.max_elapsed()),
+    ] {
+        let Some(limit) = limit else { continue };
+        let shown = format_duration(limit);
+        if first >= limit && !policy.cut_last_wait() {
+            let first = format_duration(first);
+            let name = match key {
+                "deadline" => "the deadline",
+                _ => key,
+            };
+            findings.warn(
+                key,
+                format!(
+                    "{shown} are over before the first wait of up to {first} is: raise {name}, or \
+                     set cut_last_wait = true"
+                ),
+            );
+        }
+        if let Some(timeout) = policy.attempt_timeout() {
+            whole_limit((key, limit), "attempt_timeout", timeout, findings);
+        }
+    }
+    if let (Some(elapsed), Some(deadline)) = (policy.max_elapsed(), policy.deadline())
+        && elapsed >= deadline
+    {
+        let (elapsed, deadline) = (format_duration(elapsed), format_duration(deadline));
+        findings.warn(
+            "max_elapsed",
+            format!("{elapsed} have no effect: the deadline of {deadline} comes first"),
+        );
+    }
+    if let Some(elapsed) = policy.max_elapsed()
+        && elapsed <= policy.attempt_room()
+    {
+        let (elapsed, room) = (
+            format_duration(elapsed),
+            format_duration(policy.attempt_room()),
+        );
+        findings.warn(
+            "attempt_room",
+            format!("{room} never fit into the max_elapsed of {elapsed}: nothing is retried"),
+        );
+    }
+    if let Backoff::Elapsed { fraction, .. } = policy.backoff()
+        && *fraction > 1.0
+    {
+        findings.warn(
+            "backoff.elapsed.fraction",
+            format!("{fraction} is above 1: each wait is longer than all the time before it"),
+        );
+    }
+}
+
+fn hints(policy: &Policy, findings: &mut Findings) {
+    let default = super::DEFAULT_HINT_SPREAD;
+    if policy.hint() != HintMode::Floor && policy.hint_spread() != default {
+        findings.warn(
+            "hint_spread",
+            format!(
+                "{} has no effect: there is a spread only with hint = \"floor\"",
+                policy.hint_spread()
+            ),
+        );
+    }
+}
+
+/// An attempt timeout that takes up the whole of a limit.
+fn whole_limit(limit: (&str, Duration), key: &str, timeout: Duration, findings: &mut Findings) {
+    let (limit_key, limit) = limit;
+    if timeout < limit {
+        return;
+    }
+    let (timeout, limit) = (format_duration(timeout), format_duration(limit));
+    findings.warn(
+        key,
+        format!(
+            "{timeout} are no less than the {limit_key} of {limit}: what times out is never \
+             retried"
+        ),
+    );
+}
+
+fn lists(policy: &Policy, findings: &mut Findings) {
+    let stopped = policy.stop_on();
+    if policy.retry_on().is_some_and(<[_]>::is_empty) {
+        findings.warn(
+            "retry_on",
+            "the list is empty, so nothing is retried: leave it out to retry what can help",
+        );
+    }
+    for pattern in policy.retry_on().unwrap_or_default() {
+        if let Some(stop) = covering(stopped, pattern) {
+            findings.warn(
+                "retry_on",
+                format!("{pattern} is never retried: stop_on lists {stop}"),
+            );
+        }
+    }
+    if (200..300).all(|status| policy.makes_failure_of(status)) {
+        findings.warn(
+            "retry_on",
+            "every status from 200 to 299 is a failure: nothing succeeds",
+        );
+    }
+    for pattern in stopped {
+        no_failure(policy, "stop_on", pattern, findings);
+    }
+    for pattern in policy.not_processed() {
+        no_failure(policy, "not_processed", pattern, findings);
+        if let Some(why) = never_retried(policy, pattern) {
+            findings.warn("not_processed", format!("{pattern} has no effect: {why}"));
+        }
+    }
+}
+
+/// A status below 400 is a failure only where `retry_on` or a rule lists it.
+fn no_failure(policy: &Policy, key: &str, pattern: &Pattern, findings: &mut Findings) {
+    if let Pattern::Status(low, high) = *pattern
+        && high < 400
+        && !(low..=high).any(|status| policy.makes_failure_of(status))
+    {
+        findings.warn(
+            key,
+            format!("{pattern} is no failure unless retry_on or a rule lists it"),
+        );
+    }
+}
+
+fn rules(policy: &Policy, findings: &mut Findings) {
+    for (index, rule) in policy.rules().iter().enumerate() {
+        one_rule(policy, index, rule, findings);
+    }
+}
+
+fn one_rule(policy: &Policy, index: usize, rule: &Rule, findings: &mut Findings) {
+    let key = |name: &str| format!("rules[{index}].{name}");
+    for pattern in &rule.on {
+        let earlier = policy.rules()[..index].iter().enumerate();
+        let shadow = earlier
+            .filter_map(|(index, rule)| Some((index, covering(&rule.on, pattern)?)))
+            .next();
+        if let Some((earlier, by)) = shadow {
+            findings.warn(
+                key("on"),
+                format!("{pattern} never matches: rules[{earlier}] comes first, with {by}"),
+            );
+        } else if let Some(why) = never_retried(policy, pattern) {
+            findings.warn(key("on"), format!("{pattern} has no effect: {why}"));
+        }
+    }
+    if let (Some(own), Some(most)) = (rule.max_retries, policy.max_retries())
+        && own > most
+        && !policy.is_off()
+    {
+        findings.warn(
+            key("max_retries"),
+            format!("{own} are never reached: the policy allows {most} retries in all"),
+        );
+    }
+    if let Some(timeout) = rule.attempt_timeout {
+        for (limit_key, limit) in [
+            ("deadline", policy.deadline()),
+            ("max_elapsed", policy.max_elapsed()),
+        ] {
+            if let Some(limit) = limit {
+                whole_limit(
+                    (limit_key, limit),
+                    &key("attempt_timeout"),
+                    timeout,
+                    findings,
+                );
+            }
+        }
+    }
+}
+
+/// Hedges that never go, and hence nobody remembers anything for.
+fn hedge(policy: &Policy, findings: &mut Findings) {
+    let Some(hedge) = policy.hedge() else { return };
+    if policy.is_off() {
+        // An operator's switch leaves the rest as it was.
+        return;
+    }
+    if policy.max_retries() == Some(0) {
+        let why = "has no effect: a hedge is a retry, and the policy allows none";
+        findings.warn("hedge", why.to_string());
+        return;
+    }
+    let (key, soonest) = match hedge.delay {
+        HedgeDelay::Fixed(delay) => ("hedge.delay", delay),
+        HedgeDelay::Percentile { least, .. } => ("hedge.least", least),
+    };
+    for (limit_key, limit) in [
+        ("attempt_timeout", policy.attempt_timeout()),
+        ("deadline", policy.deadline()),
+        ("max_elapsed", policy.max_elapsed()),
+    ] {
+        if let Some(limit) = limit.filter(|limit| soonest >= *limit) {
+            let (soonest, limit) = (format_duration(soonest), format_duration(limit));
+            findings.warn(
+                key,
+                format!("{soonest} are no less than the {limit_key} of {limit}: nothing is hedged"),
+            );
+        }
+    }
+}
+
+fn amounts(policy: &Policy, findings: &mut Findings) {
+    let Some(budget) = policy.budget() else {
+        return;
+    };
+    if budget.ratio > 1.0 {
+        findings.warn(
+            "budget.ratio",
+            format!(
+                "{} is above 1: more retries than requests, which no service that is down bears",
+                budget.ratio
+            ),
+        );
+    }
+}
+
+/// The pattern that means whatever this one means, if there is one.
+fn covering<'p>(patterns: &'p [Pattern], pattern: &Pattern) -> Option<&'p Pattern> {
+    patterns.iter().find(|other| other.covers(pattern))
+}
+
+/// Why the policy retries nothing that this pattern means.
+fn never_retried(policy: &Policy, pattern: &Pattern) -> Option<String> {
+    if let Some(stop) = covering(policy.stop_on(), pattern) {
+        return Some(format!("stop_on lists {stop}"));
+    }
+    let listed = policy.retry_on()?;
+    let retried = listed.iter().any(|other| other.overlaps(pattern));
+    (!retried).then(|| "retry_on does not list it".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::BudgetConfig;
+    use crate::hedge::HedgeConfig;
+    use crate::policy::PolicyBuilder;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn base() -> PolicyBuilder {
+        Policy::builder(Backoff::exponential(2 * SECOND))
+    }
+
+    fn patterns(texts: &[&str]) -> Vec<Pattern> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn rule(texts: &[&str]) -> Rule {
+        Rule::on(patterns(texts))
+    }
+
+    #[track_caller]
+    fn warns(policy: PolicyBuilder, expected: &[&str]) {
+        let findings = policy.lint();
+        let of_built = policy.build().unwrap().lint();
+        assert_eq!(findings, of_built);
+        assert_eq!(findings.len(), expected.len(), "{findings:?}");
+        for (finding, expected) in findings.iter().zip(expected) {
+            assert_eq!(finding.severity(), Severity::Warning);
+            let text = finding.to_string();
+            assert!(text.starts_with(expected), "{text}\n{expected}");
+            assert!(text.starts_with(finding.key()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_contradiction_is_the_only_finding_and_is_the_error_of_the_build() {
+        // The limit would be too short for the first wait, too.
+        let never = base().max_elapsed(SECOND).attempt_room(2 * SECOND);
+        let findings = never.lint();
+        let error = never.build().unwrap_err();
+        assert_eq!(findings, [Finding::from(error)]);
+        assert_eq!(findings[0].severity(), Severity::Error);
+        assert_eq!(findings[0].key(), "max_elapsed");
+        assert_eq!(findings[0].to_string(), error.to_string());
+    }
+
+    #[test]
+    fn a_limit_below_the_first_wait_is_a_warning_unless_the_wait_is_cut() {
+        warns(base().deadline(SECOND), &["deadline: 1s are over before"]);
+        warns(
+            base().max_elapsed(2 * SECOND),
+            &["max_elapsed: 2s are over"],
+        );
+        warns(base().deadline(SECOND).cut_last_wait(true), &[]);
+        warns(base().deadline(3 * SECOND), &[]);
+    }
+
+    #[test]
+    fn an_attempt_timeout_that_takes_up_a_limit_is_a_warning() {
+        let timeout = base().attempt_timeout(10 * SECOND);
+        warns(
+            timeout.clone().deadline(10 * SECOND),
+            &["attempt_timeout: 10s are no less than the deadline of 10s"],
+        );
+        warns(
+            timeout.clone().max_elapsed(9 * SECOND),
+            &["attempt_timeout: 10s are no less than the max_elapsed of 9s"],
+        );
+        warns(timeout.deadline(11 * SECOND), &[]);
+        let ruled = base().deadline(10 * SECOND).rule(Rule {
+            attempt_timeout: Some(20 * SECOND),
+            ..rule(&["timeout"])
+        });
+        warns(ruled, &["rules[0].attempt_timeout: 20s are no less"]);
+    }
+
+    #[test]
+    fn limits_that_never_act_are_warnings() {
+        let both = base().deadline(10 * SECOND);
+        warns(
+            both.clone().max_elapsed(10 * SECOND),
+            &["max_elapsed: 10s have no effect"],
+        );
+        warns(both.max_elapsed(9 * SECOND), &[]);
+        let room = base().max_elapsed(3 * SECOND).attempt_room(3 * SECOND);
+        warns(room, &["attempt_room: 3s never fit"]);
+    }
+
+    #[test]
+    fn a_failure_in_lists_that_exclude_each_other_is_a_warning() {
+        let listed = |retry: &[&str], stop: &[&str]| {
+            base().retry_on(patterns(retry)).stop_on(patterns(stop))
+        };
+        warns(
+            listed(&["404", "503"], &["4xx"]),
+            &["retry_on: 404 is never retried: stop_on lists 4xx"],
+        );
+        warns(
+            listed(&["503"], &["503"]),
+            &["retry_on: 503 is never retried"],
+        );
+        // An exception from a class is meant.
+        warns(listed(&["5xx", "any"], &["501"]), &[]);
+        warns(
+            base()
+                .retry_on(patterns(&["502"]))
+                .not_processed(patterns(&["503"])),
+            &["not_processed: 503 has no effect: retry_on does not list it"],
+        );
+    }
+
+    #[test]
+    fn an_empty_list_of_what_is_retried_is_a_warning() {
+        warns(base().retry_on([]), &["retry_on: the list is empty"]);
+    }
+
+    #[test]
+    fn a_spread_without_a_hint_that_is_a_floor_is_a_warning() {
+        let spread = base().hint_spread(0.5);
+        warns(spread.clone().hint(HintMode::Floor), &[]);
+        for mode in [HintMode::Replace, HintMode::Ignore] {
+            warns(
+                spread.clone().hint(mode),
+                &["hint_spread: 0.5 has no effect"],
+            );
+            warns(base().hint(mode), &[]);
+        }
+    }
+
+    #[test]
+    fn a_success_that_is_listed_where_it_means_nothing_is_a_warning() {
+        warns(
+            base().stop_on(patterns(&["204"])),
+            &["stop_on: 204 is no failure unless"],
+        );
+        warns(
+            base().retry_on(patterns(&["2xx", "503"])),
+            &["retry_on: every status from 200 to 299 is a failure"],
+        );
+        warns(base().retry_on(patterns(&["202", "503"])), &[]);
+    }
+
+    #[test]
+    fn a_rule_that_never_matches_is_a_warning() {
+        warns(
+            base().rule(rule(&["5xx"])).rule(rule(&["503", "408"])),
+            &["rules[1].on: 503 never matches: rules[0] comes first, with 5xx"],
+        );
+        warns(
+            base().rule(rule(&["408"])).rule(rule(&["timeout"])),
+            &["rules[1].on: timeout never matches"],
+        );
+        warns(
+            base()
+                .rule(rule(&["any"]))
+                .rule(rule(&["throttled", "exit:1"])),
+            &["rules[1].on: throttled never", "rules[1].on: exit:1 never"],
+        );
+        warns(
+            base().retry_on(patterns(&["5xx"])).rule(rule(&["429"])),
+            &["rules[0].on: 429 has no effect: retry_on does not list it"],
+        );
+        warns(
+            base().stop_on(patterns(&["5xx"])).rule(rule(&["503"])),
+            &["rules[0].on: 503 has no effect: stop_on lists 5xx"],
+        );
+        // The kind is not known from the status.
+        let kind = base().retry_on(patterns(&["throttled", "connect"]));
+        warns(kind.rule(rule(&["429", "network"])), &[]);
+        warns(base().rule(rule(&["503"])).rule(rule(&["5xx"])), &[]);
+    }
+
+    #[test]
+    fn a_rule_that_allows_more_than_the_policy_is_a_warning() {
+        let ruled = base().max_retries(3).rule(Rule {
+            max_retries: Some(4),
+            ..rule(&["503"])
+        });
+        warns(ruled, &["rules[0].max_retries: 4 are never reached"]);
+    }
+
+    #[test]
+    fn a_hedge_that_never_goes_is_a_warning() {
+        let hedged = base().hedge(HedgeConfig::after(SECOND));
+        warns(hedged.clone().attempt_timeout(2 * SECOND), &[]);
+        warns(
+            hedged.clone().attempt_timeout(SECOND),
+            &["hedge.delay: 1s are no less than the attempt_timeout of 1s"],
+        );
+        warns(
+            hedged.clone().max_retries(0),
+            &["hedge: has no effect: a hedge is a retry"],
+        );
+        warns(hedged.max_retries(0).retries_off(true), &[]);
+        let late = HedgeDelay::Percentile {
+            percentile: 0.95,
+            least: 5 * SECOND,
+            most: 9 * SECOND,
+            samples: 200,
+        };
+        let late = HedgeConfig {
+            delay: late,
+            max_hedges: 1,
+        };
+        warns(
+            base().hedge(late).deadline(5 * SECOND),
+            &["hedge.least: 5s are no less than the deadline of 5s"],
+        );
+        warns(base().hedge(HedgeConfig::percentile(0.95)), &[]);
+    }
+
+    #[test]
+    fn ratios_above_1_are_warnings() {
+        let with = |config| base().budget(config);
+        let default = BudgetConfig::DEFAULT;
+        let high = BudgetConfig {
+            ratio: 1.5,
+            ..default
+        };
+        warns(with(high), &["budget.ratio: 1.5 is above 1"]);
+        warns(
+            with(BudgetConfig {
+                ratio: 1.0,
+                ..default
+            }),
+            &[],
+        );
+        let polling = Policy::builder(Backoff::elapsed(SECOND, 1.5));
+        warns(polling, &["backoff.elapsed.fraction: 1.5 is above 1"]);
+    }
+
+    #[test]
+    fn the_constants_have_no_finding() {
+        for policy in [Policy::STANDARD, Policy::PATIENT] {
+            assert_eq!(policy.lint(), []);
+        }
+    }
+}
