@@ -11,6 +11,7 @@ use relent_core::{Advice, GrpcCode, Hint, Rejected, Shed, StopReason};
 
 use crate::mark::Mark;
 use crate::outcome::Outcome;
+#[cfg(feature = "problem")]
 use crate::problem::{Problem, QUOTA_EXCEEDED, TEMPORARY_REDUCED_CAPACITY};
 use crate::set_hint;
 
@@ -197,6 +198,7 @@ impl ErrorResponse {
 
     /// The problem details, to which more can be added. Then [`set`](Self::set) completes the head of
     /// [`Problem::into_response`].
+    #[cfg(feature = "problem")]
     #[must_use]
     pub fn problem(&self) -> Problem {
         let problem = Problem::new(self.status).detail(self.detail);
@@ -213,6 +215,7 @@ impl ErrorResponse {
     }
 
     /// The whole response, with the problem details as its body.
+    #[cfg(feature = "problem")]
     #[must_use]
     pub fn into_http(self) -> Response<String> {
         let mut response = self.problem().into_response();

@@ -12,7 +12,7 @@
 //!
 //! # What a server says
 //! What is read here can be written, too: [`set_hint`] and [`retry_after`], [`rate_limit`],
-//! [`Mark::set`], [`problem`], and for gRPC [`grpc::set_pushback`] and `grpc::Status`. No time is written
+//! [`Mark::set`], `problem`, and for gRPC [`grpc::set_pushback`] and `grpc::Status`. No time is written
 //! shorter than it was meant. [`ErrorResponse`] is all of it for a request that a
 //! [`relent_core::Intake`] has not let in, or whose own call to another service was given up.
 //!
@@ -28,6 +28,7 @@
 //!   conventions for HTTP, and the [events](https://docs.rs/relent/latest/relent/observe) of waits
 //!   and give-ups.
 //! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//! - `problem`: the module `problem`, problem details (RFC 9457), and those of an [`ErrorResponse`].
 //! - `webhook`: the module `webhook`, signatures of webhooks by the specification Standard Webhooks.
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
@@ -70,6 +71,7 @@ mod observe;
 #[cfg(feature = "attempt")]
 mod on_attempt;
 mod outcome;
+#[cfg(feature = "problem")]
 pub mod problem;
 pub mod rate_limit;
 mod repeatable;

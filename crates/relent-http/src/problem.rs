@@ -1,10 +1,11 @@
 //! Problem details (RFC 9457): why a request failed, as JSON.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
+use serde_json::Value;
 
 /// The type of a problem, for [`Problem::kind`]: a quota is used up
 /// (draft-ietf-httpapi-ratelimit-headers-11).
@@ -43,51 +44,7 @@ pub struct Problem {
     kind: Option<(Cow<'static, str>, Cow<'static, str>)>,
     detail: Option<Cow<'static, str>>,
     instance: Option<Cow<'static, str>>,
-    members: Vec<(Cow<'static, str>, Member)>,
-}
-
-/// The value of an extension member.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Member {
-    /// A string.
-    Text(String),
-    /// An integer. Many parsers are exact up to 2⁵³ only.
-    Number(u64),
-    /// `true` or `false`.
-    Bool(bool),
-    /// An array of strings.
-    Texts(Vec<String>),
-}
-
-impl From<&str> for Member {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Member {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u64> for Member {
-    fn from(number: u64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<bool> for Member {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<&[&str]> for Member {
-    fn from(texts: &[&str]) -> Self {
-        Self::Texts(texts.iter().map(|text| (*text).to_owned()).collect())
-    }
+    members: Vec<(Cow<'static, str>, Value)>,
 }
 
 impl Problem {
@@ -137,7 +94,7 @@ impl Problem {
     pub fn member(
         mut self,
         name: impl Into<Cow<'static, str>>,
-        value: impl Into<Member>,
+        value: impl Into<Value>,
     ) -> Result<Self, InvalidMember> {
         let (name, value) = (name.into(), value.into());
         if name.is_empty() || STANDARD.contains(&&*name) {
@@ -150,50 +107,30 @@ impl Problem {
         Ok(self)
     }
 
-    /// The JSON object.
+    /// The JSON object: the members of RFC 9457 in its order, and the extensions in theirs.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let blank = || {
-            let title = self.status.canonical_reason().map(Cow::Borrowed);
-            (Cow::Borrowed("about:blank"), title)
-        };
         let (kind, title) = match &self.kind {
-            Some((kind, title)) => (kind.clone(), Some(title.clone())),
-            None => blank(),
+            Some((kind, title)) => (&**kind, Some(&**title)),
+            None => ("about:blank", self.status.canonical_reason()),
         };
-        let mut json = String::from("{");
-        text(&mut json, "type", &kind);
-        if let Some(title) = title {
-            text(&mut json, "title", &title);
-        }
-        name(&mut json, "status");
-        json.push_str(self.status.as_str());
-        if let Some(detail) = &self.detail {
-            text(&mut json, "detail", detail);
-        }
-        if let Some(instance) = &self.instance {
-            text(&mut json, "instance", instance);
-        }
-        for (key, value) in &self.members {
-            name(&mut json, key);
-            match value {
-                Member::Text(text) => quoted(&mut json, text),
-                Member::Number(number) => json.push_str(&number.to_string()),
-                Member::Bool(value) => json.push_str(if *value { "true" } else { "false" }),
-                Member::Texts(texts) => {
-                    json.push('[');
-                    for (index, text) in texts.iter().enumerate() {
-                        if index > 0 {
-                            json.push(',');
-                        }
-                        quoted(&mut json, text);
-                    }
-                    json.push(']');
-                }
-            }
-        }
-        json.push('}');
-        json
+        let standard = [
+            ("type", Some(Value::from(kind))),
+            ("title", title.map(Value::from)),
+            ("status", Some(Value::from(self.status.as_u16()))),
+            ("detail", self.detail.as_deref().map(Value::from)),
+            ("instance", self.instance.as_deref().map(Value::from)),
+        ];
+        let standard = standard
+            .iter()
+            .filter_map(|(name, value)| Some((*name, value.as_ref()?)));
+        let extensions = self.members.iter().map(|(name, value)| (&**name, value));
+        // Not a map of serde_json: its order depends on a feature that any crate may turn on.
+        let members: Vec<String> = standard
+            .chain(extensions)
+            .map(|(name, value)| format!("{}:{value}", Value::from(name)))
+            .collect();
+        format!("{{{}}}", members.join(","))
     }
 
     /// The response with its status, its content type and itself as the body.
@@ -204,36 +141,6 @@ impl Problem {
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
         response
     }
-}
-
-/// Writes the name of the next member of an object.
-fn name(json: &mut String, name: &str) {
-    if json.len() > 1 {
-        json.push(',');
-    }
-    quoted(json, name);
-    json.push(':');
-}
-
-fn text(json: &mut String, key: &str, value: &str) {
-    name(json, key);
-    quoted(json, value);
-}
-
-/// Writes a string of JSON (RFC 8259 §7).
-fn quoted(json: &mut String, text: &str) {
-    json.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => json.extend(['\\', character]),
-            '\u{0}'..='\u{1f}' => {
-                // Writing into a string does not fail.
-                let _ = write!(json, "\\u{:04x}", u32::from(character));
-            }
-            _ => json.push(character),
-        }
-    }
-    json.push('"');
 }
 
 /// The name of an extension member is empty, or that of a member that RFC 9457 defines.
@@ -258,7 +165,7 @@ impl std::error::Error for InvalidMember {}
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
