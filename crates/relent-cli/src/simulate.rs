@@ -45,7 +45,7 @@ Examples:
 
   To look at: all charts and numbers in one file for a browser, or one picture:
       relent simulate blackout --policies off,standard --report blackout.html
-      relent simulate herd --policies aws-legacy --plot herd.png
+      relent simulate herd --policies aws-legacy --plot herd.svg
 
   Which policy should a service of one's own have? A file for it, with the
   reason of each value, and a page that shows what it does beside others:
@@ -248,11 +248,11 @@ pub(crate) struct SimulateArgs {
     json: bool,
 
     /// Write charts and numbers as one HTML file
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, value_name = "FILE.html", value_parser = charts::page)]
     report: Option<PathBuf>,
 
     /// Draw one scenario
-    #[arg(long, value_name = "FILE.svg|png", value_parser = charts::picture)]
+    #[arg(long, value_name = "FILE.svg", value_parser = charts::picture)]
     plot: Option<PathBuf>,
 
     /// List the scenarios that come along

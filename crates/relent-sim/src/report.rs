@@ -1,6 +1,6 @@
 //! Reports and pictures of what a crowd did with policies.
 //!
-//! [`html`] makes one file that a browser shows without any network; [`svg`] and [`png`] make one
+//! [`html`] makes one file that a browser shows without any network; [`svg`] makes one
 //! picture. What goes in is a [`Section`] for each scenario; nothing is run here.
 
 mod bars;
@@ -117,22 +117,13 @@ pub fn html(sections: &[Section<'_>]) -> Result<String, ReportError> {
     Ok(page::page(sections)?)
 }
 
-/// One picture as SVG: for a herd the attempts of its clients, otherwise what happened over time; a
-/// panel for each policy.
+/// One picture as SVG: for a herd the attempts of its clients, otherwise the rates over time; a panel for each
+/// policy. It loads nothing: its text is in the reader's own font, and it follows the preference for light or dark.
 ///
 /// # Errors
 /// A chart that cannot be laid out.
 pub fn svg(section: &Section<'_>) -> Result<String, ReportError> {
     Ok(picture::svg(section)?)
-}
-
-/// The picture of [`svg`] as PNG, two pixels for each of its own. Text is drawn in Roboto, which comes
-/// along; only for other scripts than Latin, Greek and Cyrillic are the machine's fonts looked at.
-///
-/// # Errors
-/// A chart that cannot be laid out, or a picture that is too large.
-pub fn png(section: &Section<'_>) -> Result<Vec<u8>, ReportError> {
-    picture::png(&svg(section)?).map_err(ReportError)
 }
 
 #[cfg(test)]

@@ -48,22 +48,31 @@ struct Output {
 /// What the names of new files begin with until they are complete.
 const PREFIX: &str = ".relent-simulate-";
 
-/// The name of a picture, whose ending says what it is.
+/// The name of a picture.
 pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
-    match is_png(&path) || has_ending(&path, "svg") {
+    match has_ending(&path, "svg") {
         true => Ok(path),
-        false => Err("use a name that ends in .svg or .png".to_owned()),
+        false => {
+            Err("a picture is SVG: use a name that ends in .svg, or --report FILE.html".to_owned())
+        }
+    }
+}
+
+/// The name of a page, which may be anything but that of a picture.
+pub(super) fn page(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match has_ending(&path, "png") {
+        false => Ok(path),
+        true => {
+            Err("a report is HTML: use a name that ends in .html, or --plot FILE.svg".to_owned())
+        }
     }
 }
 
 fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension()
         .is_some_and(|found| found.eq_ignore_ascii_case(ending))
-}
-
-fn is_png(path: &Path) -> bool {
-    has_ending(path, "png")
 }
 
 fn is_herd(scenario: &Scenario) -> bool {
@@ -197,11 +206,7 @@ impl<'a> Charts<'a> {
             output.write(|| report::html(&sections).map(String::into_bytes))?;
         }
         if let (Some(output), Some(section)) = (self.plot, sections.first()) {
-            let png = is_png(&output.name);
-            output.write(|| match png {
-                true => report::png(section),
-                false => report::svg(section).map(String::into_bytes),
-            })?;
+            output.write(|| report::svg(section).map(String::into_bytes))?;
         }
         Ok(())
     }

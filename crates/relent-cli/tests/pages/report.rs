@@ -108,14 +108,38 @@ fn whoever_is_interrupted_leaves_no_file_behind() {
 }
 
 #[test]
-fn the_ending_of_a_picture_says_what_it_is() {
+fn a_browser_shows_a_picture_by_itself_in_light_and_dark() {
+    let Some(mut browser) = browser::open() else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
-    let outage = blackout(folder.path());
-    for (name, begins) in [("p.svg", &b"<svg "[..]), ("p.PNG", b"\x89PNG\r\n")] {
-        let file = folder.path().join(name);
-        let ran = simulate(&[&outage, "--plot", file.to_str().unwrap()]);
-        assert_eq!(ran.status, 0, "{}", ran.stderr);
-        assert!(fs::read(&file).unwrap().starts_with(begins), "{name}");
+    let (outage, picture) = (blackout(folder.path()), folder.path().join("p.SVG"));
+    let file = picture.to_str().unwrap();
+    let ran = simulate(&[&outage, "--policies", "off,standard", "--plot", file]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    let url = format!("file://{file}");
+    for (dark, paper, line) in [
+        (false, "rgb(255, 255, 255)", "rgb(8, 61, 119)"),
+        (true, "rgb(21, 24, 29)", "rgb(179, 218, 255)"),
+    ] {
+        browser.load(&url, 1280, dark);
+        let root = browser.value("document.documentElement.tagName + ' ' + document.querySelectorAll('parsererror').length");
+        assert_eq!(root, json!("svg 0"), "it is well-formed");
+        let title = browser.value("document.querySelector('text').textContent");
+        let title = title.as_str().unwrap();
+        assert!(title.ends_with("<b>nothing</b>"), "{title}");
+        let seen = browser.value("getComputedStyle(document.querySelector('.paper')).fill");
+        assert_eq!(seen, json!(paper), "dark {dark}");
+        let seen = browser.value("getComputedStyle(document.querySelector('.s7')).stroke");
+        assert_eq!(seen, json!(line), "dark {dark}");
+        let outside = "[...document.querySelectorAll('text,path')].filter(one => {
+            const [inner, box] = [one, document.documentElement].map(e => e.getBoundingClientRect());
+            return inner.left < box.left || inner.right > box.right + 1
+                || inner.top < box.top || inner.bottom > box.bottom + 1;
+        }).map(one => one.textContent)";
+        assert_eq!(browser.value(outside), json!([]), "dark {dark}");
+        let elsewhere = browser.requests().into_iter().filter(|asked| *asked != url);
+        assert_eq!(elsewhere.count(), 0, "{:?}", browser.requests());
     }
 }
 
@@ -125,8 +149,17 @@ fn what_cannot_be_written_is_said_before_anything_runs() {
     let there = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (deep, svg) = (there("no/such/r.html"), there("p.svg"));
     for (args, status, part) in [
-        (vec!["herd", "--plot", "p.gif"], 2, "ends in .svg or .png"),
-        (vec!["herd", "--plot", "p"], 2, "ends in .svg or .png"),
+        (
+            vec!["herd", "--plot", "p.PNG"],
+            2,
+            "ends in .svg, or --report FILE.html",
+        ),
+        (vec!["herd", "--plot", "p"], 2, "ends in .svg"),
+        (
+            vec!["herd", "--report", "p.png"],
+            2,
+            "ends in .html, or --plot FILE.svg",
+        ),
         (
             vec!["herd", "chain", "--plot", &svg],
             2,

@@ -120,37 +120,73 @@ impl Swatch {
     }
 }
 
+/// The swatches that are not of policies: those of a picture.
+const FIXED_SWATCHES: [Swatch; FIXED] = [
+    Swatch::Text,
+    Swatch::Muted,
+    Swatch::Grid,
+    Swatch::Outage,
+    Swatch::Capacity,
+    Swatch::Requests,
+    Swatch::Attempts,
+    Swatch::Successes,
+    Swatch::Served,
+    Swatch::Mark,
+    Swatch::Done,
+];
+
 fn all() -> impl Iterator<Item = Swatch> {
-    use Swatch::{
-        Attempts, Capacity, Done, Grid, Mark, Muted, Outage, Requests, Served, Successes, Text,
-    };
-    let fixed = [
-        Text, Muted, Grid, Outage, Capacity, Requests, Attempts, Successes, Served, Mark, Done,
-    ];
-    fixed.into_iter().chain((0..LINES).map(Swatch::Policy))
+    FIXED_SWATCHES
+        .into_iter()
+        .chain((0..LINES).map(Swatch::Policy))
 }
 
-/// The rules of all classes, where `color` says what stands for a swatch. Texts keep lines off.
-fn rules(background: &str, color: impl Fn(Swatch) -> String) -> String {
-    let mut css = format!(
-        "path{{fill:none;stroke-linejoin:round}}\
-         text{{paint-order:stroke;stroke:{background};stroke-width:30;stroke-linejoin:round}}"
-    );
-    for swatch in all() {
-        let (number, color) = (swatch.number(), color(swatch));
+/// The rules of everything but colours.
+fn shapes(swatches: impl Iterator<Item = Swatch>) -> String {
+    let mut css = "path{fill:none;stroke-linejoin:round}\
+                   text{paint-order:stroke;stroke-width:30;stroke-linejoin:round}"
+        .to_owned();
+    for swatch in swatches {
         let (width, dashes) = swatch.stroke();
-        let _ = write!(css, ".s{number}{{stroke:{color};stroke-width:{width}");
+        let _ = write!(css, ".s{}{{stroke-width:{width}", swatch.number());
         if !dashes.is_empty() {
             let _ = write!(css, ";stroke-dasharray:{dashes}");
         }
-        let _ = write!(css, "}}.f{number}{{fill:{color}}}");
+        css.push('}');
     }
     css
 }
 
-/// The style sheet of a chart that stands alone, on a light background.
-pub(super) fn light_css() -> String {
-    rules(BACKGROUND[0], |swatch| swatch.colors()[0].to_owned())
+/// The rules of colours, where `color` says what stands for a swatch. Texts keep lines off.
+fn colors(
+    swatches: impl Iterator<Item = Swatch>,
+    background: &str,
+    color: impl Fn(Swatch) -> String,
+) -> String {
+    let mut css = format!(".paper{{fill:{background}}}text{{stroke:{background}}}");
+    for swatch in swatches {
+        let (number, color) = (swatch.number(), color(swatch));
+        let _ = write!(
+            css,
+            ".s{number}{{stroke:{color}}}.f{number}{{fill:{color}}}"
+        );
+    }
+    css
+}
+
+/// The style sheet of a picture that stands alone: light, or dark where its viewer knows that the reader prefers it.
+/// It has no variables, which some viewers do not know.
+pub(super) fn picture_css() -> String {
+    let colors = |form: usize| {
+        let color = |swatch: Swatch| swatch.colors()[form].to_owned();
+        colors(FIXED_SWATCHES.into_iter(), BACKGROUND[form], color)
+    };
+    format!(
+        "{}{}@media screen and (prefers-color-scheme:dark){{{}}}",
+        shapes(FIXED_SWATCHES.into_iter()),
+        colors(0),
+        colors(1)
+    )
 }
 
 /// The style sheet of charts in a page, which follow its reader's preference.
@@ -164,11 +200,12 @@ pub(super) fn page_css() -> String {
     };
     format!(
         ":root{{color-scheme:light dark;{}}}@media (prefers-color-scheme:dark){{:root{{{}}}}}\
-         @media print{{:root{{color-scheme:light;{}}}}}{}",
+         @media print{{:root{{color-scheme:light;{}}}}}{}{}",
         values(0),
         values(1),
         values(0),
-        rules("var(--paper)", |swatch| format!(
+        shapes(all()),
+        colors(all(), "var(--paper)", |swatch| format!(
             "var(--k{})",
             swatch.number()
         ))
@@ -219,6 +256,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_swatch_has_a_place_of_its_own_in_the_style_sheet() {
+        assert!(all().map(Swatch::number).eq(0..FIXED + LINES));
     }
 
     #[test]

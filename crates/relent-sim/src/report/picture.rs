@@ -1,16 +1,13 @@
-//! One picture of a scenario that stands alone: SVG, or PNG made of it.
-
-use std::sync::Arc;
+//! One picture of a scenario that stands alone: SVG.
 
 use plotters::element::PathElement;
 use plotters::style::text_anchor::{HPos, VPos};
-use resvg::{tiny_skia, usvg};
 
 use super::bars::short;
 use super::canvas::{Area, DrawError, FINE, escape};
 use super::chart::Size;
 use super::frame::{SMALL, TITLE, line, style};
-use super::palette::{BACKGROUND, Swatch, light_css};
+use super::palette::{Swatch, picture_css};
 use super::{Section, over_time, raster};
 use crate::recording::Recording;
 
@@ -21,10 +18,6 @@ const GAP: u32 = 12;
 const TITLE_LETTER: u32 = 7;
 /// The room for the name above a panel.
 const NAME: u32 = 24;
-/// Pixels of a PNG for each of ours, so that it is sharp on today's screens.
-const SCALE: f32 = 2.0;
-const FONT: &[u8] = include_bytes!("font/Roboto-Regular.ttf");
-const FAMILY: &str = "Roboto";
 
 /// One panel: its name and its run; `None` if that was given up.
 struct Panel<'a> {
@@ -80,12 +73,11 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
     let (fine_width, fine_height) = (width * FINE as u32, height * FINE as u32);
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {fine_width} {fine_height}\" font-family=\"{FAMILY}, system-ui, sans-serif\">\
+         viewBox=\"0 0 {fine_width} {fine_height}\" font-family=\"system-ui, sans-serif\">\
          <title>{}</title><style>{}</style>\
-         <rect width=\"{fine_width}\" height=\"{fine_height}\" fill=\"{}\"/>{body}</svg>\n",
+         <rect class=\"paper\" width=\"{fine_width}\" height=\"{fine_height}\"/>{body}</svg>\n",
         escape(section.name),
-        light_css(),
-        BACKGROUND[0],
+        picture_css(),
     ))
 }
 
@@ -154,41 +146,4 @@ fn head(area: &Area<'_>, section: &Section<'_>, title: &str, herd: bool) -> Resu
     let words = style(Swatch::Muted, SMALL, HPos::Right, VPos::Center);
     let right = area.dim_in_pixel().0 as i32 - left;
     area.draw_text(&format!("seed {seed}"), &words, (right, y))
-}
-
-/// Makes the PNG of an SVG picture; its text is in a font of our own.
-///
-/// # Errors
-/// In words: a picture that is too large.
-pub(super) fn png(svg: &str) -> Result<Vec<u8>, String> {
-    let mut fonts = usvg::fontdb::Database::new();
-    fonts.load_font_data(FONT.to_vec());
-    if needs_other_fonts(svg) {
-        fonts.load_system_fonts();
-    }
-    fonts.set_sans_serif_family(FAMILY);
-    let options = usvg::Options {
-        font_family: FAMILY.to_owned(),
-        fontdb: Arc::new(fonts),
-        ..usvg::Options::default()
-    };
-    let tree = usvg::Tree::from_str(svg, &options).map_err(|error| error.to_string())?;
-    let size = tree.size();
-    let pixels = |length: f32| (length * SCALE).ceil() as u32;
-    let mut picture = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
-        .ok_or_else(|| "the picture is too large: name fewer policies".to_owned())?;
-    let scale = tiny_skia::Transform::from_scale(SCALE, SCALE);
-    resvg::render(&tree, scale, &mut picture.as_mut());
-    picture.encode_png().map_err(|error| error.to_string())
-}
-
-/// Whether there is a name in a script that our font does not have.
-pub(super) fn needs_other_fonts(text: &str) -> bool {
-    text.chars().any(|char| !is_covered(char))
-}
-
-/// Whether our font has the character.
-const fn is_covered(char: char) -> bool {
-    matches!(char, '\n' | ' '..='~' | '\u{a0}'..='\u{17f}' | '\u{370}'..='\u{3ff}'
-        | '\u{400}'..='\u{45f}' | '\u{2010}'..='\u{2026}' | '\u{202f}')
 }
