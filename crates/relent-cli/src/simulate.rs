@@ -92,18 +92,21 @@ The numbers are means over the seeds, with 95 % confidence intervals:
               arrive
   p50, p99, p99.9   how long successes take, waits included
 
-A second table says how long callers wait, and for what, in seconds:
-  all         from when a request is made to its end, whatever comes of it
-  retried     the share of the requests that need more than one attempt
-  time        the same as all, of the retried requests
-  backoff     of that time: what the session computes, by its own backoff and
-              the delays that servers name
-  held        of that time: what the destination (circuit breaker, retry budget,
-              cooldown, rate limit) holds them back after their backoff
-  while up    how long one retry is held from the first success of somebody
-              else on, which comes after its backoff (in any process)
-  answer      from the end of a trouble to the success of a request that was
-              open then, without what further troubles take of that time
+Further tables say how long callers wait, and for what, in seconds; p50 is what
+half of them do not exceed, p99 what 99 % do not:
+  all requests      from when a request is made to its end, whatever comes of it
+  retried requests  the same of those that need more than one attempt, and their
+                    share of all
+  retried: backoff  of that time: what the session computes, by its own backoff
+                    and the delays that servers name
+  retried: held     of that time: what the destination (circuit breaker, retry
+                    budget, cooldown, rate limit) holds them back after their
+                    backoff
+  held while up     how long one retry is held from the first success of another
+                    caller on, which comes after its backoff (in any process)
+  answer after trouble  from the end of a trouble to the success of a request
+                    that was open then, without what further troubles take of
+                    that time
 
 JSON is one line for each scenario and seed, with scenario, seed, bound and
 runs; each run has policy, goodput, amplification, ttr_s, drain_s, peak,
@@ -111,7 +114,7 @@ duplicates, fairness, efficiency, p50_ms, p99_ms, p999_ms, attempts, requests,
 successes, give_ups (requests that the policy gave up), drops, layers: for each
 layer of a chain, from the clients down, calls_in and calls_out, and classes:
 for each class of requests name, requests and successes. ended, retried,
-backoff, held, held_answered and back are the times of the second table, each
+backoff, held, held_answered and back are the times of the further tables, each
 with count (of requests), p50_s, p99_s and max_s; unanswered counts requests
 that were open at the end of a trouble and never succeed. What does not exist,
 such as the time to recover of a service that does not, is null.

@@ -129,7 +129,11 @@ pub const ALL: [Measure; 12] = [
     },
 ];
 
-/// A time in seconds.
+const HALF: &str = "half of them take no longer";
+const LONGER: &str = "99 % of them take no longer";
+const LONGEST: &str = "the longest";
+
+/// A time in seconds, in a table that is all of seconds.
 const fn time(
     name: &'static str,
     meaning: &'static str,
@@ -137,7 +141,7 @@ const fn time(
 ) -> Measure {
     Measure {
         name,
-        unit: "s",
+        unit: "",
         places: 2,
         most: f64::INFINITY,
         meaning,
@@ -145,74 +149,94 @@ const fn time(
     }
 }
 
-/// How long callers wait, and for what, in the order of a table of its own.
-pub const TIMES: [Measure; 16] = [
-    time(
-        "all p99",
-        "99 % of all requests end within this time, whatever comes of them",
-        |m| Some(m.ended?.p99_s),
-    ),
-    time("all max", "the longest of them", |m| Some(m.ended?.max_s)),
-    Measure {
-        name: "retried",
-        unit: "",
-        places: 4,
-        most: 1.0,
-        meaning: "the share of the requests that need more than one attempt",
-        value: |m| {
-            let retried = m.retried.map_or(0, |times| times.count);
-            (m.requests > 0).then(|| retried as f64 / m.requests as f64)
-        },
+/// Numbers that tell of one thing.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// The thing, which the names of the numbers do not repeat.
+    pub name: &'static str,
+    /// The numbers, in the order of the tables.
+    pub measures: &'static [Measure],
+}
+
+/// How long callers wait, and for what, in seconds: in tables of their own.
+pub const TIMES: [Group; 6] = [
+    // From when a request is made to its end, whatever comes of it.
+    Group {
+        name: "all requests",
+        measures: &[
+            time("p99", LONGER, |m| Some(m.ended?.p99_s)),
+            time("max", LONGEST, |m| Some(m.ended?.max_s)),
+        ],
     },
-    time(
-        "time p50",
-        "half of the retried requests end within this time, whatever comes of them",
-        |m| Some(m.retried?.p50_s),
-    ),
-    time("p99", "99 % of the retried requests", |m| {
-        Some(m.retried?.p99_s)
-    }),
-    time("max", "the longest of them", |m| Some(m.retried?.max_s)),
-    time(
-        "backoff p50",
-        "of that time, their own backoff with the delays that servers name: half",
-        |m| Some(m.backoff?.p50_s),
-    ),
-    time("p99", "99 % of the backoffs", |m| Some(m.backoff?.p99_s)),
-    time("max", "the longest of them", |m| Some(m.backoff?.max_s)),
-    time(
-        "held p50",
-        "of that time, what the destination held them back after their backoff: half",
-        |m| Some(m.held?.p50_s),
-    ),
-    time("p99", "99 % of the times held", |m| Some(m.held?.p99_s)),
-    time("max", "the longest of them", |m| Some(m.held?.max_s)),
-    time(
-        "while up p99",
-        "one retry, held after somebody else's attempt succeeds: 99 %",
-        |m| Some(m.held_answered?.p99_s),
-    ),
-    time("max", "the longest of them", |m| {
-        Some(m.held_answered?.max_s)
-    }),
-    time(
-        "answer p50",
-        "from the end of a trouble to the success of a request that was open then: half",
-        |m| Some(m.back?.p50_s),
-    ),
-    time("max", "the longest of them", |m| Some(m.back?.max_s)),
+    // The same of the requests that need more than one attempt, and their share.
+    Group {
+        name: "retried requests",
+        measures: &[
+            Measure {
+                name: "share",
+                unit: "",
+                places: 4,
+                most: 1.0,
+                meaning: "the share of the requests that need more than one attempt",
+                value: |m| {
+                    let retried = m.retried.map_or(0, |times| times.count);
+                    (m.requests > 0).then(|| retried as f64 / m.requests as f64)
+                },
+            },
+            time("p50", HALF, |m| Some(m.retried?.p50_s)),
+            time("p99", LONGER, |m| Some(m.retried?.p99_s)),
+            time("max", LONGEST, |m| Some(m.retried?.max_s)),
+        ],
+    },
+    // Of the time of a retried request, its own backoff and the delays that servers name.
+    Group {
+        name: "retried: backoff",
+        measures: &[
+            time("p50", HALF, |m| Some(m.backoff?.p50_s)),
+            time("p99", LONGER, |m| Some(m.backoff?.p99_s)),
+            time("max", LONGEST, |m| Some(m.backoff?.max_s)),
+        ],
+    },
+    // Of the time of a retried request, that for which the destination held it after its backoff.
+    Group {
+        name: "retried: held",
+        measures: &[
+            time("p50", HALF, |m| Some(m.held?.p50_s)),
+            time("p99", LONGER, |m| Some(m.held?.p99_s)),
+            time("max", LONGEST, |m| Some(m.held?.max_s)),
+        ],
+    },
+    // Of one retry, that for which it is held after an attempt of another caller succeeds.
+    Group {
+        name: "held while up",
+        measures: &[
+            time("p99", LONGER, |m| Some(m.held_answered?.p99_s)),
+            time("max", LONGEST, |m| Some(m.held_answered?.max_s)),
+        ],
+    },
+    // From the end of a trouble to the success of a request that was open then.
+    Group {
+        name: "answer after trouble",
+        measures: &[
+            time("p50", HALF, |m| Some(m.back?.p50_s)),
+            time("max", LONGEST, |m| Some(m.back?.max_s)),
+        ],
+    },
 ];
 
-/// The numbers of [`TIMES`] that some of these runs have; none if no request is retried and none was open
-/// when a trouble was over.
+/// The groups of [`TIMES`] of which some of these runs have a number; none if no request is retried and none was
+/// open when a trouble was over.
 #[must_use]
-pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Measure> {
+pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Group> {
     let mut runs = rows.iter().flatten();
     if !runs.any(|run| run.retried.is_some() || run.back.is_some()) {
         return Vec::new();
     }
-    let exists = |measure: &&Measure| rows.iter().any(|runs| measure.estimate(runs).is_some());
-    TIMES.iter().filter(exists).collect()
+    let exists = |measure: &Measure| rows.iter().any(|runs| measure.estimate(runs).is_some());
+    let groups = TIMES.iter();
+    groups
+        .filter(|group| group.measures.iter().any(exists))
+        .collect()
 }
 
 /// All numbers but those that only some scenarios have and none of these runs does: a column that
@@ -277,10 +301,11 @@ impl Measure {
             let never = self.name == TTR && outage && missing > 0;
             return if never { "never" } else { "-" }.to_owned();
         };
-        // Places after a thousand say nothing.
-        let places = match estimate.mean.abs() >= 1000.0 {
-            true => 0,
-            false => self.places,
+        // More than four digits say nothing.
+        let places = match estimate.mean.abs() {
+            1000.0.. => 0,
+            100.0.. => self.places.min(1),
+            _ => self.places,
         };
         let mean = format!("{:.places$}", estimate.mean);
         // Runs of two kinds have no interval about their mean: the verdict says how many are of each.
