@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, LOCATION};
 use http::{Method, Response};
 use indicatif::HumanBytes;
+use relent_http::field::http_date;
 use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
@@ -407,7 +408,7 @@ impl Output {
         let modified = head.headers().get(LAST_MODIFIED);
         let modified = modified.filter(|_| self.remote_time);
         self.modified =
-            modified.and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+            modified.and_then(|date| http_date(date.as_bytes(), SystemTime::now()).ok());
         self.limited = limited;
         let total = length(head).map(|rest| from.saturating_add(rest));
         match limited {
