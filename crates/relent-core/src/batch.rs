@@ -25,8 +25,10 @@ use crate::time::Instant;
 pub(crate) struct Batch {
     /// The gate is calm before this, in nanoseconds; 0 while the batch is shut.
     calm_until: AtomicU64,
-    /// A success that took more nanoseconds is for the gate to judge.
+    /// A success that took more nanoseconds is for the gate to judge,
     longest: AtomicU64,
+    /// and so is one that took fewer than these.
+    shortest: AtomicU64,
     lane: Lane,
 }
 
@@ -79,6 +81,7 @@ impl Batch {
         Self {
             calm_until: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            shortest: AtomicU64::new(0),
             lane: Lane::new(0),
         }
     }
@@ -123,7 +126,10 @@ impl Batch {
         on_meeting: impl Fn(),
     ) -> bool {
         let took = now.nanos_since(started);
-        if !self.is_calm(now) || took > self.longest.load(Ordering::Relaxed) {
+        if !self.is_calm(now)
+            || took > self.longest.load(Ordering::Relaxed)
+            || took < self.shortest.load(Ordering::Relaxed)
+        {
             return false;
         }
         lane.answered.store(now.as_nanos(), Ordering::Relaxed);
@@ -161,6 +167,7 @@ impl Batch {
     pub(crate) fn open(&self, calm: Calm, lanes: Option<&Lanes>) {
         self.longest
             .store(calm.longest.min(LONGEST), Ordering::Relaxed);
+        self.shortest.store(calm.shortest, Ordering::Relaxed);
         self.lane.successes.store(0, Ordering::Relaxed);
         for lane in lanes.into_iter().flat_map(Lanes::all) {
             lane.successes.store(0, Ordering::Relaxed);
@@ -276,6 +283,7 @@ mod loom_tests {
         Calm {
             until: at(until),
             longest,
+            shortest: 0,
         }
     }
 
@@ -454,7 +462,7 @@ mod tests {
                     Step::Take => prop_assert_eq!(apart.take(now, lanes), one.take(now, None)),
                     Step::Open => {
                         prop_assert_eq!(apart.take(now, lanes), one.take(now, None));
-                        let calm = || Calm { until: Instant::from_nanos(150), longest: 50 };
+                        let calm = || Calm { until: Instant::from_nanos(150), longest: 50, shortest: 5 };
                         apart.open(calm(), lanes);
                         one.open(calm(), None);
                     }

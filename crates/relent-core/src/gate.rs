@@ -172,6 +172,8 @@ pub(crate) struct Calm {
     pub(crate) until: Instant,
     /// A success that took more nanoseconds is not fast.
     pub(crate) longest: u64,
+    /// A success that took fewer nanoseconds is the fastest lately.
+    pub(crate) shortest: u64,
 }
 
 /// Whether the destination is up.
@@ -295,15 +297,17 @@ impl Gate {
         self.demand.add(now);
     }
 
-    /// Whether only failures, slow successes and time change anything, and until when. Before that it
-    /// neither judges nor begins to count the demand anew.
+    /// Whether only failures, time, and successes that are slow or the fastest so far change anything, and until when.
+    /// Before that it neither judges nor begins to count the demand or the shortest time anew.
     pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
         let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
+        let ends = ends.min(self.evidence.window_ends());
         // Where many fail already, one more success can make the tally clear. Where few do, successes make them fewer.
         let nothing_pends = self.parked.len() == 0 && !self.tally.is_many();
         (self.is_open() && nothing_pends && now < ends).then(|| Calm {
             until: ends,
             longest: self.usual.longest_fast(),
+            shortest: self.evidence.shortest_of_window(),
         })
     }
 
@@ -551,6 +555,7 @@ impl Gate {
         match ended {
             Ended::Answered => {
                 let took = now.nanos_since(pass.started);
+                self.evidence.on_answer(now, took);
                 self.run.on_success(now);
                 self.share.add(false);
                 self.at_once.add(false);
@@ -621,6 +626,9 @@ impl Gate {
         let harmless = ended == Ended::Failed;
         if harmless {
             let took = now.nanos_since(pass.started);
+            if !lost {
+                self.evidence.on_answer(now, took);
+            }
             self.evidence.on_failure(took, self.lately(), &self.usual);
         }
         self.at_once.add(harmless);

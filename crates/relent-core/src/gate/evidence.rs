@@ -7,10 +7,14 @@ use crate::time::Instant;
 
 /// Failures are remembered as the mean of this many.
 const MEMORY: u32 = 20;
-/// What takes this share of the time of a success was worked on. A few that vary as exponential times do may
+/// A failure after this share of the work of a success was worked on. A few that vary as exponential times do may
 /// be shorter by chance: less is enough for one failure than for many.
 const SERVED_ONE: f64 = 0.25;
-const SERVED_MANY: f64 = 0.4;
+const SERVED_MANY: f64 = 0.33;
+/// A single failure counts for at most this many times the work of a success.
+const MOST_WORK: f64 = 2.0;
+/// The shortest time is that of one to two windows of so many nanoseconds: a way to the destination may become longer.
+const WINDOW: u64 = 30_000_000_000;
 /// Lost attempts leave the successes beside them as fast as ever. What timed out had this many times as long.
 const FAR_BEYOND: f64 = 4.0;
 /// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
@@ -30,15 +34,75 @@ pub(super) struct Evidence {
     took: f64,
     count: u32,
     lossy: bool,
+    shortest: Shortest,
+}
+
+/// The shortest time between an attempt and its answer, in nanoseconds: that of the way there and back, as far as a
+/// caller can know it. BBR and CoDel take the minimum for the same reason.
+#[derive(Debug)]
+struct Shortest {
+    now: u64,
+    before: u64,
+    /// When the window of now ends.
+    ends: u64,
+}
+
+impl Default for Shortest {
+    fn default() -> Self {
+        Self {
+            now: u64::MAX,
+            before: u64::MAX,
+            ends: 0,
+        }
+    }
+}
+
+impl Shortest {
+    fn add(&mut self, now: Instant, took: u64) {
+        let now = now.as_nanos();
+        if now >= self.ends {
+            let is_next = now < self.ends.saturating_add(WINDOW);
+            self.before = if is_next { self.now } else { u64::MAX };
+            self.now = u64::MAX;
+            self.ends = now.saturating_add(WINDOW);
+        }
+        self.now = self.now.min(took);
+    }
+
+    /// How much of such a time was work: what is beyond the shortest; all of it while none is known.
+    fn work(&self, took: f64) -> f64 {
+        match self.now.min(self.before) {
+            u64::MAX => took,
+            shortest => (took - shortest as f64).max(0.0),
+        }
+    }
 }
 
 impl Evidence {
+    /// When the shortest time is taken anew; [`Instant::ORIGIN`] before any attempt was answered.
+    pub(super) const fn window_ends(&self) -> Instant {
+        Instant::from_nanos(self.shortest.ends)
+    }
+
+    /// Nanoseconds of the shortest attempt of this window.
+    pub(super) const fn shortest_of_window(&self) -> u64 {
+        self.shortest.now
+    }
+
+    /// An attempt was answered, or failed before its timeout, after so many nanoseconds.
+    pub(super) fn on_answer(&mut self, now: Instant, took: u64) {
+        self.shortest.add(now, took);
+    }
+
     /// An attempt failed that took so many nanoseconds, and was neither refused as too much nor timed out, or
-    /// was lost. What took longer than a success counts as much as one: a single attempt that ran for very long
-    /// says nothing of the others.
+    /// was lost. What took much longer than a success counts as twice its work: a single attempt that ran for
+    /// very long says nothing of the others.
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
         let took = match success_takes(recent, usual) {
-            success if success > 0.0 => (took as f64).min(success),
+            success if success > 0.0 => {
+                let beyond = (MOST_WORK - 1.0) * self.shortest.work(success);
+                (took as f64).min(success + beyond)
+            }
             _ => took as f64,
         };
         self.count = self.count.saturating_add(1).min(MEMORY);
@@ -77,12 +141,13 @@ impl Evidence {
         self.lossy
     }
 
-    /// Whether failures take about as long as successes: then they were worked on. Not known while no success
-    /// is.
+    /// Whether failures take about as much work as successes: then they were worked on. From far away both take
+    /// mostly the time of the way, which is no work. Not known before both a success and a failure are.
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
         let success = success_takes(recent, usual);
         let few = (SERVED_MANY - SERVED_ONE) / f64::from(self.count.max(1));
-        success > 0.0 && self.took >= (SERVED_MANY - few) * success
+        let (failure, success_work) = (self.shortest.work(self.took), self.shortest.work(success));
+        self.count > 0 && success > 0.0 && failure >= (SERVED_MANY - few) * success_work
     }
 }
 

@@ -339,12 +339,11 @@ impl Usual {
         tally.failed() > 1.5 * self.failed.min(most) + 0.02
     }
 
-    /// Whether it is too much, by how most failures ended. Timeouts say so only if there are no
-    /// successes as fast as ever beside them: without a queue, something was lost on the way.
+    /// Whether it is too much: most failures are timeouts, and there are no successes as fast as ever beside
+    /// them. Without a queue, something was lost on the way.
     pub(super) fn is_too_much(&self, tally: &Tally) -> bool {
-        let most = |count: u32| count * 2 >= tally.failures.max(1);
         let fast = tally.successes >= FAST && !self.is_beyond(UNLIKE, tally);
-        most(tally.refused) || most(tally.timed_out) && !fast
+        tally.timed_out * 2 >= tally.failures.max(1) && !fast
     }
 
     /// Few successes take longer by chance: it has to be more than twice their standard deviation, if they vary

@@ -218,6 +218,20 @@ fn what_fails_at_once_or_before_any_success_is_suspicious_and_what_was_worked_on
     }
 }
 
+/// From 50 ms away both a refusal and a success of 10 ms take mostly the way.
+#[test]
+fn a_refusal_from_far_away_is_suspicious_and_an_error_after_work_is_not() {
+    for (took, suspicious) in [(101, true), (110, false)] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 400, 25, 110, |_| Ended::Answered);
+        let now = requests(&mut gate, now, 6, 25, took, |id| match id {
+            1 => Ended::Answered,
+            _ => Ended::Failed,
+        });
+        assert_eq!(gate.lesson(millis(now)).suspicious, suspicious, "{took} ms");
+    }
+}
+
 /// A small program's first retries do not wait for its first judgement, which may be ten seconds away.
 #[test]
 fn who_has_just_begun_compares_failures_with_the_first_success() {

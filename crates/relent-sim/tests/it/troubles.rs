@@ -427,3 +427,22 @@ fn everyday_scenarios_and_grids_load() {
     cells.sort_unstable();
     assert_eq!(cells, [144, 648]);
 }
+
+/// From far away a refusal takes hardly less time than a success, and is no slow failure for that.
+#[test]
+fn a_short_queue_far_away_gets_no_more_load_than_one_that_is_near() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../scenarios/everyday/far-and-full.toml"
+    );
+    let text = std::fs::read_to_string(file).unwrap();
+    for way in ["1ms", "10ms", "100ms"] {
+        let scenario = Scenario::parse_with(&text, &[("network.one_way", way)]).unwrap();
+        let off = run(&scenario, &off(), 1).unwrap();
+        let standard = run(&scenario, Policy::STANDARD, 1).unwrap();
+        let attempts = standard.attempts as f64 / standard.requests as f64;
+        assert!(attempts < 1.5, "{way}: {attempts}");
+        let lost = off.goodput - standard.goodput;
+        assert!(lost < 0.02, "{way}: {lost}");
+    }
+}
