@@ -3,7 +3,7 @@
 use super::GateConfig;
 use super::flapping::is_brief;
 use super::measure::usual_time;
-use crate::random::{Random, up_to};
+use crate::random::{Draw, Random, up_to};
 use crate::time::{Instant, nanos};
 
 /// Who asks often probes often: a fresh request may be the next probe after as many would be made, but no sooner than
@@ -20,6 +20,9 @@ const EXPECTED: f64 = 3.0;
 const LONG: u64 = 3_000_000_000;
 const ONE_IN: f64 = 8.0;
 const HELD_SECONDS: f64 = 2.0;
+/// The parked requests of a process of unknown demand probe after so many times the time for which it has failed. Where
+/// many processes do, their probes become fewer as the outage goes on.
+const AS_LONG_AGAIN: u64 = 2;
 /// A probe that takes this many times the most between two probes does not hold up the next one.
 const PATIENCE: u64 = 2;
 
@@ -43,6 +46,8 @@ pub(super) struct Closed {
     pub(super) flaps: bool,
     /// Whether nothing but one timeout closed it, or two after a false alarm.
     pub(super) lone: bool,
+    /// When the failures began, in a process of unknown demand.
+    failing_since: Option<Instant>,
 }
 
 impl Closed {
@@ -66,8 +71,18 @@ impl Closed {
             asked: 0,
             flaps: false,
             lone: false,
+            failing_since: None,
         };
         closed.plan(now, demand, overloaded, random);
+        closed
+    }
+
+    /// For a process of unknown demand, in which all attempts have failed since then.
+    pub(super) fn unknown(now: Instant, config: &GateConfig, demand: f64, since: Instant) -> Self {
+        let mut middle = Draw::at(0.5);
+        let mut closed = Self::new(now, config, demand, false, &mut middle);
+        closed.failing_since = Some(since);
+        closed.plan(now, demand, false, &mut middle);
         closed
     }
 
@@ -76,7 +91,7 @@ impl Closed {
         &mut self,
         now: Instant,
         config: &GateConfig,
-        demand: f64,
+        (demand, low_traffic): (f64, bool),
         overloaded: bool,
         random: &mut (impl Random + ?Sized),
     ) {
@@ -84,7 +99,10 @@ impl Closed {
         self.overloaded = overloaded;
         self.wait = self.wait.saturating_add(self.wait / 2);
         self.wait = self.wait.min(nanos(config.max_probe));
-        self.parked_wait = self.parked_wait.saturating_mul(GROWTH);
+        self.parked_wait = match low_traffic {
+            true => self.wait,
+            false => self.parked_wait.saturating_mul(GROWTH),
+        };
         self.plan(now, demand, overloaded, random);
     }
 
@@ -124,6 +142,10 @@ impl Closed {
             (requests(1.0), requests(EXPECTED))
         } else {
             (0, requests(EXPECTED).min(self.parked_wait))
+        };
+        let parked = match self.failing_since {
+            Some(since) => now.nanos_since(since).saturating_mul(AS_LONG_AGAIN),
+            None => parked,
         };
         let mut due = |wait: u64| {
             let quarter = wait / 4;

@@ -86,9 +86,11 @@ impl Demand {
         least / self.covered(now) as f64 * 1e9
     }
 
-    /// Whether enough requests are made, or were before anybody was parked, for their rate to be known.
+    /// Whether their rate is known: enough requests are made, or were before any was parked, or the first was made a
+    /// minute ago.
     pub(super) fn is_known(&mut self, now: Instant) -> bool {
-        self.kept_least.max(self.least(now)) > 0.0
+        let is_old = |first| now.nanos_since(first) >= (WHOLE_SLOTS + 1) * SLOT;
+        self.kept_least.max(self.least(now)) > 0.0 || self.first.is_some_and(is_old)
     }
 
     fn counted(&mut self, now: Instant) -> u32 {

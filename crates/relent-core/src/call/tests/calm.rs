@@ -308,12 +308,17 @@ fn a_batch_that_is_full_is_told() {
     let (there, clock) = (there(Policy::STANDARD), Hand::default());
     clock.advance(100_000 * SECOND);
     succeed_for(&there, &clock, 1);
-    let turns = there.access().1.get();
-    for _ in 0..10_000 {
+    let succeed_at_once = || {
         let mut at = at(Policy::STANDARD, &there, &clock);
         let mut call = Call::new(CallOptions::new(), &at);
         start(&mut call, &mut at);
         call.succeeded(&mut at);
+    };
+    // The fastest so far.
+    succeed_at_once();
+    let turns = there.access().1.get();
+    for _ in 0..10_000 {
+        succeed_at_once();
     }
     assert_eq!(
         there.access().1.get() - turns,
