@@ -681,10 +681,8 @@ impl Gate {
         self.at_once.add(harmless);
         self.flapping.on_failure(pass.started, at_once);
         let overloaded = ended != Ended::Failed;
-        let low_traffic = self.has_low_traffic(now);
         if let State::Closed(closed) = &mut self.state {
             if pass.probe {
-                let demand = (demand, low_traffic);
                 closed.on_failed_probe(now, &self.config, demand, overloaded, random);
             }
             return;

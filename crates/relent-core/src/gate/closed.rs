@@ -10,8 +10,9 @@ use crate::time::{Instant, nanos};
 /// after so many nanoseconds. What is found out twenty times per second is known soon enough.
 const ONE_OF: f64 = 10.0;
 const SOONEST: u64 = 50_000_000;
-/// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
-const GROWTH: u64 = 5;
+/// Each wait of the fresh ones is half as long again as the one before. That of the parked ones is three times as long,
+/// so that a caller by itself does not spend all its retries on probes of one outage.
+const GROWTH: u64 = 3;
 /// Who asks seldom lets a parked request probe when this many fresh ones should have come by
 /// themselves, and a fresh one after a timeout when one should have.
 const EXPECTED: f64 = 3.0;
@@ -91,7 +92,7 @@ impl Closed {
         &mut self,
         now: Instant,
         config: &GateConfig,
-        (demand, low_traffic): (f64, bool),
+        demand: f64,
         overloaded: bool,
         random: &mut (impl Random + ?Sized),
     ) {
@@ -99,10 +100,7 @@ impl Closed {
         self.overloaded = overloaded;
         self.wait = self.wait.saturating_add(self.wait / 2);
         self.wait = self.wait.min(nanos(config.max_probe));
-        self.parked_wait = match low_traffic {
-            true => self.wait,
-            false => self.parked_wait.saturating_mul(GROWTH),
-        };
+        self.parked_wait = self.parked_wait.saturating_mul(GROWTH);
         self.plan(now, demand, overloaded, random);
     }
 

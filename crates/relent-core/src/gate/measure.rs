@@ -86,11 +86,9 @@ impl Demand {
         least / self.covered(now) as f64 * 1e9
     }
 
-    /// Whether their rate is known: enough requests are made, or were before any was parked, or the first was made a
-    /// minute ago.
+    /// Whether enough requests are made, or were before anybody was parked, for their rate to be known.
     pub(super) fn is_known(&mut self, now: Instant) -> bool {
-        let is_old = |first| now.nanos_since(first) >= (WHOLE_SLOTS + 1) * SLOT;
-        self.kept_least.max(self.least(now)) > 0.0 || self.first.is_some_and(is_old)
+        self.kept_least.max(self.least(now)) > 0.0
     }
 
     fn counted(&mut self, now: Instant) -> u32 {

@@ -604,7 +604,7 @@ fn who_asks_seldom_probes_soon_after_failures_at_once() {
     assert!(gate.is_closed());
     now += 201;
     let parked = caller(50, millis(now));
-    for wait in [500, 750, 1125, 1688, 2531, 3797, 5000, 5000] {
+    for wait in [500, 1500, 4500, 13_500, 20_000, 20_000] {
         assert_eq!(gate.admit(millis(now), parked, Claim::Paid), None);
         let next = gate.next_release(millis(now)).unwrap();
         let waited = next.as_nanos() / 1_000_000 - now;
@@ -1401,7 +1401,7 @@ fn a_funded_retry_of_a_process_with_low_traffic_goes_at_once_while_the_gate_is_l
 /// A retry that the budget cannot pay for waits for a gap between others, and no longer than two seconds.
 #[test]
 fn an_unfunded_retry_of_a_process_with_low_traffic_is_queued_for_two_seconds_at_most() {
-    for every in [300, 1000, 10_000, 30_000] {
+    for every in [300, 1000, 10_000] {
         let mut gate = gate();
         let now = requests(&mut gate, 0, 20, every, 5, |_| Ended::Answered);
         for id in 0..5 {
