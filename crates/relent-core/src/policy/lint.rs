@@ -33,7 +33,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`]. Displays as a sentence that begins with the
+/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`](crate::PolicyBuilder::lint). Displays as a sentence that begins with the
 /// key.
 ///
 /// ```
