@@ -130,10 +130,7 @@ pub struct Lesson {
     pub gated: bool,
     /// Whether a failure may be a sign of overload, as far as one can tell.
     pub suspicious: bool,
-    /// Whether the process makes so few requests that a success gives back what its retry cost, although failures may
-    /// be a sign of overload.
-    pub low_traffic: bool,
-    /// Whether the last failures were two or more in a row, where that may be said of very many processes at once.
+    /// Whether the last failures were two or more in a row.
     pub repeated: bool,
     /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
     pub lossy: bool,
@@ -317,10 +314,8 @@ impl Budget {
         let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
-        // Where failures may come of load a success says nothing of room: others may fail for it. Few requests take it
-        // from few.
-        let room = !lesson.suspicious || lesson.low_traffic;
-        let refunds = self.refund_on_success.load(Ordering::Relaxed) && room;
+        // Where failures may come of load a success says nothing of room: others may fail for it.
+        let refunds = self.refund_on_success.load(Ordering::Relaxed) && !lesson.suspicious;
         set_flag(&self.refunds, refunds);
         let floor = u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));

@@ -150,7 +150,7 @@ const OPEN: f64 = 1.2;
 /// never do; and what the multiple cannot fall below.
 const BUSY: f64 = 4.0;
 const LEAST: f64 = 0.05;
-/// The budget is not widened for this long after a queue was seen, nor where more than this share fails,
+/// The budget is not widened for this long after overload, nor where more than this share fails,
 /// nor beyond this ratio; and a little more than what is needed on average is allowed.
 const BOUND: Duration = Duration::from_secs(15);
 const HOPELESS: f64 = 0.7;
@@ -163,11 +163,6 @@ const FEW: f64 = 30.0;
 
 /// So few make no herd when they follow at once.
 const FEW_PARKED: usize = 4;
-
-/// In a process with low traffic retries wait no longer than so many seconds for one another while the destination is not down.
-const LOW_TRAFFIC_HOLD: f64 = 2.0;
-/// In a process of unknown demand so many failures in a row are an outage.
-const UNKNOWN_OUTAGE: u32 = 3;
 
 /// An open gate to which requests and fast successes make no difference for a while, except that it has to
 /// know of them afterwards.
@@ -235,8 +230,8 @@ pub struct Gate {
     slowed: Option<Instant>,
     /// Seconds that successes have taken lately.
     recent: f64,
-    /// When a queue was last seen: a success was slow, or an attempt timed out that was not lost.
-    queued: Option<Instant>,
+    /// When overload was last seen.
+    overload: Option<Instant>,
     evidence: Evidence,
     flapping: Flapping,
     stride: Stride,
@@ -267,7 +262,7 @@ impl Gate {
             left_open: Instant::ORIGIN,
             slowed: None,
             recent: 0.0,
-            queued: None,
+            overload: None,
             evidence: Evidence::default(),
             flapping: Flapping::new(),
             stride: Stride::WHOLE,
@@ -374,21 +369,14 @@ impl Gate {
     }
 
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on
-    /// load or the process makes few requests; 0 otherwise.
+    /// load; 0 otherwise.
     #[must_use]
-    pub fn ratio(&mut self, now: Instant) -> f64 {
+    pub fn ratio(&self, now: Instant) -> f64 {
         let bound = self.is_bound(now) || self.at_once.is_above(HOPELESS);
-        let room = self.is_served() || self.has_low_traffic(now);
-        match self.is_open() && room && !bound {
+        match self.is_open() && self.is_served() && !bound {
             true => self.highest_ratio(),
             false => 0.0,
         }
-    }
-
-    /// Whether this process is known to make so few requests that its retries matter little to the destination, and
-    /// has seen no queue lately. The rules that keep many processes from adding up would cost its callers seconds.
-    fn has_low_traffic(&mut self, now: Instant) -> bool {
-        !self.is_bound(now) && self.demand.usual(now) < BUSY && self.demand.is_known(now)
     }
 
     /// Whether a timeout may be taken for an attempt that was lost on the way. Where the gate is limited and the last
@@ -414,26 +402,23 @@ impl Gate {
         }
     }
 
-    /// Whether a queue was seen a short time ago.
+    /// Whether overload was seen a short time ago.
     fn is_bound(&self, now: Instant) -> bool {
-        self.queued
+        self.overload
             .is_some_and(|seen| now < seen.saturating_add(BOUND))
     }
 
     /// What it has found out, for the budget of the destination.
     pub fn lesson(&mut self, now: Instant) -> Lesson {
-        let low_traffic = self.has_low_traffic(now);
-        let limited = matches!(self.state, State::Limited(_));
         Lesson {
             ratio: self.ratio(now),
             gated: true,
             suspicious: !self.is_served(),
-            low_traffic,
-            repeated: self.run.is_repeated() && !self.demand.is_known(now),
+            repeated: self.run.is_repeated(),
             lossy: self.hears_losses() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
-            waived: !self.is_open() && self.demand.is_known(now) && !(limited && low_traffic),
-            limited,
+            waived: !self.is_open() && self.demand.is_known(now),
+            limited: !self.is_open() && !self.is_closed(),
         }
     }
 
@@ -456,11 +441,10 @@ impl Gate {
     /// gate finds room for it.
     pub fn admit(&mut self, now: Instant, caller: Caller, claim: Claim) -> Option<Pass> {
         self.judge_in_time(now);
-        if claim == Claim::Unpaid {
-            self.on_unpaid(now);
+        if claim == Claim::Unpaid && self.is_open() {
+            self.limit(now, BARE.max(1.0 + self.ratio(now)));
         }
         let fresh = claim == Claim::First;
-        let paid = claim == Claim::Paid && self.has_low_traffic(now);
         let (go, probe) = match &mut self.state {
             State::Open => (true, false),
             State::Limited(limit) => {
@@ -468,7 +452,7 @@ impl Gate {
                 if fresh {
                     limit.on_fresh(now, demand);
                 }
-                ((fresh || paid) && limit.admits(now, demand), false)
+                (fresh && limit.admits(now, demand), false)
             }
             State::Closed(closed) => {
                 let go = fresh && closed.admits(now, &self.config);
@@ -484,34 +468,7 @@ impl Gate {
             limit.on_first_parked(now, self.demand.usual(now));
         }
         self.parked.add(caller);
-        self.hold_shortly(now);
         None
-    }
-
-    /// The budget cannot pay for a retry. That limits an open gate. A process of unknown demand may be one of very
-    /// many: after some failures in a row its gate closes, and probes.
-    fn on_unpaid(&mut self, now: Instant) {
-        if !self.is_closed() && self.run.is_long(UNKNOWN_OUTAGE) && !self.demand.is_known(now) {
-            self.leave_open(now);
-            let demand = self.demand.usual(now);
-            let closed = Closed::unknown(now, &self.config, demand, self.run.since());
-            self.state = State::Closed(closed);
-        } else if self.is_open() {
-            let ratio = self.ratio(now);
-            self.limit(now, BARE.max(1.0 + ratio));
-        }
-    }
-
-    /// Where a process with low traffic is limited, what is parked goes within a short time.
-    fn hold_shortly(&mut self, now: Instant) {
-        if self.parked.len() == 0 || !self.has_low_traffic(now) {
-            return;
-        }
-        let demand = self.demand.usual(now);
-        let least = self.parked.len() as f64 / LOW_TRAFFIC_HOLD;
-        if let State::Limited(limit) = &mut self.state {
-            limit.release_at_least(now, least, demand);
-        }
     }
 
     /// The next parked caller that may go now. Ask until there is none, and again at
@@ -603,7 +560,6 @@ impl Gate {
                 self.share.add(false);
                 self.at_once.add(false);
                 self.slowed = self.usual.is_far_below(took).then_some(now);
-                self.queued = self.slowed.or(self.queued);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
                     let factor = self.flapping.on_opened(now, self.stride.headroom());
@@ -667,9 +623,6 @@ impl Gate {
                 self.false_alarm,
             );
         let ended = if lost { Ended::Failed } else { ended };
-        if ended == Ended::TimedOut {
-            self.queued = Some(now);
-        }
         let harmless = ended == Ended::Failed;
         if harmless {
             let took = now.nanos_since(pass.started);
@@ -720,7 +673,6 @@ impl Gate {
         }
         limit.next = after(now, 1.0 / limit.pace(demand));
         self.state = State::Limited(limit);
-        self.hold_shortly(now);
     }
 
     fn open(&mut self, now: Instant) {
@@ -745,6 +697,7 @@ impl Gate {
             .slowed
             .is_some_and(|then| then.saturating_add(BOUND) > now);
         if slowed && !(served && self.tally.is_plain()) && self.demand.usual(now) < BUSY {
+            self.overload = Some(now);
             self.limit(now, BARE);
         }
     }
@@ -807,14 +760,12 @@ impl Gate {
             BARE
         };
         let slow = self.usual.is_slow(&tally);
-        if slow {
-            self.queued = Some(now);
-        }
         let served = self.is_served();
         let failing = self.usual.is_failing(&tally, served);
         let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
             self.flapping.on_overload();
+            self.overload = Some(now);
         } else if !slow && tally.is_faultless() {
             self.flapping.on_faultless();
         }

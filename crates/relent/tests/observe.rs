@@ -431,51 +431,18 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
         event.fields.get("relent.destination").map(String::as_str) == Some("orders")
     };
     assert!(events.len() > 3 && events.iter().all(named));
-    // Three failures in a process of unknown demand.
-    is_queued_by(&events, "circuit_breaker", "circuit breaker");
-}
-
-/// A destination that answers others may have room for a retry that the budget cannot pay for.
-#[tokio::test(start_paused = true)]
-async fn a_retry_that_waits_for_the_budget_is_an_event_that_says_so() {
-    let (collector, _guard) = Collector::start();
-    let there = Destination::new(Policy::STANDARD);
-    let call = |fails: bool| {
-        let there = &there;
-        let attempt = move || async move {
-            match fails {
-                true => Err(unavailable()),
-                false => Ok(()),
-            }
-        };
-        async move {
-            let call = there.retry(attempt);
-            call.classify(|failure: &Failure| *failure).await
-        }
-    };
-    for _ in 0..100 {
-        call(false).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let failing = futures_util::future::join_all((0..60).map(|_| call(true)));
-    assert!(failing.await.iter().all(Result::is_err));
-    is_queued_by(&collector.events(), "budget", "empty retry budget");
-}
-
-/// The first event of a queue names its cause, how long it lasts at most, and has a line for people.
-fn is_queued_by(events: &[collector::Told], by: &str, phrase: &str) {
     let queued = events
         .iter()
         .find(|event| event.fields.contains_key("relent.at_most"));
     let queued = queued.unwrap();
     assert_eq!((queued.target, queued.level), ("relent", Level::INFO));
-    assert_eq!(queued.fields["relent.by"], by);
+    assert_eq!(queued.fields["relent.by"], "budget");
     let at_most: f64 = queued.fields["relent.at_most"].parse().unwrap();
     assert!((1.0..=30.0).contains(&at_most), "{at_most}");
     let line = &queued.fields["message"];
-    let says = format!(" is queued by the {phrase} of the destination for at most ");
+    let says = " is queued by the empty retry budget of the destination for at most ";
     assert!(
-        line.starts_with("attempt ") && line.contains(&says),
+        line.starts_with("attempt ") && line.contains(says),
         "{line}"
     );
 }

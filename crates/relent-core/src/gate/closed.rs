@@ -3,16 +3,15 @@
 use super::GateConfig;
 use super::flapping::is_brief;
 use super::measure::usual_time;
-use crate::random::{Draw, Random, up_to};
+use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
 /// Who asks often probes often: a fresh request may be the next probe after as many would be made, but no sooner than
 /// after so many nanoseconds. What is found out twenty times per second is known soon enough.
 const ONE_OF: f64 = 10.0;
 const SOONEST: u64 = 50_000_000;
-/// Each wait of the fresh ones is half as long again as the one before. That of the parked ones is three times as long,
-/// so that a caller by itself does not spend all its retries on probes of one outage.
-const GROWTH: u64 = 3;
+/// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
+const GROWTH: u64 = 5;
 /// Who asks seldom lets a parked request probe when this many fresh ones should have come by
 /// themselves, and a fresh one after a timeout when one should have.
 const EXPECTED: f64 = 3.0;
@@ -21,9 +20,6 @@ const EXPECTED: f64 = 3.0;
 const LONG: u64 = 3_000_000_000;
 const ONE_IN: f64 = 8.0;
 const HELD_SECONDS: f64 = 2.0;
-/// The parked requests of a process of unknown demand probe after so many times the time for which it has failed. Where
-/// many processes do, their probes become fewer as the outage goes on.
-const AS_LONG_AGAIN: u64 = 2;
 /// A probe that takes this many times the most between two probes does not hold up the next one.
 const PATIENCE: u64 = 2;
 
@@ -47,8 +43,6 @@ pub(super) struct Closed {
     pub(super) flaps: bool,
     /// Whether nothing but one timeout closed it, or two after a false alarm.
     pub(super) lone: bool,
-    /// When the failures began, in a process of unknown demand.
-    failing_since: Option<Instant>,
 }
 
 impl Closed {
@@ -72,18 +66,8 @@ impl Closed {
             asked: 0,
             flaps: false,
             lone: false,
-            failing_since: None,
         };
         closed.plan(now, demand, overloaded, random);
-        closed
-    }
-
-    /// For a process of unknown demand, in which all attempts have failed since then.
-    pub(super) fn unknown(now: Instant, config: &GateConfig, demand: f64, since: Instant) -> Self {
-        let mut middle = Draw::at(0.5);
-        let mut closed = Self::new(now, config, demand, false, &mut middle);
-        closed.failing_since = Some(since);
-        closed.plan(now, demand, false, &mut middle);
         closed
     }
 
@@ -140,10 +124,6 @@ impl Closed {
             (requests(1.0), requests(EXPECTED))
         } else {
             (0, requests(EXPECTED).min(self.parked_wait))
-        };
-        let parked = match self.failing_since {
-            Some(since) => now.nanos_since(since).saturating_mul(AS_LONG_AGAIN),
-            None => parked,
         };
         let mut due = |wait: u64| {
             let quarter = wait / 4;

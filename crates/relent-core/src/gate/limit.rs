@@ -134,12 +134,6 @@ impl Limit {
         }
     }
 
-    /// At least so many parked requests go per second.
-    pub(super) fn release_at_least(&mut self, now: Instant, per_second: f64, demand: f64) {
-        self.spread = self.spread.max(per_second);
-        self.next = self.next.min(after(now, 1.0 / self.pace(demand)));
-    }
-
     /// When the parked requests of such a process are to be [spread](Self::spread) although nothing was
     /// seen that opens the way: nothing has spoken against it for this long. `None` if they are already.
     pub(super) fn untroubled(&self, quiet: Duration) -> Option<Instant> {

@@ -46,11 +46,6 @@ impl Run {
         self.length >= FEWEST
     }
 
-    /// Whether so many or more have failed in a row.
-    pub(super) const fn is_long(&self, least: u32) -> bool {
-        self.length >= least
-    }
-
     /// Whether no more has failed than one timeout, or two, which are taken for silence.
     pub(super) const fn is_lone(&self) -> bool {
         self.length == self.silent && self.length <= AGAIN
