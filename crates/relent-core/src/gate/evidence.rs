@@ -100,7 +100,7 @@ impl Evidence {
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
         let took = match success_takes(recent, usual) {
             success if success > 0.0 => {
-                let beyond = (MOST_WORK - 1.0) * self.shortest.work(success);
+                let beyond = (MOST_WORK - 1.0) * self.work(success, usual);
                 (took as f64).min(success + beyond)
             }
             _ => took as f64,
@@ -146,8 +146,17 @@ impl Evidence {
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
         let success = success_takes(recent, usual);
         let few = (SERVED_MANY - SERVED_ONE) / f64::from(self.count.max(1));
-        let (failure, success_work) = (self.shortest.work(self.took), self.shortest.work(success));
+        let (failure, success_work) = (self.work(self.took, usual), self.work(success, usual));
         self.count > 0 && success > 0.0 && failure >= (SERVED_MANY - few) * success_work
+    }
+
+    /// How much of such a time was work. The shortest of a few attempts is no sign of the way: all of the time
+    /// counts until a success is well known.
+    fn work(&self, took: f64, usual: &Usual) -> f64 {
+        match usual.is_well_learned() {
+            true => self.shortest.work(took),
+            false => took,
+        }
     }
 }
 

@@ -322,6 +322,11 @@ impl Usual {
         self.learn_failed(tally);
     }
 
+    /// Whether it was learned from enough judgements.
+    pub(super) const fn is_well_learned(&self) -> bool {
+        self.learned >= WELL_LEARNED
+    }
+
     /// Nanoseconds; 0 for unknown.
     pub(super) const fn took(&self) -> f64 {
         self.took
