@@ -100,7 +100,10 @@ impl Evidence {
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
         let took = match success_takes(recent, usual) {
             success if success > 0.0 => {
-                let beyond = (MOST_WORK - 1.0) * self.work(success, usual);
+                let beyond = match usual.is_well_learned() {
+                    true => (MOST_WORK - 1.0) * self.shortest.work(success),
+                    false => 0.0,
+                };
                 (took as f64).min(success + beyond)
             }
             _ => took as f64,
