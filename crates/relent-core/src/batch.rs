@@ -25,9 +25,9 @@ use crate::time::Instant;
 pub(crate) struct Batch {
     /// The gate is calm before this, in nanoseconds; 0 while the batch is shut.
     calm_until: AtomicU64,
-    /// A success that took more nanoseconds is for the gate to judge,
+    /// A success that took more nanoseconds is for the gate to judge.
     longest: AtomicU64,
-    /// and so is one that took fewer than these.
+    /// A success that took fewer nanoseconds is the fastest lately, which the gate has to know.
     shortest: AtomicU64,
     lane: Lane,
 }

@@ -69,11 +69,11 @@ impl Shortest {
         self.now = self.now.min(took);
     }
 
-    /// How much of such a time was work: what is beyond the shortest; all of it while none is known.
-    fn work(&self, took: f64) -> f64 {
+    /// The shortest time of both windows; 0 while none is known.
+    fn get(&self) -> f64 {
         match self.now.min(self.before) {
-            u64::MAX => took,
-            shortest => (took - shortest as f64).max(0.0),
+            u64::MAX => 0.0,
+            shortest => shortest as f64,
         }
     }
 }
@@ -100,11 +100,10 @@ impl Evidence {
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
         let took = match success_takes(recent, usual) {
             success if success > 0.0 => {
-                let beyond = match usual.is_well_learned() {
-                    true => (MOST_WORK - 1.0) * self.shortest.work(success),
-                    false => 0.0,
-                };
-                (took as f64).min(success + beyond)
+                let most = self.way(usual).map_or(success, |way| {
+                    success + (MOST_WORK - 1.0) * work(success, way)
+                });
+                (took as f64).min(most)
             }
             _ => took as f64,
         };
@@ -149,18 +148,21 @@ impl Evidence {
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
         let success = success_takes(recent, usual);
         let few = (SERVED_MANY - SERVED_ONE) / f64::from(self.count.max(1));
-        let (failure, success_work) = (self.work(self.took, usual), self.work(success, usual));
-        self.count > 0 && success > 0.0 && failure >= (SERVED_MANY - few) * success_work
+        let way = self.way(usual).unwrap_or(0.0);
+        let is_worked_on = work(self.took, way) >= (SERVED_MANY - few) * work(success, way);
+        self.count > 0 && success > 0.0 && is_worked_on
     }
 
-    /// How much of such a time was work. The shortest of a few attempts is no sign of the way: all of the time
-    /// counts until a success is well known.
-    fn work(&self, took: f64, usual: &Usual) -> f64 {
-        match usual.is_well_learned() {
-            true => self.shortest.work(took),
-            false => took,
-        }
+    /// The part of the time of an attempt that is the way there and back. The shortest of a few attempts does not
+    /// show it: `None` until a success is well known.
+    fn way(&self, usual: &Usual) -> Option<f64> {
+        usual.is_well_learned().then(|| self.shortest.get())
     }
+}
+
+/// The part of the time of an attempt that the destination worked.
+fn work(took: f64, way: f64) -> f64 {
+    (took - way).max(0.0)
 }
 
 /// Nanoseconds that a success takes, lately or usually, whichever is longer; 0 if none is known.
