@@ -33,8 +33,9 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`](crate::PolicyBuilder::lint). Displays as a sentence that begins with the
-/// key.
+/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`](crate::PolicyBuilder::lint).
+///
+/// Displays as a sentence that begins with the key.
 ///
 /// ```
 /// use core::time::Duration;
@@ -104,10 +105,8 @@ impl From<PolicyError> for Finding {
     }
 }
 
-/// All rules, in the order of their findings. The contradictions are errors, and the other rules say nothing beside
-/// one: those are warnings.
-const RULES: [fn(&Policy, &mut Findings); 7] =
-    [contradictions, limits, hints, lists, rules, hedge, amounts];
+/// The rules whose findings are warnings, in the order of these.
+const RULES: [fn(&Policy, &mut Findings); 6] = [limits, hints, lists, rules, hedge, amounts];
 
 impl Policy {
     /// What this policy says that cannot be meant: limits below what they limit, failures in lists that
@@ -115,13 +114,13 @@ impl Policy {
     /// what contradicts itself does not build. `relent policy check` shows them.
     #[must_use]
     pub fn lint(&self) -> Vec<Finding> {
+        // What does not build is the only finding.
+        if let Err(error) = check(self) {
+            return Vec::from([error.into()]);
+        }
         let mut findings = Findings(Vec::new());
         for rule in RULES {
             rule(self, &mut findings);
-            let worst = findings.0.iter().map(Finding::severity).max();
-            if worst == Some(Severity::Error) {
-                break;
-            }
         }
         findings.0
     }
@@ -135,19 +134,20 @@ impl Findings {
     }
 }
 
-/// The rule of [`PolicyBuilder::build`].
-fn contradictions(policy: &Policy, findings: &mut Findings) {
-    let error = check(policy).err();
-    findings.0.extend(error.map(Finding::from));
+/// The limits of time of all attempts together.
+fn time_limits(policy: &Policy) -> impl Iterator<Item = (&'static str, Duration)> {
+    let limits = [
+        ("deadline", policy.deadline()),
+        ("max_elapsed", policy.max_elapsed()),
+    ];
+    limits
+        .into_iter()
+        .filter_map(|(key, limit)| Some((key, limit?)))
 }
 
 fn limits(policy: &Policy, findings: &mut Findings) {
     let first = policy.backoff().first().unwrap_or_default();
-    for (key, limit) in [
-        ("deadline", policy.deadline()),
-        ("max_elapsed", policy.max_elapsed()),
-    ] {
-        let Some(limit) = limit else { continue };
+    for (key, limit) in time_limits(policy) {
         let shown = format_duration(limit);
         if first >= limit && !policy.cut_last_wait() {
             let first = format_duration(first);
@@ -305,18 +305,8 @@ fn one_rule(policy: &Policy, index: usize, rule: &Rule, findings: &mut Findings)
         );
     }
     if let Some(timeout) = rule.attempt_timeout {
-        for (limit_key, limit) in [
-            ("deadline", policy.deadline()),
-            ("max_elapsed", policy.max_elapsed()),
-        ] {
-            if let Some(limit) = limit {
-                whole_limit(
-                    (limit_key, limit),
-                    &key("attempt_timeout"),
-                    timeout,
-                    findings,
-                );
-            }
+        for limit in time_limits(policy) {
+            whole_limit(limit, &key("attempt_timeout"), timeout, findings);
         }
     }
 }
@@ -337,12 +327,11 @@ fn hedge(policy: &Policy, findings: &mut Findings) {
         HedgeDelay::Fixed(delay) => ("hedge.delay", delay),
         HedgeDelay::Percentile { least, .. } => ("hedge.least", least),
     };
-    for (limit_key, limit) in [
-        ("attempt_timeout", policy.attempt_timeout()),
-        ("deadline", policy.deadline()),
-        ("max_elapsed", policy.max_elapsed()),
-    ] {
-        if let Some(limit) = limit.filter(|limit| soonest >= *limit) {
+    let timeout = policy
+        .attempt_timeout()
+        .map(|timeout| ("attempt_timeout", timeout));
+    for (limit_key, limit) in timeout.into_iter().chain(time_limits(policy)) {
+        if soonest >= limit {
             let (soonest, limit) = (format_duration(soonest), format_duration(limit));
             findings.warn(
                 key,
