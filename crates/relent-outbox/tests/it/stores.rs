@@ -31,6 +31,8 @@ fn play_random_steps<F: Future<Output = ()>>(cases: u32, play: impl Fn(Vec<u32>)
 mod sqlite {
     use std::cell::Cell;
     use std::fs;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use relent_outbox::store::{Sqlite, conformance};
 
@@ -43,6 +45,12 @@ mod sqlite {
         let (text, outbox) = (path.join("letter.txt"), path.join("outbox.db"));
         fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
         drop(Sqlite::open(&outbox).unwrap());
+        // Its thread closes the file after the store is gone, and writes into it then.
+        let limit = Instant::now() + Duration::from_secs(30);
+        while path.join("outbox.db-wal").exists() {
+            assert!(Instant::now() < limit, "the file is still open");
+            thread::yield_now();
+        }
         let mut permissions = fs::metadata(&outbox).unwrap().permissions();
         permissions.set_readonly(true);
         fs::set_permissions(&outbox, permissions).unwrap();

@@ -216,6 +216,8 @@ mod sqlite {
     use std::fs;
     use std::path::Path;
     use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use relent_core::claim::{ClaimConfig, Fingerprint};
     use relent_server::sqlite::{FileProblem, WriterError};
@@ -233,6 +235,17 @@ mod sqlite {
         );
     }
 
+    /// Makes the database, and returns when its thread has closed the file.
+    fn make(path: &Path) {
+        drop(Sqlite::open(path).unwrap());
+        let log = path.with_extension("db-wal");
+        let limit = Instant::now() + Duration::from_secs(30);
+        while log.exists() {
+            assert!(Instant::now() < limit, "{} is still open", path.display());
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
         let directory = tempfile::tempdir().unwrap();
@@ -245,7 +258,7 @@ mod sqlite {
         assert_eq!(fs::read(&text).unwrap().len(), 19_000);
         // With its tables, and without.
         let (empty, keys) = (path.join("empty.db"), path.join("keys.db"));
-        drop(Sqlite::open(&keys).unwrap());
+        make(&keys);
         fs::write(&empty, "").unwrap();
         for file in [&empty, &keys] {
             let mut permissions = fs::metadata(file).unwrap().permissions();
@@ -258,7 +271,7 @@ mod sqlite {
             assert!(error.contains("read-only"), "{error}");
         }
         let address = format!("file:{}?mode=ro", path.join("open.db").display());
-        drop(Sqlite::open(path.join("open.db")).unwrap());
+        make(&path.join("open.db"));
         refused(Path::new(&address), FileProblem::ReadOnly);
     }
 
