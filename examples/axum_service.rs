@@ -1,7 +1,7 @@
-//! An axum service that calls another: one client in its state, the deadline of its caller handed
-//! down, an order that is booked once, and "retries were exhausted below" handed up.
+//! An axum service that calls another service. The client is in its state, and the deadline of its caller is passed
+//! down. An order is booked once, and the marker "retries exhausted" is passed up.
 //!
-//! It brings a caller and a flaky warehouse with it, on free ports, makes three calls and ends.
+//! It also starts a flaky warehouse on a free port, makes three calls as its caller, and ends.
 #![allow(clippy::print_stdout)]
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let client = Client::new(policy(Duration::from_secs(2))?)?.cross_layer();
     let calls = [
-        // After a doubtful failure it is sent again, with the same key.
+        // After an ambiguous failure it is sent again with the same key.
         client
             .post(format!("{shop}/orders"))
             .body("2 tea")
@@ -58,8 +58,8 @@ async fn serve(router: Router) -> std::io::Result<String> {
     Ok(url)
 }
 
-// The service. Its client is made once: its clones share connections, and the budget, the gate and the
-// cooldown of each host.
+// The service. Create the client once: its clones share connections, and the budget, circuit breaker and cooldown of
+// each host.
 
 #[derive(Clone)]
 struct Shop {
@@ -68,8 +68,8 @@ struct Shop {
 }
 
 fn shop(warehouse: String) -> Result<Router, Box<dyn std::error::Error>> {
-    // Sooner than the callers' own deadlines, so that they hear why there is no answer, and sooner still if a caller
-    // says that it has less time.
+    // Shorter than the deadlines of the callers, so that they receive the reason for a failure. A caller may ask for
+    // an even shorter one.
     let client = Client::new(policy(Duration::from_secs(1))?)?.cross_layer();
     let routes = Router::new()
         .route("/price/{item}", get(price))
@@ -89,13 +89,13 @@ async fn price(
 
 async fn order(State(shop): State<Shop>, above: Above, order: String) -> Result<String, Failed> {
     let request = shop.client.post(format!("{}/orders", shop.warehouse));
-    // The caller's key, so that its order stays one order when the caller repeats it.
+    // The caller's key, so that a repeated request books no second order.
     let key = above.key.clone().unwrap_or_else(IdempotencyKey::new);
     let request = request.idempotency_key(key).headers(above.pass_on());
     Ok(succeeded(request.body(order).send().await)?.text().await?)
 }
 
-/// What the request says of its caller, and when it came.
+/// The caller's headers, and the time of arrival.
 struct Above {
     caller: CallerFacts,
     key: Option<IdempotencyKey>,
@@ -115,7 +115,7 @@ impl<S: Sync> FromRequestParts<S> for Above {
 }
 
 impl Above {
-    /// The headers of a request that is made for this one: what is left of its time.
+    /// Headers for an outgoing request on behalf of this one, with the time left.
     fn pass_on(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         self.caller.pass_on(self.arrived.elapsed(), &mut headers);
@@ -123,8 +123,8 @@ impl Above {
     }
 }
 
-/// A call that the warehouse did not do: the status by the reason, the time at which the warehouse wants to
-/// be asked again, and the mark for all layers above.
+/// Response after a failed call to the warehouse: a status for the reason, the warehouse's `Retry-After`, and the
+/// no-retry marker for all outer layers.
 struct Failed(ErrorResponse);
 
 fn succeeded(
@@ -141,7 +141,7 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let summary = error.summary();
         let failed = summary.and_then(|summary| ErrorResponse::gave_up(summary, SystemTime::now()));
-        // A body that broke off has no reason.
+        // An error while reading the body has no reason.
         Self(failed.unwrap_or_else(|| ErrorResponse::stopped(StopReason::Permanent, None)))
     }
 }
@@ -152,7 +152,7 @@ impl IntoResponse for Failed {
     }
 }
 
-// The service below, which fails.
+// The flaky warehouse.
 
 #[derive(Clone, Default)]
 struct Warehouse {
@@ -167,7 +167,7 @@ fn warehouse() -> Router {
     routes.with_state(Warehouse::default())
 }
 
-/// Unavailable when asked for the first time, and for what is gone always.
+/// Unavailable for the first request of each path, and always for paths that end with `gone`.
 async fn stocked(
     State(warehouse): State<Warehouse>,
     method: Method,
@@ -184,7 +184,7 @@ async fn stocked(
     (status, "4 euros").into_response()
 }
 
-/// Books an order once for each key, and loses its first answer.
+/// Books one order per key, and fails the first response for each key.
 async fn book(State(warehouse): State<Warehouse>, headers: HeaderMap) -> Response {
     let key = IdempotencyKey::of(&headers).unwrap_or_else(IdempotencyKey::new);
     let key = key.as_str().to_owned();

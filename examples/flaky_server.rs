@@ -1,8 +1,8 @@
-//! A service that fails where you can see it: `flaky_server [ADDRESS] [STEP]…`.
+//! A server that fails by a script: `flaky_server [ADDRESS] [STEP]…`.
 //!
-//! Each request gets the next step, the last step stays: a status such as `503`, `503:2` (with
-//! `Retry-After: 2`), `cut` (a body that ends too soon), `tagged` (the same under a strong `ETag`, and
-//! its rest if that is asked for) or `reset` (closed without an answer).
+//! Each request gets the next step, and the last step repeats. A step is a status such as `503`, `503:2` (with
+//! `Retry-After: 2`), `cut` (a body that ends too early), `tagged` (a cut body with a strong `ETag`, and its rest on
+//! request) or `reset` (closed without a response).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
     println!("http://{}/", listener.local_addr()?);
     let mut requests = 0;
     for connection in listener.incoming() {
-        // A client that goes away is no reason to stop serving the others.
+        // A client that disconnects must not stop the server.
         let _ = connection.and_then(|connection| serve(connection, &steps, &mut requests));
     }
     Ok(())
@@ -90,7 +90,7 @@ fn serve(mut connection: TcpStream, steps: &[String], requests: &mut usize) -> s
     }
 }
 
-/// Of `bytes=6-`, if there is something from there on.
+/// The first byte of a range such as `bytes=6-`, if the body is longer.
 fn first_byte(range: &str) -> Option<usize> {
     let first = range.strip_prefix("bytes=")?.strip_suffix('-')?;
     first.parse().ok().filter(|first| *first < BODY.len())

@@ -1,6 +1,6 @@
-//! A GET, a POST and a download that arrive, whatever the service does: `http_client URL`.
+//! A GET, a POST and a download that succeed although the server fails: `http_client URL`.
 //!
-//! Start a service that fails for it to talk to, which prints its URL:
+//! Start a server that fails, which prints its URL:
 //! `cargo run -p relent --example flaky_server -- 127.0.0.1:8080 503:1 200 500 200 tagged`
 #![allow(clippy::print_stdout)]
 
@@ -24,8 +24,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tell("GET", &response);
     print!("    {}", response.text().await?);
 
-    // After a 500 the payment may have been made. The key lets the service drop the duplicate, and
-    // without it there would be no second attempt.
+    // After a 500 the payment may have been made. The key lets the server detect the duplicate; without it there would
+    // be no second attempt.
     let paid = client
         .post(&url)
         .body("amount=5")
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .error_for_status()?;
     tell("POST with a key", &paid);
 
-    // A body that is cut short is retried too, and goes on where it was cut if it has a strong tag.
+    // A body that is cut short is retried, too, and resumes if it has a strong tag.
     let whole = client.get(&url).whole_body().send().await?;
     tell("GET of the whole body", &whole);
     print!("    {}", whole.text().await?);

@@ -1,5 +1,5 @@
-//! A GET with a timeout of 5 s an attempt, three retries, and a line with error and wait before each
-//! (R4.6), by the defaults of cenkalti/backoff: `http_get [URL]`.
+//! A GET with 5 s per attempt, three retries, and a line with error and delay before each retry. The delays are the
+//! defaults of cenkalti/backoff: `http_get [URL]`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::time::Duration;

@@ -1,15 +1,15 @@
-//! A merchant that learns in two ways that an order is paid, and settles it once (R4.3).
+//! A merchant that is notified of payments, also polls for them, and settles each order once.
 //!
-//! | way | by |
+//! | path | by |
 //! |---|---|
-//! | the payment provider notifies it, again and again until that is acknowledged | `WebhookLayer`: `POST /notifications` |
-//! | it asks the provider, less and less often | `poll`: `GET /payments/{order}` there |
+//! | the payment provider sends a notification until it is acknowledged | `WebhookLayer`: `POST /notifications` |
+//! | the merchant polls the provider, with growing delays | `poll`: `GET /payments/{order}` there |
 //!
-//! Either may come first, twice, late, or never. Both settle an order by the same few lines, in a transaction.
+//! Either may come first, twice, late, or never. Both settle an order with the same function, in a transaction.
 //!
-//! It plays the provider, too, and a bad network between the two, which refuses connections, cuts them half-way and
-//! loses answers. It kills the process of the merchant (kill -9) meanwhile and starts it again. In the end it compares
-//! the merchant's ledger with the provider's payments.
+//! The example also runs the provider, and an unreliable network between the two: it refuses connections, cuts them and
+//! loses responses. Meanwhile it kills the merchant's process (kill -9) and restarts it. At the end it compares the
+//! merchant's ledger with the provider's payments.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -41,7 +41,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// What both know, and nobody else. A real one does not stand in the code.
+/// The secret that both share. Do not put a real one into the code.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 // The merchant.
@@ -52,7 +52,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS deliveries (number INTEGER NOT NULL, repeated INTEGER NOT NULL);
 ";
 
-/// Settles an order that is paid, if nobody has settled it yet. Whoever learns of it calls this.
+/// Settles a paid order, unless it is already settled. Notification and poll both call it.
 fn settle(transaction: &Connection, number: u32, told_by: &str) -> rusqlite::Result<()> {
     let settle = "UPDATE orders SET state = 'settled' WHERE number = ?1 AND state = 'open'";
     if transaction.execute(settle, [number])? == 1 {
@@ -62,7 +62,7 @@ fn settle(transaction: &Connection, number: u32, told_by: &str) -> rusqlite::Res
     Ok(())
 }
 
-/// A notification, whose signature is good. What it does, its record and its acknowledgement are one transaction.
+/// Handles a notification with a valid signature. Settlement, record and acknowledgement are one transaction.
 async fn notified(
     State(store): State<Sqlite>,
     Extension(once): Extension<ExactlyOnce<Sqlite>>,
@@ -78,7 +78,7 @@ async fn notified(
     });
     let answer = match settled.await {
         Ok(answer) => answer,
-        // Nothing has happened, and the provider comes again.
+        // Nothing was changed, and the provider sends it again.
         Err(error) => {
             return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
         }
@@ -89,14 +89,14 @@ async fn notified(
         connection.execute(note, params![number, repeated])?;
         Ok::<_, Failed>(())
     });
-    // It is for the report only.
+    // Only for the report.
     drop(note.await);
     answer.into_response()
 }
 
-/// Asks the provider until the order is paid, unless a notification comes first.
+/// Polls the provider until the order is paid, unless a notification comes first.
 async fn watch(store: Sqlite, client: Client, provider: String, number: u32) -> Result<(), Failed> {
-    // In the time of this example: often at first, then less and less.
+    // Scaled to the time of this example: frequent at first, then with growing delays.
     let policy = Policy::builder(Backoff::elapsed(Duration::from_millis(200), 0.2))
         .unlimited_retries()
         .build()?;
@@ -108,7 +108,7 @@ async fn watch(store: Sqlite, client: Client, provider: String, number: u32) -> 
         if !open.await? {
             return Ok(Polled::Done(()));
         }
-        // The client repeats what fails. What fails all the same is asked at the next look.
+        // The client retries failures. If it gives up, the next poll asks again.
         let url = format!("{provider}/payments/{number}");
         let state = async { client.get(url).send().await.ok()?.text().await.ok() };
         if state.await.as_deref() != Some("paid") {
@@ -132,7 +132,7 @@ fn open(directory: &File) -> Result<Sqlite, Failed> {
     })?)
 }
 
-/// The process of the merchant: says its address, and serves until it is killed.
+/// The merchant's process: prints its address, and serves until it is killed.
 async fn merchant(directory: &File, address: &str, provider: &str) -> Result<(), Failed> {
     let store = open(directory)?;
     let open = store.writer().run(|connection| {
@@ -167,7 +167,7 @@ async fn merchant(directory: &File, address: &str, provider: &str) -> Result<(),
 
 // The provider.
 
-/// What came of its attempts to notify.
+/// Results of the provider's notification attempts.
 #[derive(Default)]
 struct Attempts {
     all: AtomicU32,
@@ -177,8 +177,8 @@ struct Attempts {
     answered: AtomicU32,
 }
 
-/// Delivers one notification until it is acknowledged, by WeChat Pay's schedule: 15 s, 15 s, 30 s, 3 min, 10 min and so
-/// on, here a thousand times as fast.
+/// Delivers one notification until it is acknowledged, by WeChat Pay's schedule (15 s, 15 s, 30 s, 3 min, 10 min, …),
+/// here a thousand times as fast.
 async fn deliver(
     url: &str,
     id: &str,
@@ -194,13 +194,13 @@ async fn deliver(
         .pool_max_idle_per_host(0)
         .timeout(Duration::from_secs(5))
         .build()?;
-    // Each attempt has its own time, and so its own signature. The identifier stays.
+    // Each attempt has its own time and signature. The identifier stays the same.
     let sign = || {
         let mut headers = HeaderMap::new();
         let signed = signer.sign(id, SystemTime::now(), body.as_bytes(), &mut headers);
         signed.map(|()| headers)
     };
-    sign()?; // The identifier is one.
+    sign()?; // Fails if the identifier is invalid.
     let attempt = || async {
         attempts.all.fetch_add(1, Ordering::Relaxed);
         let request = client.post(url).headers(sign().unwrap_or_default());
@@ -222,7 +222,7 @@ async fn deliver(
     Ok(())
 }
 
-/// Tells who asks whether an order is paid.
+/// Returns whether an order is paid.
 async fn payment(
     State(paid): State<Arc<[AtomicBool]>>,
     Path(number): Path<usize>,
@@ -236,16 +236,16 @@ async fn payment(
 
 // The network.
 
-/// What it does to a connection.
+/// Condition of a connection.
 enum Weather {
     Fair,
-    /// Ends within the request.
+    /// Closed during the request.
     Cut,
-    /// Ends when the answer comes.
+    /// Closed when the response arrives.
     AnswerLost,
 }
 
-/// Takes connections to `to`, and lets nobody connect every now and then, until the storm is over.
+/// Forwards connections to `to`. Refuses connections at intervals, and cuts some, until the storm ends.
 async fn network(address: String, to: String, seed: u64, calm: Instant) -> Result<(), Failed> {
     let mut random = SessionRandom::with_seed(seed);
     loop {
@@ -262,7 +262,7 @@ async fn network(address: String, to: String, seed: u64, calm: Instant) -> Resul
                     _ => Weather::Fair,
                 };
                 let to = to.clone();
-                // A connection that fails is what this is about.
+                // Failed connections are the purpose of this function.
                 tokio::spawn(async move { drop(carry(client, &to, weather).await) });
             }
         };
@@ -297,16 +297,16 @@ async fn carry(mut client: TcpStream, to: &str, weather: Weather) -> std::io::Re
     Ok(())
 }
 
-// Who plays with them.
+// The players.
 
 const PAYMENTS: u32 = 60;
-/// One is paid every so often.
+/// Time between two payments.
 const EVERY: Duration = Duration::from_millis(100);
 const KILLS: u32 = 5;
-/// Notifications that a stranger sends for an order that nobody pays: number 0.
+/// Forged notifications for an order that is never paid: number 0.
 const FORGED: u32 = 5;
 
-/// The process of the merchant, and how to start it again.
+/// The merchant's process, and the arguments to restart it.
 struct Merchant<'a> {
     child: Child,
     address: String,
@@ -353,7 +353,7 @@ impl Drop for Merchant<'_> {
     }
 }
 
-/// An address that is free at the moment.
+/// An address that is currently free.
 async fn address() -> Result<String, Failed> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     Ok(listener.local_addr()?.to_string())
@@ -391,12 +391,12 @@ async fn play(directory: &File) -> Result<Attempts, Failed> {
             deliver(&url, &id, format!("paid={number}"), key, &attempts).await
         });
         if number % (PAYMENTS / (KILLS + 1)) == 0 && number < PAYMENTS {
-            // In the midst of it.
+            // While requests are running.
             sleep(Duration::from_millis(u64::from(number % 9))).await;
             merchant.kill_and_start_again()?;
         }
     }
-    // The sky is clear: each of these has one answer.
+    // The storm has ended, so each of these gets one response.
     let client = recipe().no_proxy().build()?;
     for number in 0..FORGED {
         let key: SigningKey = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA".parse()?;
@@ -416,7 +416,7 @@ async fn play(directory: &File) -> Result<Attempts, Failed> {
     Arc::into_inner(attempts).ok_or_else(|| "an attempt is left".into())
 }
 
-/// What the merchant's database says in the end.
+/// The final state of the merchant's database.
 struct Ledger {
     entries: u32,
     /// Paid orders that were settled, and those that were settled more than once.
@@ -424,7 +424,7 @@ struct Ledger {
     twice: u32,
     by_notification: u32,
     by_poll: u32,
-    /// Orders that are settled and not paid.
+    /// Orders that were settled without a payment.
     unpaid: u32,
     deliveries: u32,
     repeated: u32,

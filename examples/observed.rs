@@ -1,7 +1,7 @@
-//! What a client tells of its attempts: spans and events as they happen, then the account of the
-//! request and the metrics as a scraper would see them: `observed URL`.
+//! Telemetry of a client: spans and events as they happen, then the summary of the request and the metrics as a
+//! scraper sees them: `observed URL`.
 //!
-//! Start a service that fails for it to talk to, which prints its URL:
+//! Start a server that fails, which prints its URL:
 //! `cargo run -p relent --example flaky_server -- 127.0.0.1:8080 503:1 500 200`
 //! and run it with `--all-features`.
 #![allow(clippy::print_stdout)]

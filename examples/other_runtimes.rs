@@ -1,5 +1,5 @@
-//! Without tokio: waits by the timer of smol, in one line. That timer has a thread of its own, so it works
-//! on any executor, such as async-std's or `futures::executor`.
+//! Retries without tokio: delays use smol's timer, in one line. That timer has its own thread, so it works on any
+//! executor, such as async-std's or `futures::executor`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use relent::{Destination, Policy, retry};
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-/// Answers at its third call; the second does not end.
+/// Succeeds at the third call; the second one never ends.
 async fn fetch() -> std::io::Result<&'static str> {
     match CALLS.fetch_add(1, Ordering::Relaxed) {
         0 => Err(std::io::ErrorKind::ConnectionReset.into()),
@@ -20,8 +20,7 @@ async fn fetch() -> std::io::Result<&'static str> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // One job of its own, which waits rather than fails. `standard` does not repeat what timed out before it
-    // knows how long successes take.
+    // A single job, which may wait. `standard` does not retry a timeout before it knows the latency of a success.
     let policy = Policy::PATIENT.clone().into_builder();
     let policy = policy.attempt_timeout(Duration::from_millis(200)).build()?;
     let there = Destination::new(&policy);

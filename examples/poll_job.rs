@@ -1,5 +1,4 @@
-//! Polling for the result of a job, less and less often, on a clock that takes no time: how many
-//! looks does an hour cost?
+//! Polling for the result of a job, with growing delays, on a virtual clock: how many polls does an hour cost?
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! An axum service behind both layers of `relent-server`: what is too much is turned away at once, and a payment that is sent
+//! An axum service with both layers of `relent-server`: excess load is rejected immediately, and a payment that is sent
 //! twice is made once.
 //!
 //! ```text
@@ -26,7 +26,7 @@ async fn main() -> std::io::Result<()> {
     let address = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "127.0.0.1:3000".to_owned());
-    // A service whose callers are told apart gives the account: `IdempotencyLayer::new(store, |parts| ..)`.
+    // A service that authenticates its callers identifies the account: `IdempotencyLayer::new(store, |parts| ..)`.
     let idempotency = IdempotencyLayer::anonymous(Memory::new()).require(|_| true);
     let app = Router::new()
         .route("/payments", post(pay))

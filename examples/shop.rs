@@ -1,15 +1,15 @@
-//! A small shop that takes payments, in three ways that charge nobody twice, and in one that does.
+//! A small shop that takes payments in three ways that charge no order twice, and in one that may.
 //!
-//! | way | what keeps a duplicate from being charged |
+//! | way | protection from a duplicate charge |
 //! |---|---|
 //! | `POST /unique/{order}` | a unique key in Redis, claimed before the charge |
 //! | `POST /payments/{order}` | the key is a row of the transaction that charges |
 //! | `PUT /orders/{order}` | the order is paid only in the version that the customer saw |
 //! | `POST /unprotected/{order}` | nothing |
 //!
-//! It plays the customers, too, who click twice and repeat what was not answered. It kills the process of the shop
-//! (kill -9) while they do, starts it again, and compares the ledger with the orders. `shop --redis URL` plays the
-//! first way as well.
+//! The example also runs the customers, who click twice and repeat unanswered requests. Meanwhile it kills the shop's
+//! process (kill -9) and restarts it. At the end it compares the ledger with the orders. `shop --redis URL` includes
+//! the first way.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -52,13 +52,13 @@ fn charge(connection: &Connection, way: &str, number: u32) -> rusqlite::Result<u
     connection.execute("INSERT INTO charges VALUES (?1, ?2)", params![way, number])
 }
 
-/// What the shop does before it charges, such as a look at the stock.
+/// Work before the charge, such as checking the stock.
 async fn think() {
     sleep(Duration::from_millis(5)).await;
 }
 
 fn shop(store: Sqlite) -> Router {
-    // The key, the charge, the answer and the receipt to be sent: one transaction.
+    // One transaction contains the key, the charge, the response and the receipt to be sent.
     let once = IdempotencyLayer::anonymous(store.clone())
         .require(|_| true)
         .exactly_once();
@@ -70,7 +70,7 @@ fn shop(store: Sqlite) -> Router {
         .with_state(store)
 }
 
-/// Charges whenever it is asked.
+/// Charges for every request.
 async fn pay(State(store): State<Sqlite>, Path(number): Path<u32>) -> response::Response {
     charge_alone(store, "unprotected", number).await
 }
@@ -84,8 +84,8 @@ async fn charge_alone(store: Sqlite, way: &'static str, number: u32) -> response
     charged.await.map_err(failed).into_response()
 }
 
-/// Charges in the transaction of the key. The receipt is a row, too: whatever sends it reads it there, so that a
-/// receipt is sent for each charge that is committed, and for no other.
+/// Charges in the transaction of the key. The receipt is a row of it, too, for a process that sends receipts later. So
+/// one receipt is sent for each committed charge, and for no other.
 async fn pay_once(
     Extension(once): Extension<ExactlyOnce<Sqlite>>,
     Path(number): Path<u32>,
@@ -117,7 +117,7 @@ async fn order(State(store): State<Sqlite>, Path(number): Path<u32>) -> response
         .into_response()
 }
 
-/// Charges if the order is still as the customer saw it.
+/// Charges if the order has not changed since the customer saw it.
 async fn pay_order(
     State(store): State<Sqlite>,
     Path(number): Path<u32>,
@@ -147,14 +147,14 @@ fn refused(error: PreconditionError) -> response::Response {
     error.response().map(axum::body::Body::from)
 }
 
-/// Nothing has happened.
+/// The response if nothing was changed.
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn failed(error: Failed) -> (StatusCode, String) {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-/// A unique key in Redis. The charge is not in its transaction: when the shop is killed in between, the outcome is
-/// unknown, and the shop does not guess.
+/// Requires a unique key in Redis. The charge is not in its transaction. If the shop is killed in between, the outcome
+/// is unknown, and the shop does not charge again.
 #[cfg(feature = "redis")]
 async fn unique(store: Sqlite, url: &str, namespace: &str) -> Result<Router, Failed> {
     use relent_server::store::Redis;
@@ -162,7 +162,7 @@ async fn unique(store: Sqlite, url: &str, namespace: &str) -> Result<Router, Fai
     async fn pay(State(store): State<Sqlite>, Path(number): Path<u32>) -> response::Response {
         charge_alone(store, "unique", number).await
     }
-    // A service takes `connect`, which refuses a Redis that forgets.
+    // A production service uses `connect`, which rejects a Redis that may lose keys.
     let redis = Redis::connect_unchecked(redis::Client::open(url)?).await?;
     let mut claim = relent_core::claim::ClaimConfig::DEFAULT;
     claim.lease = Duration::from_secs(1);
@@ -185,7 +185,7 @@ fn open(directory: &File) -> Result<Sqlite, Failed> {
     })?)
 }
 
-/// The process of the shop: says its address, and serves until it is killed.
+/// The shop's process: prints its address, and serves until it is killed.
 async fn serve(directory: &File, address: &str, redis: Option<&str>) -> Result<(), Failed> {
     let store = open(directory)?;
     let mut router = shop(store.clone());
@@ -198,16 +198,16 @@ async fn serve(directory: &File, address: &str, redis: Option<&str>) -> Result<(
     Ok(axum::serve(listener, router).await?)
 }
 
-// Those who play with it.
+// The players.
 
 const ORDERS: u32 = 60;
-/// A customer who clicks twice is two clients that send the same.
+/// A customer who clicks twice is simulated by two clients with the same request.
 const CLICKS: u32 = 2;
-/// So many customers pay at once.
+/// The number of concurrent customers.
 const AT_ONCE: usize = 8;
 const KILLS: u32 = 5;
 
-/// The process of the shop, and who may start it again.
+/// The shop's process, and the arguments to restart it.
 struct Shop<'a> {
     child: Child,
     address: String,
@@ -251,7 +251,7 @@ impl Drop for Shop<'_> {
     }
 }
 
-/// What a customer hears in the end.
+/// The final result for a customer.
 #[derive(PartialEq)]
 enum Heard {
     Paid,
@@ -259,8 +259,7 @@ enum Heard {
     Unknown,
 }
 
-/// One click: it repeats its request until it is answered. Whether the shop looks at the key makes no difference
-/// to it.
+/// One click: repeats its request until it gets a response. It sends the key in every way, even if the shop ignores it.
 async fn click(client: Client, url: String, key: IdempotencyKey) -> Result<Heard, Failed> {
     let response = client.post(url).idempotency_key(key).send().await?;
     if response.status() == StatusCode::CONFLICT {
@@ -270,7 +269,7 @@ async fn click(client: Client, url: String, key: IdempotencyKey) -> Result<Heard
     Ok(Heard::Paid)
 }
 
-/// One click of a customer who looks at the order first. If it has changed meanwhile, the customer looks again.
+/// One click of a customer who reads the order first. If it has changed meanwhile, the customer reads it again.
 async fn look_and_click(client: Client, url: String) -> Result<Heard, Failed> {
     loop {
         let order = client.get(&url).send().await?.error_for_status()?;
@@ -285,9 +284,9 @@ async fn look_and_click(client: Client, url: String) -> Result<Heard, Failed> {
     }
 }
 
-/// All customers pay in one way, while the shop is killed. How many orders have an unknown outcome.
+/// All customers pay in one way, while the shop is killed. Returns the number of orders with an unknown outcome.
 async fn play(shop: &mut Shop<'_>, way: &'static str) -> Result<u32, Failed> {
-    // A shop that is started again is there soon.
+    // A restarted shop is ready soon.
     let policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
         .max_delay(Duration::from_millis(500))
         .max_retries(200)
@@ -324,7 +323,7 @@ async fn play(shop: &mut Shop<'_>, way: &'static str) -> Result<u32, Failed> {
         });
     }
     for kill in 1..=KILLS {
-        // Spread over the whole.
+        // Spread evenly over the payments.
         while ended.load(Ordering::Relaxed) < kill * ORDERS / (KILLS + 1) && !customers.is_empty() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -337,7 +336,7 @@ async fn play(shop: &mut Shop<'_>, way: &'static str) -> Result<u32, Failed> {
     Ok(unknown)
 }
 
-/// What the ledger says of one way.
+/// The ledger's totals for one way.
 struct Ledger {
     charges: u32,
     /// Orders that were charged, and those that were charged more than once.

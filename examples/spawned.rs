@@ -22,7 +22,7 @@ impl Connection {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A call becomes a future where it is awaited; `tokio::spawn` takes one that is a future already.
+    // A call becomes a future when it is awaited; `tokio::spawn` needs a future.
     let plain = retry(Policy::STANDARD, || async { Ok::<_, String>(1) });
     let plain = tokio::spawn(plain.into_future());
     println!("plain: {:?}", plain.await?);

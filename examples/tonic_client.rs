@@ -1,5 +1,4 @@
-//! A gRPC call that is retried, over a tonic channel: the server here is unavailable twice, and says
-//! how long to wait.
+//! A gRPC call that is retried over a tonic channel. The server is unavailable twice, and states how long to wait.
 #![allow(clippy::print_stdout)]
 
 use std::convert::Infallible;
@@ -26,8 +25,7 @@ use tower::{Layer, Service};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let channel = Channel::builder(start_server().await?).connect_lazy();
 
-    // Four attempts, as the example of gRPC's service configuration; a method that may run twice is
-    // declared.
+    // Four attempts, as in the example of gRPC's service configuration. Methods that may run twice are declared.
     let layer = RetryLayer::new(NamedPolicy::load("grpc")?.policy)
         .map_body(Body::new)
         .traced()
@@ -53,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Serves on a port of its own until the program ends.
+/// Serves on its own port until the program ends.
 async fn start_server() -> Result<Uri, Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let uri = format!("http://{}", listener.local_addr()?).parse()?;
@@ -87,7 +85,7 @@ impl UnaryService<Bytes> for Orders {
     }
 }
 
-// What follows is generated from a .proto otherwise.
+// A real program generates the following from a .proto file.
 
 impl NamedService for Orders {
     const NAME: &'static str = "demo.Orders";
@@ -108,7 +106,7 @@ impl Service<http::Request<Body>> for Orders {
     }
 }
 
-/// Messages as they are.
+/// Passes messages through unchanged.
 #[derive(Clone, Copy, Default)]
 struct Raw;
 

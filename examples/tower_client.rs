@@ -1,5 +1,5 @@
-//! A PUT by hyper-util's client behind the tower layer, with a body that streams and is kept for a
-//! retry, and an account of every attempt: `tower_client [URL]`.
+//! A PUT with hyper-util's client behind the tower layer. Its body streams and is kept for a retry, and every attempt
+//! is traced: `tower_client [URL]`.
 //!
 //! Try it against `flaky_server 127.0.0.1:8080 503:1 reset 500 200`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -31,7 +31,7 @@ async fn main() -> Result<(), BoxError> {
         .deadline(Duration::from_secs(30))
         .build()?;
     let mut connector = HttpConnector::new();
-    // A server that stops reading does not hold a socket for ever.
+    // Close the socket if a server stops reading.
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
     connector.set_tcp_user_timeout(Some(Duration::from_secs(30)));
     connector.set_nodelay(true);

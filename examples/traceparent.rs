@@ -1,9 +1,9 @@
-//! Each attempt is a span of OpenTelemetry and carries its own `traceparent`, so that the spans of the server
-//! are below the attempt that they answer: `traceparent URL`. The spans are printed as they end.
+//! Each attempt is an OpenTelemetry span and sends its own `traceparent`, so that the server's spans are children of
+//! their attempt: `traceparent URL`. The spans are printed when they end.
 //!
-//! Start a service that fails for it to talk to, which prints its URL:
+//! Start a server that fails, which prints its URL:
 //! `cargo run -p relent --example flaky_server -- 127.0.0.1:8080 503:1 500 200`
-//! and run it with `--all-features`. In production, export by `opentelemetry-otlp` in place of `Print`.
+//! and run it with `--all-features`. In production, export with `opentelemetry-otlp` instead of `Print`.
 #![allow(clippy::print_stdout)]
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tracing::Instrument;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Writes what the propagator says into header fields.
+/// Lets the propagator write into the header fields.
 struct Fields<'h>(&'h mut HeaderMap);
 
 impl Injector for Fields<'_> {

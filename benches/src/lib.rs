@@ -1,8 +1,8 @@
-//! What Relent costs, measured beside its peers.
+//! Benchmarks of Relent and of comparable crates.
 //!
 //! A [`Row`] is `n` calls of one scenario by one subject, and nothing else, so that the difference
 //! between two numbers of calls is the cost of the calls alone. `scripts/bench` runs the rows and
-//! prints the tables of `docs/benchmarks.md`.
+//! prints the tables of `docs/research/benchmarks.md`.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub mod receivers;
 pub mod subjects;
 pub mod work;
 
-/// What is measured.
+/// The measured scenarios.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scenario {
-    /// An asynchronous operation that succeeds at once.
+    /// An asynchronous operation that succeeds immediately.
     AsyncSuccess,
-    /// A blocking operation that succeeds at once.
+    /// A blocking operation that succeeds immediately.
     SyncSuccess,
     /// Ten jittered delays of an exponential backoff, without operation or timer.
     TenDelays,
@@ -25,12 +25,12 @@ pub enum Scenario {
     SyncThreeFailures,
     /// An asynchronous operation that fails three times, retried without a wait or a timer.
     AsyncThreeFailures,
-    /// An asynchronous operation that succeeds at once, with a shared budget (and a deadline).
+    /// An asynchronous operation that succeeds immediately, with a shared budget (and a deadline).
     AsyncSuccessBudget,
-    /// The set-up of the README: an asynchronous operation that succeeds at once at a shared destination of
+    /// The set-up of the README: an asynchronous operation that succeeds immediately at a shared destination of
     /// the policy `standard`.
     StandardSuccess,
-    /// An asynchronous operation that succeeds at once, and whose attempts are traced.
+    /// An asynchronous operation that succeeds immediately, and whose attempts are traced.
     TracedSuccess,
     /// An asynchronous operation that fails three times, each retry paid for from a shared budget, without
     /// a wait or a timer.
@@ -39,11 +39,11 @@ pub enum Scenario {
     AsyncLimit,
     /// One deposit into a shared budget and one withdrawal from it.
     BudgetPair,
-    /// A call of an HTTP service that answers at once, without header fields or a body.
+    /// A call of an HTTP service that responds immediately, without header fields or a body.
     HttpSuccess,
     /// The same with three header fields, which have to be kept for a retry.
     HttpSuccessFields,
-    /// A GET through reqwest that is answered at once, without fields or a body.
+    /// A GET through reqwest with an immediate response, without header fields or a body.
     ReqwestSuccess,
     /// A limiter lets an attempt go on.
     Limit,
@@ -100,7 +100,7 @@ impl Scenario {
     }
 }
 
-/// One scenario as one subject does it.
+/// One scenario, as one subject runs it.
 #[derive(Clone, Copy)]
 pub struct Row {
     /// What is measured.

@@ -1,4 +1,4 @@
-//! A server of HTTP/1.1 on the loopback, with a thread for each connection.
+//! An HTTP/1.1 server on the loopback, with a thread for each connection.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread;
 /// The size of the body of a 503.
 pub const ERROR_BODY: usize = 200_000;
 
-/// What the server has seen.
+/// The counts of the server.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Connections that were accepted.
@@ -18,11 +18,11 @@ pub struct Seen {
     pub requests: AtomicUsize,
 }
 
-/// Answers 503 with a large body to the first `failures` requests and 200 without one to all others,
-/// as long as the process runs. Returns the address.
+/// Responds with 503 and a large body to the first `failures` requests, and with 200 and no body to all others, as
+/// long as the process runs. Returns the address.
 ///
 /// # Errors
-/// When the loopback cannot be listened on.
+/// The loopback cannot be listened on.
 pub fn serve(failures: usize) -> io::Result<(String, Arc<Seen>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let url = format!("http://{}/path", listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! Receivers of webhooks in a process of their own, and what a worker needs to send to them.
+//! Receivers of webhooks in a separate process, and a sender for them.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -18,24 +18,24 @@ use relent_outbox::guard::AddressGuard;
 use relent_outbox::resolver::{Resolve, Resolving};
 use relent_outbox::sender::{Sender, SenderConfig};
 
-/// Why a measurement breaks off.
+/// The error that ends a measurement.
 pub type Failed = Box<dyn Error + Send + Sync>;
 
-/// The argument that makes a measurement the process of its receivers.
+/// The argument that makes a measurement process serve the receivers.
 pub const SERVE: &str = "serve-receivers";
 
-/// A process that answers 200 on each path, but 500 on `/fails`, and only after 10 s on `/slow`.
+/// A process that responds with 200 on each path, except with 500 on `/fails`, and only after 10 s on `/slow`.
 #[derive(Debug)]
 pub struct Receivers {
     process: Child,
     /// Where it listens.
     pub port: u16,
-    /// Where nobody does.
+    /// A port without a listener.
     pub closed: u16,
 }
 
 impl Receivers {
-    /// Starts the binary that runs anew, with [`SERVE`] as its argument.
+    /// Starts the running binary again, with [`SERVE`] as its argument.
     ///
     /// # Errors
     /// It cannot be started.
@@ -67,7 +67,7 @@ impl Drop for Receivers {
     }
 }
 
-/// Is the process of the receivers, for ever.
+/// Serves the receivers, until the process ends.
 ///
 /// # Errors
 /// There is no port.
@@ -100,7 +100,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
     Ok(response)
 }
 
-/// Every name is this machine.
+/// Resolves every name to this machine.
 #[derive(Clone, Copy, Debug)]
 struct Here;
 
@@ -110,10 +110,10 @@ impl Resolve for Here {
     }
 }
 
-/// A sender to those receivers, by any host name.
+/// Creates a sender to those receivers, for any host name.
 ///
 /// # Errors
-/// There is no TLS.
+/// TLS is not available.
 pub fn sender() -> Result<Sender, Failed> {
     let mut config = SenderConfig::default();
     config.guard = AddressGuard::new().allow("127.0.0.0/8".parse()?);
@@ -127,7 +127,7 @@ pub fn sender() -> Result<Sender, Failed> {
     Ok(Sender::new(config)?)
 }
 
-/// The processor time of this process so far, in seconds, to hundredths.
+/// Returns the processor time of this process so far, in seconds, to hundredths.
 ///
 /// # Errors
 /// There is no `/proc`.
@@ -143,7 +143,7 @@ pub fn processor_seconds() -> Result<f64, Failed> {
     Ok(ticks.iter().sum::<f64>() / 100.0)
 }
 
-/// The memory of this process now and at most, in MiB.
+/// Returns the memory of this process, now and at its peak, in MiB.
 ///
 /// # Errors
 /// There is no `/proc`.

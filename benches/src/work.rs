@@ -1,4 +1,4 @@
-//! The operations that everyone retries, and the way they are driven.
+//! The operations of all subjects, and the functions that drive them.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -7,20 +7,20 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A limit of time for one attempt.
+/// The timeout of one attempt.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// The error of the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failed;
 
-/// Succeeds at once. Not inlined, as a real operation would not be.
+/// Succeeds immediately. Not inlined, as a real operation would not be.
 #[inline(never)]
 pub fn answer(question: u64) -> Result<u64, Failed> {
     Ok(black_box(question))
 }
 
-/// The same as a future of 16 bytes.
+/// The same operation as a future of 16 bytes.
 #[allow(
     clippy::unused_async,
     reason = "it stands for an operation that could wait"
@@ -29,7 +29,7 @@ pub async fn ask(question: u64) -> Result<u64, Failed> {
     answer(question)
 }
 
-/// Fails three times, then succeeds, and begins again.
+/// Fails three times, then succeeds, and so on.
 #[inline(never)]
 pub fn fourth_time(calls: &Cell<u64>) -> Result<u64, Failed> {
     let call = calls.get() + 1;
@@ -41,7 +41,7 @@ pub fn fourth_time(calls: &Cell<u64>) -> Result<u64, Failed> {
     Err(Failed)
 }
 
-/// The same as a future of 16 bytes.
+/// The same operation as a future of 16 bytes.
 #[allow(
     clippy::unused_async,
     reason = "it stands for an operation that could wait"
@@ -50,8 +50,8 @@ pub async fn ask_four_times(calls: &Cell<u64>) -> Result<u64, Failed> {
     fourth_time(calls)
 }
 
-/// Polls a future that is ready at once, as the task that awaits it would: the future lies in
-/// memory, and its poll does not know how it was made.
+/// Polls a future that is immediately ready, as the task that awaits it would: the future is in memory, and its poll
+/// is not specialized by its construction.
 #[inline(always)]
 pub fn poll_once<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
@@ -62,7 +62,7 @@ pub fn poll_once<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// Waits once, and is ready when it is polled again.
+/// Waits once, and is ready at the second poll.
 pub async fn ask_later(question: u64) -> Result<u64, Failed> {
     let mut waited = false;
     poll_fn(|_| {
@@ -91,7 +91,7 @@ pub fn poll_twice<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// A tokio runtime, for the subjects that cannot make a delay without its timer.
+/// A tokio runtime, for subjects that need its timer for a delay.
 #[must_use]
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
@@ -100,7 +100,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .unwrap_or_else(|error| unreachable!("a runtime without I/O needs nothing: {error}"))
 }
 
-/// A budget as two threads share it.
+/// A budget that two threads share.
 pub trait Allowance: Sync {
     /// One deposit and one withdrawal of the same size, so that it neither fills nor empties.
     fn pair(&self, turn: u64);

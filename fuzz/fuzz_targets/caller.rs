@@ -1,5 +1,5 @@
-//! Any request head: no panic, and a caller that a shedder can take. What is read can be written and
-//! read again.
+//! Any request head: no panic, and facts about the caller that a load shedder accepts. Parsed values can be formatted
+//! and parsed again.
 #![no_main]
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};

@@ -1,4 +1,4 @@
-//! Any status of a gRPC call: no panic, and a hint that is never longer than it says.
+//! Any status of a gRPC call: no panic, and a hint that is never longer than the stated delay.
 #![no_main]
 
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ fuzz_target!(|input: (Vec<u8>, Vec<(u8, Vec<u8>)>, String)| {
     let (details, fields, config) = input;
     let delay = grpc::retry_delay(&details);
     let failure = grpc::classify_status(8, &HeaderMap::new(), &details);
-    // A session counts in nanoseconds, up to 584 years.
+    // A retry session counts in nanoseconds, up to 584 years.
     let longest = std::time::Duration::from_nanos(u64::MAX);
     assert_eq!(
         failure.hint.delay(),

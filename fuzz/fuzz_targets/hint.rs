@@ -1,4 +1,4 @@
-//! Any response head: no panic, and a hint that a session can take.
+//! Any response head: no panic, and a hint that a retry session accepts.
 #![no_main]
 
 use std::time::{Duration, SystemTime};
@@ -57,7 +57,7 @@ fuzz_target!(|input: (u16, u64, Vec<(u8, Vec<u8>)>)| {
         let decision =
             session.on_failure(policy, Instant::ORIGIN, &failure, &mut Draw::at(1.0), None);
         if let Decision::Retry { after } = decision {
-            // Never early, never longer than twice the longest hint.
+            // Not before the hint, and no later than twice the longest hint.
             assert!(failure.hint.delay().is_none_or(|hint| after >= hint));
             assert!(after <= 2 * policy.max_hint());
         }

@@ -1,5 +1,5 @@
-//! Any bytes from NATS, as a relay or a deliverer of the outbox is sent them: no panic, and what is taken can be judged and
-//! said again.
+//! Any bytes from NATS, as the outbox's dispatcher or worker receives them: no panic, and accepted messages can be
+//! evaluated and formatted again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

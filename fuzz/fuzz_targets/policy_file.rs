@@ -1,4 +1,4 @@
-//! Any text as a policy file: no panic, and what is accepted makes waits.
+//! Any text as a policy file: no panic, and an accepted policy computes delays.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

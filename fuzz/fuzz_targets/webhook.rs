@@ -1,4 +1,4 @@
-//! Any fields and keys of a webhook: no panic, and nothing is believed that was not signed.
+//! Any fields and keys of a webhook: no panic, and nothing unsigned is accepted.
 #![no_main]
 
 use std::time::{Duration, UNIX_EPOCH};

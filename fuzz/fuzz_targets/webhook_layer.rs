@@ -1,4 +1,4 @@
-//! Any delivery of a webhook to the receiver's layer: no panic, nothing is handled that was not signed, and what was is
+//! Any webhook delivery to the receiver's layer: no panic, nothing unsigned is handled, and a signed delivery is
 //! handled once.
 #![no_main]
 
@@ -59,7 +59,7 @@ fuzz_target!(|input: (bool, String, u32, Vec<Field>, Vec<Vec<u8>>)| {
             let Ok(answer) = answer;
             let fits = body.len() <= MOST;
             let known = signed && fits;
-            // A length that was announced may be wrong, and then it is refused.
+            // A wrong announced length may be rejected.
             assert!(!known || announced || answer.status().is_success());
             assert!(known || answer.status().is_client_error());
             let replayed = answer.headers().contains_key("idempotent-replayed");

@@ -1,51 +1,50 @@
-//! Whether a run over sockets is what the simulator says, or was disturbed.
+//! Whether a run over sockets matches the simulator, or the machine disturbed it.
 
 use crate::clock::Lag;
 
-/// An event loop that is usually later than this, in nanoseconds, measures itself. It is what a gate takes
-/// for a queue.
+/// The usual lag of an event loop, in nanoseconds, above which the run measures the loop itself. A circuit breaker
+/// takes a delay of this size for a queue.
 pub const BUSY: u64 = 10_000_000;
-/// A process that stood still for so long, in nanoseconds, may have sent a request or an answer into
-/// another phase of the run: half of the time between two probes of a gate.
+/// A process that paused for this long, in nanoseconds, may have sent a request or a response into another phase of
+/// the run. It is half of the time between two probes of a circuit breaker.
 pub const STALL: u64 = 250_000_000;
-/// A run that takes more than this share of the machine, and more than all others, is itself what keeps the
+/// If a run takes more than this share of the machine, and more than all other processes, the run itself keeps the
 /// machine busy.
 pub const OWN: f64 = 0.05;
 
-/// Who took how much of the processors' time during a run, each from 0 to 1.
+/// The shares of the processors' time during a run, each from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Share {
     /// The processes of the run.
     pub own: f64,
-    /// Everybody else; 0 where it is not known.
+    /// All other processes; 0 if unknown.
     pub others: f64,
 }
 
-/// What a run says.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Agreement {
-    /// It is one that the simulator might have given.
+    /// The run could be a simulated one.
     Agrees,
-    /// It is not, and nothing but the project is the reason.
+    /// It could not, and only the project can be the reason.
     Differs(String),
-    /// It is not, but the machine disturbed it: nothing can be said.
+    /// It could not, but the machine disturbed it, so it proves nothing.
     Disturbed(String),
 }
 
-/// Whether others on the machine disturbed a run: only what was measured of the machine decides, never
-/// what the run came to.
+/// Whether other processes disturbed a run. Only measurements of the machine decide this, never the results of the
+/// run.
 #[must_use]
 pub fn disturbed(machine: Lag, share: Share) -> bool {
     let by_itself = share.own > OWN && share.own > share.others;
     !by_itself && (machine.usual > BUSY || machine.worst > STALL)
 }
 
-/// The verdict on a run whose event loops and machine were so late, and that differs in this from what was
-/// simulated.
+/// The verdict on a run, from the lag of its event loops and of the machine, and its difference to the simulation.
 ///
-/// Event loops that are usually late although the machine was not are a difference of their own: the
-/// simulator knows no code that blocks. But not in a `herd`, whose clients all begin at once: that keeps their
-/// loops busy at the start.
+/// Event loops that are usually late although the machine is not are a difference of their own: the simulator has no
+/// blocking code. A `herd` is exempt, since its clients all start simultaneously and keep their loops busy at the
+/// start.
 #[must_use]
 pub fn judge(
     loops: Lag,
@@ -122,7 +121,7 @@ mod tests {
             (0.9, 0.0, true),
             (0.2, 0.1, true),
             (0.2, 0.7, false),
-            // Whatever stood still, it was not for want of a processor that the run took.
+            // It paused for another reason than a lack of processor time.
             (0.02, 0.0, false),
         ] {
             assert_eq!(disturbed(LATE, Share { own, others }), !by_itself);

@@ -1,4 +1,4 @@
-//! What is run: a scenario with changes, a policy and a seed.
+//! One run: a scenario with changes, a policy and a seed.
 
 use std::borrow::Cow;
 use std::fs;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use relent::{NamedPolicy, Policy};
 use relent_sim::{DestinationOf, Model, Scenario, WaitFormat, scenarios};
 
-/// The name of no retries.
+/// The name of the policy without retries.
 const OFF: &str = "off";
 
-/// One run, in words that also stand on a command line.
+/// One run, as command line arguments.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Case {
-    /// The scenario: one that comes along, or a file
+    /// The scenario: a built-in one, or a file
     #[arg(long)]
     pub scenario: String,
 
@@ -29,13 +29,13 @@ pub struct Case {
     #[arg(long)]
     pub seed: u64,
 
-    /// The service is an axum service with the layers of relent-server: the queue and the shedder are
-    /// theirs, and a restart is the death of the process
+    /// Use an axum service with the layers of relent-server: they provide the queue and the load shedder,
+    /// and a restart kills the process
     #[arg(long)]
     pub layers: bool,
 
-    /// For tests: each request blocks the event loop of its client process for so many milliseconds, as
-    /// a defect of the client would
+    /// For tests: each request blocks the event loop of its client process for this many milliseconds, like
+    /// a defect of the client
     #[arg(long, hide = true, default_value_t = 0)]
     pub block_ms: u64,
 }
@@ -52,7 +52,7 @@ pub fn change(text: &str) -> Result<(String, String), String> {
 }
 
 impl Case {
-    /// The command line that it is read from.
+    /// The command line arguments for this case.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
@@ -70,8 +70,7 @@ impl Case {
     /// The scenario with its changes.
     ///
     /// # Errors
-    /// A scenario that does not come along and is no file, changes that are not accepted, and what cannot be
-    /// played over sockets.
+    /// An unknown scenario that is not a file either, invalid changes, and scenarios that cannot run over sockets.
     pub fn scenario(&self) -> Result<Scenario, String> {
         let text = match scenarios::get(&self.scenario) {
             Some(builtin) => Cow::Borrowed(builtin.text),
@@ -93,8 +92,8 @@ impl Case {
         Ok(scenario)
     }
 
-    /// The policy under the limits of the scenario's callers: their deadline, and the time that they
-    /// give to an attempt where the policy does not give less.
+    /// The policy with the limits of the scenario's callers: their deadline, and their attempt timeout unless the
+    /// policy has a shorter one.
     ///
     /// # Errors
     /// A policy that does not exist or cannot be read.
@@ -118,7 +117,7 @@ impl Case {
     }
 }
 
-/// What would be left out must not be asked for.
+/// Rejects scenarios with parts that would be ignored.
 fn playable(scenario: &Scenario) -> Result<(), &'static str> {
     let limiter = scenario.service.limiter;
     let format = limiter.map_or(WaitFormat::default(), |limiter| limiter.format);

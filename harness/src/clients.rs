@@ -1,4 +1,4 @@
-//! A client process: its share of the crowd, with a client for each of the scenario's processes.
+//! A client process: its share of the clients, with one for each of the scenario's processes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,23 +19,23 @@ use crate::server::say;
 use crate::stdin;
 use crate::wire::Said;
 
-/// Which part of the crowd a process is.
+/// The share of the clients that a process runs.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Share {
     /// The number of this process, from 0
     #[arg(long)]
     pub part: u32,
 
-    /// How many there are
+    /// The number of client processes
     #[arg(long)]
     pub parts: u32,
 }
 
-/// Makes its requests when they are due, and says then what became of them. Ends at once when nobody
-/// can tell it anything any more. Each request blocks the event loop for so long.
+/// Makes its requests when they are due, and then reports their outcomes. Ends immediately when its standard input is
+/// closed. Each request blocks the event loop for the duration `blocked`.
 ///
 /// # Errors
-/// When there can be no client, or nobody reads what it says.
+/// No client can be created, or the output cannot be written.
 pub async fn ask(
     scenario: &Scenario,
     policy: Policy,
@@ -44,7 +44,7 @@ pub async fn ask(
     blocked: Duration,
     address: &str,
 ) -> Result<(), Box<dyn Error>> {
-    // The proxies of the environment are none for this machine.
+    // Proxies of the environment do not apply on this machine.
     let http = recipe().no_proxy().build()?;
     let policy = Arc::new(policy);
     let own = (0..).zip(requests(scenario, seed).unwrap_or_default());
@@ -103,7 +103,7 @@ struct Crowd {
     address: String,
     repeatable: bool,
     said: RefCell<Vec<(u64, RequestOutcome)>>,
-    /// Attempts that ended in a way that the simulator does not know.
+    /// Attempts that ended in a way that the simulator does not have.
     odd: RefCell<BTreeMap<&'static str, u64>>,
 }
 
@@ -120,7 +120,7 @@ impl Crowd {
         while asking.join_next().await.is_some() {}
     }
 
-    /// Makes a request: the name is that by which a limiter knows it.
+    /// Makes a request: `name` is its key at the limiter.
     async fn ask(self: Rc<Self>, client: Client, name: u64, request: Request) {
         if !self.blocked.is_zero() {
             thread::sleep(self.blocked);
@@ -149,7 +149,7 @@ impl Crowd {
         self.said.borrow_mut().push((name, outcome));
     }
 
-    /// The number of attempts; what is odd about them is remembered.
+    /// The number of attempts; records network failures.
     fn account(&self, summary: &Summary) -> u32 {
         let entries = summary.trace.iter().flat_map(relent::trace::Trace::entries);
         for entry in entries {

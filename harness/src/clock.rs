@@ -1,4 +1,4 @@
-//! One time for all processes, and how late they are.
+//! A common clock for all processes, and their lag.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -15,8 +15,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// So many nanoseconds after 1970, by the clock of the machine, which all processes share. It is
-    /// read once: what sets it during a run changes nothing.
+    /// The start at `wall` nanoseconds since 1970, by the clock of the machine, which all processes share. The clock
+    /// is read once, so adjusting it during a run has no effect.
     #[must_use]
     pub fn at(wall: u128) -> Self {
         let now = wall_clock();
@@ -27,7 +27,7 @@ impl Start {
         }
     }
 
-    /// By how many nanoseconds this process begins later than the others, since it was told too late.
+    /// The nanoseconds by which this process starts later than the others, because its start command came too late.
     #[must_use]
     pub const fn late(self) -> u64 {
         self.late
@@ -39,7 +39,7 @@ impl Start {
         nanos(self.instant.elapsed())
     }
 
-    /// The instant so many nanoseconds after the start.
+    /// The instant this many nanoseconds after the start.
     #[must_use]
     pub fn instant(self, nanos: u64) -> tokio::time::Instant {
         (self.instant + Duration::from_nanos(nanos)).into()
@@ -54,17 +54,17 @@ pub fn wall_clock() -> u128 {
         .map_or(0, |since| since.as_nanos())
 }
 
-/// How late something that was due happened.
+/// The lag of timers behind their due times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Lag {
-    /// 95 % of the time by no more than this, in nanoseconds.
+    /// The 95th percentile, in nanoseconds.
     pub usual: u64,
-    /// At worst by this, in nanoseconds.
+    /// The maximum, in nanoseconds.
     pub worst: u64,
 }
 
 impl Lag {
-    /// The later of two processes.
+    /// The greater lag of two processes, for each value.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -83,17 +83,17 @@ impl Lag {
     }
 }
 
-/// How late the event loop of a process was, and the part of it that the machine caused.
+/// The lag of the event loop of a process, and the part that the machine caused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lateness {
-    /// By how much a timer of the event loop ran later than it was due, whatever the reason.
+    /// The lag of timers of the event loop, for any reason.
     pub loops: Lag,
-    /// The part for which the machine was the reason: no processor was free.
+    /// The part that the machine caused: no processor was free.
     pub machine: Lag,
 }
 
 impl Lateness {
-    /// The later of two processes.
+    /// The greater lag of two processes, for each value.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -103,20 +103,19 @@ impl Lateness {
     }
 }
 
-/// How often lateness is measured.
+/// The interval of the measurements.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// Measures how late the event loop is that it runs on.
+/// Measures the lag of its event loop.
 ///
-/// The machine's part is what the thread of the loop has waited for a processor, by the account of the
-/// kernel. Beside it a thread that has nothing else to do measures its own lateness, which also shows
-/// when the machine as a whole stood still. So a loop that is late because the code on it blocks or
-/// computes is late, and the machine is not.
+/// The machine's part is the time for which the loop's thread waited for a processor, as the kernel reports it. In
+/// addition, an otherwise idle thread measures its own lag, which also shows pauses of the whole machine. So a loop
+/// that blocks or computes is late, but the machine is not.
 #[derive(Debug)]
 pub struct Watch {
     loops: Vec<u64>,
     machine: Vec<u64>,
-    /// The processor time that the process had taken before.
+    /// The processor time of the process before the measurement.
     used: u64,
     /// The thread ends when this is dropped.
     stop: Sender<()>,
@@ -124,7 +123,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch over a run that the process began so many nanoseconds too late.
+    /// Creates a measurement for a run that the process began this many nanoseconds too late.
     #[must_use]
     pub fn new(began_late: u64) -> Self {
         let (stop, stopped) = channel();
@@ -143,7 +142,7 @@ impl Watch {
         let mut waited = waited_for_a_processor();
         let mut before = 0;
         loop {
-            // A tick is due every 5 ms also while the loop stands still: each that was missed counts.
+            // A tick is due every 5 ms, also while the loop is blocked: each missed one counts.
             due += EVERY;
             tokio::time::sleep_until(due).await;
             let late = nanos(due.elapsed());
@@ -152,7 +151,7 @@ impl Watch {
                 (Some(waited), Some(so_far)) => {
                     machines_part(late, so_far.saturating_sub(waited), before)
                 }
-                // Where the kernel gives no account, all of it may be the machine's.
+                // Without a report of the kernel, all of it may be the machine's.
                 _ => late,
             };
             waited = so_far;
@@ -162,8 +161,7 @@ impl Watch {
         }
     }
 
-    /// What was measured: how late the loop was, and the processor time that the process took meanwhile,
-    /// in nanoseconds.
+    /// Returns the measured lag, and the processor time of the process since the start, in nanoseconds.
     #[must_use]
     pub fn end(self) -> (Lateness, u64) {
         drop(self.stop);
@@ -176,14 +174,14 @@ impl Watch {
     }
 }
 
-/// The machine's part in the lateness of a tick: what the thread has waited for a processor since the
-/// tick before, and what is left of the wait that made that one late.
+/// The machine's part in the lag of a tick: the thread's wait for a processor since the last tick, plus the rest of
+/// the wait that delayed that one.
 fn machines_part(late: u64, waited: u64, before: u64) -> u64 {
     let left = before.saturating_sub(nanos(EVERY));
     late.min(waited.saturating_add(left))
 }
 
-/// How late a thread is that has nothing to do.
+/// Measures the lag of an idle thread.
 fn idle(stopped: &Receiver<()>) -> Vec<u64> {
     let mut late = Vec::new();
     let mut due = Instant::now();
@@ -197,15 +195,15 @@ fn idle(stopped: &Receiver<()>) -> Vec<u64> {
     }
 }
 
-/// How long this thread was ready to run and had no processor, in nanoseconds. `None` where the kernel
-/// does not tell.
+/// The time for which this thread was ready but had no processor, in nanoseconds. `None` if the kernel does not
+/// report it.
 fn waited_for_a_processor() -> Option<u64> {
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     account.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The time that all processors of the machine have been taken since it started, also by other machines
-/// on the same hardware. `None` where the kernel does not tell.
+/// The busy time of all processors since boot, including time stolen by other virtual machines. `None` if the kernel
+/// does not report it.
 #[must_use]
 pub fn machine_time() -> Option<Duration> {
     let account = std::fs::read_to_string("/proc/stat").ok()?;
@@ -219,7 +217,7 @@ pub fn machine_time() -> Option<Duration> {
     Some(Duration::from_millis(10 * taken.sum::<u64>()))
 }
 
-/// The time that the processors have spent on this process, in nanoseconds. 0 where it is not known.
+/// The processor time of this process, in nanoseconds; 0 if unknown.
 fn processor_time() -> u64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -254,7 +252,7 @@ mod tests {
             3 * ms,
             "not what it made up for"
         );
-        // The ticks that a wait of 55 ms made late, one after the other.
+        // The ticks that a wait of 55 ms delayed, one after the other.
         assert_eq!(machines_part(55 * ms, 0, 55 * ms), 50 * ms);
         assert_eq!(machines_part(5 * ms, 0, 5 * ms), 0);
     }
@@ -277,7 +275,7 @@ mod tests {
                 .iter()
                 .any(|late| *late >= nanos(blocked - 2 * EVERY))
         );
-        // On a machine that is idle it has waited for nothing; on a busy one not while it slept.
+        // On an idle machine it has not waited at all; on a busy one not while it slept.
         let machine: Vec<_> = watch.loops.iter().zip(&watch.machine).collect();
         assert!(machine.iter().all(|(loops, machine)| machine <= loops));
         // A tick is due every 5 ms whatever happens in between.

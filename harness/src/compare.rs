@@ -1,4 +1,4 @@
-//! Simulated and measured side by side, and in words where they differ.
+//! Compares simulated and measured numbers, and reports differences.
 
 use std::fmt::Write;
 
@@ -10,35 +10,35 @@ use relent_sim::{Arrivals, Metrics, Scenario};
 use crate::clock::{Lag, Lateness};
 use crate::crowd::Measured;
 
-/// The quantile of Student's t for 99.99 % of what one more run gives, from about 50 seeds on: a
-/// table of a hundred numbers has one outside once in a hundred times.
+/// The quantile of Student's t for 99.99 % of single runs, from about 50 seeds on: a table of a hundred numbers has
+/// an outlier in one of a hundred cases.
 const T: f64 = 4.2;
-/// Timers are set to a millisecond: those of the request, of the service and of a wait.
+/// The resolution of timers is a millisecond: those of the request, of the service and of a delay.
 const TIMERS_MS: f64 = 3.0;
-/// Latencies are counted in buckets, each so wide as a share of what is in it.
+/// The relative width of the buckets of latencies.
 const BUCKET: f64 = 1.0 / 128.0;
-/// What is nowhere in these scenarios.
+/// Measures that do not occur in these scenarios.
 const LEFT_OUT: [&str; 2] = ["drops", "eff."];
 
 /// A number, simulated and measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// Which.
+    /// The measure.
     pub measure: &'static Measure,
-    /// Over the simulated seeds; `None` where it exists in none.
+    /// Over the simulated seeds; `None` if it exists in none.
     pub simulated: Option<Estimate>,
-    /// What one more run would give if the medium made no difference; `None` if it would have none.
+    /// The interval for one more run if the medium made no difference; `None` if no run has the number.
     pub expected: Option<(f64, f64)>,
     /// Simulated runs without it.
     pub missing: usize,
-    /// Of the simulated run with the same requests and service times.
+    /// The value of the simulated run with the same requests and service times.
     pub twin: Option<f64>,
-    /// Over sockets; `None` where it does not exist.
+    /// The value over sockets; `None` if it does not exist.
     pub measured: Option<f64>,
 }
 
 impl Comparison {
-    /// Whether what was measured is what one more simulated run might be.
+    /// Whether the measured value could be that of one more simulated run.
     #[must_use]
     pub fn agrees(&self) -> bool {
         match (self.measured, self.expected) {
@@ -49,7 +49,7 @@ impl Comparison {
     }
 }
 
-/// Simulates the scenario with so many seeds from the first, on all cores.
+/// Simulates the scenario with `seeds` seeds from `first` on, on all cores.
 #[must_use]
 pub fn simulate(scenario: &Scenario, policy: &Policy, first: u64, seeds: u64) -> Vec<Metrics> {
     let seeds: Vec<u64> = (0..seeds).map(|seed| first.wrapping_add(seed)).collect();
@@ -60,15 +60,14 @@ pub fn simulate(scenario: &Scenario, policy: &Policy, first: u64, seeds: u64) ->
 
 /// Compares every number with the simulated runs, of which the first has the seed of the measured one.
 ///
-/// A run over sockets is one more run: it should lie within the interval in which 99.99 % of such runs
-/// lie by Student's t, or within what some seed has given, since a few numbers have heavy tails. Times
-/// may be longer or shorter by what the timers, the lag of the event loops and the buckets in which
-/// latencies are counted add.
+/// A run over sockets counts as one more run. Its value must lie within the interval of 99.99 % of such runs by
+/// Student's t, or within the range of the simulated values, since a few numbers have heavy tails. Times may also
+/// differ by the resolution of timers, the lag of the event loops and the width of the latency buckets.
 #[must_use]
 pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) -> Vec<Comparison> {
     let loops = measured.late.loops;
     let lag = match scenario.clients.arrivals {
-        // All of it happens while the machine has most to do.
+        // All of it happens while the machine is busiest.
         Arrivals::Herd { .. } => Lag {
             usual: loops.worst,
             ..loops
@@ -95,7 +94,7 @@ pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) 
         .collect()
 }
 
-/// No number is above this.
+/// The highest possible value.
 fn highest(measure: &Measure) -> f64 {
     match measure.name {
         "goodput" | "fair." => 1.0,
@@ -103,7 +102,7 @@ fn highest(measure: &Measure) -> f64 {
     }
 }
 
-/// What the medium may add to a number, either way.
+/// The most by which the medium may change a number, in either direction.
 fn slack(scenario: &Scenario, measure: &Measure, values: &[f64], lag: Lag) -> f64 {
     let millis = |nanos: u64| nanos as f64 / 1e6;
     let most = values.iter().copied().fold(0.0, f64::max);
@@ -113,15 +112,15 @@ fn slack(scenario: &Scenario, measure: &Measure, values: &[f64], lag: Lag) -> f6
         // Counted in whole seconds.
         ("ttr", _) => 1.0,
         (_, "s") => (TIMERS_MS + millis(lag.worst)) / 1e3,
-        // Of a second: as much of what came in it may come in the next.
+        // Within a second: as many events may move to the next second.
         ("peak", _) => most * millis(lag.worst) / 1e3,
         ("ampl.", _) => permits_while_late(scenario, lag),
         _ => 0.0,
     }
 }
 
-/// Attempts per request that a herd saves or spends by arriving late at a rate limit, which gives permits
-/// in the meantime.
+/// The attempts per request that a herd saves or spends by arriving late at a rate limit, which accrues permits in
+/// the meantime.
 fn permits_while_late(scenario: &Scenario, lag: Lag) -> f64 {
     match (&scenario.clients.arrivals, &scenario.service.limiter) {
         (Arrivals::Herd { clients }, Some(limiter)) => {
@@ -139,12 +138,12 @@ fn expected(values: &[f64], slack: f64) -> Option<(f64, f64)> {
     let half = T * deviation * (1.0 + 1.0 / count).sqrt();
     let low = values.iter().copied().reduce(f64::min)?;
     let high = values.iter().copied().reduce(f64::max)?;
-    // No number is below nothing.
+    // No number is below 0.
     let low = (low.min(mean - half) - slack).max(0.0);
     Some((low, high.max(mean + half) + slack))
 }
 
-/// The comparison as a table, and in words what does not agree.
+/// The comparison as a table, with the differences in words.
 #[must_use]
 pub fn table(policy: &str, comparisons: &[Comparison], measured: &Measured) -> String {
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Starts the server and the client processes of a run, and gathers what they say.
+//! Starts the server and the client processes of a run, and collects their output.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,18 +16,18 @@ use crate::case::Case;
 use crate::clock::{Lag, Lateness, machine_time, wall_clock};
 use crate::wire::{AttemptRecord, Said};
 
-/// The most client processes of the machine. Where a scenario has more, each of them has the clients
-/// of several, which share nothing but connections.
+/// The most client processes on the machine. If a scenario has more, each of them runs the clients of several, which
+/// share only connections.
 const MOST: u32 = 20;
-/// From the time at which all know when to start to the start.
+/// The time from the start command to the start.
 const AHEAD: Duration = Duration::from_millis(500);
-/// How long the processes have to be prepared, and to say what they have seen.
+/// The time that the processes have to get ready, and to report.
 const PREPARED: Duration = Duration::from_secs(300);
 
-/// What was measured of a run over sockets.
+/// The measurements of a run over sockets.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The numbers, by the simulator's rules.
+    /// The metrics, by the simulator's rules.
     pub metrics: Metrics,
     /// The requests that ended, by their numbers among those of the run.
     pub ended: Vec<(u64, RequestOutcome)>,
@@ -35,18 +35,18 @@ pub struct Measured {
     pub arrivals: Vec<AttemptRecord>,
     /// Services that had an effect, by the service's own count.
     pub executions: u64,
-    /// How late the latest of the processes was.
+    /// The greatest lag of the processes.
     pub late: Lateness,
-    /// The machine's lateness that counts: in a herd the worst, since all of it happens at once.
+    /// The machine's lag that counts: in a herd the maximum, since everything happens simultaneously.
     pub machine: Lag,
-    /// Who took how much of the machine.
+    /// The shares of the machine's time.
     pub share: Share,
-    /// Attempts that ended in a way that the simulator does not know, by their ending.
+    /// Attempts that ended in a way that the simulator does not have, by that way.
     pub odd: BTreeMap<String, u64>,
 }
 
 impl Measured {
-    /// Whether the machine disturbed the run, so that what depends on time says nothing.
+    /// Whether the machine disturbed the run, so that numbers that depend on time prove nothing.
     #[must_use]
     pub fn disturbed(&self) -> bool {
         agreement::disturbed(self.machine, self.share)
@@ -73,11 +73,10 @@ impl From<String> for NoRun {
 
 /// Runs the case over sockets, with processes of this program.
 ///
-/// Whatever happens, they end: they are stopped when this returns, and stop by themselves when this
-/// process is gone.
+/// The processes always end: they are stopped when this returns, and stop by themselves when this process ends.
 ///
 /// # Errors
-/// When the case cannot be played, a process cannot be started, ends too soon or takes too long.
+/// The case cannot run over sockets; a process cannot be started, ends too soon or takes too long.
 pub fn measure(program: &Path, case: &Case) -> Result<Measured, NoRun> {
     let scenario = case.scenario()?;
     let (tell, said) = channel();
@@ -145,7 +144,7 @@ pub fn measure(program: &Path, case: &Case) -> Result<Measured, NoRun> {
     })
 }
 
-/// How long a run may take.
+/// The longest duration of a run.
 fn lasts(scenario: &Scenario) -> Duration {
     let clients = &scenario.clients;
     let backlog = clients
@@ -155,7 +154,7 @@ fn lasts(scenario: &Scenario) -> Duration {
     Duration::from_nanos(last.saturating_add(clients.deadline)) + PREPARED
 }
 
-/// Waits until so many processes are ready; what they say beside that.
+/// Waits until this many processes are ready; returns their messages.
 fn ready(said: &Receiver<Result<Said, String>>, count: u32) -> Result<Vec<String>, NoRun> {
     let end = Instant::now() + PREPARED;
     let mut words = Vec::new();
@@ -187,7 +186,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// Listens until so many processes have said all.
+    /// Reads until this many processes have reported everything.
     fn listen(
         &mut self,
         said: &Receiver<Result<Said, String>>,
@@ -212,7 +211,7 @@ impl Gathered {
     }
 }
 
-/// A process that ends with this value.
+/// A process that is stopped when this value is dropped.
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -287,7 +286,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.stdin = None;
-        // Who has ended already cannot be killed, which is as well.
+        // Killing fails if the process has already ended, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

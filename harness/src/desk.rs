@@ -1,4 +1,4 @@
-//! The service of the scenario, as attempts over HTTP meet it.
+//! The service of the scenario for attempts over HTTP.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,19 +20,19 @@ use crate::wire::AttemptRecord;
 #[derive(Clone, Copy)]
 pub(crate) struct Noted(ArrivingAttempt);
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Desk {
     pub(crate) start: Start,
     status: StatusCode,
     format: WaitFormat,
     state: Mutex<State>,
-    /// Something may happen sooner than was thought.
+    /// Notified when the next event may be earlier than before.
     sooner: Notify,
 }
 
 pub(crate) struct State {
     pub(crate) serving: Serving,
-    /// Who waits for the answer to each attempt.
+    /// The receivers of the responses, by attempt.
     waiting: HashMap<u32, oneshot::Sender<ServiceAnswer>>,
     /// The attempts that arrived; the name of each is its index.
     pub(crate) attempts: Vec<AttemptRecord>,
@@ -55,7 +55,7 @@ impl Desk {
         }
     }
 
-    /// Gives the answers when they are due.
+    /// Sends responses when they are due.
     pub(crate) async fn work(&self) {
         loop {
             let next = {
@@ -81,7 +81,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt reaches the service, whatever becomes of it.
+    /// Records an attempt that reaches the service, with any outcome.
     pub(crate) fn note<B>(&self, request: &Request<B>) -> Noted {
         // The path is the name of the request: the same for all of its attempts.
         let key = request.uri().path().trim_start_matches('/').parse().ok();
@@ -90,7 +90,7 @@ impl Desk {
         let id = state.attempts.len() as u32;
         state.attempts.push(AttemptRecord {
             at: self.start.now(),
-            // One without a number is none of the run.
+            // A request without a number does not belong to the run.
             request: key.unwrap_or(u64::MAX),
             attempt: number,
             executed: false,
@@ -98,7 +98,7 @@ impl Desk {
         Noted(ArrivingAttempt { id, number, key })
     }
 
-    /// What the service of the scenario answers.
+    /// The response of the scenario's service.
     pub(crate) async fn answer(&self, noted: Noted) -> Response<Empty<Bytes>> {
         let failed = ServiceAnswer::Failure {
             do_not_retry: false,
@@ -111,7 +111,7 @@ impl Desk {
         self.response(answer)
     }
 
-    /// An attempt arrives: its answer, or where it will be.
+    /// An attempt arrives: returns its response, or the channel for it.
     fn arrive(
         &self,
         Noted(attempt): Noted,
@@ -157,7 +157,7 @@ impl Desk {
         response
     }
 
-    /// What the limiter says about time.
+    /// The Retry-After of the limiter.
     fn hint(&self, wait: Wait) -> Hint {
         let audience = match (wait.ticket, self.format) {
             (false, _) => Audience::Shared,
@@ -169,7 +169,7 @@ impl Desk {
 }
 
 impl State {
-    /// Gives the answers that are there. Who has gone away gets none.
+    /// Sends the available responses. Clients that have gone get none.
     pub(crate) fn answer(&mut self) {
         for (id, answer) in self.serving.answers() {
             if let Some(arrival) = self.attempts.get_mut(id as usize) {

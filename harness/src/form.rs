@@ -1,4 +1,4 @@
-//! How a scenario is scaled down to one machine.
+//! Scales a scenario down to one machine.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,9 +7,8 @@ use clap::ValueEnum;
 
 /// A size in which the scenarios are played.
 ///
-/// Rates are scaled and not times, since what the gate does has times of its own: its probes are half a
-/// second to five seconds apart, and it remembers a minute. The simulator plays the same scaled
-/// scenario, so that both differ in the medium alone.
+/// Rates are scaled, times are not, since the circuit breaker has fixed times: its probes are 0.5 s to 5 s apart, and
+/// its memory is a minute. The simulator runs the same scaled scenario, so that only the medium differs.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// For a test: a tenth of the rates and short outages; each scenario takes half a minute
@@ -21,17 +20,17 @@ pub enum Form {
     Whole,
 }
 
-/// A quarter of the rates of the outages, from a quarter of the processes: what one of them knows, and
-/// how many probe at a service of so much capacity, stays as it was.
+/// A quarter of the rates, from a quarter of the processes: the traffic of each process, and the probes per capacity,
+/// stay the same.
 const RATES: [(&str, &str); 3] = [
     ("service.capacity", "250"),
     ("clients.arrivals.poisson.rate", "200"),
     ("clients.processes", "5"),
 ];
-/// The same for a scenario that is a file.
+/// The same for a scenario in a file.
 const QUARTER: [(&str, &str); 2] = [RATES[0], RATES[2]];
-/// What else is changed of `scenarios/found`, by the name of the file. A queue that is short as a time would hold
-/// fewer at a lower rate, so it keeps its places.
+/// Other changes to `scenarios/found`, by file name. A short queue given as a time would hold fewer attempts at a
+/// lower rate, so its time is longer.
 const FOUND: [(&str, &[(&str, &str)]); 7] = [
     (
         "cold-stall",
@@ -71,11 +70,11 @@ const FOUND: [(&str, &[(&str, &str)]); 7] = [
     ),
     ("most-fail", &[("clients.arrivals.poisson.rate", "25")]),
 ];
-/// Of the network remains what this machine takes for it.
+/// Only this machine's own network delay remains.
 const NETWORK: [(&str, &str); 1] = [("network.one_way", "100us")];
 
 impl Form {
-    /// What is changed of the scenario of this name.
+    /// The changes to the scenario of this name.
     #[must_use]
     pub fn changes(self, scenario: &str) -> Vec<(String, String)> {
         let times: &[(&str, &str)] = match (self, scenario) {

@@ -1,7 +1,7 @@
 //! The service of a scenario behind the layers of `relent-server`, in an axum service.
 //!
-//! The queue and the shedder of the scenario are those of the overload layer: it serves as many at once as the scenario has workers,
-//! lets the others wait, and turns them away by the same target. What is left of the scenario is the handler.
+//! The overload layer provides the queue and the load shedder: it serves as many requests concurrently as the
+//! scenario has workers, queues the others, and sheds by the same target. The handler is the rest of the scenario.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use relent_sim::{Effect, Scenario};
 
 use crate::desk::{Desk, Noted};
 
-/// The scenario as the handler plays it: what the layers do is left out.
+/// The scenario for the handler, without the parts that the layers provide.
 pub(crate) fn inside(scenario: &Scenario) -> Scenario {
     let mut inside = scenario.clone();
     inside.service.shedder = None;
@@ -26,7 +26,7 @@ pub(crate) fn inside(scenario: &Scenario) -> Scenario {
 /// The service.
 ///
 /// # Errors
-/// The scenario has no shedder, so the layers would add what is not simulated.
+/// The scenario has no load shedder, so the layers would add one that is not simulated.
 pub(crate) fn app(scenario: &Scenario, desk: &Arc<Desk>) -> Result<Router, String> {
     let shedder = scenario.service.shedder.as_ref().ok_or(
         "the layers shed, so the scenario has to: such as --set service.shedder.target=20ms",
@@ -47,8 +47,7 @@ pub(crate) fn app(scenario: &Scenario, desk: &Arc<Desk>) -> Result<Router, Strin
     Ok(app.layer(ServerLayer::new(keyed).overload(overload)))
 }
 
-/// When the process is dead, from and until: at restarts of the service, which without the layers refuses
-/// instead.
+/// The periods in which the process is dead: restarts of the service, which rejects in them without the layers.
 pub(crate) fn deaths(scenario: &Scenario, layers: bool) -> Vec<(u64, u64)> {
     let restarts = scenario.outages.iter().enumerate();
     let restarts: Vec<usize> = restarts

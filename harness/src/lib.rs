@@ -1,11 +1,10 @@
 //! Confirms the simulator over sockets.
 //!
-//! A scenario of `relent-sim` is played on 127.0.0.1: its service is an HTTP server in a process of
-//! its own, its crowd are processes with a [`relent_reqwest::Client`] for each client process of the
-//! scenario. Requests, service times, outages and limiter are those of the simulator, and the numbers
-//! are made by its rules ([`relent_sim::requests`], [`relent_sim::Serving`],
-//! [`relent_sim::Observed`]). So simulated and measured differ in the medium: sockets, timers, HTTP,
-//! the scheduler, and the drivers around the decisions.
+//! A scenario of `relent-sim` runs on 127.0.0.1: its service is an HTTP server in a separate process, its clients are
+//! processes with a [`relent_reqwest::Client`] for each client process of the scenario. Requests, service times,
+//! outages and limiter are those of the simulator, and the metrics follow its rules ([`relent_sim::requests`],
+//! [`relent_sim::Serving`], [`relent_sim::Observed`]). So simulated and measured runs differ only in the medium:
+//! sockets, timers, HTTP, the scheduler, and the drivers around the decisions.
 
 pub mod agreement;
 pub mod case;

@@ -1,4 +1,4 @@
-//! `sockets`: simulated and measured, side by side.
+//! `sockets`: simulated and measured numbers, side by side.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a command")]
 
 use std::error::Error;
@@ -14,15 +14,15 @@ use relent_harness::crowd::measure;
 use relent_harness::form::Form;
 use relent_harness::server;
 
-/// Plays scenarios of the simulator over sockets on 127.0.0.1, with a server and client processes,
-/// and prints what was simulated and what was measured side by side
+/// Runs scenarios of the simulator over sockets on 127.0.0.1, with a server and client processes,
+/// and prints simulated and measured numbers side by side
 #[derive(Parser, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Sockets {
     #[command(subcommand)]
     role: Option<Role>,
 
-    /// Scenarios that come along
+    /// Built-in scenarios
     #[arg(default_values = ["blackout", "rate-limit", "stall"])]
     scenarios: Vec<String>,
 
@@ -34,8 +34,8 @@ struct Sockets {
     #[arg(long, value_delimiter = ',', default_value = "off,standard,patient")]
     policies: Vec<String>,
 
-    /// Play one policy after the other. Otherwise those of a scenario are played at the same time, each
-    /// with a server and clients of its own, which is sooner done
+    /// Run one policy after the other. Otherwise those of a scenario run concurrently, each with its own
+    /// server and clients, which is faster
     #[arg(long)]
     alone: bool,
 
@@ -57,7 +57,7 @@ struct Sockets {
     seed: u64,
 }
 
-/// What a process of a run is; the command starts them itself.
+/// The role of a process in a run; the command starts them itself.
 #[derive(Subcommand, Debug)]
 enum Role {
     /// Be the server of a run
@@ -138,7 +138,7 @@ impl Sockets {
                 block_ms: 0,
             };
             let cases: Vec<Case> = self.policies.iter().map(case).collect();
-            // Before anything is measured, since it takes all processors.
+            // Before any measurement, since it takes all processors.
             let mut compared = Vec::new();
             for case in cases {
                 let scenario = case.scenario()?;

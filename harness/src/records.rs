@@ -1,4 +1,4 @@
-//! What has to hold of every run, however slow the machine is.
+//! Invariants of every run, on a machine of any speed.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,9 @@ use relent_sim::{Request, RequestOutcome, Scenario, requests};
 use crate::crowd::Measured;
 use crate::wire::AttemptRecord;
 
-/// What cannot be true of the records of a run, in words. Nothing of it depends on time: each request of the
-/// scenario ends once, within the attempts of its policy; the service saw no attempt twice and none
-/// that its client did not make; nothing succeeded that was not executed, and what must not be executed
-/// twice was not.
+/// Contradictions in the records of a run, as text. None of them depends on time. Each request of the scenario ends
+/// once, within the attempts of its policy. The service receives no attempt twice and none that its client did not
+/// make. No request succeeds without being executed, and no non-repeatable request is executed twice.
 #[must_use]
 pub fn contradictions(
     scenario: &Scenario,
@@ -222,7 +221,7 @@ mod tests {
                 "{what}: {wrong:?}"
             );
         }
-        // What may be executed twice may be.
+        // A repeatable request may be executed twice.
         let mut twice = run();
         twice.arrivals[0].executed = true;
         twice.executions = 3;

@@ -21,13 +21,13 @@ use crate::desk::Desk;
 use crate::wire::Said;
 use crate::{layered, stdin};
 
-/// Connections that may wait to be accepted: a herd comes all at once.
+/// The accept queue: all clients of a herd connect simultaneously.
 const BACKLOG: u32 = 16_384;
 
-/// Serves until it is told to stop, and says then what it has seen; or until nobody can tell it.
+/// Serves until it receives the stop command, and then reports; or until its standard input is closed.
 ///
 /// # Errors
-/// When it cannot listen, or nobody reads what it says.
+/// It cannot listen, or its output cannot be written.
 pub async fn serve(scenario: &Scenario, seed: u64, layers: bool) -> io::Result<()> {
     let listener = listen((Ipv4Addr::LOCALHOST, 0).into())?;
     say([Said::Ready(listener.local_addr()?.to_string())])?;
@@ -59,7 +59,7 @@ pub async fn serve(scenario: &Scenario, seed: u64, layers: bool) -> io::Result<(
         })
         .await?;
     let mut state = desk.state();
-    // Nobody waits any more, but what is queued is served.
+    // No client waits any more, but queued attempts are served.
     state.serving.advance(u64::MAX);
     state.answer();
     let (late, used) = watch.end();
@@ -74,13 +74,13 @@ pub async fn serve(scenario: &Scenario, seed: u64, layers: bool) -> io::Result<(
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
-    // One that died has left connections behind.
+    // A dead process has left connections behind.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Says these lines to whoever started this process.
+/// Writes these lines to the parent process.
 pub(crate) fn say(lines: impl IntoIterator<Item = Said>) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     for line in lines {
@@ -89,7 +89,7 @@ pub(crate) fn say(lines: impl IntoIterator<Item = Said>) -> io::Result<()> {
     out.flush()
 }
 
-/// What an attempt meets first.
+/// The first receiver of an attempt.
 enum Front {
     /// The service itself.
     Bare,
@@ -97,7 +97,7 @@ enum Front {
     Layers(Router),
 }
 
-/// Takes connections, but while the service is dead: then nobody listens, and all connections are cut.
+/// Accepts connections except while the service is dead: then no socket listens, and all connections are cut.
 async fn accept(
     listener: TcpListener,
     desk: &Arc<Desk>,
@@ -127,7 +127,7 @@ async fn take(listener: &TcpListener, desk: &Arc<Desk>, front: &Front) {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        // What comes to nothing is a client's affair: it connects again.
+        // A failed accept is the client's problem: it connects again.
         let Ok((stream, _)) = accepted else {
             continue;
         };

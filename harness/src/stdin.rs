@@ -1,12 +1,12 @@
-//! What a process is told. When nobody can tell it anything any more, it ends.
+//! Commands to a process. It ends when its standard input is closed.
 
 use std::io::BufRead;
 use std::thread;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// The lines that the process is told, read on a thread of its own. The channel is closed when
-/// standard input is: whoever started this process has ended, however that happened.
+/// The commands to the process, read on a separate thread. The channel is closed when standard input is: the parent
+/// process has ended, for any reason.
 #[must_use]
 pub fn lines() -> UnboundedReceiver<String> {
     let (tell, told) = unbounded_channel();
@@ -21,8 +21,7 @@ pub fn lines() -> UnboundedReceiver<String> {
     told
 }
 
-/// The time at which the run starts, as [`crate::clock::Start::at`] takes it. `None` if there will be
-/// no run.
+/// The start time of the run, for [`crate::clock::Start::at`]; `None` if there will be no run.
 pub async fn start(told: &mut UnboundedReceiver<String>) -> Option<u128> {
     let line = told.recv().await?;
     line.strip_prefix("start ")?.parse().ok()

@@ -1,4 +1,4 @@
-//! What the processes say to each other: a line for each thing.
+//! Messages between processes: one per line.
 
 use std::fmt;
 use std::str::{FromStr, SplitAsciiWhitespace};
@@ -10,17 +10,17 @@ use crate::clock::{Lag, Lateness};
 /// An attempt that reached the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttemptRecord {
-    /// When, in nanoseconds from the start.
+    /// Its time, in nanoseconds from the start.
     pub at: u64,
     /// The number of its request among those of the run.
     pub request: u64,
-    /// Which attempt of its request it says it is, from 1.
+    /// The number of the attempt within its request, from 1, as its header states.
     pub attempt: u32,
     /// Whether it was served with effect.
     pub executed: bool,
 }
 
-/// A line from a process to the one that started it.
+/// A line from a process to its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
     /// The server listens at this address, or a client process is prepared.
@@ -31,13 +31,13 @@ pub enum Said {
     Attempt(AttemptRecord),
     /// Services that had an effect.
     Executions(u64),
-    /// How late the process was.
+    /// The lag of the process.
     Late(Lateness),
     /// The processor time that it took for the run, in nanoseconds.
     Used(u64),
-    /// So many attempts ended in a way that the simulator does not know.
+    /// The number of attempts that ended in a way that the simulator does not have.
     Odd(u64, String),
-    /// Nothing more will be said.
+    /// The last line.
     End,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Said {
     }
 }
 
-/// A line that says nothing.
+/// A line that cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unreadable(String);
 

@@ -1,8 +1,8 @@
-//! What the simulator says is what sockets do.
+//! Compares runs over sockets with the simulator.
 //!
-//! Whether a number agrees depends on the machine being on time. A run that the machine disturbed, by
-//! measured lateness, is made again with other requests. If none was undisturbed, that is reported and the
-//! test passes: it has found nothing. What does not depend on time has to hold in every run.
+//! Whether a number agrees depends on the machine being on time. A run that the machine disturbed, by measured lag,
+//! is repeated with other requests. If every run was disturbed, the test reports that and passes: it proves nothing.
+//! Invariants that do not depend on time must hold in every run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use std::fs::File;
@@ -19,16 +19,16 @@ use relent_harness::records::contradictions;
 use relent_sim::{Arrivals, Metrics};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sockets");
-/// Simulated runs that are compared with.
+/// Simulated runs for a comparison.
 const SEEDS: u64 = 50;
-/// A run that the machine disturbed is made again, so many times at most.
+/// The most runs, if the machine disturbs them.
 const TRIES: u64 = 3;
-/// The numbers that say what a policy does.
+/// The numbers that characterize a policy.
 const TELLING: [&str; 4] = ["goodput", "ampl.", "ttr", "drain"];
-/// The file in which whoever runs the tests wants to find the disturbed ones.
+/// The variable with the file to which disturbed tests are appended.
 const LIST: &str = "RELENT_DISTURBED";
 
-/// What is simulated here: scenario, policy, and whether the service is behind the layers of `relent-server`.
+/// The simulated cases: scenario, policy, and whether the service is behind the layers of `relent-server`.
 const SIMULATED: [(&str, &str, bool); 6] = [
     ("blackout", "standard", false),
     ("stall", "standard", false),
@@ -37,8 +37,8 @@ const SIMULATED: [(&str, &str, bool); 6] = [
     ("brownout", "standard", true),
     ("blackout", "standard", true),
 ];
-/// What the layers do instead of the service: ten are served at once, a queue of 20 ms is the target, and a refusal costs
-/// next to nothing. The process is dead during a blackout. Requests come for so long that a recovery can be seen.
+/// Changes for the layers: ten requests are served concurrently, a queue of 20 ms is the target, and a rejection is
+/// almost free. The process is dead during a blackout. Requests continue long enough for a recovery.
 const LAYERED: [(&str, &str); 5] = [
     ("service.workers", "10"),
     ("service.shedder.target", "20ms"),
@@ -46,15 +46,15 @@ const LAYERED: [(&str, &str); 5] = [
     ("service.reject_cost", "0"),
     ("clients.arrivals.poisson.for", "40s"),
 ];
-/// How an attempt ends whose connection is cut, or that meets nobody.
+/// The failures of an attempt whose connection is cut or refused.
 const CUT: [&str; 3] = [
     "connection_refused",
     "connection_reset",
     "connection_closed",
 ];
 
-/// The simulated runs, for every try with a seed of its own. All are made before the first run over
-/// sockets begins, since they take all processors.
+/// The simulated runs, with a separate seed for every try. All run before the first run over sockets, since they take
+/// all processors.
 static RUNS: LazyLock<Vec<Vec<Metrics>>> = LazyLock::new(|| {
     let all = SIMULATED.iter().map(|&(scenario, policy, layers)| {
         let case = case(scenario, policy, layers, 1);
@@ -65,11 +65,10 @@ static RUNS: LazyLock<Vec<Vec<Metrics>>> = LazyLock::new(|| {
     all.collect()
 });
 
-/// A herd has the machine for itself, since it takes all of it for a moment; what takes little shares it.
+/// A herd has the machine to itself, since it needs all of it for a moment; other runs share it.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// The simulated runs that one with this seed is compared with: the first has the same requests and
-/// service times.
+/// The simulated runs for a comparison with this seed: the first has the same requests and service times.
 fn simulated(scenario: &str, policy: &str, layers: bool, seed: u64) -> &'static [Metrics] {
     let is = |one: &(&str, &str, bool)| *one == (scenario, policy, layers);
     let index = SIMULATED.iter().position(is).unwrap();
@@ -103,7 +102,7 @@ struct Run {
     measured: Measured,
 }
 
-/// Plays the scenario, and again while it differs from the simulated policy and the machine disturbed it:
+/// Runs the scenario, and repeats it while it differs from the simulated policy and the machine disturbed it. Returns
 /// the verdict, and the table of the last run.
 fn play(
     scenario: &str,
@@ -127,7 +126,7 @@ fn play(
         let comparisons = compare(&scenario, simulated, &measured);
         let text = table(&case.policy, &comparisons, &measured);
 
-        // However busy the machine is.
+        // On a machine of any load.
         let policy = case.policy(&scenario).unwrap();
         let wrong = contradictions(&scenario, &policy, seed, &measured);
         assert!(wrong.is_empty(), "{wrong:#?}\n{text}");
@@ -155,12 +154,12 @@ fn play(
     }
 }
 
-/// Says it even where the output of tests that pass is kept back.
+/// Prints also if the output of passing tests is captured.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Reports that this test has found out nothing, where everybody sees it.
+/// Reports that this test proves nothing, where it is visible.
 fn report_disturbed(what: &str, text: &str) {
     let test = std::thread::current();
     let test = test.name().unwrap_or("agreement");
@@ -195,8 +194,8 @@ fn is_found(scenario: &str, policy: &str, plant: impl Fn(&mut Case)) {
     }
 }
 
-/// Every telling number is what one more simulated run might give; and of the requests that succeed in the run with
-/// the same seed no more than this share is lost.
+/// Every characteristic number could be that of one more simulated run, and at most this share of the requests that
+/// succeed in the run with the same seed is lost.
 fn telling_but_for(run: &Run, lost: f64) -> Option<String> {
     let (twin, measured) = (run.twin.goodput, run.measured.metrics.goodput);
     if measured < twin - lost {
@@ -208,8 +207,8 @@ fn telling_but_for(run: &Run, lost: f64) -> Option<String> {
     Some(format!("{} differs", differs.measure.name))
 }
 
-/// Every telling number is what one more simulated run might give: 99.99 % of them would. And nothing
-/// is lost that is not lost in the run with the same seed.
+/// Every characteristic number could be that of one more simulated run, as 99.99 % of them are. Hardly any request is
+/// lost that is not lost in the run with the same seed.
 fn telling(run: &Run) -> Option<String> {
     telling_but_for(run, 0.002)
 }
@@ -229,8 +228,9 @@ fn a_herd_at_a_rate_limit_over_sockets_is_the_simulated_one() {
     agrees("rate-limit", "standard", false, telling);
 }
 
-/// The layers choose who waits by other rules than the simulated queue (a retry goes last), and say another time to
-/// whom they turn away: so single requests fare differently. The numbers that say what a policy does are those of a simulated run.
+/// The layers order waiters by other rules than the simulated queue (a retry goes last), and send another Retry-After
+/// with rejections. So single requests have other outcomes, but the characteristic numbers are those of a simulated
+/// run.
 fn layered(run: &Run) -> Option<String> {
     telling_but_for(run, 0.03)
 }
@@ -247,8 +247,8 @@ fn the_death_of_a_service_behind_the_layers_is_the_simulated_blackout() {
     agrees("blackout", "standard", true, layered);
 }
 
-/// Without retries there is no chance but in arrivals and service times, and those are the same: only
-/// requests differ which would be answered just in time or just too late.
+/// Without retries only arrivals and service times are random, and those are the same. Only requests with a response
+/// just before or after their timeout differ.
 #[test]
 fn without_retries_the_same_requests_succeed_as_in_the_simulator() {
     agrees("stall", "off", false, |run| {
@@ -257,9 +257,9 @@ fn without_retries_the_same_requests_succeed_as_in_the_simulator() {
             let (attempts, expected) = (measured.attempts, twin.attempts);
             return Some(format!("{attempts} attempts arrived, not {expected}"));
         }
-        // After the stall the wait of a new request falls by 0.4 s in each second, from above the
-        // attempt timeout to below: for 2·slack/0.4 seconds it is nearer to it than the medium is
-        // exact. It does not fall evenly: three times as many of the 60 requests per second.
+        // After the stall, the wait of a new request falls by 0.4 s per second, from above the attempt timeout to
+        // below. For 2·slack/0.4 seconds it is closer to the timeout than the medium is exact. It does not fall
+        // evenly: three times as many of the 60 requests per second.
         let slack = 0.003 + run.measured.late.loops.usual as f64 / 1e9;
         let most = (3.0 * 60.0 * 2.0 * slack / 0.4).ceil() as u64;
         let differ = measured.successes.abs_diff(twin.successes);

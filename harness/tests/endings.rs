@@ -29,8 +29,8 @@ fn prepared(role: &str, own: &[String]) -> (Child, ChildStdin, String) {
     (child, stdin, address)
 }
 
-/// The end of whoever started a process closes the standard input of the process. This test hangs
-/// where one goes on.
+/// When the parent process ends, the standard input of its processes is closed. This test hangs if one of them goes
+/// on.
 #[test]
 fn who_cannot_be_told_anything_any_more_ends() {
     for started in [false, true] {
@@ -42,7 +42,7 @@ fn who_cannot_be_told_anything_any_more_ends() {
         ];
         let (mut client, mut tell_client, _) = prepared("ask", &own);
         if started {
-            // 1970: at once, and five minutes of requests.
+            // 1970: the run starts immediately, with five minutes of requests.
             writeln!(tell_server, "start 0").unwrap();
             writeln!(tell_client, "start 0").unwrap();
         }

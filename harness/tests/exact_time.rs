@@ -1,7 +1,7 @@
-//! Exactly the caller's time: a crowd at a limit of a hundred per second, over sockets, against an axum service with
-//! the admission layer. Every caller is done within 1.05 of the time that the limit needs for all, but for
-//! the lateness of the event loop that they share with the service, and those who do as they are told
-//! need at most 2.05 attempts on average, also if a fifth of the crowd does not.
+//! Retry-After with reserved slots: many callers at a limit of a hundred per second, over sockets, against an axum
+//! service with the admission layer. Every caller completes within 1.05 of the time that the limit needs for all,
+//! plus the lag of the event loop that they share with the service. Callers that obey the Retry-After need at most
+//! 2.05 attempts on average, also if a fifth of the callers do not.
 //!
 //! `cargo test -p relent-harness --release --test exact_time -- --ignored --nocapture` plays it with a thousand callers.
 #![allow(
@@ -29,21 +29,22 @@ use tokio::task::JoinSet;
 
 const RATE: u32 = 100;
 const BURST: u32 = 10;
-/// How often a caller asks that ignores what it is told.
+/// The interval between attempts of a caller that ignores the Retry-After.
 const DEAF: Duration = Duration::from_millis(50);
-/// A run that the machine disturbed is made again, so many times at most.
+/// The most runs, if the machine disturbs them.
 const TRIES: u32 = 3;
 
 struct Run {
-    /// From the first request until the last caller was done, as a multiple of the time that the limit needs for all.
+    /// The time from the first request until the last caller completes, as a multiple of the time that the limit
+    /// needs for all.
     time: f64,
-    /// The attempts of each of those who do as they are told.
+    /// The mean attempts of callers that obey the Retry-After.
     attempts: f64,
     late: Lateness,
     share: Share,
 }
 
-/// The service, which notes when the first request has come.
+/// The service, which records the time of the first request.
 fn service(first: Arc<OnceLock<Instant>>) -> Router {
     let config = LimiterConfig {
         burst: BURST,
@@ -60,7 +61,7 @@ fn service(first: Arc<OnceLock<Instant>>) -> Router {
         .layer(admission)
 }
 
-/// The attempts of one that does as it is told.
+/// The attempts of a caller that obeys the Retry-After.
 async fn told(http: reqwest::Client, url: String, caller: u32) -> u32 {
     let client = Client::over(http, Policy::STANDARD.clone());
     let response = client
@@ -73,7 +74,7 @@ async fn told(http: reqwest::Client, url: String, caller: u32) -> u32 {
     response.summary().attempts
 }
 
-/// One that ignores what it is told.
+/// A caller that ignores the Retry-After.
 async fn deaf(http: reqwest::Client, url: String, caller: u32) {
     loop {
         let response = http.get(&url).header("x-caller", caller).send().await;
@@ -84,7 +85,7 @@ async fn deaf(http: reqwest::Client, url: String, caller: u32) {
     }
 }
 
-/// So many callers, of whom one in so many ignores what it is told.
+/// Runs this many callers, of which one in `deaf_one_in` ignores the Retry-After.
 async fn crowd(callers: u32, deaf_one_in: u32) -> (f64, f64) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -111,7 +112,7 @@ async fn crowd(callers: u32, deaf_one_in: u32) -> (f64, f64) {
     (time / ideal(callers), mean)
 }
 
-/// The seconds that the limit needs for so many.
+/// The seconds that the limit needs for this many callers.
 fn ideal(callers: u32) -> f64 {
     f64::from(callers - BURST) / f64::from(RATE)
 }
@@ -148,7 +149,7 @@ fn run(callers: u32, deaf_one_in: u32) -> Run {
     }
 }
 
-/// Plays it, and again while the machine disturbed it: how long it took and how many attempts.
+/// Checks the time and the attempts of a run; repeats it while the machine disturbed it.
 fn is_exact(callers: u32, deaf_one_in: u32) {
     for attempt in 1..=TRIES {
         let run = run(callers, deaf_one_in);
@@ -157,9 +158,10 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
             run.time, run.attempts, run.late, run.share
         );
         eprintln!("{text}");
-        // However busy the machine is: nobody is let in before its time.
+        // On a machine of any load: no caller is admitted too early.
         assert!(run.time >= 0.999, "{text}");
-        // The crowd and the service share one event loop. It is late twice: when a refusal arrives, and when its wait ends.
+        // The callers and the service share one event loop. It is late twice: when a rejection arrives, and when its
+        // wait ends.
         let late = 2.0 * run.late.loops.worst as f64 / 1e9 / ideal(callers);
         let is_exact = run.time <= 1.05 + late && run.attempts <= 2.05;
         let differs = (!is_exact).then(|| text.clone());
@@ -172,7 +174,7 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
     }
 }
 
-/// Reports that this test has found out nothing, where everybody sees it.
+/// Reports that this test proves nothing, where it is visible.
 fn report_disturbed(what: &str) {
     let line =
         format!("DISTURBED: exact_time: the machine was too busy in each of {TRIES} runs ({what})");

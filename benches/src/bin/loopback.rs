@@ -1,8 +1,8 @@
-//! Prints what a GET over the loopback takes, and what a retry costs in connections.
+//! Prints the duration of a GET over the loopback, and the connections that a retry needs.
 //!
-//! Latency is one request after the other, throughput as many at once as [`AT_ONCE`], both on one
-//! thread. A batch of each subject follows one of the bare client, and the ratio of the two is what
-//! counts: other work on the machine slows both. The medians of the batches are printed.
+//! Latency is measured with one request after the other, throughput with [`AT_ONCE`] concurrent ones, both on one
+//! thread. Batches of each subject alternate with batches of the bare client, and the ratio of the two counts, since
+//! other work on the machine slows both. The medians of the batches are printed.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -23,11 +23,11 @@ use reqwest_middleware::ClientBuilder;
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt};
 
-/// Batches of which the median counts.
+/// Batches, of which the median counts.
 const BATCHES: usize = 101;
-/// Requests in one.
+/// Requests in a batch.
 const REQUESTS: usize = 320;
-/// Requests under way at once.
+/// Concurrent requests.
 const AT_ONCE: usize = 16;
 
 type Sent = Pin<Box<dyn Future<Output = Option<StatusCode>> + Send>>;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (subject, send) in clients() {
             let (mut one, mut many) = (Vec::new(), Vec::new());
             for batch in 0..BATCHES {
-                // Who comes first has no part in it.
+                // The order alternates, so that it has no effect.
                 let (first, second) = match batch % 2 {
                     0 => (&bare, &send),
                     _ => (&send, &bare),
@@ -200,7 +200,7 @@ fn services() -> Vec<(&'static str, Caller)> {
     ]
 }
 
-/// Retries a 5xx, after the wait that Relent has at most.
+/// Retries a 5xx, after the longest delay that Relent has here.
 #[derive(Clone)]
 struct Thrice(u32);
 

@@ -1,4 +1,4 @@
-//! `measure SCENARIO SUBJECT N` does one row N times; `measure` alone lists the rows.
+//! `measure SCENARIO SUBJECT N` runs one row N times; `measure` alone lists the rows.
 
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ const MANY: u64 = 11_000;
 fn main() {
     println!("# allocations");
     for row in relent_benches::rows() {
-        // What a thread sets up once, such as its random generator, is no call's.
+        // The setup of a thread, such as its random generator, does not count for a call.
         (row.run)(1);
         let count = |n| {
             let region = Region::new(ALLOCATOR);
@@ -25,7 +25,7 @@ fn main() {
                 change.bytes_allocated,
             )
         };
-        // The difference of two numbers of calls, so that neither is what a row sets up once.
+        // The difference of two numbers of calls excludes the setup of a row.
         let ((few, few_bytes), (many, many_bytes)) = (count(FEW), count(MANY));
         let each = |few: usize, many: usize| (many as f64 - few as f64) / (MANY - FEW) as f64;
         println!(

@@ -1,10 +1,10 @@
-//! Prints how many messages an outbox enqueues, claims and settles in a second, beside the same rows written by nothing
-//! but their statements: in SQLite through the same writer, in PostgreSQL by loops with `SKIP LOCKED`. With `sqlite` or
-//! `postgresql` as its argument, of this store only.
+//! Prints the rate at which an outbox enqueues, claims and settles messages, next to a floor that only runs the
+//! statements for the same rows: in SQLite through the same writer, in PostgreSQL by loops with `SKIP LOCKED`. With
+//! `sqlite` or `postgresql` as its argument, for this store only.
 //!
-//! A batch of Relent and one of the floor follow each other, in turns who is first, and the ratio of the two is what
-//! counts: other work on the machine slows both. The medians of the batches are printed, and the lowest and highest
-//! ratio. What the caller hands over is made beforehand, and what it gets is dropped afterwards.
+//! Batches of Relent and of the floor alternate, also in their order, and the ratio of the two counts, since other
+//! work on the machine slows both. The medians of the batches are printed, and the lowest and highest ratio.
+//! Arguments are made before the measurement, and results are dropped after it.
 
 #[path = "outbox/postgres.rs"]
 mod postgres;
@@ -31,19 +31,19 @@ const BATCHES: usize = 7;
 const ENDPOINTS: i64 = 10;
 /// Rounds in a batch.
 const ROUNDS: u64 = 40;
-/// Messages in a round, which is three commits.
+/// Messages in a round of three commits.
 const MESSAGES: i64 = 100;
 const PAYLOAD: [u8; 500] = [b'x'; 500];
 const WORKER: &str = "worker";
 
-/// The same rows by their statements alone. Each of its operations is one durable commit.
+/// The floor: the same rows by their statements alone. Each of its operations is one durable commit.
 trait Floor {
-    /// What is claimed.
+    /// The claimed rows.
     type Rows;
 
     async fn enqueue(&self, round: u64) -> Result<(), Failed>;
     async fn claim(&self) -> Result<Self::Rows, Failed>;
-    /// How many were settled.
+    /// Returns the number of settled messages.
     async fn settle(&self, rows: &Self::Rows) -> Result<usize, Failed>;
 }
 
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Failed> {
         let directory = tempfile::tempdir()?;
         let store = Sqlite::open(directory.path().join("relent.db"))?;
         let set_up = |connection: &rusqlite::Connection| {
-            // As the store: no statement is prepared twice.
+            // As in the store: no statement is prepared twice.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Sqlite::create_tables(connection)
         };
@@ -67,7 +67,7 @@ async fn main() -> Result<(), Failed> {
     if wanted("postgresql")
         && let Some(server) = servers::postgres(&[])
     {
-        // In a schema each.
+        // Each in its own schema.
         let schema = async |name: &str| {
             let config = format!("{} options='-c search_path={name}'", server.config());
             let store = Postgres::new(pool(&config, 4)?);
@@ -88,10 +88,10 @@ async fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long a batch took to enqueue, to claim and to settle.
+/// The durations of a batch: enqueue, claim and settle.
 type Took = [Duration; 3];
 
-/// Both, in turns.
+/// Measures both in turns.
 async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(), Failed> {
     for endpoint in 0..ENDPOINTS {
         let endpoint = Endpoint::new(endpoint.to_string(), "https://shop.example/notify");
@@ -151,7 +151,7 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
     Ok(())
 }
 
-/// Does this, and adds how long it takes.
+/// Runs this, and adds its duration.
 async fn timed<T>(
     took: &mut Duration,
     work: impl Future<Output = Result<T, impl Into<Failed>>>,
@@ -162,7 +162,7 @@ async fn timed<T>(
     done.map_err(Into::into)
 }
 
-/// The medians of the batches, of that part of them.
+/// Prints the medians of the batches, for one part of them.
 fn print(what: &str, pairs: &[(Took, Took)], part: impl Fn(&Took) -> Duration) {
     let rate = |took: &Took| (ROUNDS as f64 * MESSAGES as f64) / part(took).as_secs_f64();
     let sorted = |of: &dyn Fn(&(Took, Took)) -> f64| {

@@ -1,11 +1,11 @@
-//! Prints how long messages to endpoints that are well take from when they are enqueued until their acknowledgement is
-//! written, with and without endpoints that are not: over sockets, with SQLite and a worker as it is by default.
+//! Prints the time from enqueuing a message to a healthy endpoint until its acknowledgement is written, with and
+//! without unhealthy endpoints: over sockets, with SQLite and a worker with default settings.
 //!
-//! `outbox_isolation ENDPOINTS RATE`: 10000 and 500 unless said otherwise. Of the endpoints a tenth refuse connections or
-//! answer 500, and a tenth take 10 s. Each has a host name of its own, and so connections of its own. Each in turn gets a
-//! message, so many a second over all; in the runs without them the others get theirs at the same times. The time in
-//! which each endpoint is met for the first time, and 5 s more, do not count; the 20 s behind that do. Runs with and without
-//! are paired, and the median of five ratios counts.
+//! `outbox_isolation ENDPOINTS RATE`: by default 10000 and 500. 10 % of the endpoints refuse connections or respond
+//! with 500, and 10 % take 10 s. Each has its own host name, and so its own connections. Messages go to the endpoints
+//! in turn, at this rate over all; in the runs without unhealthy ones the others get theirs at the same times. The
+//! time of the first round over all endpoints, and 5 s more, do not count; the 20 s after that do. Runs with and
+//! without are paired, and the median of five ratios counts.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ use tokio::time::sleep_until;
 
 const PAIRS: usize = 5;
 const COUNTED: Duration = Duration::from_secs(20);
-/// So often messages are enqueued.
+/// The interval between batches of messages.
 const STEP: Duration = Duration::from_millis(20);
-/// Fails as often as it likes within a run.
+/// Retries often enough for the whole run.
 const POLICY: &str = "max_retries = 100\njitter = \"none\"\nretry_on = [\"5xx\", \"network\", \"timeout\"]\n\
                       attempt_timeout = \"20s\"\nbackoff.constant = { delay = \"5s\" }";
 
@@ -75,7 +75,7 @@ fn url(endpoint: usize, receivers: &Receivers) -> String {
     format!("http://e{endpoint}.test:{port}/{path}")
 }
 
-/// The 99th percentile.
+/// Returns the 99th percentile, in milliseconds.
 async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f64, Failed> {
     let receivers = Receivers::start()?;
     let directory = tempfile::tempdir()?;
@@ -100,7 +100,7 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
     let mut next = 0;
     while began.elapsed() < warm + COUNTED {
         let until = (began.elapsed().as_secs_f64() * rate as f64) as usize;
-        // As many steps as there are endpoints reach each of them once, in no order.
+        // As many steps as endpoints reach each of them once, in a scattered order.
         let due = (next..until).map(|event| (event, event.wrapping_mul(7919) % endpoints));
         let due: Vec<_> = due
             .filter(|(_, endpoint)| with || is_well(*endpoint))
@@ -116,7 +116,7 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
     let used = (processor_seconds()? - used) / began.elapsed().as_secs_f64() * 100.0;
     let (now, _) = memory()?;
     drop(stop);
-    // What is slow is of no interest any more.
+    // Slow deliveries do not matter any more.
     working.abort();
     drop(working.await);
     let (mut lags, missing) = lags(&path, warm)?;
@@ -137,8 +137,8 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
     Ok(at(0.99))
 }
 
-/// From when each message was enqueued until its acknowledgement was written, in milliseconds, and how many are not
-/// acknowledged, of those to endpoints that are well after the first seconds.
+/// The times from enqueuing until the acknowledgement is written, in milliseconds, and the number of messages without
+/// one, for messages to healthy endpoints after the warm-up.
 fn lags(path: &std::path::Path, warm: Duration) -> Result<(Vec<f64>, usize), Failed> {
     let database = rusqlite::Connection::open(path)?;
     let mut select = database.prepare(

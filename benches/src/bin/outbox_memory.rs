@@ -1,5 +1,5 @@
-//! Prints how much memory a worker takes with 1,000, 100,000 and 1,000,000 messages that are pending in SQLite: due in a
-//! day, and due at once to endpoints that take 10 s. Each run is a process of its own, which only works.
+//! Prints the memory of a worker with 1,000, 100,000 and 1,000,000 pending messages in SQLite: due in a day, or due
+//! immediately to endpoints that take 10 s. Each run is a separate process, which only works.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use relent_outbox::store::{Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
 
 const ENDPOINTS: usize = 1000;
-/// How long a worker works before its memory is read.
+/// The duration for which a worker runs before its memory is read.
 const RUN: Duration = Duration::from_secs(20);
 
 #[tokio::main(flavor = "current_thread")]

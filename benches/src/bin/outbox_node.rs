@@ -1,11 +1,10 @@
-//! Prints how many messages one process delivers in a second from end to end, and the processor time for each: enqueued in
-//! batches of 100 by one caller, sent over the loopback to 100 endpoints of a process of its own, acknowledged, written;
-//! with SQLite and with PostgreSQL, and a worker as it is by default; then the same with a relay and two deliverers, each
-//! with a connection of its own to a nats-server on this machine.
+//! Prints the rate at which one process delivers messages end to end, and the processor time for each: enqueued in
+//! batches of 100 by one caller, sent over the loopback to 100 endpoints in a separate process, acknowledged,
+//! written; with SQLite and with PostgreSQL, and a worker with default settings. Then the same with a NATS dispatcher
+//! and two NATS workers, each with its own connection to a nats-server on this machine.
 //!
-//! `outbox_node MESSAGES RUNS`: 20000 and 5 unless said otherwise. The median of the runs counts. The processor time is that
-//! of enqueuing, working and delivering in this process; that of the receivers and of the servers of PostgreSQL and NATS is
-//! not in it.
+//! `outbox_node MESSAGES RUNS`: by default 20000 and 5. The median of the runs counts. The processor time covers
+//! enqueuing, working and delivering in this process, but not the receivers and the servers of PostgreSQL and NATS.
 
 #[path = "../../../crates/relent-server/src/servers.rs"]
 mod servers;
@@ -56,7 +55,7 @@ async fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The queue, by a connection of its own.
+/// The queue, with its own connection.
 async fn queue(url: &str) -> Result<Queue, Failed> {
     let client = async_nats::connect(url).await?;
     Ok(Queue::new(client, QueueName::default()))
@@ -99,7 +98,7 @@ async fn measure<S: Store>(
         what += " and NATS";
     }
     let working = tokio::spawn(worker.run(stopped()));
-    // Connections are made, and statements prepared.
+    // Warm-up: connections are opened, and statements prepared.
     deliver(&store, &format!("warm {what}"), 2000).await?;
     let mut rates = Vec::new();
     let mut times = Vec::new();
@@ -126,7 +125,7 @@ async fn measure<S: Store>(
     Ok(())
 }
 
-/// Enqueues so many, and waits until all are acknowledged.
+/// Enqueues this many messages, and waits until all are acknowledged.
 async fn deliver<S: Store>(store: &S, run: &str, messages: usize) -> Result<(), Failed> {
     for first in (0..messages).step_by(BATCH) {
         let message = |number: usize| {

@@ -1,8 +1,8 @@
-//! Prints how many attempts the sender of relent-outbox makes in a second, beside hyper-util's client that posts the same
-//! bytes with the same signatures, over the loopback.
+//! Prints the rate of attempts of relent-outbox's sender, next to hyper-util's client that posts the same bytes with
+//! the same signatures, over the loopback.
 //!
-//! Both keep 16 requests under way on one thread; the server has another. A batch of each follows one of the other, who
-//! comes first alternates, and the median of the ratios counts: other work on the machine slows both.
+//! Both keep 16 requests in flight on one thread; the server has another. Batches alternate, also in their order, and
+//! the median of the ratios counts, since other work on the machine slows both.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -89,7 +89,7 @@ async fn rate(post: &Post) -> Result<f64, Box<dyn Error>> {
     Ok(REQUESTS as f64 / began.elapsed().as_secs_f64())
 }
 
-/// What anybody would write: the same request with the same fields and signatures, and nothing else.
+/// The plain implementation: the same request with the same headers and signatures, and nothing else.
 fn bare(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let (uri, payload): (Uri, _) = (url.parse()?, payload.clone());
@@ -174,7 +174,7 @@ fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> 
     }))
 }
 
-/// A server on a thread of its own that reads each request and answers 200.
+/// A server on a separate thread that reads each request and responds with 200.
 fn serve() -> Result<SocketAddr, Box<dyn Error>> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     listener.set_nonblocking(true)?;
@@ -195,7 +195,7 @@ fn serve() -> Result<SocketAddr, Box<dyn Error>> {
                 });
                 let serving = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service);
-                // A client that goes away ends its connection: no error to anybody.
+                // A client that goes away ends its connection, which is no error.
                 tokio::spawn(async move { serving.await.ok() });
             }
         });

@@ -1,10 +1,11 @@
-//! `refusal SUBJECT N` sends N requests over one connection in memory to a hyper server that turns them away, to be counted
-//! by callgrind (`scripts/bench refusal`); `refusal` alone lists the subjects. `refusal sockets` prints the processor time
-//! of the server for a request at 64 connections over the loopback, each subject beside `bare`.
+//! `refusal SUBJECT N` sends N requests over one connection in memory to a hyper server that rejects them, for
+//! callgrind (`scripts/bench refusal`); `refusal` alone lists the subjects. `refusal sockets` prints the server's
+//! processor time for a request at 64 connections over the loopback, each subject next to `bare`.
 //!
-//! `bare` answers 503 and nothing else, `same` with the fields of a refusal, `one-field` with `Retry-After` alone. `relent` is the overload layer over a
-//! service without a free slot, `served` the layer over `same` with a slot for each. In `same-told` and `told` the requests have the
-//! three fields by which a client tells of itself, and the layer says that they are not to be repeated.
+//! `bare` responds with 503 and nothing else, `same` with the headers of a rejection, `one-field` with `Retry-After`
+//! alone. `relent` is the overload layer over a service without a free slot, `served` the layer over `same` with a
+//! slot for each request. In `same-told` and `told` the requests have the three headers with a client's context, and
+//! the layer adds the no-retry marker.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -82,7 +83,7 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// The services, and what holds the only slot of the one that refuses.
+/// The services, and the response that holds the only slot of the rejecting one.
 struct Services {
     overload: OverloadLayer,
     head: http::response::Parts,
@@ -96,9 +97,9 @@ impl Services {
             queue: 0,
             ..SlotsConfig::DEFAULT
         };
-        // However long it takes: the slot is not given up before.
+        // With this timeout, the slot is not released during the run.
         let overload = OverloadLayer::new(&busy)?.slot_timeout(Duration::from_secs(3600));
-        // The first holds the only slot for as long as its body is there. The second gives the fields.
+        // The first response holds the only slot as long as its body exists. The second has the headers.
         let service = overload.layer(service_fn(answer::<()>));
         let held = service.clone().oneshot(Request::new(())).await?;
         let (head, _) = service.oneshot(Request::new(())).await?.into_parts();
@@ -109,7 +110,7 @@ impl Services {
         })
     }
 
-    /// Has `with` serve a subject.
+    /// Serves a subject by `with`.
     fn serve<W: With>(&self, subject: &str, with: W) -> Result<W::Done, Failed> {
         let head = self.head.clone();
         let same = service_fn(move |_: Request<Incoming>| {
@@ -139,7 +140,7 @@ impl Services {
     }
 }
 
-/// What is done with a service.
+/// A way to run a service.
 trait With {
     type Done;
 
@@ -153,7 +154,7 @@ trait With {
         B: hyper::body::Body<Data = Bytes, Error = Infallible> + Send + 'static;
 }
 
-/// So many requests over one connection in memory.
+/// This many requests over one connection in memory.
 struct InMemory {
     request: &'static [u8],
     n: u32,
@@ -189,7 +190,7 @@ const CONNECTIONS: u32 = 64;
 const REQUESTS: u32 = 1000;
 const ROUNDS: usize = 9;
 
-/// The processor time of the thread that serves [`CONNECTIONS`], in nanoseconds a request.
+/// The processor time of the thread that serves [`CONNECTIONS`], in nanoseconds per request.
 struct OverSockets;
 
 impl With for OverSockets {
@@ -244,7 +245,7 @@ impl With for OverSockets {
     }
 }
 
-/// Of this thread, in nanoseconds.
+/// The processor time of this thread, in nanoseconds.
 fn processor_time() -> Result<f64, Failed> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(text
@@ -254,9 +255,9 @@ fn processor_time() -> Result<f64, Failed> {
         .parse()?)
 }
 
-/// In turns, so that other work on the machine slows all.
+/// Measures in turns, so that other work on the machine slows all.
 fn sockets_table() -> Result<(), Failed> {
-    // The slot is held for as long as its runtime is there.
+    // The slot is held as long as its runtime exists.
     let holding = runtime()?;
     let services = holding.block_on(Services::make())?;
     let subjects = ["bare", "one-field", "same", "relent"];
@@ -302,7 +303,7 @@ async fn answer<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from("an answer")))
 }
 
-/// Sends the request so often, each when the answer before has come.
+/// Sends the request `n` times, each after the last response.
 async fn converse(
     client: &mut (impl AsyncRead + AsyncWrite + Unpin),
     request: &[u8],
@@ -311,7 +312,7 @@ async fn converse(
     let mut read = vec![0; 16 << 10];
     for _ in 0..n {
         client.write_all(request).await?;
-        // So short an answer comes whole.
+        // A response this short arrives in one piece.
         let length = client.read(&mut read).await?;
         if !read[..length].starts_with(b"HTTP/1.1 503") {
             return Err(String::from_utf8_lossy(&read[..length]).into());

@@ -1,9 +1,9 @@
-//! Prints what an event of the simulator costs: time on one processor, as Linux counts it, so that
-//! other work on the machine does not count.
+//! Prints the cost of a simulator event: processor time as Linux counts it, so that other work on the machine does
+//! not count.
 //!
-//! `blackout` is the scenario that comes along. The other rows are the same outage with as many
-//! clients parked at its end as they say, arrivals and capacity growing alike: a simulator whose
-//! queue is good has the same cost for each event in all of them. The median of several runs counts.
+//! `blackout` is the built-in scenario. The other rows are the same outage with the given number of clients queued at
+//! its end, and with proportional arrivals and capacity: with a good event queue all rows have the same cost per
+//! event. The median of several runs counts.
 
 use std::env;
 use std::error::Error;
@@ -12,9 +12,9 @@ use std::fs;
 use relent::{Policy, presets};
 use relent_sim::{Scenario, run, scenarios};
 
-/// Runs of which the median counts.
+/// Runs, of which the median counts.
 const RUNS: u64 = 5;
-/// Events that a measured run has at least: small scenarios are repeated.
+/// The least events of a measured run: small scenarios are repeated.
 const EVENTS: u64 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         report(&format!("blackout, {name}"), &scenario, &policy)?;
     }
     for parked in [1_000, 10_000, 100_000, 1_000_000] {
-        // Who comes during the 60 s of the outage is parked at its end.
+        // Clients that arrive during the 60 s of the outage are queued at its end.
         let rate = f64::from(parked) / 60.0;
         let changes = [
             ("clients.arrivals.poisson.rate", rate.to_string()),
@@ -78,7 +78,7 @@ fn report(name: &str, scenario: &Scenario, policy: &Policy) -> Result<(), Box<dy
     Ok(())
 }
 
-/// How long this process has run on a processor, in nanoseconds.
+/// The processor time of this process, in nanoseconds.
 fn running_time() -> Result<u64, Box<dyn Error>> {
     let path = "/proc/self/schedstat";
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;

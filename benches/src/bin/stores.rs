@@ -1,11 +1,11 @@
-//! Prints what the stores of relent-server do in a second, beside the tools of their databases with the same
-//! commands: redis-benchmark, pgbench, and the same SQL at 100 rows a commit. With `redis`, `postgres` or `sqlite` as its
-//! argument, of this store only. `sqlite relent N` and `sqlite floor N` run N transactions and print nothing, to be counted by
+//! Prints the throughput of relent-server's stores, next to the tools of their databases with the same commands:
+//! redis-benchmark, pgbench, and the same SQL at 100 rows per commit. With `redis`, `postgres` or `sqlite` as its
+//! argument, for this store only. `sqlite relent N` and `sqlite floor N` run N transactions and print nothing, for
 //! callgrind.
 //!
-//! It starts the servers itself. A batch of Relent and one of the tool follow each other, in turns who is first, and
-//! the ratio of the two is what counts: other work on the machine slows both. The medians of the batches are
-//! printed, and the lowest and highest ratio.
+//! It starts the servers itself. Batches of Relent and of the tool alternate, also in their order, and the ratio of
+//! the two counts, since other work on the machine slows both. The medians of the batches are printed, and the lowest
+//! and highest ratio.
 
 #[path = "../../../crates/relent-server/src/servers.rs"]
 mod servers;
@@ -33,7 +33,7 @@ const BATCHES: usize = 7;
 const OWNER: u128 = u128::from_be_bytes(*b"oooooooooooooooo");
 const PRINT: Fingerprint = Fingerprint([b'f'; 32]);
 const CONFIG: ClaimConfig = ClaimConfig::DEFAULT;
-/// How long a batch of PostgreSQL or SQLite takes.
+/// The duration of a batch of PostgreSQL or SQLite.
 const BATCH: Duration = Duration::from_secs(3);
 
 fn main() -> Result<(), Failed> {
@@ -63,7 +63,7 @@ fn main() -> Result<(), Failed> {
     })
 }
 
-/// A key that ends in its number, in as many digits as redis-benchmark writes.
+/// A key that ends in its number, with as many digits as redis-benchmark writes.
 fn key(number: u64) -> Key {
     let mut key = [b'k'; 32];
     key[20..].copy_from_slice(format!("{number:012}").as_bytes());
@@ -75,7 +75,7 @@ fn median(mut of: Vec<f64>) -> (f64, f64, f64) {
     (of[of.len() / 2], of[0], of[of.len() - 1])
 }
 
-/// Rates of Relent and of the tool, batch by batch.
+/// The rates of Relent and of the tool, by batch.
 #[derive(Default)]
 struct Pairs(Vec<(f64, f64)>);
 
@@ -90,7 +90,7 @@ impl Pairs {
     }
 }
 
-/// So many callers, each of which does it again and again, as often as they are to in all; how often in a second.
+/// Runs `one` `times` times, from `at_once` concurrent callers; returns the rate per second.
 async fn callers<F>(
     at_once: usize,
     times: u64,
@@ -119,7 +119,7 @@ where
     Ok(times as f64 / began.elapsed().as_secs_f64())
 }
 
-/// The same for so long.
+/// Runs `one` from concurrent callers for the duration of a batch.
 async fn callers_for<F>(
     at_once: usize,
     one: impl Fn(u64) -> F + Clone + Send + 'static,
@@ -181,7 +181,7 @@ async fn redis() -> Result<(), Failed> {
     let paid = Change::Complete(answer());
     complete(&store, 0, paid.clone()).await?;
     let [write, claim] = scripts(&client).await?;
-    // Records that redis-benchmark can complete, as often as it likes.
+    // Records that redis-benchmark can complete any number of times.
     let claimed = 20_000;
     let populate = store.clone();
     let populated = callers(50, claimed, move |number| {
@@ -246,7 +246,7 @@ async fn redis() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The scripts that the server was last told to run, the latest first.
+/// The scripts that the server has run last, the latest first.
 async fn scripts(client: &redis::Client) -> Result<[String; 2], Failed> {
     let mut connection = client.get_multiplexed_async_connection().await?;
     let log: Vec<Vec<Value>> = redis::cmd("SLOWLOG")
@@ -270,14 +270,14 @@ async fn scripts(client: &redis::Client) -> Result<[String; 2], Failed> {
         .map_err(|scripts| format!("not two scripts: {scripts:?}").into())
 }
 
-/// What redis-benchmark prints, with this as the last argument.
+/// The rate that redis-benchmark prints, with `last` as the last argument.
 fn per_second(mut command: Command, last: &[u8]) -> Result<f64, Failed> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(&file, last)?;
     let output = command.stdin(file.reopen()?).output()?;
     let output = String::from_utf8(output.stdout)?;
     let row = output.lines().last().unwrap_or_default();
-    // The command has commas in it, but not between these.
+    // The command contains commas, but not between these.
     let rate = row.rsplit("\",\"").nth(6);
     let rate = rate.and_then(|rate| rate.trim_matches('"').parse().ok());
     rate.ok_or_else(|| format!("redis-benchmark: {output}").into())
@@ -320,7 +320,7 @@ async fn postgres() -> Result<(), Failed> {
                 }
             }
         };
-        // All connections, and what they have prepared.
+        // Warm-up of all connections and their prepared statements.
         callers(at_once, 200, one.clone()).await?;
         fs::write(&script, transaction(&store).await?)?;
         let tool = || {
@@ -359,7 +359,7 @@ async fn postgres() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The same transaction for pgbench: the statements as the connections of the pool have prepared them.
+/// The same transaction for pgbench: the statements that the connections of the pool have prepared.
 async fn transaction(store: &Postgres) -> Result<String, Failed> {
     let client = store.pool().get().await?;
     let rows = client
@@ -411,7 +411,7 @@ async fn transaction(store: &Postgres) -> Result<String, Failed> {
     ))
 }
 
-/// What pgbench prints.
+/// The rate that pgbench prints.
 fn transactions(command: &mut Command) -> Result<f64, Failed> {
     let output = command.output()?;
     let text = String::from_utf8(output.stdout)?;

@@ -1,9 +1,9 @@
 //! Prints the wall time of a budget pair on one thread, and on two that share the budget.
 //!
-//! On a busy machine two threads may take turns on one core, which would hide what sharing costs.
-//! So the threads of a batch begin together, a batch is shorter than a turn, and only those count
-//! in which both threads ran nearly all of the time at once. The first row is the control: two
-//! threads that share nothing, which take half the time for each pair if they truly run at once.
+//! On a busy machine two threads may take turns on one core, which would hide the cost of sharing. So the threads of
+//! a batch start together, a batch is shorter than a time slice, and only batches count in which both threads ran
+//! concurrently nearly all of the time. The first row is the control: two threads that share nothing, which take half
+//! the time per pair if they really run in parallel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -14,11 +14,11 @@ use relent_benches::work::Allowance;
 
 /// Batches that count.
 const WANTED: usize = 51;
-/// Batches that are tried for them.
+/// The most batches that are tried for them.
 const TRIED: usize = 5000;
-/// How long a batch shall take.
+/// The target duration of a batch.
 const BATCH: Duration = Duration::from_millis(1);
-/// The share of a batch in which both threads have to run.
+/// The least share of a batch in which both threads must run.
 const TOGETHER: f64 = 0.95;
 
 fn main() {
@@ -44,7 +44,7 @@ fn main() {
     report("governor, one check", &limiter, &limiter);
 }
 
-/// Two names for what two threads use, which is one and the same in all rows but the control.
+/// `first` and `second` are used by the two threads: one and the same object, except in the control.
 fn report(subject: &str, first: &impl Allowance, second: &impl Allowance) {
     let started = Instant::now();
     let mut pairs = 0;

@@ -1,5 +1,5 @@
-//! Rate limits on the side that is called: Relent's, governor's, and a mutex around a map, which has no tickets.
-//! Nobody is refused, no clock is read, and the keys are numbers.
+//! Server-side rate limits: Relent's, governor's, and a mutex around a map, which has no reserved slots. No request
+//! is rejected, no clock is read, and the keys are numbers.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -39,7 +39,7 @@ pub const ROWS: &[Row] = &[
 
 const KEYS: u64 = 10_000;
 
-/// Never refuses.
+/// Never rejects.
 fn config() -> LimiterConfig {
     LimiterConfig {
         burst: 1 << 30,
@@ -89,7 +89,7 @@ fn governor(n: u64) {
 
 type Unobserved = NoOpMiddleware<<FakeRelativeClock as Clock>::Instant>;
 
-/// All keys come once before, so that what is measured knows them.
+/// All keys are used once before the measurement, so that they are known.
 fn keyed(n: u64) {
     let Some(limiter) = new_limiter() else {
         return;
@@ -126,7 +126,7 @@ fn map(n: u64) {
     }
 }
 
-/// A service that answers at once.
+/// A service that responds immediately.
 #[derive(Clone)]
 struct Served;
 

@@ -1,4 +1,4 @@
-//! backoff. Its `ExponentialBackoff` reads the clock when it is made: it limits the elapsed time.
+//! backoff. Its `ExponentialBackoff` reads the clock on creation, since it limits the elapsed time.
 
 use std::cell::Cell;
 use std::future::{Ready, ready};

@@ -1,5 +1,5 @@
-//! backon: the policy is a builder, and each call builds its backoff. `backon, policy known at run
-//! time` hides the builder from the optimiser, as if it had been read from a file.
+//! backon: the policy is a builder, and each call builds its backoff. `backon, policy known at run time` hides the
+//! builder from the optimizer, as if it had been read from a file.
 
 use std::cell::Cell;
 use std::future::ready;

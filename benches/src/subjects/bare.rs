@@ -1,4 +1,4 @@
-//! The operation alone, and a plain atomic in place of a budget: what nothing costs.
+//! The operation alone, and a plain atomic instead of a budget: the baseline.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -66,7 +66,7 @@ fn tokio_timeout(n: u64) {
     }
 }
 
-/// A count that a compare-and-swap keeps from falling below zero, on a cache line of its own.
+/// A count that a compare-and-swap keeps at zero or above, on a separate cache line.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Counter(AtomicI64);

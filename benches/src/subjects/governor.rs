@@ -1,6 +1,5 @@
-//! governor: a rate limiter, not a budget. One `check` stands beside a pair: its deposits are the
-//! time that passes. Instructions are counted with its fake clock, because the real one begins by
-//! measuring itself for a while.
+//! governor: a rate limiter, not a budget. One `check` is compared with a pair: its deposits are passing time.
+//! Instructions are counted with its fake clock, because the real one starts by calibrating itself.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -36,7 +35,7 @@ fn quota() -> Quota {
     Quota::per_second(NonZeroU32::MAX)
 }
 
-/// A limiter that never refuses.
+/// A limiter that never rejects.
 #[must_use]
 pub fn generous() -> DefaultDirectRateLimiter {
     RateLimiter::direct(quota())

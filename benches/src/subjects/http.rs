@@ -1,5 +1,5 @@
-//! A call of an HTTP service that answers at once: alone, behind Relent's layer, and behind tower's
-//! with the policy of its documentation, which clones the request. The service is built once.
+//! A call of an HTTP service that responds immediately: alone, behind Relent's layer, and behind tower's with the
+//! policy of its documentation, which clones the request. The service is built once.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -42,7 +42,7 @@ pub const ROWS: &[Row] = &[
 
 type Body = Empty<Bytes>;
 
-/// Answers at once. Not inlined, as a real client would not be.
+/// Responds immediately. Not inlined, as a real client would not be.
 #[derive(Clone, Debug)]
 struct AtOnce;
 

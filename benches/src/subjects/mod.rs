@@ -1,4 +1,4 @@
-//! What is measured: the operation alone, Relent, and its peers, each as its documentation shows.
+//! The subjects: the operation alone, Relent, and comparable crates, each as its documentation shows.
 
 use crate::Row;
 
@@ -31,10 +31,10 @@ pub const ROWS: [&[Row]; 12] = [
     admission::ROWS,
 ];
 
-/// Makes a future and tells its size in bytes.
+/// Creates a future and returns its size in bytes.
 pub type Size = fn() -> usize;
 
-/// The futures that an operation of 16 bytes is wrapped in.
+/// The futures that wrap an operation of 16 bytes.
 pub const FUTURES: [(&str, Size); 9] = [
     ("bare", bare::future_size),
     ("relent", relent::future_size),

@@ -1,6 +1,6 @@
-//! Relent. `relent` is a `static` policy by reference, as its documentation shows. `relent, policy
-//! known at run time` hides the policy from the optimiser, as if it had been read from a file.
-//! `relent, policy built in the call` pays for the policy each time, as peers that own theirs do.
+//! Relent. `relent` is a `static` policy by reference, as its documentation shows. `relent, policy known at run time`
+//! hides the policy from the optimizer, as if it had been read from a file. `relent, policy built in the call` builds
+//! the policy each time, as crates that own theirs do.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -270,7 +270,7 @@ fn attempt_limit(n: u64) {
     }
 }
 
-/// A budget that three retries for each request do not empty.
+/// A budget that three retries per request do not exhaust.
 fn plentiful() -> Budget {
     let config = BudgetConfig {
         reserve: CAPACITY,
@@ -282,8 +282,8 @@ fn plentiful() -> Budget {
 
 const CAPACITY: f64 = 100_000.0;
 
-/// A budget whose requests pay for as many retries, so that a pair leaves it as it was, with the
-/// default refill by time.
+/// A budget whose requests pay for as many retries, so that a pair does not change it, with the default refill over
+/// time.
 #[must_use]
 pub fn balanced() -> Budget {
     let config = BudgetConfig {
@@ -303,8 +303,7 @@ impl Allowance for Budget {
     }
 }
 
-/// The same, with a reading of the clock for each withdrawal, as a driver makes when an attempt has
-/// failed.
+/// A balanced budget with a reading of the clock for each withdrawal, as a driver makes it after a failed attempt.
 #[derive(Debug)]
 pub struct ByTheClock(pub Budget);
 
@@ -315,7 +314,7 @@ impl Allowance for ByTheClock {
     }
 }
 
-/// A budget that is full, as that of a healthy destination is: a request only, nothing withdrawn.
+/// A full budget, as at a healthy destination: a request only, without a withdrawal.
 #[derive(Debug)]
 pub struct Full(pub Budget);
 
@@ -342,7 +341,7 @@ pub fn future_size() -> usize {
     size_of_val(&retry(&JITTERED, || ask(1)).into_future())
 }
 
-/// The same with a budget.
+/// The size of its future with a budget.
 pub fn future_size_with_budget() -> usize {
     let there = Destination::new(&JITTERED).with_budget(balanced());
     size_of_val(

@@ -1,9 +1,8 @@
-//! A GET without a body through reqwest: alone, by Relent's client, by reqwest's own retry, and
-//! through a stack of reqwest-middleware. Clients are built once, the request in each call.
+//! A GET without a body through reqwest: alone, by Relent's client, by reqwest's own retry, and through a stack of
+//! reqwest-middleware. Clients are built once, the request in each call.
 //!
-//! reqwest takes no transport but sockets. So the other end of the socket lies in the same thread,
-//! and answers whenever the runtime has nothing left to do: no second thread, no waiting, and the
-//! same instructions from run to run.
+//! reqwest accepts only sockets as its transport. So the other end of the socket is on the same thread, and responds
+//! when the runtime is idle: no second thread, no waiting, and the same instructions in each run.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -48,7 +47,7 @@ const fn row(subject: &'static str, run: fn(u64)) -> Row {
     Row::new(Scenario::ReqwestSuccess, subject, run)
 }
 
-/// Three retries of what may be repeated, without limits of time.
+/// Three retries of repeatable requests, without time limits.
 #[must_use]
 pub fn plain() -> Policy {
     Policy::builder(Backoff::exponential(Duration::from_millis(10)))
@@ -95,7 +94,7 @@ fn sent_by_reqwest(n: u64, recipe: reqwest::ClientBuilder) {
     each(n, async |url| client.get(url).send().await.is_ok());
 }
 
-/// What whoever retries has to keep, since sending takes the request.
+/// The copy that a retrying caller must keep, since sending consumes the request.
 fn sent_and_copied(n: u64) {
     let client = client(recipe());
     each(n, async |url| {
@@ -117,7 +116,7 @@ fn sent_through(n: u64, with: impl FnOnce(ClientBuilder) -> ClientBuilder) {
     each(n, async |url| stack.get(url).send().await.is_ok());
 }
 
-/// Sends `n` requests, one after the other. The response is dropped.
+/// Sends `n` requests, one after the other, and drops the responses.
 fn each(n: u64, send: impl AsyncFn(&str) -> bool) {
     let served = Server::listen().and_then(|(server, url)| {
         let server = Mutex::new(server);

@@ -1,4 +1,4 @@
-//! retry-policies: delays only. It reads the clock for each, to say at what time to come back.
+//! retry-policies: delays only. It reads the clock for each, to return the time of the retry.
 
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};

@@ -79,7 +79,7 @@ impl<Q: Clone> Policy<Q, u64, Failed> for Budgeted {
     }
 }
 
-/// The same as [`Attempts`], with a backoff.
+/// Like [`Attempts`], with a backoff.
 #[derive(Clone)]
 struct Patient(ExponentialBackoff);
 
@@ -160,7 +160,7 @@ impl Allowance for TpsBudget {
     }
 }
 
-/// One retry for each request, as the other budgets.
+/// One retry per request, like the other budgets.
 #[must_use]
 pub fn balanced() -> TpsBudget {
     TpsBudget::new(std::time::Duration::from_secs(10), 10, 1.0)

@@ -1,4 +1,4 @@
-//! Before each attempt of a command its destination is asked, as its policy has it.
+//! Admission of each attempt by its destination, according to the policy.
 
 use relent::Policy;
 use relent::clock::TokioClock;
@@ -7,17 +7,17 @@ use relent::random::Random;
 
 use crate::live::{Countdown, Live};
 
-/// Says that nothing is hedged, if the policy would.
+/// Reports that the hedging of the policy does not apply.
 pub(crate) fn say_what_does_not_apply(policy: &Policy, live: Live, why: &str) {
     if policy.hedge().is_some() && policy.max_retries() != Some(0) {
         live.say(|| format!("the [hedge] of the policy does not apply: {why}"));
     }
 }
 
-/// Waits until the next attempt may start, and says what holds it back. Can be dropped at any time.
+/// Waits until the next attempt may start, and shows why it is held. Can be dropped at any time.
 ///
 /// # Errors
-/// When the session is to give up.
+/// The session must give up.
 pub(crate) async fn admitted<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     live: Live,

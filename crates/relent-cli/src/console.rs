@@ -1,4 +1,4 @@
-//! What relent says to people on standard error, and what it prints on standard output.
+//! Messages on standard error, and results on standard output.
 
 use std::io::{self, Write};
 
@@ -9,22 +9,22 @@ use crate::stdout;
 const NAME: Style = Style::new().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Says one line on standard error, after relent's name. In colour on a terminal, unless `NO_COLOR`
-/// is set. A standard error that takes nothing is no reason to stop.
+/// Writes one line to standard error, after relent's name. In colour on a terminal, unless `NO_COLOR`
+/// is set. Write errors are ignored.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(anstream::stderr(), "{NAME}relent:{NAME:#} {line}");
 }
 
-/// Says one line about what ends relent.
+/// Writes one line about an error to standard error, with relent's name in red.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(anstream::stderr(), "{ERROR}relent:{ERROR:#} {line}");
 }
 
-/// Prints a result on standard output. A reader that has gone away (`| head`) is no error: it has
-/// seen what it wanted.
+/// Prints a result on standard output. A reader that has gone away (`| head`) is no error: it needs
+/// no more.
 ///
 /// # Errors
-/// When standard output cannot take it (a full disk, or it is closed), in words.
+/// Standard output cannot be written (a full disk, or it is closed).
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     let printed = stdout::check()

@@ -13,7 +13,7 @@ mod server;
 mod store;
 mod values;
 mod verify;
-mod work;
+mod worker;
 
 use clap::Subcommand;
 
@@ -30,71 +30,71 @@ Examples:
       relent deliver endpoints add shop https://shop.example/notify
       relent deliver send --endpoint shop --event order-17 -d '{\"order\":17}'
 
-  See what is stuck and why, and have it sent again:
-      relent deliver dead
+  List stuck messages with the reason, and send them again:
+      relent deliver dead-letters
       relent deliver replay --endpoint shop --since 2h
 
   Send one message without a server, and wait for its acknowledgement:
       relent deliver send https://shop.example/notify -d '{\"order\":17}'
 
 Every message is delivered at least once: all its attempts have the same
-webhook-id, by which its receiver drops what it has done already.
+webhook-id, with which its receiver detects duplicates.
 
-Exit status: 0; 1 if it did not work out; 2 if the command line is wrong.
+Exit status: 0; 1 on failure; 2 if the command line is wrong.
 `relent deliver SUBCOMMAND --help` has more.";
 
-/// What `relent deliver` is asked to do.
+/// The subcommands of `relent deliver`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DeliverCommand {
-    /// Take messages by HTTP, and send each until it is acknowledged
+    /// Accept messages over HTTP, and send each until it is acknowledged
     #[command(after_long_help = serve::AFTER_HELP)]
     Serve(serve::ServeArgs),
-    /// Make attempts for `serve` on other machines, which it hands out by NATS
-    #[command(after_long_help = work::AFTER_HELP)]
-    Work(work::WorkArgs),
-    /// Send one message, to a URL or by a server
+    /// Make attempts that `serve` dispatches through NATS, on other machines
+    #[command(after_long_help = worker::AFTER_HELP)]
+    Worker(worker::WorkerArgs),
+    /// Send one message, to a URL or through a server
     #[command(after_long_help = send::AFTER_HELP)]
     Send(Box<send::SendArgs>),
-    /// Send an event to all endpoints that have subscribed to its topic
+    /// Send an event to all endpoints that subscribe to its topic
     #[command(after_long_help = publish::AFTER_HELP)]
     Publish(publish::PublishArgs),
     /// List messages, the latest first
     #[command(after_long_help = list::AFTER_HELP)]
     List(list::ListArgs),
-    /// List dead letters, and why they are dead
-    Dead(list::DeadArgs),
+    /// List dead letters with the reason
+    DeadLetters(list::DeadLettersArgs),
     /// Show a message with its attempts
     Show(list::ShowArgs),
-    /// Send messages again, with the same identifiers
+    /// Send messages again, under the same identifiers
     Resend(again::IdArgs),
     /// Make pending messages due now
     #[command(after_long_help = again::NOW_HELP)]
     SendNow(again::SendNowArgs),
-    /// Give up messages that are pending or dead
+    /// Cancel pending messages and dead letters
     Cancel(again::IdArgs),
-    /// Send all messages again that are dead, or in another state, of a time and an endpoint
+    /// Send all dead letters again, or other messages of a state, a period and an endpoint
     #[command(after_long_help = again::AFTER_HELP)]
     Replay(again::ReplayArgs),
     /// List, register, test, enable, disable and delete endpoints
     #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
     Endpoints(endpoints::EndpointsCommand),
-    /// Verify the signature of a message, whose body is on standard input
+    /// Verify the signature of a message; its body is read from standard input
     #[command(after_long_help = verify::AFTER_HELP)]
     Verify(verify::VerifyArgs),
 }
 
-/// Does it.
+/// Runs a subcommand and returns the exit status.
 ///
 /// # Errors
-/// What could not be done, and why.
+/// The subcommand failed; the message says why.
 pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
     match command {
         DeliverCommand::Serve(args) => keep_on(serve::run(&args)),
-        DeliverCommand::Work(args) => keep_on(work::run(&args)),
+        DeliverCommand::Worker(args) => keep_on(worker::run(&args)),
         DeliverCommand::Verify(args) => verify::run(&args),
         DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(Quit::failed)?,
         DeliverCommand::List(args) => ask(list::list(args)),
-        DeliverCommand::Dead(args) => ask(list::dead(args)),
+        DeliverCommand::DeadLetters(args) => ask(list::dead_letters(args)),
         DeliverCommand::Show(args) => ask(list::show(args)),
         DeliverCommand::Publish(args) => ask(publish::run(args)),
         DeliverCommand::SendNow(args) => ask(again::send_now(args)),
@@ -105,7 +105,7 @@ pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
     }
 }
 
-/// Runs until a signal asks for the end.
+/// Runs a server process until a signal asks for the end, on a multi-threaded runtime.
 fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit> {
     log::to_stderr();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -117,7 +117,7 @@ fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit
     result
 }
 
-/// Asks a server.
+/// Runs a client command against a server.
 fn ask(asking: impl Future<Output = Result<(), Quit>>) -> Result<i32, Quit> {
     block_on(asking).map_err(Quit::failed)?.map(|()| 0)
 }

@@ -1,4 +1,4 @@
-//! A file that is written whole or not at all.
+//! Output files that are written completely or not at all.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -10,46 +10,46 @@ use tempfile::{Builder, NamedTempFile};
 
 use crate::console::complain;
 
-/// The most symbolic links that lead to a file; the system's own limit.
+/// The most symbolic links that are followed; the limit of the system.
 const MOST_LINKS: usize = 40;
-/// The permissions of a new file, of which the system takes away its `umask`.
+/// The permissions of a new file, before the system applies the `umask`.
 const NEW: u32 = 0o666;
 
-/// Where a result goes that was asked for by name.
+/// An output that an option names.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// A regular file, or none yet.
+    /// A regular file, or a name that does not exist yet.
     File(NewFile),
-    /// Something that is no regular file (`/dev/null`, a pipe) and must not be replaced by one.
+    /// A special file (`/dev/null`, a pipe), which must not be replaced by a regular file.
     Special(File),
 }
 
-/// What there is of that name.
+/// The kind of file that exists under a name.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A regular file, or none yet.
+    /// A regular file, or a name that does not exist yet.
     File(Place),
-    /// Something that is no regular file.
+    /// A special file, such as `/dev/null` or a pipe.
     Special(File),
 }
 
-/// The place of a regular file, in which a new one can be put.
+/// The path of a regular file that can be replaced by a new one.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Behind all symbolic links, which stay.
+    /// The path after following all symbolic links, which are kept.
     path: PathBuf,
-    /// The file that is there.
+    /// The existing file.
     old: Option<Old>,
 }
 
-/// What is to survive of a file that is replaced.
+/// The metadata of a replaced file that the new file takes over.
 #[derive(Clone, Copy, Debug)]
 struct Old {
     mode: u32,
     user: u32,
     group: u32,
     length: u64,
-    /// How many names it has.
+    /// The number of hard links.
     links: u64,
 }
 
@@ -65,7 +65,7 @@ impl Old {
     }
 }
 
-/// A new file for a [`Place`]; dropped before it is complete, it leaves nothing behind.
+/// A new file for a [`Place`]. If it is dropped before it is complete, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     new: NamedTempFile,
@@ -73,11 +73,11 @@ pub(crate) struct NewFile {
 }
 
 impl Destination {
-    /// Makes sure that `name` can be written. A new file is made beside it, whose own name begins
-    /// with `prefix`.
+    /// Opens `name` for writing. A regular file is first written under a temporary name in the same folder, which
+    /// begins with `prefix`.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// `name` cannot be written.
     pub(crate) fn open(name: &Path, prefix: &str) -> io::Result<Self> {
         match Found::at(name)? {
             Found::File(place) => place.new_file(prefix).map(Self::File),
@@ -87,15 +87,15 @@ impl Destination {
 }
 
 impl Found {
-    /// Looks whether `name` can be written.
+    /// Checks whether `name` can be written.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// `name` cannot be written.
     pub(crate) fn at(name: &Path) -> io::Result<Self> {
         let place = match fs::metadata(name) {
             Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
             Ok(there) => {
-                // Also tells whether a file that is to be replaced may be written to.
+                // Opening also checks whether a file that will be replaced may be written to.
                 let file = File::options().write(true).open(name)?;
                 if !there.is_file() {
                     return Ok(Self::Special(file));
@@ -111,32 +111,32 @@ impl Found {
             },
             Err(error) => return Err(error),
         };
-        // Asked first, since later errors name another file, which means nothing to anyone.
+        // Checked first, because later errors name the temporary file, which means nothing to the user.
         access(place.folder(), AccessFlags::W_OK | AccessFlags::X_OK)?;
         Ok(Self::File(place))
     }
 }
 
 impl Place {
-    /// Where the file is, behind all symbolic links.
+    /// The path after following all symbolic links.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The length of the file that is there.
+    /// The length of the existing file in bytes.
     pub(crate) fn old_len(&self) -> Option<u64> {
         self.old.map(|old| old.length)
     }
 
-    /// The permissions to create a new file with: never more than those of the old one.
+    /// The permissions for creating a new file: never more than those of the old file.
     pub(crate) fn mode(&self) -> u32 {
         self.old.map_or(NEW, |old| old.mode)
     }
 
-    /// A new file beside it, whose own name begins with `prefix`.
+    /// Creates a temporary file in the same folder, whose name begins with `prefix`.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// The file cannot be created.
     fn new_file(self, prefix: &str) -> io::Result<NewFile> {
         let new = Builder::new()
             .prefix(prefix)
@@ -145,27 +145,27 @@ impl Place {
         Ok(NewFile { new, place: self })
     }
 
-    /// Puts the file with the path `from`, written through `file`, in the place of the old one, when
-    /// all of it has reached the disk. Mode and owner stay those of the old file; what could not be
-    /// kept is returned in words.
+    /// Replaces the old file by the file at `from`, which was written through `file`, after syncing it
+    /// to the disk. The new file gets the mode and the owner of the old one; the returned text names
+    /// those that could not be kept.
     ///
     /// # Errors
-    /// When the system could not write all of it, or the folder allows no change.
+    /// The file cannot be written completely, or the folder cannot be changed.
     pub(crate) fn put(&self, file: File, from: &Path) -> io::Result<Option<String>> {
         let lost = self.old.and_then(|old| dress(&file, old));
         unless_unsupported(file.sync_all())?;
-        // Network file systems tell some errors only now.
+        // Network file systems report some errors only at close.
         close(file)?;
         fs::rename(from, &self.path)?;
         self.sync_folder()?;
         Ok(lost)
     }
 
-    /// Makes sure that what has been created, renamed or removed in the folder stays so.
+    /// Makes created, renamed and removed entries of the folder durable.
     fn sync_folder(&self) -> io::Result<()> {
         match File::open(self.folder()) {
             Ok(folder) => unless_unsupported(folder.sync_all()),
-            // A folder that may be written to and not read.
+            // A folder may be writable without being readable.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             Err(error) => Err(error),
         }
@@ -185,15 +185,15 @@ impl NewFile {
         self.new.as_file()
     }
 
-    /// Puts the new file in the place of the old one; see [`Place::put`]. What could not be kept of
-    /// the old one is said on standard error.
+    /// Replaces the old file by the new one, as [`Place::put`] does. Reports attributes that could not
+    /// be kept on standard error.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Place::put`].
     pub(crate) fn complete(self) -> io::Result<()> {
         let (file, path) = self.new.into_parts();
         let lost = self.place.put(file, &path)?;
-        // It has another name now.
+        // The file was renamed: there is no temporary file to remove.
         let _ = path.keep();
         if let Some(lost) = lost {
             complain(&format!("{}: {lost}", self.place.path.display()));
@@ -202,7 +202,7 @@ impl NewFile {
     }
 }
 
-/// Gives `new` the mode and the owner of `old`, and says what could not be kept.
+/// Gives `new` the mode and the owner of `old`, and names those that could not be kept.
 fn dress(new: &File, old: Old) -> Option<String> {
     let mut lost = Vec::new();
     let mut mode = old.mode;
@@ -210,7 +210,7 @@ fn dress(new: &File, old: Old) -> Option<String> {
         Ok(None) => {}
         Ok(Some((user, group))) => {
             if group != old.group {
-                // Another group gets no more than everybody.
+                // A different group gets no more permissions than all other users.
                 mode = mode & 0o707 | (mode & 0o007) << 3;
             }
             lost.push(format!(
@@ -221,8 +221,8 @@ fn dress(new: &File, old: Old) -> Option<String> {
         }
         Err(error) => lost.push(format!("its owner could not be kept: {error}")),
     }
-    // The bits for set-user-ID and set-group-ID are not for other contents: the system too takes them
-    // away when a file is written to.
+    // The set-user-ID and set-group-ID bits must not apply to new contents: the system also clears them
+    // when a file is written to.
     if let Err(error) = new.set_permissions(Permissions::from_mode(mode)) {
         lost.push(format!("its permissions could not be kept: {error}"));
     }
@@ -232,7 +232,7 @@ fn dress(new: &File, old: Old) -> Option<String> {
     (!lost.is_empty()).then(|| lost.join("; "))
 }
 
-/// Gives `new` the owner of `old`. The user and the group that it has instead, if that is not allowed.
+/// Gives `new` the owner of `old`. If that is not allowed, returns the user and the group that it has instead.
 fn keep_owner(new: &File, old: Old) -> io::Result<Option<(u32, u32)>> {
     let owner = |file: &Metadata| (file.uid(), file.gid());
     let now = new.metadata()?;
@@ -240,12 +240,12 @@ fn keep_owner(new: &File, old: Old) -> io::Result<Option<(u32, u32)>> {
     {
         return Ok(None);
     }
-    // The group alone may be given by any of its members.
+    // Any member of a group may set the group alone.
     let _ = fchown(new, None, Some(old.group));
     Ok(Some(owner(&new.metadata()?)))
 }
 
-/// The path that a symbolic link to a file that is not there leads to, or `name` itself.
+/// Follows symbolic links to the path of a file that does not exist yet; `name` itself if it is no link.
 fn behind_links(name: &Path) -> io::Result<PathBuf> {
     let mut path = name.to_owned();
     for _ in 0..MOST_LINKS {
@@ -257,7 +257,7 @@ fn behind_links(name: &Path) -> io::Result<PathBuf> {
     Err(nix::errno::Errno::ELOOP.into())
 }
 
-/// Some file systems cannot be told to write now.
+/// Ignores the error of file systems that do not support syncing.
 fn unless_unsupported(synced: io::Result<()>) -> io::Result<()> {
     match synced {
         Err(error)

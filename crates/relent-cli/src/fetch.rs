@@ -1,4 +1,4 @@
-//! `relent fetch`: the complete response of a URL, exactly once.
+//! `relent fetch`: fetches the complete response of a URL, and writes it once.
 
 mod args;
 mod curl;
@@ -56,16 +56,15 @@ use trust::Trust;
 use words::Way;
 use write_out::Watched;
 
-/// The least of a body that is to come in each `--idle-timeout`, in bytes.
+/// The minimum number of bytes of a body in each `--idle-timeout`.
 const LEAST: u64 = 1 << 10;
-/// How long the body of a last response that says failure may take when all other time is over, so that a
-/// reader that reads nothing holds up nobody.
+/// The time for the body of a final error response after the deadline, so that a stalled reader cannot block the exit.
 const LAST_BODY: Duration = Duration::from_secs(1);
 
 /// Fetches until there is a complete response or the policy stops, and returns the exit status.
 ///
 /// # Errors
-/// When nothing was sent: bad arguments, unreadable data, an output that cannot be written.
+/// Nothing was sent: the arguments are wrong, data cannot be read, or the output cannot be written.
 pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let mut signals = Signals::listen()
         .and_then(|signals| outlive_file_limit().map(|()| signals))
@@ -73,14 +72,14 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let start = Start::from_args(&args).map_err(Quit::usage)?;
     let policy = policy(&args).map_err(Quit::usage)?;
     let proxies = match args.unix_socket {
-        // A socket of the file system is where the request goes, whatever else is there.
+        // A Unix socket replaces all proxies.
         Some(_) => Proxies::default(),
         None => {
             Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref()).map_err(Quit::usage)?
         }
     };
     let over_tls = start.url().scheme() == "https" || args.location || proxies.any_over_tls();
-    // A named pipe opens when there is somebody at its other end.
+    // Opening a named pipe blocks until its other end is open.
     let files = trust::Files::named(&args);
     let trust = spawn_blocking(move || Trust::choose(&files, over_tls));
     let trust = unless_cancelled(&mut signals, trust).await?;
@@ -98,7 +97,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         connect_timeout: args.connect_timeout,
         unix_socket: args.unix_socket.clone(),
     };
-    // Standard input may take its time, and a signal must not leave what was read of it behind.
+    // Standard input may be slow, and a signal must not leave a temporary file behind.
     let prepared = unless_cancelled(&mut signals, start.with_data(&args)).await??;
     let own_host = prepared.request.headers().contains_key(HOST);
     let client = client(&args, &way, trust, own_host, policy.clone())?;
@@ -122,7 +121,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         true => Live::new(quiet).telling_end(),
         false => Live::new(quiet),
     };
-    let why = "an attempt goes on with the body, and two bodies cannot go into one output";
+    let why = "an attempt includes the body, and two bodies cannot go to one output";
     say_what_does_not_apply(&policy, live, why);
     let countdown = Countdown::new(live);
     let mut fetch = Fetch {
@@ -153,7 +152,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
                 summary,
             )
         }
-        // All of it was there already.
+        // An earlier call has received the whole body.
         None => {
             let mut nothing = Driver::builder(&policy, TokioClock).traced().start();
             let ending = match output.finish().await {
@@ -182,7 +181,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         }
     }
     if let Some(format) = &args.write_out {
-        // What came in an earlier response is not of this one.
+        // Bytes of an earlier response do not count.
         seen.size = if seen.status == 0 {
             0
         } else {
@@ -198,7 +197,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     Ok(status)
 }
 
-/// Does what comes before the first attempt, unless a signal asks for the end.
+/// Runs the preparation before the first attempt, unless a signal cancels it.
 async fn unless_cancelled<T>(
     signals: &mut Signals,
     work: impl Future<Output = T>,
@@ -251,7 +250,7 @@ fn client(
     };
     let tunnels = proxies.tunnels(|| {
         let builder = plain().redirect(watched(redirect::Policy::none()));
-        // A tunnel takes its connection away, and HTTP/2 shares one.
+        // A tunnel consumes its connection, and HTTP/2 would share it.
         builder.http1_only().pool_max_idle_per_host(0)
     });
     let tunnels = tunnels.map_err(|error| cannot_start(AttemptError::Transport(error)))?;
@@ -264,7 +263,7 @@ fn client(
     };
     let options = args.options.clone();
     Client::made_by(recipe, policy)
-        // `--idle-timeout` is that of the recipe.
+        // The builder has set `--idle-timeout` as the read timeout.
         .map(|client| {
             client
                 .traced()
@@ -274,7 +273,7 @@ fn client(
         .map_err(|error| cannot_start(AttemptError::Transport(error)))
 }
 
-/// What is shown of a download to a person, and what is known of it in the end.
+/// The progress of a download as shown to the user, and its final state.
 struct Fetch<'c> {
     args: &'c FetchArgs,
     way: &'c Way,
@@ -282,9 +281,9 @@ struct Fetch<'c> {
     bar: Shown,
     hops: Hops,
     seen: Watched,
-    /// Why the redirect with which it ended was not followed.
+    /// The reason why the final redirect was not followed.
     not_followed: Option<String>,
-    /// How the last attempt failed, in words too.
+    /// The failure of the last attempt, with its description.
     failed: Option<(String, Failure)>,
 }
 
@@ -335,7 +334,7 @@ impl DownloadHook for Fetch<'_> {
     }
 }
 
-/// What has come of a download, and the signal that has ended it.
+/// The result of a download, and the signal that has ended it.
 struct Received<'c> {
     result: Result<Response<()>, Option<Last>>,
     summary: Summary,
@@ -344,7 +343,7 @@ struct Received<'c> {
 }
 
 impl Fetch<'_> {
-    /// Attempts until there is nothing more to attempt, or a signal asks for the end.
+    /// Runs the download until it succeeds or gives up, or a signal cancels it.
     async fn receive<'d>(
         &mut self,
         download: Download<'d>,
@@ -367,7 +366,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// What is left to do: a response that says failure is printed all the same, until `end`.
+    /// Handles the end of a download: also prints the body of a final error response, until `end`.
     async fn end(
         &mut self,
         received: Received<'_>,
@@ -415,7 +414,7 @@ impl Fetch<'_> {
         ending
     }
 
-    /// The response that is the result.
+    /// Handles the successful response.
     fn complete(&mut self, head: &Response<()>, output: &Output) -> Ending {
         if self.args.verbose {
             verbose::answered(head.version(), head.status(), head.headers());
@@ -435,7 +434,7 @@ impl Fetch<'_> {
     }
 }
 
-/// Returns then; never without it.
+/// Waits until `end`, or for ever without it.
 async fn until(end: Option<Instant>) {
     match end {
         Some(end) => sleep_until(end).await,

@@ -1,11 +1,11 @@
-//! Durations as they are shown to a person who waits.
+//! Durations in a form for people.
 
 use std::time::Duration;
 
 use relent::policy::format_duration;
 
-/// A duration to two or three digits: `340ms`, `2.3s`, `45s`, `1m 5s`, `2h 10m`, `3d 4h`. Cut off,
-/// not rounded up: a countdown never shows more than is left.
+/// Formats a duration with two or three digits: `340ms`, `2.3s`, `45s`, `1m 5s`, `2h 10m`, `3d 4h`. Rounds
+/// down, so that a countdown never shows more than the time left.
 pub(crate) fn human(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -31,8 +31,8 @@ fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str)
     }
 }
 
-/// A duration for a table: exact to the microsecond below a second, and to the millisecond below a minute. Longer ones are cut
-/// off to what a person reads: `1m 30.5s`, `24h 4m`, and from two days on `3d 11h 8m`.
+/// Formats a duration for a table: to the microsecond below a second, and to the millisecond below a minute. Longer
+/// ones are cut off: `1m 30.5s`, `24h 4m`, and from two days on `3d 11h 8m`.
 pub(crate) fn tabular(duration: Duration) -> String {
     let unit = if duration < Duration::from_secs(1) {
         1_000
@@ -40,7 +40,7 @@ pub(crate) fn tabular(duration: Duration) -> String {
         1_000_000
     };
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    // What is shorter than a microsecond is shown as it is.
+    // Durations that round to zero microseconds are shown exactly.
     let rounded = match (nanos.saturating_add(unit / 2)) / unit * unit {
         0 => nanos,
         rounded => rounded,
@@ -67,7 +67,7 @@ pub(crate) fn tabular(duration: Duration) -> String {
     parts.join(" ")
 }
 
-/// In seconds.
+/// Two days, in seconds: from here on, days are shown.
 const TWO_DAYS: u64 = 2 * 86400;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a person sees while relent waits: which attempt failed, why, and how long until the next.
+//! The live output of a session: which attempt failed, why, and how long until the next.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -18,37 +18,37 @@ use tokio::time::{Instant, sleep};
 use crate::console::say;
 use crate::human::human;
 
-/// How often the countdown moves.
+/// The time between two updates of the countdown.
 const TICK: Duration = Duration::from_millis(200);
 
 const DIM: Style = Style::new().dimmed();
 
-/// The voice of a session.
+/// The messages of a session.
 ///
-/// On a terminal one line counts down and is erased when the wait is over; elsewhere each retry is
-/// one line of a log. Quiet, it says nothing.
+/// On a terminal one line counts down and is erased when the delay is over; elsewhere each retry is
+/// one line of a log. In quiet mode nothing is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     quiet: bool,
-    /// Whether the end is told all the same.
+    /// Whether the final error is reported even in quiet mode.
     tells_end: bool,
 }
 
 /// A failed attempt that is followed by another.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
-    /// The attempt that failed; the first is 1.
+    /// The number of the failed attempt; the first is 1.
     pub(crate) attempt: u32,
-    /// How: `exit 1`, `status 503`.
+    /// The outcome: `exit 1`, `status 503`.
     pub(crate) outcome: String,
-    /// What the server said about time.
+    /// The server's hint about time, such as Retry-After.
     pub(crate) hint: Hint,
-    /// The wait before the next attempt.
+    /// The delay before the next attempt.
     pub(crate) wait: Duration,
 }
 
 impl Live {
-    /// A voice that is silent if `quiet`.
+    /// Creates the output, which writes nothing if `quiet`.
     pub(crate) const fn new(quiet: bool) -> Self {
         Self {
             quiet,
@@ -56,13 +56,13 @@ impl Live {
         }
     }
 
-    /// A voice that says why there is no other attempt, quiet or not.
+    /// Reports the final error even in quiet mode.
     pub(crate) const fn telling_end(mut self) -> Self {
         self.tells_end = true;
         self
     }
 
-    /// Waits, and says so. Can be dropped at any time: the line is erased.
+    /// Waits for the delay and shows it. Can be dropped at any time: the line is erased.
     pub(crate) async fn wait(&self, waiting: &Waiting) {
         let countdown = Countdown::new(*self);
         countdown.wait(waiting.clone());
@@ -73,12 +73,12 @@ impl Live {
         }
     }
 
-    /// Whether a person watches a terminal on which relent speaks.
+    /// Whether relent shows a countdown on a terminal.
     pub(crate) fn is_watched(&self) -> bool {
         !self.quiet && shows_countdown()
     }
 
-    /// Says why there is no other attempt; nothing if it was cancelled, which whoever did it knows.
+    /// Reports why there is no other attempt. Reports nothing after a cancellation, which the user caused.
     pub(crate) fn gave_up(&self, summary: &Summary, last: &str) {
         let Some(reason) = summary
             .reason
@@ -101,6 +101,13 @@ impl Live {
                 ))
             });
             let at = ahead.unwrap_or_default();
+            if reason == StopReason::Permanent {
+                return format!(
+                    "failed after {} attempt{plural} ({}): {last} (not retryable){at}",
+                    summary.attempts,
+                    human(summary.elapsed),
+                );
+            }
             let limit = summary.without_deadline.map(|limit| {
                 let limit = human(limit);
                 format!(", and without --deadline no attempt starts after {limit}")
@@ -114,7 +121,7 @@ impl Live {
         });
     }
 
-    /// Says a line unless quiet.
+    /// Writes a line unless quiet.
     pub(crate) fn say(&self, line: impl FnOnce() -> String) {
         if !self.quiet {
             say(&line());
@@ -128,7 +135,7 @@ impl Waiting {
             format!(" ({} {})", header(self.hint.source.name()), human(delay))
         });
         let next = if self.wait.is_zero() {
-            "next at once".to_owned()
+            "next immediately".to_owned()
         } else {
             format!("next in {}", human(left))
         };
@@ -139,13 +146,13 @@ impl Waiting {
     }
 }
 
-/// Rounded up to a tenth of a second, so that a countdown has one form all the way down.
+/// Rounds up to a tenth of a second, so that a countdown keeps one format.
 fn tenths(left: Duration) -> Duration {
     let tenths = left.as_nanos().div_ceil(100_000_000);
     Duration::from_millis(u64::try_from(tenths.saturating_mul(100)).unwrap_or(u64::MAX))
 }
 
-/// A header's name as people write it: `Retry-After`.
+/// Capitalises the name of a header: `Retry-After`.
 fn header(name: &str) -> String {
     let mut start = true;
     name.chars()
@@ -157,8 +164,8 @@ fn header(name: &str) -> String {
         .collect()
 }
 
-/// Whether standard error is a terminal on which a line can be redrawn, and is ours to draw on: a
-/// background job would erase what the person is typing.
+/// Whether standard error is a terminal on which a line can be redrawn, and relent is in the
+/// foreground: a background job would erase the user's input.
 pub(crate) fn shows_countdown() -> bool {
     let stderr = io::stderr();
     stderr.is_terminal()
@@ -166,7 +173,7 @@ pub(crate) fn shows_countdown() -> bool {
         && tcgetpgrp(&stderr) == Ok(getpgrp())
 }
 
-/// Tells a person how long a wait still takes, beside the loop that waits.
+/// Shows how long a delay still takes, concurrently with the loop that waits.
 #[derive(Debug)]
 pub(crate) struct Countdown {
     live: Live,
@@ -174,7 +181,7 @@ pub(crate) struct Countdown {
     changed: Notify,
 }
 
-/// A wait that is being counted down.
+/// The delay that is counted down.
 struct Shown {
     until: Instant,
     text: Box<dyn Fn(Duration) -> String>,
@@ -182,7 +189,7 @@ struct Shown {
 }
 
 impl Countdown {
-    /// Nothing to count down as yet.
+    /// Creates a countdown that shows nothing yet.
     pub(crate) fn new(live: Live) -> Self {
         Self {
             live,
@@ -191,13 +198,13 @@ impl Countdown {
         }
     }
 
-    /// A wait begins.
+    /// Shows the delay before the next attempt.
     pub(crate) fn wait(&self, waiting: Waiting) {
         let wait = waiting.wait;
         self.show(wait, move |left| waiting.line(left));
     }
 
-    /// The attempt that is due is queued at its destination.
+    /// Shows that the next attempt is queued at its destination.
     pub(crate) fn queued(&self, queued: &Queued) {
         let Queued {
             attempt,
@@ -214,7 +221,7 @@ impl Countdown {
         self.show(at_most.unwrap_or(Duration::MAX), text);
     }
 
-    /// Nothing is waited for any more: the line is erased.
+    /// Erases the line: the wait is over.
     pub(crate) fn clear(&self) {
         self.shown.take();
     }
@@ -233,7 +240,7 @@ impl Countdown {
         self.changed.notify_one();
     }
 
-    /// Moves the line as time passes. Can be dropped at any time.
+    /// Updates the line as time passes. Can be dropped at any time.
     pub(crate) async fn draw(&self) -> Infallible {
         loop {
             let moves = self.shown.borrow().as_ref().is_some_and(Shown::draw);
@@ -246,7 +253,7 @@ impl Countdown {
 }
 
 impl Shown {
-    /// Whether there is anything left to count down.
+    /// Draws the line; returns whether any time is left.
     fn draw(&self) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -265,12 +272,12 @@ impl fmt::Debug for Shown {
     }
 }
 
-/// A line that is redrawn, and erased in the end.
+/// A line that is redrawn in place, and erased when it is dropped.
 struct Line;
 
 impl Line {
     fn draw(&self, text: &str) {
-        // A line that wraps could not be erased.
+        // The text is cut to the width of the terminal: a wrapped line could not be erased.
         let width = terminal_size_of(io::stderr()).map_or(80, |(Width(width), _)| width);
         let room = usize::from(width).saturating_sub("relent: ".len() + 1);
         let text: String = text.chars().take(room).collect();
@@ -309,7 +316,7 @@ mod tests {
         waiting.wait = Duration::ZERO;
         assert_eq!(
             waiting.line(waiting.wait),
-            "attempt 1 failed: status 503; next at once"
+            "attempt 1 failed: status 503; next immediately"
         );
     }
 }

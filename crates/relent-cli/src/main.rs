@@ -46,25 +46,25 @@ Examples:
   Repeat a command until it succeeds:
       relent run -- make deploy
 
-  Download a file, whole, however often the connection breaks:
+  Download a complete file, also if the connection breaks repeatedly:
       relent fetch -o FILE https://example.com/file
 
-  See what a policy does before anyone waits for it:
+  Show the delays of a policy:
       relent schedule --policy standard
 
-`relent SUBCOMMAND --help` has more, and says what the exit statuses mean.
+`relent SUBCOMMAND --help` has more, with the exit statuses.
 
 Environment:
-  RELENT_POLICY   the policy where --policy names none; `off` turns retries off
+  RELENT_POLICY   the policy if --policy is not given; `off` turns retries off
   NO_COLOR        no colours, also on a terminal
 
 Runs on Unix systems, such as Linux and macOS; its tests run on Linux.";
 
-/// Get an answer out of an unreliable service with few attempts
+/// Retry calls to unreliable services without overloading them
 ///
-/// Relent repeats what failed: after growing, randomised waits, within limits, only what may be
-/// repeated, and not before the other side asked to be left alone. Every attempt can be explained
-/// afterwards (--trace).
+/// Relent retries failed commands and requests with exponential backoff and jitter, within limits. It
+/// repeats only requests that may be repeated, and respects Retry-After. --trace explains every
+/// attempt afterwards.
 #[derive(Parser, Debug)]
 #[command(
     name = "relent",
@@ -88,20 +88,20 @@ enum Command {
     Run(run::RunArgs),
     /// Fetch a URL until there is a complete response
     ///
-    /// The complete body goes to standard output or a file, exactly once.
+    /// The complete body goes to standard output or a file, once.
     #[command(after_long_help = fetch::AFTER_HELP)]
     Fetch(Box<fetch::FetchArgs>),
-    /// Show the waits of a policy
+    /// Show the delays of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
-    /// Show what a crowd does with a policy, before production does
+    /// Simulate many clients that use a policy
     #[cfg(feature = "simulate")]
     #[command(after_long_help = simulate::AFTER_HELP)]
     Simulate(simulate::SimulateArgs),
     /// Deliver messages until their receivers acknowledge them
     ///
-    /// A server for webhooks: it keeps each message until it is delivered, and knows what is stuck and
-    /// why.
+    /// A server for webhooks: it stores each message until it is delivered, and lists stuck messages
+    /// with the reason.
     #[cfg(feature = "deliver")]
     #[command(subcommand, after_long_help = deliver::AFTER_HELP)]
     Deliver(deliver::DeliverCommand),
@@ -117,7 +117,7 @@ enum Command {
     },
     /// Print the manual page, or write the pages of all subcommands into a directory
     Man {
-        /// The directory, which exists
+        /// An existing directory
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
@@ -157,8 +157,7 @@ impl Command {
     }
 }
 
-/// Prints the help or the version that was asked for, or says in one line what is wrong with the
-/// command line.
+/// Prints the requested help or version, or explains in one line the error in the command line.
 fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     if matches!(
         error.kind(),
@@ -171,7 +170,7 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
             false => stdout::check().and_then(|()| error.print()),
         };
         return match printed {
-            // Whoever has closed the stream has seen what they wanted.
+            // The reader has closed the stream because it needs no more: that is no error.
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Err(Quit::failed(
                 format!("cannot write to standard output: {failed}"),
             )),
@@ -190,7 +189,7 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     }
     let message = format!(
         "{}; see `relent{path} --help`",
-        foreign(error, path == " fetch")
+        foreign(error, &path)
             .or_else(|| mistyped(error, known))
             .unwrap_or_else(|| one_line(&error.to_string())),
     );
@@ -200,16 +199,40 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     })
 }
 
-/// What is wrong with an option that other tools have, and what it is called here.
-fn foreign(error: &clap::Error, of_fetch: bool) -> Option<String> {
+/// The options and subcommands of `relent deliver` that had another name, with their present name.
+const RENAMED: [(&str, &str); 6] = [
+    ("--keep", "--retention"),
+    ("--drain", "--shutdown-timeout"),
+    ("--no-park", "--no-hold"),
+    ("--skip-dead", "--on-dead-letter skip"),
+    ("work", "worker"),
+    ("dead", "dead-letters"),
+];
+
+/// The present name of a renamed option or subcommand of `relent deliver`.
+fn renamed(name: &str) -> Option<&'static str> {
+    let found = RENAMED.iter().find(|(old, _)| *old == name);
+    found.map(|(_, new)| *new)
+}
+
+/// Explains an option that other tools have or that was renamed, and names the present one. `path` is the
+/// subcommand, with a space before each of its words.
+fn foreign(error: &clap::Error, path: &str) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    if let Some(line) = fetch::instead(option).filter(|_| of_fetch) {
+    if path == " fetch"
+        && let Some(line) = fetch::instead(option)
+    {
         return Some(line);
+    }
+    if path.starts_with(" deliver")
+        && let Some(new) = renamed(option)
+    {
+        return Some(format!("there is no {option} here: use {new}"));
     }
     Some(format!(
         "there is no {option} here: {}",
@@ -217,13 +240,14 @@ fn foreign(error: &clap::Error, of_fetch: bool) -> Option<String> {
     ))
 }
 
-/// What was meant by a subcommand that this command does not have. (clap knows no transposed letters.)
+/// Suggests a subcommand for an unknown one. (clap does not find transposed letters.)
 fn mistyped(error: &clap::Error, command: &clap::Command) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
     let names = command.get_subcommands().map(clap::Command::get_name);
-    let advice = match nearest(word, names) {
+    let renamed = renamed(word).filter(|_| command.get_name() == "deliver");
+    let advice = match renamed.or_else(|| nearest(word, names)) {
         Some(near) => format!("a similar subcommand exists: '{near}'"),
         None if command.get_name() == "relent" => {
             format!("to repeat a command, use `relent run -- {word}`")
@@ -233,7 +257,7 @@ fn mistyped(error: &clap::Error, command: &clap::Command) -> Option<String> {
     Some(format!("unrecognized subcommand '{word}'; {advice}"))
 }
 
-/// What is wrong and the first tip, out of a message over several paragraphs.
+/// Extracts the error and the first tip from clap's message of several paragraphs.
 fn one_line(message: &str) -> String {
     let mut line = String::new();
     let mut tips = 0;

@@ -1,4 +1,4 @@
-//! The policy options: the same for every subcommand that retries.
+//! The policy options, common to every subcommand that retries.
 
 use std::env::VarError;
 use std::fmt::Display;
@@ -12,23 +12,23 @@ use relent::{Backoff, Jitter, NamedPolicy, Policy};
 
 /// The environment variable that names a policy, or turns retries off.
 pub(crate) const VARIABLE: &str = "RELENT_POLICY";
-/// The word in the variable that turns retries off, whatever the options say (design rule 14).
+/// The value of the variable that turns retries off and overrides all options, so that an operator always can.
 const OFF: &str = "off";
-/// The policy of every subcommand, unless another is named.
+/// The default policy of every subcommand.
 const DEFAULT: &str = "patient";
 
-/// Which policy is followed, and what is changed in it. The last of two equal options counts.
+/// The options that select a policy and change it. If an option is given twice, the last one counts.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Policy options")]
 pub(crate) struct PolicyOptions {
-    /// Follow this preset, or the policy in this file [default: $RELENT_POLICY, else patient]
+    /// Use this preset, or the policy in this file [default: $RELENT_POLICY, else patient]
     ///
-    /// FILE is TOML or JSON and holds one policy, or several, each under [policies.NAME]. A preset
-    /// comes first: reach a file of the same name as ./NAME. See `relent policy list`. The word `off`
-    /// is a policy without retries.
+    /// FILE is TOML or JSON and holds one policy, or several, each under [policies.NAME]. Presets
+    /// take precedence: give a file of the same name as ./NAME. See `relent policy list`. The word
+    /// `off` is a policy without retries.
     ///
-    /// The environment variable RELENT_POLICY names the policy where this option does not.
-    /// RELENT_POLICY=off turns retries off, whatever the options say.
+    /// The environment variable RELENT_POLICY names the policy if this option is not given.
+    /// RELENT_POLICY=off turns retries off and overrides all options.
     #[arg(long, value_name = "NAME|FILE[#NAME]", allow_hyphen_values = true)]
     pub(crate) policy: Option<String>,
 
@@ -52,9 +52,9 @@ pub(crate) struct PolicyOptions {
     )]
     pub(crate) attempts: Option<Retries>,
 
-    /// The same wait before each retry, without jitter unless --jitter is given
+    /// The same delay before each retry, without jitter unless --jitter is given
     ///
-    /// A constant backoff, in place of --initial, --factor and --max-delay.
+    /// A constant backoff; it replaces --initial, --factor and --max-delay.
     #[arg(
         long,
         value_name = "D",
@@ -64,29 +64,31 @@ pub(crate) struct PolicyOptions {
     )]
     pub(crate) delay: Option<Duration>,
 
-    /// The wait before the first retry, before jitter
+    /// The delay before the first retry, before jitter
     ///
-    /// Durations are written like 250ms, 1.5s, 2m or 1h30m. What a policy says in rules about
-    /// single failures stays as it is.
+    /// Durations are written like 250ms, 1.5s, 2m or 1h30m. The policy's rules for single failures are
+    /// not changed.
     #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) initial: Option<Duration>,
 
-    /// Each wait is this many times the one before, from 1 up
+    /// The factor by which the delay grows with each retry, at least 1
     #[arg(long, value_name = "F", value_parser = factor, allow_hyphen_values = true)]
     pub(crate) factor: Option<f64>,
 
-    /// The most that a wait may grow to, before jitter
+    /// The cap of the delay, before jitter
     #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) max_delay: Option<Duration>,
 
-    /// How waits are randomised: none, full, equal, proportional:F or additive:D
+    /// The jitter of the delays: none, full, equal, proportional:F or additive:D
     ///
-    /// For a wait w: full draws from 0 to w, equal from w/2 to w, proportional:0.2 from 0.8w to
-    /// 1.2w, additive:1s from w to w + 1 s.
+    /// For a delay d: full draws from 0 to d, equal from d/2 to d, proportional:0.2 from 0.8d to
+    /// 1.2d, additive:1s from d to d + 1 s.
     #[arg(long, value_name = "J", value_parser = jitter, allow_hyphen_values = true)]
     pub(crate) jitter: Option<Jitter>,
 
-    /// No attempt starts, and none still runs, this long after the first began
+    /// The time limit for all attempts together, from the start of the first
+    ///
+    /// At the deadline no attempt starts, and a running one is ended.
     #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) deadline: Option<Duration>,
 
@@ -94,47 +96,47 @@ pub(crate) struct PolicyOptions {
     #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) attempt_timeout: Option<Duration>,
 
-    /// Draw the jitter from the random stream with this number
+    /// The seed of the jitter
     ///
-    /// The same number gives the same waits.
+    /// The same seed gives the same delays.
     #[arg(long, value_name = "N", value_parser = seed, allow_hyphen_values = true)]
     pub(crate) seed: Option<u64>,
 
     /// Write every attempt and decision to this file as JSON; - is standard error
     ///
-    /// The file appears at the end, complete, also when relent was interrupted. That it can be
-    /// written is checked before anything else is done. docs/trace.schema.json describes it.
+    /// The complete file appears at the end, also when relent was interrupted. Whether it can be
+    /// written is checked first. docs/trace.schema.json describes its format.
     #[arg(
         long,
         value_name = "FILE",
         allow_hyphen_values = true,
-        help_heading = "What is told"
+        help_heading = "Output and diagnostics"
     )]
     pub(crate) trace: Option<PathBuf>,
 
-    /// Say nothing about failed attempts and waits, only what relent itself cannot do
-    #[arg(short, long, help_heading = "What is told")]
+    /// Report no failed attempts and delays, only errors of relent itself
+    #[arg(short, long, help_heading = "Output and diagnostics")]
     pub(crate) quiet: bool,
 }
 
-/// A number of retries; `None` if unlimited.
+/// A maximum number of retries; `None` means unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(Option<u32>);
 
-/// The policy that the options come to.
+/// The policy that results from the options.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// What it is called where something is said about it.
+    /// The name for messages.
     pub(crate) name: String,
     pub(crate) policy: Policy,
 }
 
 impl PolicyOptions {
-    /// Loads the policy and changes in it what the options say.
+    /// Loads the policy and applies the options to it.
     ///
     /// # Errors
-    /// A policy that cannot be loaded, saying whether the option or the environment named it; an
-    /// option that contradicts the policy, naming the option.
+    /// The policy cannot be loaded: the message names the option or the environment variable. Or an
+    /// option contradicts the policy: the message names the option.
     pub(crate) fn resolve(&self) -> Result<Chosen, String> {
         self.resolve_in(std::env::var(VARIABLE))
     }
@@ -160,14 +162,14 @@ impl PolicyOptions {
             .policy;
         let mut chosen = self.change(spec, policy)?;
         if off {
-            // The limits of what was chosen stay.
+            // The limits of the chosen policy stay.
             chosen.policy = chosen.policy.without_retries();
             chosen.name = OFF.to_owned();
         }
         Ok(chosen)
     }
 
-    /// The random stream of the session.
+    /// The random source of the session.
     pub(crate) fn random(&self) -> SessionRandom {
         self.seed
             .map_or_else(SessionRandom::new, SessionRandom::with_seed)
@@ -190,7 +192,7 @@ impl PolicyOptions {
         self.check_ceiling(&name, &policy, &mut backoff)?;
         let mut builder = policy.into_builder().backoff(backoff);
         if let Some(delay) = self.delay {
-            // A ceiling is for what grows.
+            // A constant delay does not grow, so it needs no cap.
             builder = builder
                 .backoff(Backoff::Constant { delay })
                 .unlimited_delay()
@@ -220,7 +222,7 @@ impl PolicyOptions {
         }
     }
 
-    /// The contradiction that people meet most, in words that say which option to give.
+    /// Explains the most frequent contradiction, a first delay above the cap, and names the option to change.
     fn check_ceiling(
         &self,
         name: &str,
@@ -232,7 +234,7 @@ impl PolicyOptions {
         };
         match (self.max_delay, policy.max_delay()) {
             (Some(ceiling), _) if ceiling < first => Err(format!(
-                "--max-delay {}: the ceiling may not be below the first delay, which is {}{}",
+                "--max-delay {}: the maximum delay may not be below the first delay, which is {}{}",
                 format_duration(ceiling),
                 format_duration(first),
                 if self.initial.is_none() {
@@ -242,7 +244,7 @@ impl PolicyOptions {
                 }
             )),
             (None, Some(ceiling)) if ceiling < first => Err(format!(
-                "--initial {}: policy `{name}` has a ceiling of {}: give a higher --max-delay too",
+                "--initial {}: policy `{name}` has a maximum delay of {}: give a higher --max-delay too",
                 format_duration(first),
                 format_duration(ceiling),
             )),
@@ -250,12 +252,12 @@ impl PolicyOptions {
         }
     }
 
-    /// Names the option behind a contradiction, or all that could be.
+    /// Names the option that causes a contradiction, or all options that may cause it.
     fn blame(&self, name: &str, error: &PolicyError) -> String {
         let given = self.given();
         let flag = format!("--{}", error.key().replace('_', "-"));
         match given.iter().find(|(option, _)| *option == flag) {
-            // The ceiling was checked before: what is left is about a rule of the policy.
+            // `check_ceiling` has checked the cap already: this error is about a rule of the policy.
             Some((option, value)) if *option != "--max-delay" => {
                 format!("{option} {value}: {}", error.accepted())
             }
@@ -289,12 +291,11 @@ impl PolicyOptions {
     }
 }
 
-/// What to write in place of an option of another tool that retries.
+/// Names the option to use instead of an option of another tool that retries.
 pub(crate) fn ours(option: &str) -> Option<&'static str> {
     Some(match option {
         "--timeout" | "--time-limit" => {
-            "say which time is meant: --attempt-timeout D is for each attempt, --deadline D for all \
-             together"
+            "use --attempt-timeout D for each attempt, or --deadline D for all attempts together"
         }
         "--retries" | "--retry" => {
             "--max-retries N allows N retries after the first attempt, --attempts N allows N \
@@ -302,15 +303,15 @@ pub(crate) fn ours(option: &str) -> Option<&'static str> {
         }
         "--tries" | "--times" | "--max-attempts" | "--max-tries" => "use --attempts N",
         "--sleep" | "--interval" | "--wait" | "--pause" | "--retry-delay" => {
-            "--delay D waits the same time before each retry, --initial D a growing one"
+            "use --delay D for a constant delay, or --initial D for a growing one"
         }
-        "--backoff" => "--initial D is the first wait, --factor F how it grows",
+        "--backoff" => "use --initial D for the first delay, --factor F for its growth",
         "--max-time" | "--retry-max-time" | "--total-timeout" => "use --deadline D",
         _ => return None,
     })
 }
 
-/// The delay that `--initial` means.
+/// The delay that `--initial` changes.
 fn first_delay(backoff: &mut Backoff) -> Option<&mut Duration> {
     match backoff {
         Backoff::Constant { delay: initial }
@@ -350,7 +351,7 @@ fn missing(option: &str, value: impl Display, name: &str, policy: &Policy) -> St
     )
 }
 
-/// An option that swallowed the next one, in words.
+/// Rejects a value that is another option: the value of this one is missing.
 fn no_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err("the option needs a value, and this is another option".to_owned());
@@ -399,7 +400,7 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
     digits(text).ok_or_else(|| format!("use a whole number from 0 to {}", u64::MAX))
 }
 
-/// `from_str` alone would take "+5".
+/// Parses decimal digits only: `from_str` alone accepts "+5".
 pub(crate) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -412,7 +413,7 @@ fn factor(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|factor: &f64| *factor >= 1.0 && factor.is_finite())
-        .ok_or_else(|| "use a number from 1 up, such as 1.5: waits never shrink".to_owned())
+        .ok_or_else(|| "use a number from 1 up, such as 1.5: delays never shrink".to_owned())
 }
 
 fn jitter(text: &str) -> Result<Jitter, String> {
@@ -421,7 +422,7 @@ fn jitter(text: &str) -> Result<Jitter, String> {
         .map_err(|error: relent::policy::JitterError| error.to_string())
 }
 
-/// A number of bytes, such as 64KiB.
+/// Parses a number of bytes, such as 64KiB.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let factor = match &text[digits.len()..] {

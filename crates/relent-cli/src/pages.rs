@@ -1,4 +1,4 @@
-//! What shells and `man` read: completions and manual pages, made from the command line itself.
+//! Shell completions and manual pages, generated from the definition of the command line.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use clap_complete::Shell;
 use crate::console::print;
 use crate::quit::Quit;
 
-/// Prints the completions of a shell.
+/// Prints the completions for a shell.
 ///
 /// # Errors
-/// When they cannot be written.
+/// They cannot be written.
 pub(crate) fn completions(mut command: Command, shell: Shell) -> Result<(), Quit> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "relent", &mut script);
     print(&String::from_utf8_lossy(&script)).map_err(Quit::failed)
 }
 
-/// Prints the manual page, or writes those of all subcommands into `folder`.
+/// Prints the manual page, or writes the pages of all subcommands into `folder`.
 ///
 /// # Errors
-/// When they cannot be written.
+/// They cannot be written.
 pub(crate) fn man(command: Command, folder: Option<&Path>) -> Result<(), Quit> {
     match folder {
         Some(folder) => clap_mangen::generate_to(command, folder).map_err(|error| {

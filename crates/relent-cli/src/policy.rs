@@ -1,4 +1,4 @@
-//! `relent policy`: the presets, and policy files of one's own.
+//! `relent policy`: lists presets, prints policies and checks policy files.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -15,37 +15,37 @@ use crate::quit::Quit;
 /// The end of `relent policy --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  Begin a policy of one's own with a preset:
+  Start a policy of your own from a preset:
       relent policy show patient > mine.toml
 
-  Check it, and look at what it does:
+  Check it, and show its delays:
       relent policy check mine.toml
       relent schedule --policy ./mine.toml
 
-`check` names each finding with its severity. An error is what cannot be read
-as a policy or contradicts itself. A warning is what can hardly be meant and
-has no effect, or another than it seems: a limit below the first wait or the
-attempt timeout, a failure in lists that exclude each other, a rule that never
-matches, a ratio above 1.
+`check` prints each finding with its severity. An error means that the file is
+no valid policy or contradicts itself. A warning means that a setting has no
+effect or an unexpected one: a limit below the first delay or the attempt
+timeout, a failure in lists that exclude each other, a rule that never matches,
+a ratio above 1.
 
 Exit status: 0; 1 if there is an error or the result cannot be written;
-2 if the options are wrong, or what they name cannot be read;
+2 if the options are wrong, or a file cannot be read;
 3 if there are warnings only.
-Of several files the worst counts: 2, then 1, then 3.";
+With several files the worst status counts: 2, then 1, then 3.";
 
 /// The exit status of a file that has warnings and no errors.
 const WARNINGS: i32 = 3;
 
-/// The most that is read of a file: more than a policy file may have, so that one that is too large
-/// is told from one that is cut off.
+/// The most bytes that are read of a file: more than a policy file may have, so that a file that is too large is
+/// reported as such.
 const MOST: u64 = 2 << 20;
 
-/// What `relent policy` is asked to do.
+/// The subcommands of `relent policy`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PolicyCommand {
     /// List the presets
     List,
-    /// Print a policy as TOML, a preset with its comments
+    /// Print a policy as TOML; presets with their comments
     Show {
         /// A preset, a file with one policy, or FILE#NAME for the [policies.NAME] of a file
         #[arg(value_name = "NAME|FILE[#NAME]")]
@@ -59,10 +59,10 @@ pub(crate) enum PolicyCommand {
     },
 }
 
-/// Does it.
+/// Runs a subcommand of `relent policy`.
 ///
 /// # Errors
-/// A policy that cannot be loaded, a file that is bad, output that cannot be written.
+/// A policy cannot be loaded, a file has findings, or the output cannot be written.
 pub(crate) fn run(command: &PolicyCommand) -> Result<(), Quit> {
     match command {
         PolicyCommand::List => list(),
@@ -98,7 +98,7 @@ fn show(spec: &str) -> Result<(), Quit> {
     print(&(text + &policy)).map_err(Quit::failed)
 }
 
-/// Checks every file, also after a bad one; the worst status counts.
+/// Checks every file, also after a bad one; the worst status is the result.
 fn check(files: &[String]) -> Result<(), Quit> {
     let mut worst = 0;
     for file in files {
@@ -126,7 +126,7 @@ fn check(files: &[String]) -> Result<(), Quit> {
     }
 }
 
-/// How bad an exit status is.
+/// Ranks exit statuses by severity.
 const fn gravity(status: i32) -> i32 {
     match status {
         WARNINGS => 1,
@@ -135,7 +135,7 @@ const fn gravity(status: i32) -> i32 {
     }
 }
 
-/// What is said of a file that can be read.
+/// The result of checking a readable file.
 struct Checked {
     /// A line for each policy without a finding.
     good: String,

@@ -1,15 +1,15 @@
-//! How a subcommand ends that cannot do what it was asked to.
+//! Errors that end a subcommand, with their exit status.
 
 use nix::sys::signal::Signal;
 
-/// A result could not be produced or written, or is a finding ("this file is bad").
+/// The result could not be produced or written, or is a finding ("this file is bad").
 const FAILED: i32 = 1;
-/// The command line, or what it names, is wrong.
+/// The command line is wrong, or a file that it names.
 const USAGE: i32 = 2;
-/// Relent's own errors in `run`, whose other statuses are the command's; as `timeout` and `env`.
+/// Relent's own errors in `run`, as in `timeout` and `env`: other statuses belong to the command.
 const OWN_ERROR: i32 = 125;
 
-/// A status to end with, and what is said before; empty if all has been said.
+/// An exit status with its message, which is empty if everything has been reported already.
 #[derive(Debug)]
 pub(crate) struct Quit {
     pub(crate) status: i32,
@@ -17,7 +17,7 @@ pub(crate) struct Quit {
 }
 
 impl Quit {
-    /// The command line, or what it names, is wrong: status 2.
+    /// The command line is wrong, or a file that it names: status 2.
     pub(crate) fn usage(message: String) -> Self {
         Self {
             status: USAGE,
@@ -25,7 +25,7 @@ impl Quit {
         }
     }
 
-    /// It did not work out: status 1.
+    /// The subcommand failed: status 1.
     pub(crate) fn failed(message: String) -> Self {
         Self {
             status: FAILED,
@@ -33,7 +33,7 @@ impl Quit {
         }
     }
 
-    /// A signal asked for the end, before anything was sent or run.
+    /// A signal ended relent before anything was sent or run: status 128 + n.
     pub(crate) fn by_signal(signal: Signal) -> Self {
         Self {
             status: 128 + signal as i32,
@@ -41,7 +41,7 @@ impl Quit {
         }
     }
 
-    /// `relent run` itself, not its command, went wrong: status 125.
+    /// `relent run` itself failed, not its command: status 125.
     pub(crate) fn own_error(message: String) -> Self {
         Self {
             status: OWN_ERROR,

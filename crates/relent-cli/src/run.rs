@@ -1,4 +1,4 @@
-//! `relent run`: a command, repeated until it succeeds.
+//! `relent run`: runs a command until it succeeds.
 
 mod child;
 mod error;
@@ -47,66 +47,66 @@ Examples:
   Wait for a database, for at most a minute:
       relent run --deadline 1m -- pg_isready -h db
 
-  Give each attempt 10 s, and do not repeat a usage error:
+  Limit each attempt to 10 s, and do not retry a usage error:
       relent run --attempt-timeout 10s --stop-on-exit 2 -- rsync -a src/ host:
 
   Three attempts, 5 s apart:
       relent run --attempts 3 --delay 5s -- make deploy
 
-  A pipeline, or anything else that a shell has to read:
+  A pipeline, or other shell syntax:
       relent run -- sh -c 'pg_dump shop | gzip > shop.gz'
 
-  Repeat only what the program calls temporary (75, EX_TEMPFAIL):
+  Retry only temporary failures (75, EX_TEMPFAIL):
       relent run --retry-on-exit 75 -- sendmail -t < message
 
-  Repeat what succeeds but says that it did not:
+  Retry when the output says so, even if the exit status is 0:
       relent run --retry-on-output 'try again' -- ./status | jq .state
 
 Streams:
   Every attempt reads the same standard input, from its beginning. Standard
-  error is passed on as it is written. So is standard output on a terminal; a
-  pipe or a file gets the output of one attempt, the final one, when that has
-  ended, and what earlier attempts wrote there goes to standard error (--stream
-  changes this). When nobody reads standard output any more (| head), no other
-  attempt follows. What is kept is bounded (--max-buffer).
+  error is passed on immediately, and so is standard output on a terminal. A
+  pipe or a file gets the output of the final attempt only, when it has ended;
+  the output of earlier attempts goes to standard error (--stream changes this).
+  If standard output loses its reader (| head), no other attempt follows. The
+  buffers are bounded (--max-buffer).
 
 Attempts:
-  An attempt is the command with its process group. It finds its number in
-  RELENT_ATTEMPT. When it has failed, what is left of its group is ended before
-  the next begins: two attempts never run at the same time. SIGINT, SIGTERM,
-  SIGHUP, SIGQUIT and the other signals that would end relent are passed on to
-  the group, and end it: what is left of it after --kill-after is killed. What
-  a command that succeeded leaves in the background goes on running. A process
+  An attempt is the command with its process group. RELENT_ATTEMPT holds its
+  number. After a failure, relent ends the rest of the group before the next
+  attempt: two attempts never run at the same time. SIGINT, SIGTERM, SIGHUP,
+  SIGQUIT and the other signals that would end relent are forwarded to the
+  group, and end it: processes that are left after --kill-after are killed.
+  Background processes of a command that succeeded keep running. A process
   that has left the group (setsid, a daemon) is not ended: it can run beside
-  the next attempt and after the deadline. What it writes is waited for while
-  the command has time, and lost afterwards.
+  the next attempt and after the deadline. Its output is awaited while the
+  command has time, and lost afterwards.
 
 Exit status: 0 if the command succeeded, else that of the last attempt, and
-  123     relent gave up, though the last attempt exited with 0
+  123     relent gave up, although the last attempt exited with 0
           (--retry-on-output, --retry-on-exit)
-  124     time ended it: --deadline passed or left no time for another attempt,
-          --attempt-timeout ended the last attempt, the max_elapsed of the
-          policy was over, or its gate held the next attempt back for too long
+  124     a time limit ended it: --deadline passed or left no time for another
+          attempt, --attempt-timeout ended the last attempt, max_elapsed of the
+          policy passed, or the circuit breaker held the next attempt too long
   125     relent itself failed, its options are wrong, or standard input, output
           or error is closed
   126     the command cannot be run; never retried
   127     the command was not found; never retried
-  128+n   signal n ended it, or ended the wait for the next attempt
-  A trace that cannot be written in the end is said on standard error and
-  changes nothing here: the command has done its work, and whoever sees a
-  failure might repeat it.";
+  128+n   signal n ended it, or ended the delay before the next attempt
+  If the trace cannot be written at the end, relent reports it on standard error
+  and keeps the exit status: the command has done its work, and a failure might
+  make the caller repeat it.";
 
-/// The status of a run that was given up though its last attempt ended with 0.
+/// The exit status if relent gave up although the last attempt exited with 0.
 const GAVE_UP: i32 = 123;
-/// The status of a run that time ended, as `timeout` has it.
+/// The exit status if a time limit ended the run, as in `timeout`.
 const TIME_OVER: i32 = 124;
 
-/// How long a command gets to end itself, unless `--kill-after` says otherwise: this,
+/// The default of `--kill-after`,
 const KILL_AFTER: Duration = Duration::from_secs(2);
-/// or this part of the deadline, if that is less.
+/// which is at most this fraction of the deadline: 1/10.
 const PART_OF_DEADLINE: u32 = 10;
 
-/// What `relent run` is given.
+/// The arguments of `relent run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// The command and its arguments
@@ -115,13 +115,13 @@ pub(crate) struct RunArgs {
 
     /// Retry these exit statuses and no others, such as 1,75,100-110
     ///
-    /// 0 may be among them. Signal n counts as 128+n. An attempt that was ended by
-    /// --attempt-timeout, or whose output matches --retry-on-output, is retried besides.
+    /// The list may contain 0. Signal n counts as 128+n. An attempt that was ended by
+    /// --attempt-timeout, or whose output matches --retry-on-output, is retried as well.
     #[arg(
         long,
         value_name = "LIST",
         allow_hyphen_values = true,
-        help_heading = "What is retried"
+        help_heading = "Retry conditions"
     )]
     retry_on_exit: Option<ExitList>,
 
@@ -130,28 +130,28 @@ pub(crate) struct RunArgs {
         long,
         value_name = "LIST",
         allow_hyphen_values = true,
-        help_heading = "What is retried"
+        help_heading = "Retry conditions"
     )]
     stop_on_exit: Option<ExitList>,
 
     /// Also retry an attempt whose standard output or standard error matches, whatever its status
     ///
-    /// The syntax is that of the Rust crate regex. ^ and $ are the ends of the whole output, unless
-    /// (?m) is given. Matches of up to 1 MiB are found.
+    /// The syntax is that of the Rust crate regex. ^ and $ match at the ends of the whole output,
+    /// unless (?m) is given. Matches of up to 1 MiB are found.
     #[arg(
         long,
         value_name = "REGEX",
         value_parser = regex,
         allow_hyphen_values = true,
-        help_heading = "What is retried"
+        help_heading = "Retry conditions"
     )]
     retry_on_output: Option<Regex>,
 
-    /// Pass on standard output as it is written, that of every attempt; alone it means `always`
+    /// Pass on the standard output of every attempt immediately; without WHEN it means `always`
     ///
-    /// `auto` does so where standard output is a terminal: a person wants to see what happens as it
-    /// happens, and the command can use colours. A pipe or a file gets the output of the final attempt
-    /// only, when that has ended: whoever reads there shall not see an output twice.
+    /// `auto` does so if standard output is a terminal, so that the user can follow the command, which
+    /// can use colours. A pipe or a file gets the output of the final attempt only, when it has ended,
+    /// so that its reader sees no output twice.
     #[arg(
         long,
         value_name = "WHEN",
@@ -160,38 +160,38 @@ pub(crate) struct RunArgs {
         require_equals = true,
         default_value = "auto",
         default_missing_value = "always",
-        help_heading = "How the command runs"
+        help_heading = "Execution"
     )]
     stream: Stream,
 
     /// The time between SIGTERM and SIGKILL when an attempt is ended [default: 2s]
     ///
-    /// SIGTERM goes to the whole process group, and SIGKILL to what is left of it. So it is after a
-    /// signal that relent has passed on to the group, such as SIGINT. The time lies
-    /// inside the deadline: with --deadline 60s --kill-after 5s, a command is asked to end after 55 s
-    /// at the latest, and nothing of it runs after 60 s. The default is a tenth of the deadline if
-    /// that is less.
+    /// SIGTERM goes to the whole process group, and SIGKILL to processes that are left. The time also
+    /// applies after a signal that relent has forwarded to the group, such as SIGINT. It is part of
+    /// the deadline: with --deadline 60s --kill-after 5s, a command gets SIGTERM after 55 s at the
+    /// latest, and none of its processes runs after 60 s. The default is at most a tenth of the
+    /// deadline.
     #[arg(
         short,
         long,
         value_name = "D",
         value_parser = duration,
         allow_hyphen_values = true,
-        help_heading = "How the command runs"
+        help_heading = "Execution"
     )]
     kill_after: Option<Duration>,
 
-    /// The most that is kept of an attempt's standard output, and of standard input for another attempt
+    /// The buffer limit for standard output of an attempt, and for standard input
     ///
-    /// Bytes, or a number with KiB, MiB or GiB. Up to 1 MiB is in memory, and the rest in a file
-    /// without a name in TMPDIR. Output that is longer is passed on as it is written, and input that is
-    /// longer is passed through; the attempt is then the last one, whatever comes of it.
+    /// Bytes, or a number with KiB, MiB or GiB. Up to 1 MiB is in memory, and the rest in an unnamed
+    /// file in TMPDIR. Longer output is passed on immediately, and longer input is passed through; that
+    /// attempt is then the last one, also if it fails.
     #[arg(
         long,
         value_name = "SIZE",
         default_value = "1GiB",
         value_parser = size,
-        help_heading = "How the command runs"
+        help_heading = "Execution"
     )]
     max_buffer: u64,
 
@@ -199,7 +199,7 @@ pub(crate) struct RunArgs {
     options: PolicyOptions,
 }
 
-/// When standard output is passed on as it is written.
+/// The condition for passing on standard output immediately.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Stream {
     /// On a terminal
@@ -222,14 +222,14 @@ impl Stream {
 
 fn regex(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| {
-        // The error draws the place over several lines; the last says what is wrong.
+        // The error shows the position over several lines; the last line is the message.
         let error = error.to_string();
         let last = error.lines().last().unwrap_or_default();
         last.strip_prefix("error: ").unwrap_or(last).to_owned()
     })
 }
 
-/// A command and when it is run again.
+/// A command with the conditions and limits of its retries.
 #[derive(Debug)]
 struct Run {
     command: CommandLine,
@@ -242,42 +242,41 @@ struct Run {
     live: Live,
 }
 
-/// How a run ended.
+/// The end of a run.
 struct End {
     status: i32,
-    /// Why there was no other attempt; `None` after a success.
+    /// The reason for giving up; `None` after a success.
     stop: Option<Stop>,
-    /// What is said about it.
+    /// The last failure, for the final message.
     verdict: Option<Verdict>,
 }
 
-/// What a failed attempt means.
+/// The classification of a failed attempt.
 #[derive(Debug)]
 struct Verdict {
     failure: Failure,
     /// The exit status of the attempt.
     status: i32,
-    /// Why it is not retried, whatever the policy says.
+    /// The reason why it is not retried, independent of the policy.
     refused: Option<Refused>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refused {
-    /// It never began, which has been said.
+    /// The command could not be started, which has been reported.
     CannotRun,
     StopOnExit,
     NotInRetryOnExit,
-    /// Its output exceeded `--max-buffer` and has been passed on.
+    /// The output exceeded `--max-buffer` and has been passed on.
     PassedOn,
     /// Standard input exceeded `--max-buffer` and cannot be replayed.
     InputNotKept,
 }
 
-/// Runs the command until it succeeds, must not be repeated or has been repeated enough, and returns
-/// the exit status of the last attempt.
+/// Runs the command until it succeeds or relent gives up, and returns the exit status.
 ///
 /// # Errors
-/// When relent itself cannot go on, in words.
+/// Relent itself cannot continue.
 pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     streams::all_open()?;
     let policy = for_commands(&args, args.options.resolve()?.policy)?;
@@ -286,7 +285,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     let mut signals = Signals::listen().map_err(|error| Error::Signals(error).to_string())?;
     let mut trace = None;
     if let Some(name) = args.options.trace.clone() {
-        // A named pipe opens when there is somebody at its other end.
+        // Opening a named pipe blocks until its other end is open.
         let opened = spawn_blocking(move || TraceOut::open(&name));
         let opened = tokio::select! {
             biased;
@@ -312,7 +311,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     };
     let why = "two attempts of a command never run at the same time";
     say_what_does_not_apply(&run.policy, run.live, why);
-    // One caller, for which the whole policy holds.
+    // The destination has one caller, and the whole policy applies to it.
     let there = Destination::new(&run.policy);
     let mut driver = Driver::builder(&run.policy, TokioClock)
         .random(args.options.random())
@@ -355,9 +354,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     end.map(|end| end.status).map_err(|error| error.to_string())
 }
 
-/// The policy as it applies to a command. `--retry-on-exit` takes the place of its own list of what
-/// is retried; so does everything a command can do where that list does not speak of commands: one
-/// about HTTP would mean that nothing is ever retried, which no one asks for by naming a policy.
+/// Adapts the policy to a command. `--retry-on-exit` replaces the policy's `retry_on`. If that list has no failures of
+/// commands, all of them replace it: with a list for HTTP, no command would ever be retried.
 fn for_commands(args: &RunArgs, policy: Policy) -> Result<Policy, String> {
     let about_commands = |pattern: &Pattern| {
         matches!(
@@ -387,7 +385,7 @@ fn for_commands(args: &RunArgs, policy: Policy) -> Result<Policy, String> {
 fn kill_after(given: Option<Duration>, policy: &Policy) -> Result<Duration, String> {
     match (given, policy.deadline()) {
         (Some(given), Some(deadline)) if given >= deadline => Err(format!(
-            "--kill-after {}: this is a part of the deadline, which is {}: it has to be shorter",
+            "--kill-after {}: must be shorter than the deadline ({}), of which it is a part",
             format_duration(given),
             format_duration(deadline),
         )),
@@ -397,8 +395,7 @@ fn kill_after(given: Option<Duration>, policy: &Policy) -> Result<Duration, Stri
     }
 }
 
-/// The policy with a deadline at which an attempt is asked to end, so that it is over at the one that
-/// was given.
+/// Moves the deadline to the time of SIGTERM, so that the command has ended at the given deadline.
 fn inside_deadline(policy: Policy, kill_after: Duration) -> Result<Policy, String> {
     let Some(deadline) = policy.deadline() else {
         return Ok(policy);
@@ -423,10 +420,11 @@ impl Run {
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
         signals: &mut Signals,
     ) -> Result<End, Error> {
-        // What is kept of the output goes to a file, and the command must not outlive relent.
+        // Buffered output goes to a file. A write beyond the file size limit must not end relent, since the command
+        // would outlive it.
         outlive_file_limit().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process(self.max_buffer)?;
-        // What is to be said, and the exit status of the attempt before, if there was one.
+        // The verdict and the exit status of the previous attempt, if there was one.
         let mut last = None;
         loop {
             let entered = tokio::select! {
@@ -459,7 +457,7 @@ impl Run {
             if verdict.is_some()
                 && let Some(group) = attempted.left
             {
-                // Two attempts never run at the same time, and nothing of a failed one outlives relent.
+                // Two attempts never run at the same time, and no process of a failed one outlives relent.
                 let mut ending = pin!(child::end(group, how.limits));
                 attempted.cancelled = signals.cancelling(ending.as_mut()).await;
                 if attempted.cancelled.is_some() {
@@ -509,7 +507,7 @@ impl Run {
         }
     }
 
-    /// Begins the next attempt.
+    /// Registers the next attempt and returns its limits.
     fn next_attempt<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
@@ -518,7 +516,7 @@ impl Run {
         let now = Instant::now();
         let attempt = driver.on_attempt(leave);
         let most = self.policy.max_retries();
-        // What is beyond what the clock can count is no limit.
+        // A limit beyond the range of the clock is no limit.
         let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
         Attempt {
             number: attempt.number,
@@ -534,7 +532,7 @@ impl Run {
         }
     }
 
-    /// Whether the commands write to standard output themselves, where nobody reads any more.
+    /// Whether output is streamed to standard output, which has lost its reader.
     fn stream_is_unread(&self) -> bool {
         self.stream && stdout::reader_is_gone()
     }
@@ -548,13 +546,13 @@ impl Run {
         }
         if attempted.straggler && verdict.is_none() {
             say(
-                "a process left behind by the command still holds its output; \
-                 what it writes from now on is lost",
+                "a process left behind by the command still holds its output open; \
+                 its further output is lost",
             );
         }
     }
 
-    /// Whether an attempt failed, and how; `None` is a success.
+    /// Classifies a failed attempt; `None` is a success.
     fn judge(&self, attempted: &Attempted, stdin: &Stdin) -> Option<Verdict> {
         let status = attempted.ended.status();
         let listed = |list: &Option<ExitList>| list.as_ref().map(|list| list.contains(status));
@@ -596,7 +594,7 @@ impl Run {
 }
 
 impl Verdict {
-    /// How the attempt failed, in words.
+    /// Describes the failure of the attempt.
     fn last(&self) -> String {
         let cause = &self.failure.cause;
         match (cause, self.status) {
@@ -607,17 +605,17 @@ impl Verdict {
     }
 }
 
-/// The exit status of a run after its last attempt.
+/// Returns the exit status of a run after its last attempt.
 fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
     match (stop.map(|stop| stop.reason), own) {
-        // A gate parks until there is no time left.
+        // The circuit breaker queues an attempt until no time is left.
         (Some(StopReason::Deadline | StopReason::MaxElapsed | StopReason::Gate), _) => TIME_OVER,
         (Some(_), 0) => cancelled.map_or(GAVE_UP, status_of),
         (_, status) => status,
     }
 }
 
-/// `cancelled`: whoever asked for it wants no other attempt, by a signal or by reading no more.
+/// Decides about a retry. `cancelled`: a signal has arrived, or standard output has lost its reader.
 fn decide<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     verdict: &Verdict,

@@ -2,13 +2,13 @@
 
 use std::os::unix::net::UnixStream;
 
-/// The pairs of files that there has to be room for.
+/// The number of socket pairs that the process must be able to open.
 const OPENED_FIRST: usize = 3;
 
-/// Runs async work to its end on this thread.
+/// Runs a future to completion on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let cannot = |error| format!("cannot start: {error}");
-    // tokio panics where it finds no room for what it opens first.
+    // tokio panics if it cannot open its first files, so this opens as many before.
     let room: Result<Vec<_>, _> = (0..OPENED_FIRST).map(|_| UnixStream::pair()).collect();
     drop(room.map_err(cannot)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -16,7 +16,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
         .build()
         .map_err(cannot)?;
     let result = runtime.block_on(work);
-    // A thread that still waits for standard input or a slow reader must not delay the end.
+    // A thread that is blocked by standard input or a slow reader must not delay the exit.
     runtime.shutdown_background();
     Ok(result)
 }

@@ -1,4 +1,4 @@
-//! `relent schedule`: the waits of a policy, before anyone has to wait for them.
+//! `relent schedule`: shows the delays of a policy.
 
 mod row;
 mod table;
@@ -26,41 +26,40 @@ use row::Row;
 /// The end of `relent schedule --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  What the default does, and what a change to it would do:
+  The delays of the default policy, and of a changed one:
       relent schedule
       relent schedule --max-retries 5 --max-delay 10s
 
-  The longest that a preset can wait in all, in milliseconds:
+  The longest total delay of a preset, in milliseconds:
       relent schedule --policy vital --random 1 --json | jq '.[-1].total_ms'
 
-  What a policy file does after a 429:
+  The delays of a policy file after a 429:
       relent schedule --policy ./policies.toml#reports --status 429
 
-The numbers are those of a session whose every attempt fails at once:
-  delay   the wait before the retry, drawn at --random, or from the stream of
-          --seed
-  least   the least that it can be, and
-  most    the most, after the waits that stand above it
-  total   all waits so far
-Attempts take time, and `relent run` ends a command before its deadline (its
---kill-after): so before a deadline its waits can be shorter.
+The numbers are those of a session in which every attempt fails immediately:
+  delay   the delay before the retry, drawn at --random or with --seed
+  least   the minimum of the delay, given the delays above it
+  most    the maximum of the delay, given the delays above it
+  total   the sum of the delays so far
+Attempts take time, and `relent run` ends a command before its deadline
+(--kill-after): near a deadline its delays can be shorter.
 
 JSON is one array of objects with retry, delay_ms, min_ms, max_ms and total_ms;
-milliseconds have fractions. With --trace the trace of that session is written,
-in virtual time.
+milliseconds have fractions. --trace writes the trace of that session, in
+virtual time.
 
 Exit status: 0; 1 if the result cannot be written; 2 if the options or the
 policy are wrong.";
 
-/// A schedule that has not ended after so many retries is taken to be endless.
+/// A schedule with this many retries is considered endless.
 const ENDLESS: usize = 1000;
-/// How many retries are shown of an endless schedule, and of one without a limit by count.
+/// The number of retries that are shown of an endless schedule, or of one without a maximum number of retries.
 const SHOWN: usize = 20;
 
-/// What `relent schedule` is given.
+/// The arguments of `relent schedule`.
 #[derive(Args, Debug)]
 pub(crate) struct ScheduleArgs {
-    /// Where each draw lands in its range, from 0 (the lower end) to 1 (the upper) [default: 0.5]
+    /// The position of each random delay in its range, from 0 (shortest) to 1 (longest) [default: 0.5]
     #[arg(
         long,
         value_name = "0..1",
@@ -70,7 +69,7 @@ pub(crate) struct ScheduleArgs {
     )]
     random: Option<f64>,
 
-    /// Show what happens after this HTTP status [default: the first failure that is retried]
+    /// Show the delays after this HTTP status [default: the first failure that is retried]
     #[arg(long, value_name = "N", value_parser = status, allow_hyphen_values = true)]
     status: Option<StatusCode>,
 
@@ -102,7 +101,7 @@ fn status(text: &str) -> Result<StatusCode, String> {
 /// Prints the schedule.
 ///
 /// # Errors
-/// A policy that cannot be loaded, options that contradict it, output that cannot be written.
+/// The policy cannot be loaded, options contradict it, or the output cannot be written.
 pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
     let Chosen { name, policy } = args.options.resolve().map_err(Quit::usage)?;
     let trace = args.options.trace.as_deref().map(TraceOut::open);
@@ -112,8 +111,8 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
         && !policy.makes_failure_of(status)
     {
         return Err(Quit::usage(format!(
-            "--status {status}: policy `{name}` does not list it, so it is no failure: use a status \
-             from 400 to 599, or one that the policy lists"
+            "--status {status}: policy `{name}` does not treat it as a failure: use a status from 400 to \
+             599, or one that the policy lists"
         )));
     }
     let failure = failure(args.status, &policy);
@@ -150,7 +149,7 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
     if !args.options.quiet {
         if cut {
             say(&format!(
-                "policy `{name}` goes on; the first {SHOWN} retries are shown"
+                "policy `{name}` has more retries; the first {SHOWN} are shown"
             ));
         } else if rows.is_empty() {
             say(&match policy.max_retries() {
@@ -162,17 +161,17 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
     trace_out::finish(trace, &summary).map_err(Quit::failed)
 }
 
-/// How long a call is queued beyond these waits while its destination is down, if it is.
+/// Describes how long a call may be queued, beyond the shown delays, while its destination is down.
 fn queueing(policy: &Policy) -> Option<String> {
     let gate = policy.gate().filter(|_| !policy.is_off())?;
     let limit = policy.deadline().or(policy.max_elapsed());
     let text = match limit {
         Some(limit) => format!(
-            "while the destination is down, a call is queued beyond these waits, until {} after its start",
+            "while the destination is down, a call is queued beyond these delays, until {} after its start",
             human(limit.min(gate.patience))
         ),
         None => format!(
-            "while the destination is down, a call is queued beyond these waits: no attempt starts later than {} \
+            "while the destination is down, a call is queued beyond these delays: no attempt starts later than {} \
              after the call began, or {} while there was never a response; with a deadline it is queued until \
              then, for {} at most",
             human(gate.patience_without_deadline),
@@ -186,19 +185,18 @@ fn queueing(policy: &Policy) -> Option<String> {
 fn json(rows: &[Row]) -> String {
     let rows: Vec<_> = rows
         .iter()
-        // Numbers and nothing else: it always serializes.
+        // A row has only numbers, so serializing cannot fail.
         .map(|row| serde_json::to_string(row).unwrap_or_default())
         .collect();
     format!("[{}]\n", rows.join(",\n "))
 }
 
-/// The failure that every attempt ends with: without a status, the first that the policy retries, of
-/// those it lists, then one that says nothing, then those its rules are about. Rules come last since
-/// they are mostly the exceptions.
+/// The failure of every attempt. Without a status it is the first one that the policy retries: of the failures that it
+/// lists, then a failure without a cause, then those of its rules. Rules come last because most are exceptions.
 fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
     let headers = HeaderMap::new();
     if let Some(status) = status {
-        // A request that may run twice: whether one may is not the question here.
+        // A repeatable request: the schedule does not depend on the method.
         let request = RequestFacts::of(&Method::GET, &headers);
         let (now, options) = (SystemTime::now(), HintOptions::default());
         return relent_http::classify(status, &headers, request, now, &options)
@@ -214,7 +212,7 @@ fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
         .unwrap_or(Failure::not_processed())
 }
 
-/// A failure that the pattern means.
+/// A failure that the pattern matches.
 fn example(pattern: &Pattern) -> Failure {
     let cause = match *pattern {
         Pattern::Throttled => return Failure::throttled().cause(Cause::Status(429)),
@@ -238,7 +236,7 @@ struct Schedule<'p> {
     stream: Stream,
 }
 
-/// Where the draws of the shown waits come from.
+/// The random source of the shown delays.
 #[derive(Clone, Debug)]
 enum Stream {
     Pinned(Draw),
@@ -254,7 +252,7 @@ impl Random for Stream {
     }
 }
 
-/// The same draws, except while they are pinned elsewhere.
+/// A random source that can be pinned temporarily, to find the range of a delay.
 #[derive(Clone, Debug)]
 struct Pinnable<'c> {
     pinned: &'c Cell<Option<Draw>>,
@@ -271,15 +269,14 @@ impl Random for Pinnable<'_> {
 }
 
 impl Schedule<'_> {
-    /// At most `limit` retries, and the account of their session.
+    /// Returns at most `limit` retries, and the summary of their session.
     fn rows(&self, limit: usize) -> (Vec<Row>, Summary) {
         let clock = VirtualClock::new();
         let mut driver = Driver::builder(self.policy, &clock)
             .random(self.stream.clone())
             .traced()
             .start();
-        // The range of a wait is that of its draw, whatever time is left; unless it is cut to what is
-        // left.
+        // The range of a delay ignores the time left, unless the policy shortens the last delay to it.
         let ranging = if self.policy.cut_last_wait() {
             Some(self.policy.clone())
         } else {
@@ -332,7 +329,7 @@ impl Schedule<'_> {
     }
 }
 
-/// The same policy without limits by time.
+/// The policy without its time limits.
 fn timeless(policy: &Policy) -> Option<Policy> {
     let builder = policy.clone().into_builder().max_elapsed(Duration::MAX);
     builder.deadline(Duration::MAX).build().ok()

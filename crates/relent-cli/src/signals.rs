@@ -1,4 +1,4 @@
-//! The signals that relent receives, and those it sends to a command's process group.
+//! Signals that relent receives, and signals that it sends to the process group of a command.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,14 +10,14 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// The signals that are passed on to the command. After the first ones no attempt is made.
+/// The signals that are forwarded to the command. After one of the first group no attempt is made.
 const PASSED_ON: [&[Signal]; 2] = [
     ENDING,
     &[Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH],
 ];
 
-/// Those that others send to end a process: by hand, by a terminal, a watchdog (SIGABRT), a timer, `ulimit -t`
-/// (SIGXCPU) or a power supply. By themselves they would end relent, and leave the command behind.
+/// Signals that end a process: from a user, a terminal, a watchdog (SIGABRT), a timer, `ulimit -t` (SIGXCPU) or a power
+/// supply. Their default action would end relent, and leave the command behind.
 const ENDING: &[Signal] = &[
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -33,26 +33,26 @@ const ENDING: &[Signal] = &[
     Signal::SIGPWR,
 ];
 
-/// Whether `signal` asks for the end: no attempt is made after it.
+/// Whether `signal` cancels the session: no attempt is made after it.
 pub(crate) fn cancels(signal: Signal) -> bool {
     ENDING.contains(&signal)
 }
 
-/// The signals sent to this process, in one stream; none is lost between two attempts.
+/// A stream of the signals to this process; none is lost between two attempts.
 ///
 /// A signal that was ignored when relent was started stays ignored, by relent and by the command:
-/// `nohup relent run …` survives its terminal. (Read from `/proc`, so on Linux; elsewhere all are
-/// listened to.)
+/// `nohup relent run …` survives its terminal. (This is read from `/proc` on Linux; on other systems relent
+/// handles all signals.)
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
 }
 
 impl Signals {
-    /// Begins to listen. From here on these signals no longer end the process by themselves.
+    /// Installs the handlers. From here on these signals no longer end the process by themselves.
     ///
     /// # Errors
-    /// When the system refuses a handler.
+    /// The system refuses a handler.
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored_at_start();
         let mut streams = Vec::new();
@@ -68,7 +68,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// The next signal: one to pass on, or SIGCHLD when a child ended or was stopped. Can be
+    /// Waits for the next signal: one to forward, or SIGCHLD when a child ended or was stopped. Can be
     /// dropped at any time without losing one.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
@@ -82,8 +82,8 @@ impl Signals {
         .await
     }
 
-    /// The next signal that asks for the end. Others are dropped: there is no command to pass them
-    /// on to.
+    /// Waits for the next signal that cancels. Others are dropped: there is no command to forward them
+    /// to.
     pub(crate) async fn cancelled(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -93,7 +93,7 @@ impl Signals {
         }
     }
 
-    /// Waits for `work` to end, or until a signal asks for the end, which is returned.
+    /// Waits for `work` to end, or for a signal that cancels, which is returned.
     pub(crate) async fn cancelling(&mut self, work: impl Future<Output = ()>) -> Option<Signal> {
         tokio::select! {
             biased;
@@ -103,11 +103,11 @@ impl Signals {
     }
 }
 
-/// Lets a write beyond the limit for the size of a file (`ulimit -f`) fail, where the system's way is
-/// to end the process by SIGXFSZ: what is half done would stay behind.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail instead of ending the process by SIGXFSZ, which would
+/// leave partial results behind.
 ///
 /// # Errors
-/// When the system refuses a handler.
+/// The system refuses a handler.
 pub(crate) fn outlive_file_limit() -> io::Result<()> {
     // The handler stays when the stream is dropped.
     signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).map(drop)
@@ -120,16 +120,16 @@ pub(crate) struct Group(pub(crate) Pid);
 impl Group {
     /// Sends `signal` to every member.
     ///
-    /// Failing is no reason to abort a run: ESRCH means that all are gone, EPERM that what is left
-    /// has taken another identity (a setuid program), which only time or its owner can end.
+    /// An error does not abort the run. ESRCH means that all members are gone. EPERM means that the
+    /// remaining ones have another identity (a setuid program), so relent cannot end them.
     pub(crate) fn send(self, signal: Signal) {
         let _ = killpg(self.0, signal);
     }
 
-    /// Whether no member is left that runs. To be asked when the end of the leader has been seen.
+    /// Whether no member of the group still runs. Call it after the leader has been reaped.
     ///
-    /// What has ended stays a member until its parent has seen that, which may take long when the
-    /// parent is an init that looks seldom, or, in a container, relent itself.
+    /// An ended process stays a member until its parent reaps it. That may take long if the parent is
+    /// a slow init or, in a container, relent itself.
     pub(crate) fn is_gone(self) -> bool {
         let anyone = Pid::from_raw(-self.0.as_raw());
         while waitpid(anyone, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive)
@@ -138,7 +138,7 @@ impl Group {
         killpg(self.0, None) == Err(Errno::ESRCH) || self.has_ended().unwrap_or(false)
     }
 
-    /// Whether all members have ended; `None` where `/proc` does not tell.
+    /// Whether all members have ended; `None` without `/proc`.
     fn has_ended(self) -> Option<bool> {
         std::fs::read_to_string("/proc/self/stat").ok()?;
         let processes = std::fs::read_dir("/proc").ok()?;
@@ -154,9 +154,9 @@ impl Group {
     }
 }
 
-/// Whether this line of `/proc/PID/stat` is of a process in `group` that has not ended.
+/// Whether this line of `/proc/PID/stat` describes a process in `group` that has not ended.
 fn runs_in(stat: &str, group: Pid) -> bool {
-    // The name of the command is in parentheses, and may have any character in it.
+    // The name of the command is in parentheses, and may contain any character.
     let Some((_, rest)) = stat.rsplit_once(") ") else {
         return false;
     };
@@ -166,7 +166,7 @@ fn runs_in(stat: &str, group: Pid) -> bool {
     member && !matches!(state, Some("Z" | "X"))
 }
 
-/// The signals ignored now, bit n − 1 standing for signal n.
+/// The signals that are ignored now, as a mask: bit n − 1 stands for signal n.
 fn ignored_at_start() -> u64 {
     std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status))
 }
@@ -215,7 +215,7 @@ mod tests {
         let group = Group(Pid::from_raw(child.id() as i32));
         assert_eq!(group.has_ended(), Some(false));
         group.send(Signal::SIGKILL);
-        // Looks at the end, and leaves it to be seen.
+        // Waits for the end without reaping the process.
         let id = nix::sys::wait::Id::Pid(group.0);
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         nix::sys::wait::waitid(id, flags).unwrap();

@@ -1,4 +1,4 @@
-//! `relent simulate`: what a crowd does with a policy.
+//! `relent simulate`: simulates many clients that use a policy.
 
 mod advise;
 mod charts;
@@ -30,25 +30,25 @@ use crate::quit::Quit;
 /// The end of `relent simulate --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  What comes along, and what the default does in all of it:
+  List the built-in scenarios, and run the default policies in all of them:
       relent simulate --list
       relent simulate
 
-  Which policy is best for an outage like this one:
+  Compare policies in an outage:
       relent simulate blackout --policies off,standard,envoy,./mine.toml#reports
 
-  The same with a service of one's own, from a scenario that comes along; its
-  format is TOML, and --format prints every key and its default:
+  Simulate your own service, starting from a built-in scenario; the format is
+  TOML, and --format prints every key and its default:
       relent simulate --show blackout > service.toml
       relent simulate --format
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
-  To look at: all charts and numbers in one file for a browser, or one picture:
+  Draw charts: all numbers in one file for a browser, or one picture:
       relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.svg
 
-  Which policy should a service of one's own have? A file for it, with the
-  reason of each value, and a page that shows what it does beside others:
+  Get a policy for your own service, with the reason for each value, and a page
+  that compares it with other policies:
       relent simulate --format service > orders.toml     # and fill it in
       curl -s http://orders.internal/metrics > before.txt    # an hour before
       curl -s http://orders.internal/metrics > now.txt
@@ -56,57 +56,55 @@ Examples:
           --since before.txt --metric http_request_duration_seconds \\
           --report orders.html > policy.toml
 
-  Does a policy ever do harm? A thousand services, crowds and troubles that are
-  drawn at random; those in which it does are written to a directory, as files:
+  Look for weaknesses: draw a thousand services, client populations and faults
+  at random, and save the scenarios in which the policy is worse than off:
       relent simulate --random 1000 --policies standard --save found
 
-Policies are ranked by goodput, and where that differs by less than .001 by
-attempts. off (no retries) is always among them, and above all is the bound:
-the goodput of somebody who knows the future, has all requests in one queue and
-makes only the attempts that are needed. Where there is none it says why. A
-warning tells of a policy that is worse than off by more than .01 (paired by
-seeds, beyond the 95 % interval), that keeps an outage alive which is over
-without retries, or that makes twice the attempts that are needed.
+Policies are ranked by goodput, and by attempts if that differs by less than
+.001. off (no retries) is always included. The first line is the bound: the
+goodput of an optimal scheduler that knows all arrivals and failures in advance,
+has one queue and makes only the necessary attempts. If there is no bound, the
+reason is printed. A warning marks a policy that is worse than off by more than
+.01 (paired by seeds, beyond the 95 % interval), that does not recover from an
+outage from which off recovers, or that makes twice the necessary attempts.
 
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
   ampl.       attempts that reach the service, per success
-  ttr         seconds from the end of the outage until new requests are well
-              again: the first of ten in which 99 % finish within a second, or
-              within what 99.9 % of the services take if that is longer (99 %
-              of those that succeed without retries, if some fail whatever the
-              load); never,
-              if that does not happen; the mean is of the seeds in which it
-              happens, and how many do not is said. Where only some recover,
-              the other numbers have no interval, and the words say what both
-              kinds of runs get done
-  drain       seconds until the last request of the outage, or of a herd, has
-              succeeded
+  ttr         time to recover, in seconds from the end of the outage: the start
+              of the first ten seconds in which 99 % of the new requests finish
+              within a second, or within the 99.9th percentile of the service
+              time if that is longer (99 % of those that succeed without
+              retries, if some fail at any load). never if that does not
+              happen; the mean covers the seeds that recover, and the number of
+              the others is printed. If only some recover, the other numbers
+              have no interval, and the text gives the goodput of both groups
+  drain       seconds until the last request of the outage, or of a thundering
+              herd, has succeeded
   peak        the most attempts in a second after the outage, over the capacity
   dupl.       executions beyond one per success
-  fair.       Jain's index of fairness: 1 where each client process gets the
-              same share of its requests done (each station the same number of
-              frames), 1/n where one of n gets all
-  drops       messages lost, where the network loses some
+  fair.       Jain's index of fairness: 1 if each client process completes the
+              same share of its requests (each station sends the same number of
+              frames), 1/n if one of n gets everything
+  drops       messages lost, if the network loses some
   eff.        the share of the time in which a shared medium carries frames that
               arrive
-  p50, p99, p99.9   how long successes take, waits included
+  p50, p99, p99.9   latency of successes, including delays
 
-Further tables say how long callers wait, and for what, in seconds; p50 is what
-half of them do not exceed, p99 what 99 % do not:
-  all requests      from when a request is made to its end, whatever comes of it
-  retried requests  the same of those that need more than one attempt, and their
+Further tables show how long callers wait, and for what, in seconds, as p50 and
+p99:
+  all requests      from the start of a request to its end, with any outcome
+  retried requests  the same for requests with more than one attempt, and their
                     share of all
-  retried: backoff  of that time: what the session computes, by its own backoff
-                    and the delays that servers name
-  retried: held     of that time: what the destination (circuit breaker, retry
-                    budget, cooldown, rate limit) holds them back after their
+  retried: backoff  of that time: the computed backoff, and the delays that
+                    servers ask for
+  retried: held     of that time: how long the destination (circuit breaker,
+                    retry budget, cooldown, rate limit) holds them after their
                     backoff
-  held while up     how long one retry is held from the first success of another
-                    caller on, which comes after its backoff (in any process)
-  answer after trouble  from the end of a trouble to the success of a request
-                    that was open then, without what further troubles take of
-                    that time
+  held while up     how long one retry is held after the first success of
+                    another caller (in any process) that follows its backoff
+  success after fault   from the end of a fault to the success of a request
+                    that was open then, without the time of further faults
 
 JSON is one line for each scenario and seed, with scenario, seed, bound and
 runs; each run has policy, goodput, amplification, ttr_s, drain_s, peak,
@@ -116,62 +114,63 @@ layer of a chain, from the clients down, calls_in and calls_out, and classes:
 for each class of requests name, requests and successes. ended, retried,
 backoff, held, held_answered and back are the times of the further tables, each
 with count (of requests), p50_s, p99_s and max_s; unanswered counts requests
-that were open at the end of a trouble and never succeed. What does not exist,
-such as the time to recover of a service that does not, is null.
+that were open at the end of a fault and never succeed. Numbers that do not
+exist, such as the time to recover of a service that does not, are null.
 
-A report is one HTML file that loads nothing: what the crowd did over time,
-latencies, the attempts of a herd with and without jitter, all numbers, and the
-parameters. A picture shows what happened over time, of a herd the attempts of
-its clients, with a panel for each policy. Both are written when all runs are
-done, whole or not at all; what they show over time is the run with the first
-seed.
+A report is one HTML file without external resources: the behaviour over time,
+latencies, the attempts of a thundering herd with and without jitter, all
+numbers, and the parameters. A picture shows the behaviour over time (of a
+thundering herd, the attempts of its clients), with a panel for each policy.
+Both are written after all runs, completely or not at all; they show the run
+with the first seed over time.
 
-With --random each policy is held against off, on the same requests. A
+With --random each policy is compared with off, on the same requests. A
 difference counts if it exceeds its 99 % confidence interval over ten seeds:
-  trap        of the requests of the last quarter of the time, long after the
-              trouble, fewer are done than with off, by more than .1; and in a
-              run of four times the time, too
-  harm        less is done than with off, by more than .01 of the requests
-  better      another policy that comes along gets more done, by more than .02
-              of the requests, without more attempts
---seed is the number of the first scenario. --generator everyday draws others
-than broad: services at any distance with short queues and high loads, few and
-low-traffic callers, and failures at once by chance. The numbers do not depend
+  stuck       does not recover: of the requests of the last quarter of the time,
+              long after the fault, fewer complete than with off, by more than
+              .1; and also in a run of four times the time
+  worse       fewer requests complete than with off, by more than .01
+  better      with another built-in policy more requests complete, by more than
+              .02, without more attempts
+--seed is the number of the first scenario. --generator everyday draws other
+scenarios than broad: services at any distance with short queues and high loads,
+few and low-traffic callers, and random fast failures. The numbers do not depend
 on --jobs.
 
-With --grid a line for each cell says what is done of the requests of the last
-quarter of the time with off and with the policy (late), attempts per request,
-the longest time for which a retry is held while the destination answers (held)
-and from the end of a trouble to an answer (answer). A cell that misses a bound
-of the file is judged by the means over four seeds. scenarios/grids has files
-and their format.
+With --grid a line for each cell shows the share of requests that complete in
+the last quarter of the time with off and with the policy (late), attempts per
+request, the longest time for which a retry is held while the destination
+responds (held), and from the end of a fault to a success (answer). A cell that
+misses a bound of the file is evaluated by the means over four seeds.
+scenarios/grids has files and their format.
 
-With --advise standard output is a policy file. Its comments say where each
-value comes from, and what it does in troubles that fit the description, beside
-off, standard, policies of other systems (--policies) and the bound. A histogram
-is in the text format of Prometheus. It should say how long the service takes
-while it is well, and it counts since its process began: take it at the begin
-and at the end of a good hour, and give the first as --since.
+With --advise standard output is a policy file. Its comments give the source of
+each value, and compare the policy in faults that fit the description with off,
+standard, policies of other systems (--policies) and the bound. A histogram is
+in the text format of Prometheus. It should describe the service without
+incidents, and it counts since its process started: save the metrics at the
+start and at the end of an hour without incidents, and pass the first file as
+--since.
 
-Runs are made by the code that decides in production, in virtual time; the same
-seed gives the same numbers on every machine.
+Runs use the decision code of production, in virtual time; the same seed gives
+the same numbers on every machine.
 
-Exit status: 0; 1 if a run is given up, the result cannot be written, or
---random finds a trap or harm, or --grid a missed bound; 2 if the options, a
-policy or a scenario are wrong.";
+Exit status: 0; 1 if a run is given up, the result cannot be written, --random
+finds a policy that is stuck or worse than off, or --grid a missed bound; 2 if
+the options, a policy or a scenario are wrong.";
 
-/// Where a person finds out what a scenario may hold.
+/// The advice for errors in a scenario.
 const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \
     `relent simulate --show blackout` for a scenario to start from";
-/// The most that is read of a scenario: 1 MiB.
+/// The most bytes of a scenario: 1 MiB.
 const MOST: u64 = 1 << 20;
-/// The most seeds: more say no more.
+/// The most seeds: more do not improve the result.
 const MOST_SEEDS: u64 = 10_000;
 
-/// What `relent simulate` is given.
+/// The arguments of `relent simulate`.
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
-    /// Scenarios that come along, or files in TOML (see --format) [default: all that come along]
+    /// Built-in scenarios, or files in TOML (see --format) [default: all built-in scenarios]
     #[arg(value_name = "SCENARIO|FILE")]
     scenarios: Vec<String>,
 
@@ -180,7 +179,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "A,B,FILE#C", value_delimiter = ',')]
     policies: Vec<String>,
 
-    /// Runs with as many seeds, counted up from --seed
+    /// The number of seeds, counted up from --seed; each is one run
     #[arg(long, value_name = "N", value_parser = seeds, default_value = "5", allow_hyphen_values = true)]
     seeds: u64,
 
@@ -188,21 +187,21 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "S", value_parser = seed, default_value = "1", allow_hyphen_values = true)]
     seed: u64,
 
-    /// Run on so many threads [default: one for each core]
+    /// The number of threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true)]
     jobs: Option<u64>,
 
-    /// Judge the policies in so many scenarios that are drawn at random
+    /// Evaluate the policies in this many random scenarios
     #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true,
         conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "list", "show", "format"])]
     random: Option<u64>,
 
-    /// Play the policies at every combination of values that a file lists, and list the bounds they miss
+    /// Run the policies at every combination of values in a file, and list the bounds that they miss
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "random", "list", "show", "format"])]
     grid: Option<PathBuf>,
 
-    /// How they are drawn: all kinds, or everyday conditions (any distance, few callers, fast failures)
+    /// The kind of random scenarios: all, or everyday conditions (any distance, few callers, fast failures)
     #[arg(
         long,
         value_name = "broad|everyday",
@@ -212,11 +211,11 @@ pub(crate) struct SimulateArgs {
     )]
     generator: GeneratorArg,
 
-    /// Write the random scenarios in which something is found to this directory
+    /// Write the random scenarios with findings to this directory
     #[arg(long, value_name = "DIR", requires = "random")]
     save: Option<PathBuf>,
 
-    /// Print a policy file for the service that is described in a file (see --format service)
+    /// Print a policy file for the service that this file describes (see --format service)
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["scenarios", "set", "json", "plot", "random", "list", "show", "format"])]
     advise: Option<PathBuf>,
@@ -225,11 +224,11 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE", requires = "advise")]
     histogram: Option<PathBuf>,
 
-    /// The histogram in that file, with labels if it should be only some of its series
+    /// The name of the histogram in that file, with labels to select some of its series
     #[arg(long, value_name = "NAME", requires = "histogram")]
     metric: Option<String>,
 
-    /// What the bounds of that histogram are counted in, if its name does not end with it
+    /// The unit of the bounds of that histogram, if its name does not end with it
     #[arg(
         long,
         value_name = "s|ms|us|ns",
@@ -238,7 +237,7 @@ pub(crate) struct SimulateArgs {
     )]
     unit: Option<Unit>,
 
-    /// The same metrics as they were earlier: count only what came since
+    /// Earlier metrics of the same service: only the difference is used
     #[arg(long, value_name = "FILE", requires = "histogram")]
     since: Option<PathBuf>,
 
@@ -258,11 +257,11 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE.svg", value_parser = charts::picture)]
     plot: Option<PathBuf>,
 
-    /// List the scenarios that come along
+    /// List the built-in scenarios
     #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot", "show", "format"])]
     list: bool,
 
-    /// Print the file of a scenario that comes along, to start one's own from
+    /// Print the file of a built-in scenario, as a start for your own
     #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["scenarios", "set", "json", "report", "plot", "format"])]
     show: Option<String>,
 
@@ -272,7 +271,7 @@ pub(crate) struct SimulateArgs {
     format: Option<FormatOf>,
 }
 
-/// How random scenarios are drawn.
+/// The generator of random scenarios.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum GeneratorArg {
     Broad,
@@ -288,14 +287,14 @@ impl From<GeneratorArg> for Generator {
     }
 }
 
-/// What has a format.
+/// A file format that `--format` prints.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum FormatOf {
     Scenario,
     Service,
 }
 
-/// What times are counted in.
+/// A unit of time.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum Unit {
     S,
@@ -315,7 +314,7 @@ impl From<Unit> for TimeUnit {
     }
 }
 
-/// The TOML of a page in Markdown, whose prose becomes comments: a file to begin with.
+/// Extracts the TOML of a Markdown page; its prose becomes comments.
 fn toml_of(page: &str) -> String {
     let mut toml = String::new();
     let mut is_prose = true;
@@ -347,7 +346,7 @@ fn change(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "use a key and its value, such as service.failures=0.1".to_owned())
 }
 
-/// Something with the name that it was given by, and its file.
+/// A policy or scenario with its given name and the text of its file.
 #[derive(Clone)]
 struct Named<T> {
     name: String,
@@ -355,11 +354,10 @@ struct Named<T> {
     text: String,
 }
 
-/// Runs the scenarios and prints what came of them.
+/// Runs the scenarios and prints the results.
 ///
 /// # Errors
-/// Policies, scenarios or changes that are wrong, runs that were given up, output that cannot be
-/// written.
+/// Policies, scenarios or changes are wrong, runs were given up, or the output cannot be written.
 pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     if args.list {
         return list();
@@ -409,7 +407,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         Ok(Named { name, value, text })
     });
     let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
-    // A table and a report hold all others against no retries, also if they were not asked for.
+    // A table and a report compare all policies with `off`, also if it was not given.
     let only_json = args.json && args.report.is_none();
     let off = match only_json || specs.iter().any(|spec| spec == ranked::OFF) {
         true => None,
@@ -458,7 +456,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     match given_up {
         0 => Ok(()),
         runs => Err(Quit::failed(format!(
-            "{runs} of the runs were given up: the policy makes too many attempts to simulate"
+            "{runs} of the runs were given up: the policy makes too many attempts for a simulation"
         ))),
     }
 }
@@ -484,7 +482,7 @@ fn show(name: &str) -> Result<(), Quit> {
     }
 }
 
-/// A scenario that comes along, or a file.
+/// Loads a built-in scenario or a file.
 fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, String), Quit> {
     let text = match scenarios::get(name) {
         Some(builtin) => builtin.text.to_owned(),
@@ -500,14 +498,11 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, Strin
     }
 }
 
-/// What somebody may have meant who named a scenario that does not come along.
+/// Suggests a built-in scenario for an unknown name.
 fn meant(name: &str) -> String {
     match scenarios::nearest(name) {
         Some(near) => format!("did you mean {near}?"),
-        None => format!(
-            "those that come along are {}",
-            scenarios::names().join(", ")
-        ),
+        None => format!("the built-in ones are {}", scenarios::names().join(", ")),
     }
 }
 
@@ -521,13 +516,13 @@ fn read(path: &str) -> Result<String, String> {
     read_at_most(Path::new(path), MOST, "a scenario has at most 1 MiB")
 }
 
-/// The text of a file, which may not be larger than this: then `large` is said.
+/// Reads the text of a file of at most `most` bytes; `large` is the message for a larger one.
 fn read_at_most(path: &Path, most: u64, large: &str) -> Result<String, String> {
     let name = path.display();
     let mut bytes = Vec::new();
     match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
         Ok(_) if bytes.len() as u64 > most => Err(format!("{name}: {large}")),
-        // Some editors begin a text with a mark.
+        // Some editors begin a text with a byte order mark.
         Ok(_) => match String::from_utf8(bytes) {
             Ok(text) => Ok(text.trim_start_matches('\u{feff}').to_owned()),
             Err(_) => Err(format!("{name}: is not UTF-8 text")),
@@ -536,7 +531,7 @@ fn read_at_most(path: &Path, most: u64, large: &str) -> Result<String, String> {
     }
 }
 
-/// A policy with its name, as its file would be.
+/// Returns a policy with its name and its text as TOML.
 fn named(name: &str, value: Policy) -> Result<Named<Policy>, Quit> {
     let text = toml::to_string(&value).map_err(|error| Quit::failed(error.to_string()))?;
     let name = name.to_owned();
@@ -549,7 +544,7 @@ fn policy(spec: &str) -> Result<Policy, String> {
         .map_err(|error| format!("--policies {spec}: {error}"))
 }
 
-/// A bar on standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress(runs: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
     match ProgressStyle::with_template("{msg:16} [{bar:40}] {pos}/{len} runs, {eta} left") {
@@ -596,7 +591,7 @@ struct Run<'a> {
     unanswered: u64,
 }
 
-/// What becomes of the requests of a class.
+/// The results of a class of requests.
 #[derive(Serialize)]
 struct ClassCounts<'a> {
     name: &'a str,
@@ -614,7 +609,7 @@ fn classes<'a>(scenario: &'a Scenario, metrics: &Metrics) -> Vec<ClassCounts<'a>
     counts.collect()
 }
 
-/// What goes into a layer of a chain, and out of it.
+/// The calls into and out of a layer of a chain.
 #[derive(Serialize)]
 struct LayerCounts {
     calls_in: u64,
@@ -629,7 +624,7 @@ fn layers(metrics: &Metrics) -> Vec<LayerCounts> {
     metrics.layers.iter().map(counts).collect()
 }
 
-/// One line for each seed. A run that was given up has no numbers, and is not among the runs.
+/// Formats one line for each seed. Runs that were given up have no numbers, and are left out.
 fn json(
     scenario: &Named<Scenario>,
     policies: &[Named<Policy>],
@@ -675,7 +670,7 @@ fn json(
             bound: bound(&scenario.value, *seed).ok(),
             runs: runs.collect(),
         };
-        // Numbers and names: it always serializes.
+        // A line has only numbers and names, so serializing cannot fail.
         text.push_str(&serde_json::to_string(&line).unwrap_or_default());
         text.push('\n');
     }

@@ -1,16 +1,16 @@
-//! Bytes kept for later: in memory up to a bound, beyond it in a temporary file without a name.
+//! A buffer that is in memory up to a limit, and beyond it in an unnamed temporary file.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// How much of a spool stays in memory, in bytes; what follows goes to a temporary file.
+/// The bytes of a spool that stay in memory; further bytes go to a temporary file.
 pub(crate) const MEMORY: usize = 1 << 20;
 
-/// An append-only sequence of bytes that can be read from any position, as often as wanted.
+/// An append-only sequence of bytes that can be read from any position, repeatedly.
 ///
-/// The first [`MEMORY`] bytes stay in memory; the rest is written to a file in the directory for
-/// temporary files (`TMPDIR`, else `/tmp`) which has no name, so that it vanishes with the process.
+/// The first [`MEMORY`] bytes stay in memory. The rest is written to an unnamed file in the directory for
+/// temporary files (`TMPDIR`, else `/tmp`), which vanishes with the process.
 /// A failed [`append`](Spool::append) leaves the spool as it was.
 #[derive(Debug, Default)]
 pub(crate) struct Spool {
@@ -28,8 +28,8 @@ impl Spool {
     /// Adds `bytes` at the end.
     ///
     /// # Errors
-    /// When the temporary file cannot be created or written (a full disk); the message names the
-    /// directory. Nothing of `bytes` is kept then.
+    /// The temporary file cannot be created or written (a full disk); the message names the directory.
+    /// None of `bytes` is kept then.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (head, rest) = bytes.split_at(bytes.len().min(MEMORY - self.head.len()));
         if !rest.is_empty() {
@@ -50,11 +50,10 @@ impl Spool {
         Ok(())
     }
 
-    /// Fills the beginning of `buf` with the bytes from `position` on and returns how many; 0 at
-    /// the end.
+    /// Reads bytes from `position` on into `buf` and returns their number; 0 at the end.
     ///
     /// # Errors
-    /// When the temporary file cannot be read.
+    /// The temporary file cannot be read.
     pub(crate) fn read_at(&self, position: u64, buf: &mut [u8]) -> io::Result<usize> {
         let in_head = usize::try_from(position)
             .ok()
@@ -83,7 +82,7 @@ impl Spool {
     }
 }
 
-/// Says where the space or the permission is missing: the error alone does not.
+/// Adds the directory to the error, so that the user knows where space or permission is missing.
 fn in_temporary_directory(e: &io::Error) -> io::Error {
     let directory = std::env::temp_dir();
     io::Error::new(

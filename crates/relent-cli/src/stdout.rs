@@ -1,4 +1,4 @@
-//! Standard output, which may have been closed by whoever started relent, or lose its reader.
+//! Standard output, which may be closed at the start or lose its reader later.
 
 use std::fs::File;
 use std::io;
@@ -19,16 +19,16 @@ pub(crate) fn check() -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor of one's own for standard output, to write to without a buffer.
+/// Duplicates the descriptor of standard output, for unbuffered writes.
 ///
 /// # Errors
-/// When it was closed when relent was started, or no descriptor is left.
+/// Standard output was closed when relent was started, or no descriptor is left.
 pub(crate) fn duplicate() -> io::Result<File> {
     check()?;
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
-/// Whether nobody reads any more: it is a pipe or a socket whose other end is closed.
+/// Whether standard output has lost its reader: it is a pipe or a socket whose other end is closed.
 pub(crate) fn reader_is_gone() -> bool {
     let stdout = io::stdout();
     let is_pipe = fstat(&stdout).is_ok_and(|stat| {

@@ -1,7 +1,7 @@
-//! The standard streams, which may have been closed by whoever started relent.
+//! Detection of standard streams that were closed when relent was started.
 //!
-//! Rust opens `/dev/null` in the place of a stream that is closed (`>&-`), before `main`: a result would
-//! vanish and nothing would fail. So they are looked at before that.
+//! Before `main`, Rust replaces a closed stream (`>&-`) by `/dev/null`: a result would vanish without an error. The
+//! check therefore runs earlier.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,10 +17,10 @@ pub(crate) enum Stream {
     Stderr = 2,
 }
 
-/// Bit n stands for descriptor n.
+/// The closed streams, as a mask: bit n stands for descriptor n.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// Runs before Rust's own start-up, when the descriptors are still as they were given.
+/// Runs before Rust's start-up code, when the descriptors are still those of the parent process.
 #[ctor::ctor]
 fn look() {
     let closed = [
@@ -45,10 +45,10 @@ impl Stream {
     }
 }
 
-/// Makes sure that all three were open when relent was started.
+/// Checks that all three streams were open when relent was started.
 ///
 /// # Errors
-/// The first that was closed, in words.
+/// A stream was closed; the message names the first one.
 pub(crate) fn all_open() -> Result<(), String> {
     for (stream, name, instead) in [
         (Stream::Stdin, "standard input", "</dev/null"),

@@ -1,4 +1,4 @@
-//! `--trace FILE`: the account of a session as one JSON object.
+//! `--trace FILE`: the attempts and decisions of a session as one JSON object.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,10 @@ use relent::trace::TraceJson;
 
 use crate::destination::Destination;
 
-/// Where the trace goes; opened before the first attempt, so that a bad path is an error before
-/// anything ran.
+/// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
 #[derive(Debug)]
 pub(crate) struct TraceOut {
-    /// As it was written, for messages.
+    /// The name as given, for messages.
     name: PathBuf,
     to: To,
 }
@@ -24,10 +23,10 @@ enum To {
 }
 
 impl TraceOut {
-    /// Makes sure that a trace can be written there. `-` is standard error.
+    /// Opens the output; `-` is standard error.
     ///
     /// # Errors
-    /// A path that cannot be written, in words.
+    /// The path cannot be written.
     pub(crate) fn open(name: &Path) -> Result<Self, String> {
         let to = if name == Path::new("-") {
             Ok(To::Stderr)
@@ -46,11 +45,10 @@ impl TraceOut {
         }
     }
 
-    /// Writes the account of a session.
+    /// Writes the trace of a session.
     ///
     /// # Errors
-    /// When it cannot be written after all (a full disk), in words. A trace that was there before
-    /// is left as it was.
+    /// The trace cannot be written after all (a full disk). An existing trace is left unchanged.
     pub(crate) fn finish(self, trace: &TraceJson) -> Result<(), String> {
         let result = match self.to {
             To::Stderr => trace.write(io::stderr().lock()),
@@ -68,7 +66,7 @@ impl TraceOut {
     }
 }
 
-/// Writes the account of a session where it was asked for.
+/// Writes the trace of a session, if `--trace` was given.
 ///
 /// # Errors
 /// As [`TraceOut::finish`].

@@ -1,4 +1,4 @@
-//! Writing to a descriptor that others share.
+//! Writes to descriptors that are shared with other processes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Like [`Write::write_all`], also where another process has made the descriptor non-blocking.
+/// Like [`Write::write_all`], but also works if another process has made the descriptor non-blocking.
 pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {

@@ -1,4 +1,4 @@
-//! The growing wait before retry n, before randomness.
+//! The growing delay before retry n, before jitter.
 
 mod wait;
 
@@ -9,83 +9,83 @@ use crate::error::{Found, PolicyError};
 use crate::time::nanos;
 pub(crate) use wait::{Step, double};
 
-/// How the wait grows from retry to retry.
+/// The growth of the delay from retry to retry.
 ///
-/// A backoff is data: it holds no position. The session counts, so one value serves any number of
-/// sessions at once. All arithmetic is on integer nanoseconds and saturates.
+/// A backoff is data without a position. The session counts the retries, so one value serves any
+/// number of concurrent sessions. All arithmetic is on integer nanoseconds and saturates.
 ///
-/// | kind | wait before retry n = 1, 2, 3, … | draws its own randomness |
+/// | kind | delay before retry n = 1, 2, 3, … | draws its own randomness |
 /// |---|---|---|
 /// | [`None`](Self::None) | 0, 0, 0 | no |
 /// | [`Constant`](Self::Constant) | d, d, d | no |
 /// | [`Linear`](Self::Linear) | i, i+s, i+2s | no |
 /// | [`Exponential`](Self::Exponential) | i, i·f, i·f² | no |
 /// | [`Fibonacci`](Self::Fibonacci) | i, i, 2i, 3i, 5i | no |
-/// | [`Decorrelated`](Self::Decorrelated) | uniform in [i, previous wait·f] | yes |
+/// | [`Decorrelated`](Self::Decorrelated) | uniform in [i, previous delay·f] | yes |
 /// | [`Slotted`](Self::Slotted) | slot · uniform in 0..2^min(n, limit) | yes |
 /// | [`Schedule`](Self::Schedule) | the list, then no more retries | no |
-/// | [`Elapsed`](Self::Elapsed) | the greater of i and elapsed·f | no |
-/// | [`Chain`](Self::Chain) | each phase's own, one after the other | as its phases |
+/// | [`Elapsed`](Self::Elapsed) | max(i, elapsed·f) | no |
+/// | [`Chain`](Self::Chain) | that of each phase, one after the other | as its phases |
 #[derive(Clone, PartialEq, Debug)]
 pub enum Backoff {
-    /// No wait at all: "elsewhere, now". A driver does not touch its timer for it.
+    /// No delay: retry immediately, such as at another server. The driver does not use its timer.
     None,
-    /// The same wait each time.
+    /// A constant delay.
     Constant {
-        /// The wait.
+        /// The delay.
         delay: Duration,
     },
-    /// A wait that grows by a fixed step.
+    /// A delay that grows by a fixed step.
     Linear {
-        /// The wait before the first retry.
+        /// The delay before the first retry.
         initial: Duration,
-        /// What each further retry adds.
+        /// The increment of each further retry.
         step: Duration,
     },
-    /// A wait that is multiplied each time (R1.3, R2.2, R3.1, R4.1).
+    /// A delay that is multiplied by a factor at each retry.
     Exponential {
-        /// The wait before the first retry.
+        /// The delay before the first retry.
         initial: Duration,
         /// The multiplier, at least 1.
         factor: f64,
     },
-    /// Each wait is the sum of the two before it.
+    /// Each delay is the sum of the two before it.
     Fibonacci {
-        /// The wait before the first and the second retry.
+        /// The delay before the first and the second retry.
         initial: Duration,
     },
-    /// A random walk: uniform between `initial` and the previous wait times `factor`
-    /// (the "decorrelated jitter" of the AWS Architecture Blog, factor 3).
+    /// A random walk: uniform between `initial` and the previous delay times `factor` (the
+    /// "decorrelated jitter" of the AWS Architecture Blog, factor 3).
     Decorrelated {
-        /// The least wait.
+        /// The minimum delay.
         initial: Duration,
-        /// The most a wait may grow, at least 1.
+        /// The maximum growth per retry, at least 1.
         factor: f64,
     },
-    /// Truncated binary exponential backoff of Ethernet (IEEE 802.3, R4.2): a random number of
-    /// slots below 2^min(n, `exponent_limit`).
+    /// Truncated binary exponential backoff of Ethernet (IEEE 802.3): a random number of slots
+    /// below 2^min(n, `exponent_limit`).
     Slotted {
         /// One slot; 51.2 µs at 10 Mb/s.
         slot: Duration,
-        /// Where the range stops doubling: from 1 to 62, 10 in IEEE 802.3.
+        /// The exponent at which the range stops doubling: from 1 to 62, 10 in IEEE 802.3.
         exponent_limit: u32,
     },
-    /// Exactly these waits; there is no retry after the last.
+    /// A fixed list of delays; there is no retry after the last.
     Schedule {
-        /// The wait before each retry.
+        /// The delay before each retry.
         delays: Vec<Duration>,
     },
-    /// A share of the time since the session began or was last reset: polling that slows down
-    /// with the job (R4.4), ln(T/i)/ln(1+f) polls for a job of length T.
+    /// A share of the time since the session began or was last reset. Polling slows down as the job
+    /// takes longer: ln(T/i)/ln(1+f) polls for a job of length T.
     Elapsed {
-        /// The least wait.
+        /// The minimum delay.
         initial: Duration,
         /// The share, above 0.
         fraction: f64,
     },
-    /// Phases one after the other: "three quick, then patient".
+    /// Phases one after the other, such as "three quick retries, then patient ones".
     Chain {
-        /// In order. Only the last may be without a number of retries.
+        /// The phases in order. Only the last may have no number of retries.
         phases: Vec<Phase>,
     },
 }
@@ -93,20 +93,20 @@ pub enum Backoff {
 /// One part of a [`Backoff::Chain`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Phase {
-    /// How many retries this phase lasts; `None` for as long as the policy allows.
+    /// The number of retries in this phase; `None` for as many as the policy allows.
     pub retries: Option<u32>,
-    /// The waits of this phase, counted from its own beginning. Not itself a chain.
+    /// The delays of this phase, counted from its start. It cannot be a chain.
     pub backoff: Backoff,
 }
 
 impl Backoff {
-    /// The same wait each time.
+    /// A constant delay.
     #[must_use]
     pub const fn constant(delay: Duration) -> Self {
         Self::Constant { delay }
     }
 
-    /// Doubling from `initial`.
+    /// Delays that double from `initial`.
     #[must_use]
     pub const fn exponential(initial: Duration) -> Self {
         Self::Exponential {
@@ -115,20 +115,20 @@ impl Backoff {
         }
     }
 
-    /// `initial`, then `step` more each time.
+    /// Delays that start at `initial` and grow by `step`.
     #[must_use]
     pub const fn linear(initial: Duration, step: Duration) -> Self {
         Self::Linear { initial, step }
     }
 
-    /// `initial` · 1, 1, 2, 3, 5, …
+    /// Delays of `initial` · 1, 1, 2, 3, 5, …
     #[must_use]
     pub const fn fibonacci(initial: Duration) -> Self {
         Self::Fibonacci { initial }
     }
 
-    /// The random walk of the AWS Architecture Blog: between `initial` and three times the
-    /// previous wait.
+    /// The random walk of the AWS Architecture Blog: uniform between `initial` and three times the
+    /// previous delay.
     #[must_use]
     pub const fn decorrelated(initial: Duration) -> Self {
         Self::Decorrelated {
@@ -146,10 +146,9 @@ impl Backoff {
         }
     }
 
-    /// Exactly these waits, from any iterator of durations. The iterator must end.
+    /// A fixed list of delays, from any finite iterator of durations.
     ///
-    /// For an endless one, use `Policy::waits` the other way round: hand the driver the iterator
-    /// with `relent::Retry::waits`.
+    /// For an endless one, pass the iterator to the driver with `relent::Retry::waits`.
     #[must_use]
     pub fn schedule(delays: impl IntoIterator<Item = Duration>) -> Self {
         Self::Schedule {
@@ -163,7 +162,7 @@ impl Backoff {
         Self::Elapsed { initial, fraction }
     }
 
-    /// `quick` for a number of retries, then `patient`.
+    /// This backoff for a number of retries, then the next one.
     ///
     /// ```
     /// use core::time::Duration;
@@ -199,8 +198,8 @@ impl Backoff {
         Self::Chain { phases }
     }
 
-    /// Whether this backoff, or a phase of it, draws its own randomness, so that a jitter would be a
-    /// second one.
+    /// Whether this backoff or one of its phases is itself random, so that jitter would be applied
+    /// twice.
     #[must_use]
     pub const fn draws(&self) -> bool {
         let mut draws = matches!(self, Self::Decorrelated { .. } | Self::Slotted { .. });
@@ -213,7 +212,7 @@ impl Backoff {
         draws
     }
 
-    /// The phases of a chain; none of any other.
+    /// The phases of a chain; empty for other kinds.
     const fn phases(&self) -> &[Phase] {
         match self {
             Self::Chain { phases } => phases.as_slice(),
@@ -221,7 +220,7 @@ impl Backoff {
         }
     }
 
-    /// The first delay, where there is one by name; of a chain the longest of its phases.
+    /// The first delay, if it is fixed; for a chain the longest first delay of its phases.
     pub(crate) const fn longest_first(&self) -> Option<Duration> {
         let mut longest = self.first();
         let phases = self.phases();
@@ -233,7 +232,7 @@ impl Backoff {
         longest
     }
 
-    /// The longest slot; of a chain that of all phases. Below it a ceiling leaves no delay but 0.
+    /// The longest slot, also of the phases of a chain. With a cap below it every delay is 0.
     pub(crate) const fn longest_slot(&self) -> Option<Duration> {
         let mut longest = self.slot();
         let phases = self.phases();
@@ -252,7 +251,7 @@ impl Backoff {
         }
     }
 
-    /// The wait before the first retry, where there is one by name.
+    /// The delay before the first retry, if it is fixed.
     pub(crate) const fn first(&self) -> Option<Duration> {
         match self {
             Self::Constant { delay } => Some(*delay),
@@ -265,7 +264,7 @@ impl Backoff {
         }
     }
 
-    /// The longest wait that it says itself, in a schedule or as a first delay; of a chain that of all phases.
+    /// The longest fixed delay, in a schedule or as a first delay, also of the phases of a chain.
     pub(crate) const fn longest_named(&self) -> Option<Duration> {
         let mut longest = self.longest_first();
         let delays = match self {
@@ -286,7 +285,8 @@ impl Backoff {
         longest
     }
 
-    /// Whether the wait grows without end, so that a ceiling is called for: a chain does by its last phase.
+    /// Whether the delay grows without end, so that a cap is needed. For a chain the last phase
+    /// decides.
     pub(crate) const fn grows(&self) -> bool {
         if let Some(last) = self.phases().last() {
             return last.backoff.grows();
@@ -300,8 +300,7 @@ impl Backoff {
         )
     }
 
-    /// Whether the end of a schedule, and the beginning of the last phase of a chain, lie within
-    /// so many retries.
+    /// Whether a schedule ends, and the last phase of a chain begins, within `most` retries.
     pub(crate) const fn ends_within(&self, most: u8) -> bool {
         let mut retries: u64 = match self {
             Self::Schedule { delays } => delays.len() as u64,
@@ -320,8 +319,8 @@ impl Backoff {
         retries <= most as u64
     }
 
-    /// Whether the wait grows no more after so many retries, because it has reached the ceiling or never
-    /// grows.
+    /// Whether the delay stops growing within this many retries, because it reaches the cap or
+    /// never grows.
     pub(crate) const fn stops_growing_within(&self, retries: u32, ceiling: Duration) -> bool {
         let phases = self.phases();
         if let Some(last) = phases.last() {
@@ -342,7 +341,7 @@ impl Backoff {
         }
     }
 
-    /// Whether the wait depends on the time since the session began.
+    /// Whether the delay depends on the time since the session began.
     pub(crate) const fn looks_at_elapsed(&self) -> bool {
         let mut looks = matches!(self, Self::Elapsed { .. });
         let phases = self.phases();

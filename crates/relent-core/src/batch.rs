@@ -1,82 +1,83 @@
-//! What an open gate is told later: requests and fast successes, counted without its lock.
+//! Counts requests and fast successes without the lock, for a circuit breaker in the normal state.
 
 use crate::gate::Calm;
 use crate::sync::{Alone, AtomicU64, Ordering};
 use crate::time::Instant;
 
-/// What an open gate is told in one go.
+/// Counts for the circuit breaker, passed on in one batch.
 ///
-/// A success at a healthy destination changes nothing but counts. So while the gate is
-/// [calm](Calm) they are made here, by atomics, and whoever takes a turn at the lock tells the gate
-/// before anything else. The gate learns the same as if it had heard of each by itself, since it looks at
-/// none of the counts before it is told.
+/// A success at a healthy destination changes nothing but counts. While the breaker is [calm](Calm),
+/// they are counted here in atomics. The next thread with the lock passes them to the breaker before
+/// anything else. The result is the same as if the breaker had received each one, since it reads none
+/// of the counts before.
 ///
-/// Whoever has the lock [takes](Self::take) what was counted, which shuts the batch, and
-/// [opens](Self::open) it again when its turn is over. A success is added only while the batch is open,
-/// in one step, so none is ever told to a gate that has closed meanwhile. A request that has found
-/// everything calm goes, as if it had come a moment earlier, and is told with the next batch.
+/// The thread with the lock [takes](Self::take) the counts, which shuts the batch, and
+/// [opens](Self::open) it again at the end of its turn. A success is added only while the batch is
+/// open, in one atomic step, so none reaches a breaker that went down meanwhile. A request that has
+/// seen the calm state goes, as if it had come a moment earlier, and is counted with the next batch.
 ///
-/// All threads count in the one [`Lane`] that is here until two of them meet in it. From then on each
-/// has one of the [`Lanes`], and what is here is only read, until somebody takes a turn.
+/// All threads share the one [`Lane`] here until two of them use it concurrently. From then on each
+/// uses one of the [`Lanes`], and this one is only read, until a thread takes a turn.
 ///
-/// Except where it is said, the atomics are relaxed: each is a count of its own, and no other memory is
-/// reached by what they say.
+/// Unless stated otherwise, the atomics are relaxed: each is an independent count, and guards no other
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// The gate is calm before this, in nanoseconds; 0 while the batch is shut.
+    /// The breaker is calm until then, in nanoseconds; 0 while the batch is shut.
     calm_until: AtomicU64,
-    /// A success that took more nanoseconds is for the gate to judge.
+    /// A success that took more nanoseconds goes to the breaker.
     longest: AtomicU64,
-    /// A success that took fewer nanoseconds is the fastest lately, which the gate has to know.
+    /// A success that took fewer nanoseconds is the fastest of the window, and goes to the breaker.
     shortest: AtomicU64,
     lane: Lane,
 }
 
-/// What some threads have counted.
+/// A shard: the counts of some threads.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// All requests so far, above the first number of the lane. It numbers the callers.
+    /// All requests so far, plus the first number of the shard. It numbers the callers.
     requests: AtomicU64,
-    /// Those that the gate has been told of. Only who has the lock looks at it.
+    /// Those that the breaker has received. Only the thread with the lock reads it.
     told: AtomicU64,
-    /// How many successes, in the upper bits, and the nanoseconds that they took together; or [`SHUT`].
+    /// Number of successes in the upper bits, and the sum of their nanoseconds; or [`SHUT`].
     successes: AtomicU64,
     /// When the last of them came.
     answered: AtomicU64,
 }
 
-/// Room for the threads that make requests to one destination at once, so that each counts in a cache line
-/// of its own: see [`Access::lanes`](crate::Access::lanes).
+/// Sharded counters for the threads that make requests to one destination concurrently. Each shard has
+/// its own cache line; see
+/// [`Access::lanes`](crate::Access::lanes).
 #[derive(Debug)]
 pub struct Lanes([Alone<Lane>; LANES]);
 
-/// With more threads, some share one.
+/// With more threads, some share a shard.
 const LANES: usize = if cfg!(loom) { 2 } else { 8 };
-/// So many callers have numbers of one lane: above this bit is the lane.
+/// The bits above this one are the number of the shard, those below the caller's number.
 const NUMBERS: u32 = 56;
-/// One success, above the sum of the times.
+/// One success, in the bits above the sum of the times.
 const ONE: u64 = 1 << 48;
-/// As many successes as one lane has room for, which leaves as much for the sum.
+/// The most successes of one shard; leaves the same headroom for the sum.
 const FULL: u64 = 2048 * ONE;
 const SHUT: u64 = 1 << 63;
-/// So long takes no success that is counted here, in nanoseconds: about a minute.
+/// Longest success that is counted here, in nanoseconds: about a minute.
 const LONGEST: u64 = (1 << 36) - 1;
 
-/// What a batch held.
+/// The counts of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counted {
     pub(crate) requests: u64,
-    /// An instant of the time in which the requests came.
+    /// An instant within the period in which the requests came.
     pub(crate) at: Instant,
     pub(crate) successes: u32,
-    /// Nanoseconds that they took together.
+    /// Sum of their nanoseconds.
     pub(crate) took: u64,
     /// When the last of them came.
     pub(crate) answered: Instant,
 }
 
 impl Batch {
-    /// An empty one, which is shut.
+    /// An empty batch, which is shut.
     pub(crate) fn new() -> Self {
         Self {
             calm_until: AtomicU64::new(0),
@@ -86,26 +87,26 @@ impl Batch {
         }
     }
 
-    /// Reads of each end: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Reads both ends, to prefetch them: see [`Outbound::touch`](crate::Outbound::touch).
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
         self.calm_until.load(Ordering::Relaxed) ^ self.lane.answered.load(Ordering::Relaxed)
     }
 
-    /// Where all threads count that have no lane of their own.
+    /// The counters of all threads without a shard of their own.
     #[inline]
     pub(crate) const fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// Whether everything goes, so that requests and successes need only be counted.
+    /// Whether requests and successes need only be counted.
     #[inline]
     pub(crate) fn is_calm(&self, now: Instant) -> bool {
-        // Together with `open`: who sees that it is calm sees `longest` of then, or a later one.
+        // Pairs with `open`: a thread that sees the calm period sees its `longest`, or a later one.
         now.as_nanos() < self.calm_until.load(Ordering::Acquire)
     }
 
-    /// Numbers a request that the gate is told of by who has the lock.
+    /// Numbers a request that the thread with the lock passes to the breaker itself.
     pub(crate) fn add_told_request(&self) -> u64 {
         let told = self.lane.told.load(Ordering::Relaxed);
         self.lane
@@ -114,8 +115,9 @@ impl Batch {
         self.lane.add_request()
     }
 
-    /// Counts a success of an attempt that started then in this lane, if there is nothing more to it. Else
-    /// the gate is to be told. `on_meeting` is called if another thread has counted there at once.
+    /// Counts a success of an attempt that started at `started` in this shard, if nothing else has to
+    /// change. `false`: report it to the breaker. `on_meeting` is called if another thread has counted
+    /// there concurrently.
     #[inline]
     #[must_use]
     pub(crate) fn add_success(
@@ -139,7 +141,7 @@ impl Batch {
         }
     }
 
-    /// Takes what was counted, and shuts the batch until it is [opened](Self::open). For who has the lock.
+    /// Takes the counts, and shuts the batch until it is [opened](Self::open). Requires the lock.
     pub(crate) fn take(&self, now: Instant, lanes: Option<&Lanes>) -> Counted {
         let calm_until = self.calm_until.load(Ordering::Relaxed);
         if calm_until != 0 {
@@ -162,8 +164,8 @@ impl Batch {
         counted
     }
 
-    /// Counts from now on while it is calm. For who has the lock, and has [taken](Self::take) what there
-    /// was.
+    /// Starts counting for this calm period. Requires the lock, and that the counts were
+    /// [taken](Self::take).
     pub(crate) fn open(&self, calm: Calm, lanes: Option<&Lanes>) {
         self.longest
             .store(calm.longest.min(LONGEST), Ordering::Relaxed);
@@ -193,21 +195,22 @@ impl Lane {
         self.requests.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds a success, if there is room and it is not shut. An error is what another has made of it.
+    /// Adds a success, if there is headroom and the shard is not shut. An error is the value that
+    /// another thread has written.
     #[inline]
     fn add_success(&self, seen: u64, took: u64) -> Result<bool, u64> {
-        // What was shut is far above.
+        // The value `SHUT` is far above.
         if seen >= FULL {
             return Ok(false);
         }
-        // Who takes it sees when it came.
+        // Pairs with `take`, so that it sees `answered`.
         let (new, order) = (seen + ONE + took, Ordering::Release);
         self.successes
             .compare_exchange(seen, new, order, Ordering::Relaxed)
             .map(|_| true)
     }
 
-    /// The same while others do.
+    /// Adds a success while other threads do.
     #[cold]
     #[inline(never)]
     fn add_success_at_once(&self, mut seen: u64, took: u64, on_meeting: impl Fn()) -> bool {
@@ -220,15 +223,15 @@ impl Lane {
         }
     }
 
-    /// Adds what was counted, and shuts the lane.
+    /// Adds the counts to `counted`, and shuts the shard.
     fn take(&self, counted: &mut Counted) {
-        // Where it stays shut nobody writes to it.
+        // While it stays shut, no thread writes to it.
         let successes = match self.successes.load(Ordering::Relaxed) {
             SHUT => 0,
             _ => self.successes.swap(SHUT, Ordering::Acquire) & !SHUT,
         };
         if successes != 0 {
-            // Two thousand in each of a few lanes.
+            // At most two thousand in each of a few shards.
             counted.successes += (successes / ONE) as u32;
             counted.took += successes % ONE;
             let answered = Instant::from_nanos(self.answered.load(Ordering::Relaxed));
@@ -244,14 +247,14 @@ impl Lane {
 }
 
 impl Lanes {
-    /// Lanes in which nothing has been counted.
+    /// Empty counters.
     #[must_use]
     pub fn new() -> Self {
         let lane = |index| Alone(Lane::new((index as u64 + 1) << NUMBERS));
         Self(core::array::from_fn(lane))
     }
 
-    /// That of the thread of this number.
+    /// The shard of the thread with this number.
     #[inline]
     pub(crate) const fn of(&self, thread: usize) -> &Lane {
         &self.0[thread % LANES].0
@@ -287,7 +290,7 @@ mod loom_tests {
         }
     }
 
-    /// A batch, and the lanes of threads that have met.
+    /// A batch, and the shards of threads that have met.
     struct Shared(Batch, Lanes);
 
     impl Shared {
@@ -311,7 +314,7 @@ mod loom_tests {
         }
     }
 
-    /// With both threads in one lane, and with the other one apart.
+    /// With both threads in one shard, and with a shard for the other one.
     fn models(test: fn(bool)) {
         for apart in [false, true] {
             loom::model(move || test(apart));
@@ -334,7 +337,8 @@ mod loom_tests {
         });
     }
 
-    /// A gate that closes while somebody has the lock hears of no success afterwards but by a turn.
+    /// A breaker that goes down while a thread has the lock receives no success afterwards without the
+    /// lock.
     #[test]
     fn loom_nothing_is_added_to_what_was_taken_until_it_is_opened() {
         models(|apart| {
@@ -357,7 +361,7 @@ mod loom_tests {
                 let lane = other.lane(apart);
                 [lane.add_request(), lane.add_request()]
             });
-            // One with a turn, which is told by itself.
+            // One with the lock, which is reported directly.
             let first = shared.take(20).requests;
             let own = shared.0.add_told_request();
             let numbers = there.join().unwrap();
@@ -372,7 +376,7 @@ mod loom_tests {
         models(|apart| {
             let shared = Shared::open();
             let other = shared.clone();
-            // Calm by the second word only, by which it is slow.
+            // Calm only in the second period, in which it is slow.
             let there = thread::spawn(move || other.add_success(apart, 150, 110));
             shared.take(90);
             shared.0.open(calm(200, 30), Some(&shared.1));
@@ -380,7 +384,7 @@ mod loom_tests {
         });
     }
 
-    /// Two threads meet while a third has the lock: what is counted in their lanes from then on is told.
+    /// Two threads meet while a third has the lock: counts in their shards from then on are passed on.
     #[test]
     fn loom_lanes_that_come_in_the_middle_of_a_turn_lose_nothing() {
         loom::model(|| {
@@ -428,7 +432,7 @@ mod tests {
     }
 
     proptest! {
-        /// As much as if they had counted in one, whatever thread counts where.
+        /// Shards hold the same total as a single counter, whichever threads use them.
         #[test]
         fn lanes_hold_together_what_one_would(
             steps in proptest::collection::vec(step(), 0..200),
@@ -440,7 +444,7 @@ mod tests {
             for (turn, (thread, step)) in steps.into_iter().enumerate() {
                 let now = Instant::from_nanos(turn as u64);
                 if turn == met {
-                    // Where lanes come, they are shut until the next turn at the lock.
+                    // New shards are shut until the next turn at the lock.
                     prop_assert_eq!(apart.take(now, None), one.take(now, None));
                 }
                 let lanes = (turn >= met).then_some(&lanes);

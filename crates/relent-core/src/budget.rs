@@ -1,4 +1,4 @@
-//! The shared allowance of retries for a destination.
+//! Retry budget: the retries that all callers of a destination may make together (a token bucket).
 
 mod config;
 
@@ -12,22 +12,23 @@ use crate::sync::{Alone, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::Instant;
 pub use config::BudgetConfig;
 
-/// One token in the integer unit of the balance.
+/// Thousandths of a token: the integer unit of the balance.
 const MILLI: f64 = 1000.0;
-/// Nanoseconds in which a thousand millionth of a token per second makes a thousandth of one, and those
-/// in which it makes a tenth.
+/// Nanoseconds in which a rate of 1e-9 tokens per second makes a thousandth of a token, and a tenth of
+/// one.
 const PER_MILLI: u128 = 1_000_000_000_000_000;
 const TENTH: u64 = 100_000_000_000_000_000;
-/// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
-/// (the AWS SDK for Rust counts its first refill from 1970).
+/// No time was seen yet: the first refill counts from the first withdrawal, not from zero (the AWS SDK
+/// for Rust counts its first refill from 1970).
 ///
-/// Half-way along the time line, so that one comparison that wraps around tells both that a refill
-/// is due and that none has been.
+/// Half-way along the time line, so that one comparison that wraps around tells both that a refill is
+/// due and that none was made.
 const NEVER: u64 = 1 << 63;
-/// Who lives off its reserve waits for so many nanoseconds, and up to as many again, after two failures in a row.
+/// With only the initial tokens left, a retry after two failures in a row is delayed by so many
+/// nanoseconds, and up to as many again.
 const PAUSE: u64 = 4_000_000_000;
 
-/// What a retry is charged as, which decides what it costs.
+/// The category of a retry, which determines its cost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Charge {
     /// [`BudgetConfig::cost`].
@@ -52,23 +53,24 @@ impl Charge {
 }
 
 impl From<Kind> for Charge {
-    /// The charge after a failure of this kind that was no timeout.
+    /// The charge after a failure of this kind that was not a timeout.
     #[inline]
     fn from(kind: Kind) -> Self {
         Self::of(kind, Cause::Error)
     }
 }
 
-/// A gate paces retries; or each was paid for when it failed; or the gate paces them and lets attempts go.
+/// Flags: the circuit breaker paces retries; each retry was paid for by its failure; the breaker paces
+/// and admits them.
 const WAIVED: u8 = 1;
 const CHARGED: u8 = 2;
 const LIMITED: u8 = 4;
 
-/// The shared allowance of retries for one destination: lock-free, never overdrawn.
+/// Retry budget of one destination: a token bucket, lock-free, never overdrawn.
 ///
-/// Share one value among all callers of a destination (in an `Arc`, or a `static`). Requests and
-/// time fill it, retries empty it, and a retry that is called off gives its tokens back (design
-/// rules 7 and 12).
+/// Share one value among all callers of a destination (in an `Arc`, or a `static`). Requests and time
+/// fill it, retries empty it, and a cancelled retry gives its tokens back (see *retry budget* in the
+/// rules of decision).
 ///
 /// ```
 /// use relent_core::{Budget, BudgetConfig, Instant, Kind};
@@ -81,17 +83,17 @@ const LIMITED: u8 = 4;
 /// assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
-// Behind the balance comes, in one cache line, what every request and retry looks at.
+// After the balance, one cache line holds the fields that every request and retry reads.
 #[repr(C)]
 pub struct Budget {
-    /// In thousandths of a token, as all amounts. The rest is seldom written, and is not to be fetched again
-    /// whenever another core has changed the balance.
+    /// In thousandths of a token, as all amounts. The other fields are written rarely, and stay in
+    /// other cores' caches when the balance changes.
     balance: Alone<AtomicU64>,
-    /// When time last made a deposit, in nanoseconds.
+    /// When the last refill by time was made, in nanoseconds.
     refilled: AtomicU64,
-    /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
+    /// Nanoseconds between refills by time; `u64::MAX` for never.
     refill_every: AtomicU64,
-    /// What a retry leaves; and what one leaves that does not pause.
+    /// Minimum balance after a retry; and after a retry without an extra delay.
     floor_now: AtomicU64,
     soon_floor: AtomicU64,
     ratio: AtomicU32,
@@ -99,11 +101,11 @@ pub struct Budget {
     cost: AtomicU32,
     throttled_cost: AtomicU32,
     timeout_cost_now: AtomicU32,
-    /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
+    /// Why a granted retry takes nothing, as flags; 0 if it pays.
     unpaid: AtomicU8,
-    /// Whether every success deposits something.
+    /// Whether every success deposits tokens.
     success_counts: AtomicBool,
-    /// Whether a retry that succeeds gives back what it cost: now, and where it is configured.
+    /// Whether a successful retry gets its cost back: now, and as configured.
     refunds: AtomicBool,
     refund_on_success: AtomicBool,
     charge_failures: AtomicBool,
@@ -114,35 +116,35 @@ pub struct Budget {
     overload_floor: AtomicU32,
     reserve: AtomicU32,
     wait_when_empty: AtomicBool,
-    /// Whether a retry waits at the gate where nothing is left.
+    /// Whether a retry is queued at the circuit breaker when the budget is exhausted.
     waits: AtomicBool,
-    /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
+    /// Refill per second, in 1e-9 tokens; 0 for none.
     per_second: AtomicU64,
 }
 
-/// What a [`Gate`](crate::Gate) has found out, for the [`Budget`] of its destination.
+/// Feedback from the [`Gate`](crate::Gate) to the [`Budget`] of its destination.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Lesson {
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on load
-    /// (design rule 7).
+    /// (see *retry budget* in the rules of decision).
     pub ratio: f64,
-    /// Whether there is a gate at which a retry can wait that the budget cannot pay for.
+    /// Whether there is a circuit breaker that can queue a retry when the budget cannot pay for it.
     pub gated: bool,
-    /// Whether a failure may be a sign of overload, as far as one can tell.
+    /// Whether failures may be a sign of overload, as far as the client can tell.
     pub suspicious: bool,
-    /// Whether the last failures were two or more in a row.
+    /// Whether at least two attempts failed in a row.
     pub repeated: bool,
-    /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
+    /// Whether timeouts count as packet loss, and cost no more than other failures.
     pub lossy: bool,
-    /// Whether retries cost nothing, but after timeouts: the gate is not open, and paces them.
+    /// Whether retries are free, except after timeouts: the breaker is not normal, and paces them.
     pub waived: bool,
-    /// Whether the gate is limited: a retry after a timeout takes what it costs if that is there, and goes without if
-    /// it is not. Of no effect where retries are not `waived`.
+    /// Whether the breaker is limited. A retry after a timeout then pays its cost if the budget can
+    /// bear it, and is free otherwise. No effect unless retries are free (`waived`).
     pub limited: bool,
 }
 
-/// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
-/// called off. Plain data: nothing happens when it is dropped.
+/// Tokens taken from a [`Budget`] for one retry. Return them with [`Budget::refund`] if the retry is
+/// cancelled. Plain data: dropping it does nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Taken(u32);
 
@@ -154,22 +156,23 @@ impl Taken {
     }
 }
 
-/// What a budget says to a retry that can wait.
+/// The budget's response to a retry that can be delayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Payment {
     Paid(Taken),
-    /// It is not to start before so many nanoseconds have passed.
+    /// Paid, but the retry may not start before so many nanoseconds have passed.
     PaidAfter(Taken, u64),
-    /// Nothing is left, but it may wait for room at the gate.
+    /// The budget is exhausted, but the retry may wait for headroom at the circuit breaker.
     AtGate,
     Refused,
 }
 
 impl Budget {
-    /// A budget with its reserve in it.
+    /// Creates a budget with its initial tokens.
     ///
     /// # Errors
-    /// Amounts that are negative, not numbers, above a million, or contradict each other.
+    /// Returns an error if an amount is negative, not a number, above a million, or contradicts another
+    /// one.
     pub fn new(config: &BudgetConfig) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self::from_checked(config))
@@ -206,7 +209,7 @@ impl Budget {
         budget
     }
 
-    /// In place of a budget that there may be one day: nothing fits in.
+    /// Placeholder for a destination without a budget: its capacity is zero.
     pub(crate) fn none() -> Self {
         Self::from_checked(&BudgetConfig {
             ratio: 0.0,
@@ -219,9 +222,9 @@ impl Budget {
         })
     }
 
-    /// Goes by this from now on. What is in it stays, up to the new capacity, and is the reserve if nothing
-    /// fitted in before; what time has earned so far counts at the old rate. What a gate has said holds
-    /// until it says something else.
+    /// Changes the configuration. The balance stays, up to the new capacity; if the capacity was zero,
+    /// it becomes the initial tokens. Refill until now counts at the old rate. The last signal of the
+    /// circuit breaker stays in force until the next.
     pub(crate) fn apply(&self, now: Instant, config: &BudgetConfig) {
         if self.per_second.load(Ordering::Relaxed) != per_second(config) {
             let earned_until = self.refilled.load(Ordering::Relaxed);
@@ -242,7 +245,7 @@ impl Budget {
         });
     }
 
-    /// No failure is charged while its destination has no budget. What was taken can be given back.
+    /// Stops charging failures while the destination has no budget. Tokens can still be returned.
     pub(crate) fn suspend(&self) {
         self.charge_failures.store(false, Ordering::Relaxed);
     }
@@ -278,7 +281,7 @@ impl Budget {
         });
     }
 
-    /// Reads of each cache line: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Reads each cache line, to prefetch it: see [`Outbound::touch`](crate::Outbound::touch).
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
         self.balance.0.load(Ordering::Relaxed)
@@ -286,16 +289,16 @@ impl Budget {
             ^ self.per_second.load(Ordering::Relaxed)
     }
 
-    /// A logical request goes out for the first time: deposits the ratio.
+    /// A request starts its first attempt: deposits the ratio.
     #[inline]
     pub fn on_request(&self) {
         self.deposit(self.ratio.load(Ordering::Relaxed).into());
     }
 
-    /// Goes by this from now on, until it is told something else. A ratio below the configured one has no
-    /// effect.
+    /// Applies the signal of the circuit breaker until the next one. A ratio below the configured one
+    /// has no effect.
     pub fn learn(&self, lesson: &Lesson) {
-        // Seldom changed, often read.
+        // Rarely changed, often read.
         let set = |cell: &AtomicU64, to: u64| {
             if cell.load(Ordering::Relaxed) != to {
                 cell.store(to, Ordering::Relaxed);
@@ -314,14 +317,15 @@ impl Budget {
         let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
-        // Where failures may come of load a success says nothing of room: others may fail for it.
+        // If load may cause failures, a success proves no headroom: other requests may fail because of
+        // it.
         let refunds = self.refund_on_success.load(Ordering::Relaxed) && !lesson.suspicious;
         set_flag(&self.refunds, refunds);
         let floor = u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
         let floor = floor + if lesson.suspicious { beside } else { 0 };
         set(&self.floor_now, floor);
-        // Who may be one of very many.
+        // This process may be one of very many with the same initial tokens.
         let soon_floor = match lesson.suspicious && lesson.repeated && beside > 0 {
             true => floor.max(self.reserve.load(Ordering::Relaxed).into()),
             false => floor,
@@ -342,8 +346,8 @@ impl Budget {
         }
     }
 
-    /// Whether it goes by what it was made of, and would still if it was [told](Self::learn) any
-    /// ratio up to this, and retries were to cost what they do.
+    /// Whether the budget behaves as configured, and would still after a [signal](Self::learn) with any
+    /// ratio up to this one and unchanged costs.
     pub(crate) fn is_unmoved(&self, ratio: f64) -> bool {
         let least = self.least_ratio.load(Ordering::Relaxed);
         let ratio = ((ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
@@ -352,14 +356,14 @@ impl Budget {
             && self.unpaid.load(Ordering::Relaxed) & WAIVED == 0
     }
 
-    /// Whether [`on_success`](Self::on_success) changes anything after a last retry that took this.
+    /// Whether [`on_success`](Self::on_success) has an effect if the last retry took `last`.
     #[inline]
     pub(crate) fn hears_of_success(&self, last: Taken) -> bool {
         self.success_counts.load(Ordering::Relaxed)
             || last.0 > 0 && self.refunds.load(Ordering::Relaxed)
     }
 
-    /// A logical request succeeded; `last` is what its last retry took.
+    /// A request succeeded; `last` is the tokens that its last retry took.
     #[inline]
     pub fn on_success(&self, last: Taken) {
         if self.refunds.load(Ordering::Relaxed) && last.0 > 0 {
@@ -369,8 +373,8 @@ impl Budget {
         }
     }
 
-    /// An attempt failed in a way that says something about the server's health: with
-    /// `charge_failures`, takes its cost.
+    /// An attempt failed in a way that concerns the server's health. Takes its cost if
+    /// `charge_failures` is set.
     pub fn on_failure(&self, what: impl Into<Charge>) {
         if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
@@ -380,9 +384,9 @@ impl Budget {
         }
     }
 
-    /// Takes the cost of one retry, or nothing and `None` if the budget cannot bear it. The check
-    /// and the taking are one step, so that no number of threads can overdraw. `what` is the
-    /// [`Charge`], or the kind of a failure that was no timeout.
+    /// Takes the cost of one retry; `None` if the budget cannot pay. Check and withdrawal are one
+    /// atomic step, so no number of threads can overdraw. Pass the [`Charge`], or the kind of a failure
+    /// that was not a timeout.
     #[inline]
     pub fn withdraw(&self, now: Instant, what: impl Into<Charge>) -> Option<Taken> {
         let what = what.into();
@@ -392,8 +396,9 @@ impl Budget {
         self.take(self.cost_of(what), self.floor_now.load(Ordering::Relaxed))
     }
 
-    /// The same for a retry that waits for `longest` nanoseconds at most. One that lives off the reserve after two failures
-    /// in a row pauses, and where nothing is left there may be room at the gate.
+    /// Withdraws for a retry that can be delayed by up to `longest` nanoseconds. After two failures in
+    /// a row a retry from the initial tokens is delayed. If the budget is exhausted, the retry may be
+    /// queued at the circuit breaker.
     pub(crate) fn withdraw_within(
         &self,
         now: Instant,
@@ -418,15 +423,15 @@ impl Budget {
                 return Payment::PaidAfter(taken, pause);
             }
         }
-        // What timed out has cost the destination as much as what is answered, and so would the next.
+        // A timeout costs the destination as much as a success, and so would the next one.
         match what != Charge::Timeout && self.waits.load(Ordering::Relaxed) {
             true => Payment::AtGate,
             false => Payment::Refused,
         }
     }
 
-    /// The same where nothing but the balance has a say: `None` also where time is to refill it first,
-    /// something else pays for retries, or the retry is to pause.
+    /// Fast path of the withdrawal: only the balance decides. `None` also if a refill is due, if
+    /// retries are not paid from the balance, or if the retry has to be delayed.
     #[inline]
     pub(crate) fn withdraw_at_once(&self, now: Instant, what: Charge) -> Option<Taken> {
         let last = self.refilled.load(Ordering::Relaxed);
@@ -436,7 +441,7 @@ impl Budget {
         self.take(self.cost_of(what), self.soon_floor.load(Ordering::Relaxed))
     }
 
-    /// Refills the balance by time. Returns what is said where something else than the balance decides.
+    /// Refills the balance by time. Returns the result if the balance does not decide.
     #[inline]
     fn settle(&self, now: Instant, what: Charge) -> Option<Option<Taken>> {
         self.refill(now);
@@ -455,12 +460,12 @@ impl Budget {
         .then_some(Taken(cost))
     }
 
-    /// What is said where something else pays for a retry; `None` where it pays for itself all the same.
+    /// The result if something else pays for the retry; `None` if the budget pays.
     #[cold]
     fn grant_unpaid(&self, why: u8, what: Charge) -> Option<Option<Taken>> {
         if why & CHARGED == 0 {
-            // What the destination was left with by an attempt that timed out costs it as much as ever. A limited gate
-            // has room for a retry all the same, and a closed one need not.
+            // The destination may still be working on the attempt that timed out. A limited breaker has
+            // headroom for a retry all the same; one that is down need not.
             if what != Charge::Timeout {
                 return Some(Some(Taken(0)));
             }
@@ -469,18 +474,19 @@ impl Budget {
                 self.take(self.cost_of(what), floor).or(Some(Taken(0)))
             });
         }
-        // What was paid when it failed goes while there is strictly more than the floor (A6).
+        // Its failure has paid for it; it goes while the balance is strictly above the minimum (gRFC
+        // A6).
         let granted = why & WAIVED != 0
             || self.balance.0.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
         Some(granted.then_some(Taken(0)))
     }
 
-    /// Gives back what a retry took that was called off before it went out.
+    /// Returns the tokens of a retry that was cancelled before it started.
     pub fn refund(&self, taken: Taken) {
         self.deposit(u64::from(taken.0));
     }
 
-    /// The tokens in the budget now.
+    /// The current balance in tokens.
     #[must_use]
     pub fn balance(&self) -> f64 {
         self.balance.0.load(Ordering::Relaxed) as f64 / MILLI
@@ -498,8 +504,8 @@ impl Budget {
 
     #[inline]
     fn deposit(&self, amount: u64) {
-        // A full budget is the usual state of a healthy destination: it is only read, so that
-        // its cache line stays shared among the cores.
+        // A healthy destination has a full budget. It is only read, so its cache line stays shared
+        // among the cores.
         let capacity = u64::from(self.capacity.load(Ordering::Relaxed));
         update(&self.balance.0, |balance| {
             let after = (balance + amount).min(capacity);
@@ -515,7 +521,7 @@ impl Budget {
         }
     }
 
-    /// Whether time makes a deposit, of which the last was then.
+    /// Whether a refill is due, if the last one was at `last`.
     #[inline]
     fn is_due(&self, last: u64, now: Instant) -> bool {
         now.as_nanos().wrapping_sub(last) >= self.refill_every.load(Ordering::Relaxed)
@@ -538,14 +544,14 @@ impl Budget {
         if gained == 0 {
             return;
         }
-        // Whoever moves the time forward makes the deposit, once.
+        // The thread that advances the time makes the deposit, once.
         let moved = last + (gained * PER_MILLI).div_ceil(per_second) as u64;
         if self
             .refilled
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            // More than any budget holds is too much to be added; the capacity is seen to there.
+            // A deposit is bounded by the capacity, so any larger number is the same.
             self.deposit(u32::try_from(gained).unwrap_or(u32::MAX).into());
         }
     }
@@ -563,17 +569,17 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// Thousand millionths of a token.
+/// Converts to 1e-9 tokens per second.
 fn per_second(config: &BudgetConfig) -> u64 {
     (config.per_second * 1e9 + 0.5) as u64
 }
 
-/// Thousandths of a token, of which there are at most a million by the check.
+/// Converts to thousandths of a token; at most 1e9, as checked.
 fn milli(tokens: f64) -> u32 {
     (tokens * MILLI + 0.5) as u32
 }
 
-/// Applies `change` atomically; `false` if it declined.
+/// Applies `change` atomically; `false` if it returned `None`.
 #[inline]
 fn update(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
     let mut seen = cell.load(Ordering::Relaxed);
@@ -646,7 +652,7 @@ mod loom_tests {
             let there = thread::spawn(move || other.withdraw(at(2), Kind::Ambiguous).is_some());
             let here = budget.withdraw(at(2), Kind::Ambiguous).is_some();
             let granted = u32::from(here) + u32::from(there.join().unwrap());
-            // The one who finds the time moved but the deposit not yet made goes without.
+            // A thread that sees the new time before the deposit is made gets nothing.
             assert!(granted <= 1);
             assert_eq!(budget.balance() + f64::from(granted), 1.0);
         });

@@ -1,4 +1,4 @@
-//! One logical operation over its attempts: what every loop of attempts stands on.
+//! A call: one operation over its attempts, the state machine behind every retry loop.
 //!
 //! ```text
 //! Call::new ──► next ──► Start(Leave) ──► begin ──► the transport makes the attempt
@@ -9,7 +9,7 @@
 //!                └──────────────── Retry, after a wait ◄──────┘
 //! ```
 //!
-//! A transport sleeps, wakes, sends, and says how it ended. It decides nothing.
+//! A transport sleeps, wakes, sends, and reports outcomes. It decides nothing.
 
 mod admission;
 mod extras;
@@ -42,18 +42,17 @@ pub use hedging::Racer;
 pub use place::{Entered, Place};
 pub use queued::{Queued, QueuedBy};
 
-/// When a call begins whose clock has not been read.
+/// Start of a call whose clock has not been read.
 const NOT_YET: Instant = Instant::MAX;
 
-/// What a [`Call`] decides by, and whom it tells. A driver has one for each call, or makes it up for each
-/// step.
+/// Inputs and observers of a [`Call`]. A driver has one for each call, or creates it for each step.
 ///
-/// Nothing of it is used while a destination is locked: its clock and its observers may be anybody's
-/// code.
+/// Nothing of it is called while a destination is locked, since its clock and its observers may be
+/// arbitrary code.
 pub trait Environment {
-    /// The room that a call takes for where it stands at its destination: `()` where there is none.
+    /// Storage for the state of a call at its destination; `()` if there is no destination.
     type Place: Place;
-    /// How the destination is reached.
+    /// Access to the destination.
     type Access: Access;
     /// The random stream of the call.
     type Random: Random;
@@ -61,67 +60,68 @@ pub trait Environment {
     /// The policy.
     fn policy(&self) -> &Policy;
 
-    /// Where the attempts go, if callers share that.
+    /// The destination of the attempts, if callers share one.
     fn destination(&self) -> Option<&Destination<Self::Access>>;
 
     /// The policy, the budget of the destination, and the random stream.
     fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut Self::Random);
 
-    /// The time. Asked for only where it is needed (design rule 10).
+    /// The current time. Called only when it is needed.
     fn now(&self) -> Instant;
 
-    /// Nobody waits for an answer later than this, whatever the policy says: for a caller that has a
-    /// limit of its own. No limit unless said otherwise.
+    /// The caller's own deadline, whatever the policy says: it needs no response later than this. No
+    /// limit by default.
     #[inline]
     fn answer_by(&self) -> Instant {
         Instant::MAX
     }
 
-    /// The attempt of this number starts.
+    /// Called when the attempt of this number starts.
     #[inline]
     fn on_attempt(&self, number: u32) {
         let _ = number;
     }
 
-    /// A hedge starts.
+    /// Called when a hedge starts.
     #[inline]
     fn on_hedge(&self) {}
 
-    /// An attempt failed.
+    /// Called when an attempt has failed.
     #[inline]
     fn on_failure(&self, failure: &Failure) {
         let _ = failure;
     }
 
-    /// This was decided after this failure of this attempt.
+    /// Called with the decision after a failed attempt.
     #[inline]
     fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
         let _ = (attempt, failure, decision);
     }
 
-    /// The call gives up after so many attempts, and not when one has failed; with the failure, if that
-    /// is what it ends with.
+    /// Called when the call gives up after so many attempts, for another reason than a failed attempt.
+    /// `failure` is set if the call ends with it.
     #[inline]
     fn on_stop(&self, attempts: u32, failure: Option<&Failure>, reason: StopReason) {
         let _ = (attempts, failure, reason);
     }
 
-    /// The next attempt is queued at the destination, or is so by another control from now on.
+    /// Called when the next attempt is queued at the destination, or when another control begins to
+    /// hold it.
     #[inline]
     fn on_queued(&self, queued: &Queued) {
         let _ = queued;
     }
 
-    /// The budget of the destination was used, if it has one.
+    /// Called when the budget of the destination was used, if it has one.
     #[inline]
     fn on_budget(&self) {}
 
-    /// A cooldown begins at the destination.
+    /// Called when a cooldown begins at the destination.
     #[inline]
     fn on_cooldown(&self) {}
 
-    /// The destination was asked or told something. `before` is what held the call back until now, and
-    /// for how long; `after` is what does from now on. `now` is the time, if it was looked at.
+    /// Called after an interaction with the destination. `before` is what held the call until now, and
+    /// for how long; `after` is what holds it from now on. `now` is `None` if the clock was not read.
     #[inline]
     fn on_admission(
         &self,
@@ -133,7 +133,7 @@ pub trait Environment {
     }
 }
 
-/// What an operation may know about the attempt that it is.
+/// Facts about an attempt for the operation that runs in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
     /// The number of the attempt; the first is 1.
@@ -145,7 +145,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The attempt of this number, which may run for as long as it takes.
+    /// An attempt of this number without a time limit.
     #[inline]
     #[must_use]
     pub const fn unlimited(number: u32) -> Self {
@@ -157,7 +157,7 @@ impl Attempt {
     }
 }
 
-/// What a [`Call`] is made of beside its environment.
+/// Options of a [`Call`].
 #[derive(Debug)]
 pub struct CallOptions<'w> {
     repeatable: Repeatable,
@@ -166,7 +166,8 @@ pub struct CallOptions<'w> {
 }
 
 impl<'w> CallOptions<'w> {
-    /// For an operation that may run twice without harm, without a trace, by the waits of the policy.
+    /// Options for an operation that may run twice without harm, without a trace, with the delays of
+    /// the policy.
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
@@ -177,8 +178,8 @@ impl<'w> CallOptions<'w> {
         }
     }
 
-    /// Whether the operation may run twice without harm. A `bool` is the caller's word, which no policy
-    /// overrules; [`Repeatable::known`] is for what was only found out.
+    /// Whether the operation may run twice without harm. A `bool` is the caller's decision, which
+    /// overrides the policy; [`Repeatable::known`] is for detected facts.
     #[must_use]
     pub fn repeatable(mut self, repeatable: impl Into<Repeatable>) -> Self {
         self.repeatable = repeatable.into();
@@ -192,8 +193,8 @@ impl<'w> CallOptions<'w> {
         self
     }
 
-    /// Takes the waits from an iterator in place of the policy's backoff; there are no more retries
-    /// when it ends. Ceiling, jitter, hints and limits of the policy apply as ever.
+    /// Takes the delays from an iterator instead of the policy's backoff; its end ends the retries.
+    /// Cap, jitter, hints and limits of the policy still apply.
     #[must_use]
     pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'w) -> Self {
         self.extras.get_or_insert_default().waits = Some(Box::new(waits));
@@ -207,15 +208,15 @@ impl Default for CallOptions<'_> {
     }
 }
 
-/// One logical operation over its attempts: its [`Session`], where it stands at its destination, and, if
-/// it has them, its trace and the race of its hedges.
+/// One operation over its attempts: its [`Session`], its state at the destination, and optionally a
+/// trace and a race of hedges.
 ///
-/// It does no I/O, reads no clock and holds no lock, waker or timer: those are the
-/// [`Environment`]'s. An attempt can [begin](Self::begin) only with what [`next`](Self::next) gave, so
-/// no transport can forget to ask.
+/// It does no I/O, reads no clock and holds no lock, waker or timer: those belong to the
+/// [`Environment`]. An attempt can [begin](Self::begin) only with the permit from [`next`](Self::next),
+/// so no transport can skip admission.
 ///
-/// A call that goes away has to be told so by [`leave`](Self::leave), since it cannot reach its
-/// destination by itself: by the `Drop` of its driver.
+/// A call that is dropped cannot reach its destination by itself. The `Drop` of its driver has to call
+/// [`leave`](Self::leave).
 ///
 /// ```
 /// use core::convert::Infallible;
@@ -263,27 +264,27 @@ pub struct Call<'w, L> {
     session: Session,
     place: L,
     attends: Attends,
-    /// Whether it has given up before an attempt, and told so.
+    /// Whether it has given up before an attempt and reported that.
     over: bool,
-    /// Whether its attempts were all cut off by time.
+    /// Whether timeouts ended all its attempts.
     timeouts: Timeouts,
     extras: Cold<Box<Extras<'w>>>,
 }
 
-/// What a call sees to beside its attempts; what stands later has a part of all before. Most have one
-/// comparison for it (design rule 10).
+/// Work beside the attempts, in increasing order; each value includes those before. Most calls pay one
+/// comparison for it.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 enum Attends {
     Nothing,
     Destination,
-    /// Its attempts begin by the clock.
+    /// Attempts need the clock.
     Clock,
-    /// What few calls need. Where that is not there yet, it is a trace: most calls end before there is
-    /// anything to write down.
+    /// Rarely needed features. If `extras` is still empty, a trace was requested: most calls end before
+    /// it has an entry.
     Extras,
 }
 
-/// Whether the failures so far were timeouts of attempts.
+/// Whether all failures so far were attempt timeouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timeouts {
     None,
@@ -292,7 +293,7 @@ enum Timeouts {
 }
 
 impl<'w, L: Place> Call<'w, L> {
-    /// A call whose clock is first read when somebody has to know the time: that is when it begins.
+    /// A call that begins when its clock is first read.
     #[inline]
     pub fn new(options: CallOptions<'w>, environment: &impl Environment<Place = L>) -> Self {
         Self::begun(NOT_YET, options, environment)
@@ -341,7 +342,7 @@ impl<'w, L: Place> Call<'w, L> {
         self.session.set_repeatable(repeatable);
     }
 
-    /// The session, to be looked at.
+    /// The session, read-only.
     #[must_use]
     pub const fn session(&self) -> &Session {
         &self.session
@@ -354,14 +355,14 @@ impl<'w, L: Place> Call<'w, L> {
         self.session.attempts()
     }
 
-    /// When it began; `None` if its clock has not been read.
+    /// When it began; `None` if the clock was not read yet.
     #[must_use]
     pub fn started(&self) -> Option<Instant> {
         let started = self.session.started();
         (started != NOT_YET).then_some(started)
     }
 
-    /// The attempt timeout, if the policy has one and every attempt that failed so far failed by it.
+    /// The attempt timeout, if the policy has one and every failure so far was that timeout.
     #[must_use]
     pub fn timed_out<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
         match self.timeouts {
@@ -379,13 +380,13 @@ impl<'w, L: Place> Call<'w, L> {
         };
     }
 
-    /// The attempts so far, if a trace was asked for.
+    /// Takes the trace, if one was requested.
     pub fn take_trace(&mut self) -> Option<Trace> {
         self.extras()?.trace.take()
     }
 
-    /// Why the next attempt may not start any more: `max_elapsed` or the deadline has passed. `None`
-    /// while it may.
+    /// The reason if the next attempt may not start any more: `max_elapsed` or the deadline has passed.
+    /// `None` while it may.
     pub fn too_late<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<StopReason> {
         let now = self.now(environment);
         self.is_late(environment, now)
@@ -401,7 +402,7 @@ impl<'w, L: Place> Call<'w, L> {
                 || now > self.open_end(environment))
     }
 
-    /// Why no attempt may start at this instant, which is too late for it.
+    /// The reason why no attempt may start at this instant.
     fn limit_at<E: Environment<Place = L>>(&self, environment: &E, at: Instant) -> StopReason {
         match at > self.open_end(environment) {
             true => StopReason::MaxElapsed,
@@ -409,9 +410,9 @@ impl<'w, L: Place> Call<'w, L> {
         }
     }
 
-    /// How long after its beginning, or its last progress, a call may start an attempt whose caller has set no
-    /// limit of time: as long as the gate of its policy says. `None` if there is a limit of time, or no
-    /// destination with a gate.
+    /// For a caller without a time limit: how long after the start, or the last progress, an attempt
+    /// may start, by the circuit breaker of the policy. `None` if there is a time limit, or no
+    /// destination with a breaker.
     #[inline]
     pub fn without_deadline<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
         let policy = environment.policy();
@@ -423,7 +424,7 @@ impl<'w, L: Place> Call<'w, L> {
         is_open.then(|| gate.without_deadline(there.has_responded()))
     }
 
-    /// The last instant at which an attempt may start because of that.
+    /// The last instant at which an attempt may start because of that limit.
     #[inline]
     fn open_end<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
         let limit = self.without_deadline(environment);
@@ -432,8 +433,8 @@ impl<'w, L: Place> Call<'w, L> {
         })
     }
 
-    /// The time left in which an attempt may start, zero if there is none; `None` for as long as it
-    /// takes. For what a transport does beside its waits, such as reading a refused response to its end.
+    /// The time left for an attempt to start, zero if there is none; `None` for no limit. For work
+    /// beside the delays, such as reading a rejected response to its end.
     pub fn room<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Duration> {
         let now = self.now(environment);
         let last = self.session.last_start(environment.policy());
@@ -448,14 +449,14 @@ impl<'w, L: Place> Call<'w, L> {
         self.session.remaining(environment.policy(), now)
     }
 
-    /// Something happened that makes the backoff begin anew (R4.4). Limits are not moved.
+    /// Restarts the backoff, such as after activity while polling. Time limits are not moved.
     pub fn reset<E: Environment<Place = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
         self.session.reset(now);
     }
 
-    /// The same while the call waits of its own until `until`. Returns how long it waits from now: never
-    /// longer than it would have. See [`Session::hasten`], which is asked once for each wait.
+    /// Restarts the backoff during a delay that ends at `until`. Returns the remaining delay, which is
+    /// never longer than before. Call it once for each delay; see [`Session::hasten`].
     pub fn hasten<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -484,13 +485,13 @@ fn budget<E: Environment>(environment: &E) -> Option<&Budget> {
     environment.destination().and_then(Destination::budget)
 }
 
-/// The same to give back to: what was taken goes back even if a reload has taken the budget away.
+/// The budget to return tokens to, even if a reload has removed it.
 #[inline]
 fn repaid<E: Environment>(environment: &E) -> Option<&Budget> {
     environment.destination().map(Destination::repaid_budget)
 }
 
-/// A stop that keeps the time that the server named.
+/// A stop with the instant from the server's `Retry-After`, if any.
 fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
     let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
     Stop { reason, retry_at }

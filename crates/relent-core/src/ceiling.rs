@@ -1,25 +1,25 @@
-//! The most that a backoff may be.
+//! The cap of a backoff (`max_delay`).
 
 use core::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// The ceiling of a backoff that grows, unless the policy names another.
+/// The default cap of a growing backoff.
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// Where the ceiling cuts (published algorithms disagree).
+/// The stage at which the cap applies (published algorithms disagree).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Ceiling {
-    /// backoff → ceiling → jitter. The default: clients that have reached the ceiling are still
-    /// spread over the jitter's whole range.
+    /// backoff → cap → jitter. The default: clients that have reached the cap are still spread over
+    /// the jitter's whole range.
     #[default]
     BeforeJitter,
-    /// backoff → jitter → ceiling. Lands most clients on one and the same value; here for
-    /// algorithms that were published so (R2.3, R3.1, R4.1).
+    /// backoff → jitter → cap. Most clients then get the same delay. For published algorithms that
+    /// are defined this way.
     AfterJitter,
 }
 
-/// The ceiling of this backoff where nobody names one: above no wait that it names itself.
+/// The default cap of this backoff: not below its longest fixed delay.
 pub(crate) const fn default_max_delay(backoff: &Backoff) -> Option<Duration> {
     if !backoff.grows() {
         return None;

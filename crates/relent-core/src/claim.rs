@@ -1,4 +1,4 @@
-//! Whether a request with an idempotency key runs, waits, or gets the answer of the one before.
+//! Idempotency keys: whether a request runs, waits, or gets the stored answer.
 
 mod resolve;
 #[cfg(test)]
@@ -12,17 +12,17 @@ pub use resolve::{NotResolved, Resolution};
 
 use crate::time::Instant;
 
-/// How long an execution holds its key, how long its answer is kept, and what happens to a key whose
-/// execution was lost.
+/// The lease of an execution, the retention of its answer, and the handling of keys whose execution
+/// was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClaimConfig {
-    /// How long a claim holds without being [renewed](Record::renew). 30 s by default. Renew it three times in
-    /// that time.
+    /// How long a claim is valid without [renewal](Record::renew); 30 s by default. Renew it three
+    /// times in this period.
     pub lease: Duration,
-    /// How long a record is kept after it was last written: 24 h by default. A key that comes later is
-    /// new, so it is part of what a service publishes.
+    /// How long a record is kept after its last write; 24 h by default. A later request with the
+    /// key is new, so document this value for the clients of your service.
     pub keep: Duration,
-    /// What a duplicate does whose predecessor was lost.
+    /// The handling of a duplicate whose predecessor was lost.
     pub takeover: Takeover,
 }
 
@@ -34,10 +34,10 @@ impl ClaimConfig {
         takeover: Takeover::Refuse,
     };
 
-    /// Whether a key can be held and its answer kept by it.
+    /// Checks that a key is held and its answer is kept.
     ///
     /// # Errors
-    /// [`InvalidClaimConfig`]: a key that is not held, or is forgotten immediately, runs twice.
+    /// [`InvalidClaimConfig`]: otherwise a request with the same key could run twice.
     pub const fn check(&self) -> Result<(), InvalidClaimConfig> {
         if self.lease.is_zero() {
             return Err(InvalidClaimConfig::NoLease);
@@ -45,7 +45,7 @@ impl ClaimConfig {
         self.check_keep(Duration::from_nanos(1))
     }
 
-    /// Whether a record is kept for at least so long.
+    /// Checks that records are kept for at least `least`.
     ///
     /// # Errors
     /// [`InvalidClaimConfig::KeptTooShort`].
@@ -57,9 +57,9 @@ impl ClaimConfig {
         Ok(())
     }
 
-    /// Whether a request that its client first sent at `first_sent` may be a repetition of one whose
-    /// record is gone. It is to be refused (412): nobody knows whether it has run (OASIS Repeatable
-    /// Requests 1.0, `Repeatability-First-Sent`).
+    /// Whether a request that its client first sent at `first_sent` may repeat one whose record has
+    /// expired. Reject it (412): it may have run already (OASIS Repeatable Requests 1.0,
+    /// `Repeatability-First-Sent`).
     #[must_use]
     pub fn has_forgotten(&self, first_sent: Instant, now: Instant) -> bool {
         now.saturating_since(first_sent) >= self.keep
@@ -72,17 +72,17 @@ impl Default for ClaimConfig {
     }
 }
 
-/// Why a [`ClaimConfig`] keeps nothing from running twice.
+/// The reason why a [`ClaimConfig`] does not prevent a second execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidClaimConfig {
-    /// The lease is zero: it has run out when it begins.
+    /// The lease is zero: it expires when it begins.
     NoLease,
-    /// The record is gone before its last duplicate can arrive, which then runs.
+    /// The record expires before its last duplicate can arrive, which then runs.
     KeptTooShort {
-        /// How long it would be kept.
+        /// The configured retention.
         keep: Duration,
-        /// How long it has to be kept at least.
+        /// The minimum retention.
         least: Duration,
     },
 }
@@ -104,63 +104,65 @@ impl fmt::Display for InvalidClaimConfig {
 
 impl Error for InvalidClaimConfig {}
 
-/// What a duplicate does when the execution before it was lost, by a crash or a lease that ran out: it may
-/// have taken effect.
+/// The handling of a duplicate when the execution before it was lost, by a crash or an expired
+/// lease. The lost execution may have taken effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Takeover {
-    /// It is refused: the outcome is unknown, and an operator finds it out and [resolves](Record::resolve) it. The
-    /// default, since it never does anything twice.
+    /// Rejects it: the outcome is unknown, and an operator determines and
+    /// [resolves](Record::resolve) it. The default, since nothing ever runs twice.
     #[default]
     Refuse,
-    /// It runs again, because the handler declares that it may: its effects and the record are written in one
-    /// transaction, or running it twice does no harm.
+    /// Runs it again. The handler declares this as safe: effects and record are written in one
+    /// transaction, or the effects may be repeated.
     Rerun,
-    /// It runs again from the last [checkpoint](Record::checkpoint) on.
+    /// Runs it again after the last [checkpoint](Record::checkpoint).
     Resume,
 }
 
-/// A digest of what a request asks for. Two requests with one key and two fingerprints are two requests: the
-/// second is an error of its client, and never gets the answer of the first.
+/// A digest of the content of a request. Two requests with one key and different fingerprints are
+/// an error of the client: the second never gets the answer of the first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint(pub [u8; 32]);
 
 /// The right of one execution to write the record of its key.
 ///
-/// The fence grows with each execution of a key, until its record expires. A store writes only if owner and fence are those of the
-/// record, so an execution that was taken for dead and comes back writes nothing.
+/// The fence is a fencing token: it grows with each execution of a key, until the record expires. A
+/// store writes only if owner and fence match the record, so an execution that resumes after its
+/// lease was lost writes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
-    /// Drawn at random for each execution.
+    /// A random number for each execution.
     pub owner: u128,
-    /// How often the key was claimed, this time included.
+    /// The fencing token: how often the key was claimed, including this time.
     pub fence: u64,
-    /// When it runs out unless it is renewed.
+    /// When the lease expires unless it is renewed.
     pub until: Instant,
 }
 
-/// How far the request of a key has come.
+/// The progress of a key's request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Stage {
-    /// It runs. When the lease has run out, nobody knows whether it still does.
+    /// It is running. After the lease has expired, it may or may not still be running.
     Running {
-        /// When its lease runs out.
+        /// When its lease expires.
         until: Instant,
     },
-    /// There is an answer, which duplicates get.
+    /// It has completed; duplicates get its answer.
     Completed,
-    /// It has had no effect, and may run as if it had never been made.
+    /// It has had no effect; the next request runs as if it had never been made.
     Released,
-    /// It has ended, or was lost, and may have had an effect. Until somebody [resolves](Record::resolve) it.
+    /// It has ended or was lost, and may have had an effect. An operator must
+    /// [resolve](Record::resolve) it.
     Unknown,
 }
 
-/// What a store keeps of one key, beside the answer.
+/// The record that a store keeps of one key, beside the answer.
 ///
-/// A plain value: each step is a function of the stored record and the time of the *store*, never of an
-/// application server. A store makes each step atomic, by a transaction, a lock or one statement that compares
-/// [owner](Self::owner) and [fence](Self::fence).
+/// A plain value: each step is a function of the stored record and the time of the *store*, never
+/// of an application server. A store makes each step atomic, by a transaction, a lock, or one
+/// statement that compares [owner](Self::owner) and [fence](Self::fence).
 ///
 /// ```
 /// use core::time::Duration;
@@ -173,62 +175,63 @@ pub enum Stage {
 ///     unreachable!("nobody has the key");
 /// };
 ///
-/// // A duplicate comes while the first runs, and another when it is done.
+/// // A duplicate arrives while the first request runs, and another after it has completed.
 /// let (duplicate, _) = Record::claim(Some(&record), now, &config, 2, pay_five);
 /// assert_eq!(duplicate, Claim::InFlight { until: lease.until });
 /// let record = record.complete(now, &lease, &config)?;
 /// let (duplicate, _) = Record::claim(Some(&record), now, &config, 3, pay_five);
 /// assert_eq!(duplicate, Claim::Replay);
-/// // The same key for another payment is a mistake.
+/// // The same key for another payment is an error.
 /// let (mistake, _) = Record::claim(Some(&record), now, &config, 4, Fingerprint([6; 32]));
 /// assert_eq!(mistake, Claim::Mismatch);
 /// # Ok::<(), relent_core::claim::LeaseLost>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
-    /// Of the request that the key stands for.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Of the last execution, or of who has [resolved](Record::resolve) what came of it.
+    /// The owner of the last execution, or of its [resolution](Record::resolve).
     pub owner: u128,
-    /// Of the last execution, or of who has resolved what came of it.
+    /// The fencing token of the last execution, or of its resolution.
     pub fence: u64,
-    /// How far it has come.
+    /// The progress of the request.
     pub stage: Stage,
-    /// The last step that is known to be done; 0 for none.
+    /// The last completed step; 0 for none.
     pub step: u32,
     /// Whether an execution before the last one may have had an effect.
     pub repeated: bool,
-    /// When the record may be removed. The key is new from then on.
+    /// When the record may be removed. From then on the key is new.
     pub expires: Instant,
 }
 
-/// What a request with a key is to do.
+/// The decision about a request with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Claim {
-    /// Run: the key is its own.
+    /// Run the request: it has claimed the key.
     Run {
-        /// To write the record with.
+        /// The lease for writing the record.
         lease: Lease,
-        /// The last step that an execution before it has done; 0 for none.
+        /// The last step that an earlier execution completed; 0 for none.
         step: u32,
-        /// Whether an execution before it may have had an effect.
+        /// Whether an earlier execution may have had an effect.
         repeated: bool,
     },
-    /// Give the answer that is stored.
+    /// Return the stored answer.
     Replay,
-    /// Wait, or refuse (409): it runs, and asking again helps when it is done or at this time.
+    /// Wait, or reject (409): another execution is running. Try again after it has ended or at
+    /// `until`.
     InFlight {
-        /// When its lease runs out.
+        /// When its lease expires.
         until: Instant,
     },
-    /// Refuse (422): the key belongs to another request.
+    /// Reject (422): the key belongs to another request.
     Mismatch,
-    /// Refuse (409): it was lost, and may have had an effect.
+    /// Reject (409): the earlier execution was lost and may have had an effect.
     Unknown,
 }
 
-/// Another execution has the key, or its record is gone: this one must not write, and what it has not
-/// committed is to be rolled back.
+/// The error of an execution that has lost its key: another execution holds it, or the record is
+/// gone. It must not write, and must roll back uncommitted work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseLost;
 
@@ -241,10 +244,11 @@ impl fmt::Display for LeaseLost {
 impl Error for LeaseLost {}
 
 impl Record {
-    /// A request comes with a key whose record is `stored`: what it is to do, and the record to be written in
-    /// its place, if it changes. Both in one atomic step.
+    /// Decides about a request with a key whose record is `stored`. Returns the decision, and the
+    /// record to store in its place if it changes. Do both in one atomic step.
     ///
-    /// The same owner may ask again, as after a time-out of the store: it gets the lease that it has.
+    /// The same owner may claim again, for example after a timeout of the store: it gets its
+    /// existing lease.
     #[must_use]
     pub fn claim(
         stored: Option<&Self>,
@@ -276,7 +280,7 @@ impl Record {
             };
             (claim, Some(record))
         };
-        // Whether it has been removed already makes no difference.
+        // An expired record is treated like a removed one.
         let Some(stored) = stored.filter(|record| !record.is_expired(now)) else {
             return run(1, 0, false);
         };
@@ -284,7 +288,7 @@ impl Record {
         if stored.stage == Stage::Released {
             return run(next, 0, false);
         }
-        // Before anything that tells of the other request.
+        // Before any result that reveals something about the other request.
         if stored.fingerprint != fingerprint {
             return (Claim::Mismatch, None);
         }
@@ -316,8 +320,8 @@ impl Record {
         }
     }
 
-    /// The execution goes on: its lease lasts from now. Also if it has run out and nobody has taken the key,
-    /// or has called it [unknown](Stage::Unknown).
+    /// Extends the lease of a running execution from now. Also works after it has expired, unless
+    /// another execution has claimed the key, and after it was declared [unknown](Stage::Unknown).
     ///
     /// # Errors
     /// The lease is lost.
@@ -337,8 +341,8 @@ impl Record {
         Ok((record, Lease { until, ..*lease }))
     }
 
-    /// The execution has done this step for good: whoever [resumes](Takeover::Resume) begins after it. Steps
-    /// count from 1 and never go back.
+    /// Records that the execution has completed this step: a [resumed](Takeover::Resume) execution
+    /// starts after it. Steps count from 1 and never decrease.
     ///
     /// # Errors
     /// The lease is lost.
@@ -350,8 +354,9 @@ impl Record {
         })
     }
 
-    /// The execution has an answer, which duplicates get from now on. To be written together with the answer,
-    /// and if possible in the transaction of its effects: then nothing happens twice, nor without an answer.
+    /// Records that the execution has an answer, which duplicates get from now on. Store it
+    /// together with the answer, if possible in the transaction of the effects: then no effect
+    /// happens twice or without an answer.
     ///
     /// # Errors
     /// The lease is lost.
@@ -364,7 +369,8 @@ impl Record {
         self.end(now, lease, Stage::Completed, config)
     }
 
-    /// The execution has had no effect: the next request with this key runs, whatever it asks for.
+    /// Records that the execution has had no effect: the next request with this key runs, whatever
+    /// its content.
     ///
     /// # Errors
     /// The lease is lost.
@@ -374,7 +380,7 @@ impl Record {
         lease: &Lease,
         config: &ClaimConfig,
     ) -> Result<Self, LeaseLost> {
-        // An execution before it may have had one.
+        // An earlier execution may have had one.
         let stage = if self.repeated || self.step > 0 {
             Stage::Unknown
         } else {
@@ -383,12 +389,12 @@ impl Record {
         self.end(now, lease, stage, config)
     }
 
-    /// A claim of this owner is given back by the process that made it: it did not learn in time whether it had the key,
-    /// and has run nothing. The next request with this key runs. Only the owner counts, since that process knows no fence;
-    /// an owner is drawn at random for each request.
+    /// Returns a claim whose process did not learn in time whether it got the key, and therefore
+    /// has run nothing. The next request with this key runs. Only the owner is checked, since the
+    /// process does not know the fencing token; each request has a random owner.
     ///
     /// # Errors
-    /// The record is not that of a claim by this owner.
+    /// The record is not a claim by this owner.
     pub fn give_back(
         &self,
         now: Instant,
@@ -403,7 +409,8 @@ impl Record {
         self.release(now, &lease, config)
     }
 
-    /// The execution has ended without an answer, as in a panic, and may have had an effect.
+    /// Records that the execution ended without an answer, as in a panic, and may have had an
+    /// effect.
     ///
     /// # Errors
     /// The lease is lost.
@@ -416,13 +423,13 @@ impl Record {
         self.end(now, lease, Stage::Unknown, config)
     }
 
-    /// Whether the record may be removed, and its key is new.
+    /// Whether the record may be removed and its key is new.
     #[must_use]
     pub fn is_expired(&self, now: Instant) -> bool {
         now >= self.expires
     }
 
-    /// The same end may be written again, as after a time-out of the store.
+    /// Idempotent: the same end may be written again, for example after a timeout of the store.
     fn end(
         &self,
         now: Instant,
@@ -445,8 +452,8 @@ impl Record {
         }
     }
 
-    /// Whether the execution may still write: it was the last, and has not ended by its own word. That others
-    /// have called it unknown does not matter, since it knows better.
+    /// Checks that the execution may still write: it is the latest, and has not ended itself. It
+    /// may write even if it was declared unknown, since only it knows its outcome.
     fn check(&self, now: Instant, lease: &Lease) -> Result<(), LeaseLost> {
         let ended = matches!(self.stage, Stage::Completed | Stage::Released);
         if self.is_of(lease) && !ended && !self.is_expired(now) {

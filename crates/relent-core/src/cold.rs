@@ -1,11 +1,11 @@
-//! A value that is rarely there.
+//! An optional value that is rarely present.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-/// An `Option` that is nearly always `None`: dropping it is one comparison, which goes into the
-/// caller's own code, and dropping the value stays out of the way.
+/// An `Option` that is nearly always `None`. Dropping `None` is one inlined comparison; dropping the
+/// value is out of line.
 ///
 /// ```
 /// use relent_core::Cold;
@@ -16,7 +16,7 @@ use core::ops::{Deref, DerefMut};
 pub struct Cold<T>(ManuallyDrop<Option<T>>);
 
 impl<T> Cold<T> {
-    /// Holds this.
+    /// Wraps this value.
     #[inline]
     #[must_use]
     pub const fn new(value: Option<T>) -> Self {

@@ -1,37 +1,38 @@
-//! How many requests a server serves at once: found out, not configured.
+//! An adaptive concurrency limit, found by measuring throughput.
 
 use crate::error::{Found, PolicyError};
 use crate::time::Instant;
 
-/// Between which bounds a [`Concurrency`] looks for its limit.
+/// The bounds within which a [`Concurrency`] searches for its limit.
 ///
 /// # Default
-/// From 1 to 1000, beginning with 20. A limit of which `min` and `max` are the same stays.
+/// From 1 to 1000, starting at 20. If `min` equals `max` the limit is fixed.
 ///
 /// # When to set the bounds
-/// - Each request takes 10 s or more, and hundreds are served at once: set `initial` near that number. A comparison
-///   lasts as long as its requests, so the search takes minutes.
-/// - Requests slow each other down, as with a lock or a small pool: set `max` to the concurrency at which a load test completes the
-///   most. The search tries limits above and below the best one, and each try costs throughput there.
+/// - Each request takes 10 s or more, and hundreds are served concurrently: set `initial` near that
+///   number. A comparison takes as long as its requests, so the search takes minutes.
+/// - Requests slow each other down, as with a lock or a small pool: set `max` to the concurrency
+///   with the highest throughput in a load test. The search tries limits above and below the best
+///   one, and each try costs throughput.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConcurrencyConfig {
-    /// The least that are served at once; more than 0.
+    /// The minimum limit; above 0.
     pub min: u32,
-    /// What it begins with: from `min` to `max`.
+    /// The initial limit: from `min` to `max`.
     pub initial: u32,
-    /// The most that are served at once.
+    /// The maximum limit.
     pub max: u32,
 }
 
 impl ConcurrencyConfig {
-    /// From 1 to 1000, beginning with 20.
+    /// From 1 to 1000, starting at 20.
     pub const DEFAULT: Self = Self {
         min: 1,
         initial: 20,
         max: 1000,
     };
 
-    /// Always this many.
+    /// A fixed limit.
     #[must_use]
     pub const fn fixed(limit: u32) -> Self {
         Self {
@@ -73,51 +74,55 @@ impl Default for ConcurrencyConfig {
     }
 }
 
-/// How a request that was served ended.
+/// The outcome of a served request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Completion {
-    /// It has its answer.
+    /// The request was answered.
     Served,
-    /// The answer is a failure of the service, or the request did not need its slot. It says nothing of how
-    /// much can be done at once: a service that cannot reach its database fails fast.
+    /// The service failed, or the request did not need its slot. It says nothing about the
+    /// capacity: a service that cannot reach its database fails fast.
     Failed,
-    /// It came to nothing for want of time: the caller went away, or a timeout ended it.
+    /// The request ran out of time: the caller disconnected, or a timeout ended it.
     TooLate,
 }
 
-/// A request whose service has begun, until [`Concurrency::on_end`].
+/// A started request; pass it to [`Concurrency::on_end`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Started {
     at: u64,
-    /// The phase that it is a sample of.
+    /// The number of the trial that it is a sample of.
     sample: Option<u64>,
 }
 
-/// An adaptive concurrency limit: how many requests are served at once, by comparing throughput.
+/// An adaptive concurrency limit: it sets the number of concurrent requests by comparing
+/// throughput.
 ///
-/// A service with headroom serves more per second the more it serves at once, and each takes as long as before;
-/// one without serves no more, and each takes longer. Nothing happens as long as the limit is not reached. When it is:
+/// With headroom, a service completes more requests per second at a higher concurrency, and each
+/// takes as long as before. Without headroom the throughput stays the same, and each request takes
+/// longer. The limit does not change while it is not reached. When it is reached:
 ///
-/// 1. A higher limit is tried. If it is not reached, it meets the demand, and stays: a service that is never full turns
-///    nobody away. It counts as not reached after sixteen times as many requests as it lets in more; by then
-///    a load a tenth above the capacity has filled it.
-/// 2. If it is reached, throughput is measured there, and at the limit before: by Little's law it is the mean number in
-///    flight over the mean time. What the higher limit gains, as a share of what it would gain if there were headroom, is 1 below
-///    the capacity, and 0 above it. The limit goes up if it is more than a fifth, and down if it is less.
+/// 1. A higher limit is tried. If it is not reached, it meets the demand and is kept: a service
+///    that is never full rejects nothing. It counts as not reached after sixteen requests per
+///    additional slot; by then a load 10 % above the capacity has filled it.
+/// 2. If it is reached, throughput is measured there and at the previous limit: by Little's law it
+///    is the mean number in flight divided by the mean time. The gain of the higher limit, as a
+///    share of the gain with full headroom, is 1 below the capacity and 0 above it. The limit rises
+///    if the share is above a fifth, and falls if it is below.
 ///
-/// A coarse comparison, with twice the limit and few samples, alternates with a fine one. The coarse one finds headroom, and doubles
-/// the limit while there is; the fine one finds the capacity. Its step grows while the direction stays, and shrinks when it turns (as
-/// in Rprop, Riedmiller and Braun 1993).
+/// A coarse comparison, with twice the limit and few samples, alternates with a fine one. The
+/// coarse one finds headroom, and doubles the limit while there is some; the fine one finds the
+/// capacity. Its step grows while the direction stays, and shrinks when it turns (as in Rprop,
+/// Riedmiller and Braun 1993).
 ///
-/// Limits that compare with the shortest time ever seen (TCP Vegas, Netflix' concurrency-limits) shrink to
-/// nothing when everything becomes slower for another reason, such as a database of which the service
-/// waits. Here both values are as slow, and nothing changes; a change in the midst of a
-/// comparison costs one wrong step. What is compared is what was served in time: when callers give up, the higher value gains nothing.
-/// (Uber's Cinnamon compares throughput for the same reason.)
+/// Limits that compare with the shortest latency ever seen (TCP Vegas, Netflix' concurrency-limits)
+/// shrink to the minimum when everything slows down for another reason, such as a slow database.
+/// Here both limits are equally slow, and nothing changes; a slowdown during a comparison costs one
+/// wrong step. Only requests served in time count: if callers give up, the higher limit gains
+/// nothing. (Uber's Cinnamon compares throughput for the same reason.)
 ///
-/// Nothing changes while all requests fail, or none end. What never ends, such as a stream, is
-/// left out when eight times as many others have ended.
-/// Time that steps back stands still.
+/// Nothing changes while all requests fail or none end. Requests that never end, such as streams,
+/// are left out after eight times as many others have ended. A time before the latest one counts as
+/// the latest.
 ///
 /// ```
 /// use core::time::Duration;
@@ -125,7 +130,7 @@ pub struct Started {
 /// use relent_core::slots::{Concurrency, ConcurrencyConfig, Completion};
 ///
 /// let mut concurrency = Concurrency::new(&ConcurrencyConfig { initial: 4, ..ConcurrencyConfig::DEFAULT })?;
-/// // Each takes 10 ms, however many they are, and others wait.
+/// // Each takes 10 ms at any concurrency, and others wait.
 /// let (mut now, mut started) = (Instant::ORIGIN, std::collections::VecDeque::new());
 /// for _ in 0..2000 {
 ///     while started.len() < concurrency.limit() as usize {
@@ -142,53 +147,56 @@ pub struct Started {
 pub struct Concurrency {
     min: f64,
     max: f64,
-    /// The limit while nothing is tried, before it is rounded.
+    /// The limit outside of a trial, before rounding.
     base: f64,
-    /// How much more the higher limit of a fine comparison is, as a share.
+    /// The relative increase of the higher limit in a fine comparison.
     step: f64,
-    /// Where the last comparison went.
+    /// The direction of the last comparison.
     was_up: Option<bool>,
     /// Whether the next comparison is coarse.
     is_coarse: bool,
     trial: Trial,
-    /// What one of the two limits has shown, while the other is tried.
+    /// The measurement at one of the two limits, while the other is tried.
     known: Option<Measured>,
-    /// Whether the latest request to end was one that says something.
+    /// Whether the latest request to end was not a failure.
     works: bool,
     latest: u64,
 }
 
-/// The least step of a fine comparison: smaller differences are lost in noise.
+/// The minimum step of a fine comparison: smaller differences are lost in noise.
 const LEAST_STEP: f64 = 0.2;
-/// The step of a coarse comparison, and the most of a fine one.
+/// The step of a coarse comparison, and the maximum of a fine one.
 const MOST_STEP: f64 = 1.0;
-/// A limit goes up where the higher gains more than this share of what it could.
+/// The limit rises if the higher limit gains more than this share of the possible gain.
 const WORTHWHILE: f64 = 0.2;
-/// So much above or below that, the limit goes the whole step.
+/// The distance of the gained share from `WORTHWHILE` at which the limit moves by a whole step.
 const CLEAR: f64 = 0.7;
-/// With more than this gained, in a coarse and in a fine comparison, the higher limit is taken, and twice as much is tried next.
+/// If a coarse or a fine comparison gains more than this share, the higher limit is taken, and
+/// twice as much is tried next.
 const HEADROOM: (f64, f64) = (0.35, 0.6);
-/// Samples of a coarse comparison, at each limit: the error of their mean is an eighth of it, if times vary as much as
-/// their mean. They are at least half the limit, which takes no longer.
+/// Samples of a coarse comparison at each limit: the standard error of their mean is an eighth of
+/// it if latencies are exponential. At least half the limit, which takes no longer.
 const COARSE_SAMPLES: f64 = 64.0;
-/// Samples of a fine comparison with a step of 1; they grow with the square of a smaller step, as its noise does.
+/// Samples of a fine comparison with a step of 1. A smaller step needs more, as its noise does: by its
+/// square at the lower limit, and by its cube at the higher.
 const FINE_SAMPLES: f64 = 32.0;
-/// A higher limit that is not reached after so many requests for each that it lets in more meets the demand.
+/// A higher limit that is not reached after this many requests per additional slot meets the
+/// demand.
 const UNREACHED: u32 = 16;
-/// The slowest are not waited for: this share of the samples, from the top.
+/// A trial does not wait for its slowest samples: at most one in this many.
 const SLOWEST: u32 = 8;
-/// So many times the requests of a trial end elsewhere before those of its samples that have not ended are left out. It is about
-/// so many times the mean, which of requests that take exponential times one in 3000 does.
+/// Open samples are left out after this many times the trial's requests have ended elsewhere. That
+/// is about this many mean latencies, which one exponential latency in 3000 exceeds.
 const PATIENCE: u32 = 8;
 
-/// What a limit is in force for.
+/// The purpose of the current limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing is tried until the limit is reached.
+    /// No trial until the limit is reached.
     Watch,
-    /// The higher limit is tried.
+    /// The higher limit is on trial.
     Higher,
-    /// The lower limit is tried, after the higher.
+    /// The lower limit is on trial, after the higher.
     Lower,
 }
 
@@ -198,22 +206,23 @@ struct Trial {
     stage: Stage,
     number: u64,
     limit: u32,
-    /// Requests that may begin before the limit has to be reached; 0 once it was, or need not be.
+    /// Requests that may start before the limit must be reached; 0 once it was, or if it need not
+    /// be.
     settling: u32,
     samples: u32,
-    /// Samples that have begun, and those of them that have not ended.
+    /// Started samples, and those of them that have not ended.
     begun: u32,
     open: u32,
-    /// When the open ones began, added up, in nanoseconds; as are all times.
+    /// The sum of the start times of the open samples; all times are in nanoseconds.
     open_since: f64,
     served: u32,
     times: f64,
     in_flight: f64,
-    /// Other requests that have ended since the last sample began.
+    /// Other requests that have ended since the last sample started.
     others: u32,
 }
 
-/// What a limit has shown.
+/// The measurement of a limit.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     limit: u32,
@@ -222,7 +231,7 @@ struct Measured {
 }
 
 impl Concurrency {
-    /// A limit that has seen nothing yet.
+    /// A limit without measurements.
     ///
     /// # Errors
     /// Bounds that are 0 or contradict each other.
@@ -242,13 +251,13 @@ impl Concurrency {
         })
     }
 
-    /// How many may be served at once now.
+    /// The current limit.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.trial.limit
     }
 
-    /// A request begins at `now`, and so many are in flight with it.
+    /// Reports that a request starts at `now`; `in_flight` includes it.
     pub fn on_start(&mut self, now: Instant, in_flight: u32) -> Started {
         self.latest = self.latest.max(now.as_nanos());
         let at = self.latest;
@@ -266,7 +275,8 @@ impl Concurrency {
         }
     }
 
-    /// Whether a request that begins with so many in flight is a sample of the trial. It may begin or end one.
+    /// Whether a request that starts with this many in flight is a sample of the trial. May begin
+    /// or end a trial.
     fn is_sample(&mut self, in_flight: u32) -> bool {
         let trial = &mut self.trial;
         let is_reached = in_flight >= trial.limit;
@@ -286,14 +296,14 @@ impl Concurrency {
             return false;
         }
         if trial.begun > 0 && in_flight < trial.limit / 2 {
-            // What is measured at one load is not compared with what is measured at another.
+            // Measurements at different loads are not comparable.
             self.end_trial();
             return false;
         }
         trial.begun < trial.samples
     }
 
-    /// It ended at `now`.
+    /// Reports that the request ended at `now`.
     pub fn on_end(&mut self, now: Instant, started: Started, ended: Completion) {
         self.latest = self.latest.max(now.as_nanos());
         self.works = ended != Completion::Failed;
@@ -312,7 +322,7 @@ impl Concurrency {
         trial.open -= 1;
         trial.open_since -= started.at as f64;
         if ended == Completion::Failed {
-            // Another takes its place.
+            // Another request takes its place as a sample.
             trial.begun -= 1;
             let mean = trial.in_flight / f64::from(trial.begun + 1);
             trial.in_flight -= mean;
@@ -324,7 +334,7 @@ impl Concurrency {
         self.conclude(now);
     }
 
-    /// Ends the trial if it has shown enough.
+    /// Ends the trial if it has enough samples.
     fn conclude(&mut self, now: u64) {
         let trial = &mut self.trial;
         if trial.begun < trial.samples {
@@ -336,7 +346,7 @@ impl Concurrency {
                 return;
             }
             if trial.open == trial.begun {
-                // It has shown nothing.
+                // No sample has ended: no result.
                 self.watch();
                 return;
             }
@@ -363,7 +373,7 @@ impl Concurrency {
         let gained = if higher.throughput <= 0.0 {
             0.0
         } else {
-            // Without any at the lower value it is infinite.
+            // Infinite if the lower limit has no throughput.
             (higher.throughput / lower.throughput - 1.0) / possible
         };
         let was_coarse = core::mem::replace(&mut self.is_coarse, true);
@@ -411,7 +421,7 @@ impl Concurrency {
         self.was_up = Some(is_up);
     }
 
-    /// Ends a trial without a comparison: a higher limit meets the demand, and stays.
+    /// Ends a trial without a comparison: a higher limit meets the demand and is kept.
     fn end_trial(&mut self) {
         if self.trial.stage == Stage::Higher {
             self.base = f64::from(self.trial.limit);
@@ -429,7 +439,7 @@ impl Concurrency {
             return;
         }
         if self.lowest() >= self.max as u32 {
-            // It can only look below.
+            // At the maximum only lower limits can be tried.
             self.is_coarse = false;
             self.known = None;
             if self.was_up == Some(true) {
@@ -443,7 +453,7 @@ impl Concurrency {
             _ if self.is_coarse => (self.lowest(), MOST_STEP),
             _ => (self.lowest(), self.step),
         };
-        // The bounds are 32 bits, and so is all between them.
+        // The bounds are 32 bits, and so is every value between them.
         let limit = rounded((f64::from(lowest) * (1.0 + step)).min(self.max));
         let limit = limit.max(lowest + 1);
         let step = difference(lowest, limit);
@@ -451,7 +461,8 @@ impl Concurrency {
         let samples = if self.is_coarse {
             COARSE_SAMPLES.max(f64::from(limit / 2))
         } else {
-            // It is the better of the two where either is as good, and is in force for longer.
+            // More samples here: where both limits are equally good, the higher one is better, and
+            // it is in force for longer.
             FINE_SAMPLES / (step * step * step)
         };
         self.trial = self.trial.next(Stage::Higher, limit);
@@ -481,7 +492,8 @@ fn rounded(limit: f64) -> u32 {
     (limit + 0.5) as u32
 }
 
-/// How much more the higher limit is, as a share, between the bounds of a step: it is rounded to whole requests.
+/// The relative difference of the limits, which are rounded to whole requests, within the bounds of
+/// a step.
 fn difference(lowest: u32, highest: u32) -> f64 {
     (f64::from(highest) / f64::from(lowest) - 1.0).clamp(LEAST_STEP, MOST_STEP)
 }
@@ -508,7 +520,7 @@ impl Trial {
         Self::new(stage, self.number + 1, limit)
     }
 
-    /// As if those that have not ended were none of its samples.
+    /// Removes the open requests from the samples.
     fn leave_out_open(&mut self) {
         let ended = self.begun - self.open;
         self.in_flight *= f64::from(ended) / f64::from(self.begun);
@@ -516,7 +528,7 @@ impl Trial {
         (self.open, self.open_since) = (0, 0.0);
     }
 
-    /// What it has shown; those that have not ended have lasted until now.
+    /// The measurement; open requests count with their time until now.
     fn measured(&self, now: u64) -> Measured {
         let begun = f64::from(self.begun);
         let open = f64::from(self.open) * now as f64 - self.open_since;
@@ -526,7 +538,7 @@ impl Trial {
         Measured {
             limit: self.limit,
             in_flight,
-            // A time of 0 is one that no clock can see.
+            // A time of 0 is below the resolution of the clock.
             throughput: in_flight * f64::from(self.served) / ended / time.max(1.0),
         }
     }

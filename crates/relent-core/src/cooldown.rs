@@ -1,4 +1,4 @@
-//! A destination's hint, applied to all callers of it.
+//! A cooldown: a destination's `Retry-After`, applied to all its callers.
 
 use core::time::Duration;
 
@@ -8,14 +8,18 @@ use crate::random::{Random, up_to};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::{Instant, nanos, share_of};
 
-/// Until when a destination wants to be left alone: what it said to one caller, kept by all.
+/// The time until which a destination asked not to be called, shared by all its callers.
 ///
-/// A shared hint with a refusal (429, 503 and the like) holds back every attempt to the destination
-/// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4), nor
-/// does what speaks of [one request](Scope::Request), nor, where there is a [`Gate`](crate::Gate), a refusal
-/// that is not because of rate: a 503 says when its caller may come back, and the gate who else is sent. Who
-/// is held back comes at random within a share of that time behind it (the caller's
-/// [`hint_spread`](crate::Policy::hint_spread)), since all would come at once otherwise.
+/// A shared hint with a rejection (429, 503 and similar) holds back every attempt to the
+/// destination until then, first attempts included. These start no cooldown:
+/// - a ticket (a slot reserved for one caller),
+/// - a failure that concerns [one request](Scope::Request),
+/// - with a [`Gate`](crate::Gate), a rejection other than throttling: after a 503 the circuit
+///   breaker decides which other requests are sent.
+///
+/// Callers return at random times within a share of the cooldown's length after its end (the
+/// caller's [`hint_spread`](crate::Policy::hint_spread)). Otherwise all would return at the same
+/// moment (a thundering herd).
 ///
 /// Lock-free; share one per destination.
 ///
@@ -33,16 +37,17 @@ use crate::time::{Instant, nanos, share_of};
 /// ```
 #[derive(Debug)]
 pub struct Cooldown {
-    /// Its end in nanoseconds; 0 for none.
+    /// The end in nanoseconds; 0 for none.
     until: AtomicU64,
-    /// How long it was when it began: over a share of it its callers are spread. See [`Length`].
+    /// The length of the cooldown, which determines the jitter of its callers. See [`Length`].
     length: AtomicU64,
 }
 
-/// The length of a cooldown in whole microseconds, and how often it was written: 40 and 24 bits of one word.
+/// The length of a cooldown in whole microseconds (40 bits), and a write counter (24 bits), in one
+/// word.
 ///
-/// The count lets a writer notice that another has written between its read and its write, even if that wrote an equal
-/// length. 40 bits are twelve days; a longer cooldown spreads its callers over a share of that.
+/// The counter lets a writer notice a concurrent write, even of an equal length. 40 bits are twelve
+/// days; for a longer cooldown the jitter is a share of that.
 #[derive(Clone, Copy)]
 struct Length(u64);
 
@@ -63,7 +68,7 @@ impl Length {
 }
 
 impl Cooldown {
-    /// None yet.
+    /// Creates an inactive cooldown.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -72,10 +77,10 @@ impl Cooldown {
         }
     }
 
-    /// An attempt failed; if the server said to everybody when to come back, nobody goes there
-    /// before. What is longer than `most` (the policy's `max_hint`) counts as that: one answer does
-    /// not close a destination for hours. What [another destination](Hop::Elsewhere) said begins none.
-    /// Returns whether one begins where there was none.
+    /// Handles a failed attempt: a shared hint of the server starts or extends the cooldown, by at
+    /// most `most` (the policy's `max_hint`), so that one response does not block a destination for
+    /// hours. A hint of [another destination](Hop::Elsewhere) has no effect. Returns whether a
+    /// cooldown starts where there was none.
     pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) -> bool {
         let Some(delay) = failure.hint.delay_nanos() else {
             return false;
@@ -98,10 +103,12 @@ impl Cooldown {
         before <= now.as_nanos() && now.as_nanos() < until
     }
 
-    /// Writes the length of the cooldown that ends at `until`, unless another cooldown has replaced it.
+    /// Writes the length of the cooldown that ends at `until`, unless another cooldown has replaced
+    /// it.
     ///
-    /// The length that stays is that of the cooldown whose end stays: a writer that reads its own end after the length
-    /// of a later cooldown sees the later end, because that length is released after that end.
+    /// The stored length belongs to the stored end. A writer that reads its own end after the
+    /// length of a later cooldown also sees the later end, because that length is released after
+    /// that end.
     fn set_length(&self, until: u64, length: u64) {
         let mut known = self.length.load(Ordering::Acquire);
         while self.until.load(Ordering::Relaxed) == until {
@@ -116,7 +123,7 @@ impl Cooldown {
         }
     }
 
-    /// One that runs lasts no longer than `most` from now on.
+    /// Shortens a running cooldown to end at most `most` from now.
     pub(crate) fn shorten(&self, now: Instant, most: Duration) {
         let until = now.saturating_add(most).as_nanos();
         let until = self.until.fetch_min(until, Ordering::Relaxed).min(until);
@@ -124,15 +131,15 @@ impl Cooldown {
         self.set_length(until, length.min(nanos(most)));
     }
 
-    /// Whether there is one that has not been [forgotten](Self::forget_past): without, nobody needs to
-    /// know the time.
+    /// Whether there is one that has not been [forgotten](Self::forget_past). Without one, the
+    /// clock need not be read.
     #[inline]
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.until.load(Ordering::Relaxed) != 0
     }
 
-    /// Forgets one that is over. Does nothing about one that has begun meanwhile.
+    /// Removes a cooldown that has ended. Keeps one that has started meanwhile.
     pub fn forget_past(&self, now: Instant) {
         let until = self.until.load(Ordering::Relaxed);
         if until != 0 && until <= now.as_nanos() {
@@ -142,23 +149,23 @@ impl Cooldown {
         }
     }
 
-    /// Whether it runs at this instant.
+    /// Whether it is running at this instant.
     #[inline]
     #[must_use]
     pub fn is_running(&self, now: Instant) -> bool {
         now.as_nanos() < self.until.load(Ordering::Relaxed)
     }
 
-    /// How much of it is left; zero if there is none.
+    /// The remaining time; zero if there is none.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         let until = Instant::from_nanos(self.until.load(Ordering::Relaxed));
         until.saturating_since(now)
     }
 
-    /// How long an attempt waits that would start now: what is left, and behind it a spread of at
-    /// most `share` (from 0 to 1) of the whole length of the cooldown, limited to what fits into
-    /// `room`. Zero if there is no cooldown. Where even what is left does not fit, that is the answer.
+    /// The delay of an attempt that would start now: the remaining time plus a random jitter of at
+    /// most `share` (from 0 to 1) of the cooldown's length, limited to `room`. Zero without a
+    /// cooldown. The remaining time is returned even if it exceeds `room`.
     pub fn wait(
         &self,
         now: Instant,
@@ -170,7 +177,7 @@ impl Cooldown {
         if left == 0 {
             return Duration::ZERO;
         }
-        // A cooldown whose length has yet to be written is at least as long as what is left of it.
+        // A length that has not been written yet is at least the remaining time.
         let length = Length(self.length.load(Ordering::Relaxed))
             .nanos()
             .max(left);
@@ -198,7 +205,8 @@ mod loom_tests {
 
     #[test]
     fn loom_the_longest_of_concurrent_cooldowns_sets_the_spread() {
-        // The first has the length of the longest, so that a length alone does not show which one wrote it.
+        // The first cooldown has the length of the longest, so that a length alone does not reveal
+        // its writer.
         for lengths in [[0, 20, 12], [20, 20, 12], [12, 20, 12], [20, 12, 12]] {
             loom::model(move || {
                 let begin = |cooldown: &Cooldown, at: u64, seconds: u64| {
@@ -274,7 +282,7 @@ mod tests {
             cooldown.wait(at(11), MOST, 1.0, &mut Draw::at(1.0)),
             Duration::ZERO
         );
-        // A later, shorter one does not cut it short.
+        // A later, shorter one does not shorten it.
         assert!(!cooldown.on_failure(at(4), &refused(2), MOST));
         assert_eq!(cooldown.left(at(4)), 6 * SECOND);
         assert!(

@@ -1,9 +1,9 @@
-//! How much a request matters, for a server that cannot serve all of them.
+//! The importance of a request, for load shedding.
 
 use core::fmt;
 
-/// How much a request matters to those who wait for it: the four classes of "Handling Overload" (Site
-/// Reliability Engineering). What matters less is turned away first.
+/// The importance of a request: the four classes of "Handling Overload" (Site Reliability
+/// Engineering). Less important requests are rejected first.
 ///
 /// ```
 /// use relent_core::Criticality;
@@ -15,19 +15,19 @@ use core::fmt;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Criticality {
-    /// Its failure is seen by users at once, and is serious.
+    /// A failure is immediately visible to users, and serious.
     CriticalPlus,
-    /// Its failure is seen by users: what a request is unless somebody says otherwise.
+    /// A failure is visible to users. The default.
     #[default]
     Critical,
-    /// It can wait for minutes, such as what a batch job asks and asks again.
+    /// The request can wait for minutes, such as a request of a batch job with retries.
     SheddablePlus,
-    /// It may fail often.
+    /// The request may fail often.
     Sheddable,
 }
 
 impl Criticality {
-    /// All of them, what matters most first.
+    /// All classes, the most important first.
     pub const ALL: [Self; 4] = [
         Self::CriticalPlus,
         Self::Critical,
@@ -35,7 +35,7 @@ impl Criticality {
         Self::Sheddable,
     ];
 
-    /// Its word, as headers have it.
+    /// Its name in headers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Criticality {
         }
     }
 
-    /// The one with this word, in any capitals.
+    /// Parses a name, ignoring case.
     #[must_use]
     pub fn parse(word: &[u8]) -> Option<Self> {
         let named = |each: &Self| word.eq_ignore_ascii_case(each.name().as_bytes());

@@ -1,19 +1,19 @@
-//! What a session answers.
+//! Decisions of a session.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// What a session answers to a failure.
+/// Decision after a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// Attempt again, this long after the failure. Zero means at once, without a timer.
+    /// Attempt again, this long after the failure. Zero means immediately, without a timer.
     Retry {
-        /// The wait.
+        /// The delay.
         after: Duration,
     },
-    /// Give up; the last real outcome stands.
+    /// Give up; the last outcome is final.
     Stop(Stop),
 }
 
@@ -28,16 +28,17 @@ impl Decision {
     }
 }
 
-/// Why a session gave up, and when the server said that coming back makes sense.
+/// Why a session gave up, and when the server allows another attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stop {
-    /// Why.
+    /// The reason for giving up.
     pub reason: StopReason,
-    /// The server's own instant, on the driver's time line, if the last failure carried one.
+    /// The instant of the server's `Retry-After`, on the driver's time line, if the last failure had
+    /// one.
     pub retry_at: Option<Instant>,
 }
 
-/// Why a session gave up.
+/// The reason for giving up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StopReason {
     /// The allowed number of retries is used up, or retries are off.
@@ -46,34 +47,34 @@ pub enum StopReason {
     MaxElapsed,
     /// The next attempt would start at or after the deadline, or the deadline cut an attempt off.
     Deadline,
-    /// Repeating cannot help.
+    /// The failure is permanent: a retry cannot help.
     Permanent,
     /// The attempt may have taken effect, and the operation may not run twice.
     NotRepeatable,
-    /// The server's answer is the one that it would give if an earlier attempt had taken effect, and
-    /// one may have: whether the operation was done is unknown, and perhaps it was.
+    /// The outcome is unknown (in doubt): the server's response is what an earlier attempt would cause
+    /// if it took effect, and one may have.
     OutcomeUnknown,
-    /// What was sent cannot be sent again.
+    /// The request cannot be sent again.
     NotReplayable,
-    /// The server said so.
+    /// The server asked not to retry.
     DoNotRetry,
-    /// The destination's shared allowance is used up.
+    /// The retry budget of the destination is exhausted.
     Budget,
-    /// The destination is judged to be down.
+    /// The circuit breaker considers the destination down.
     Gate,
-    /// The server's own time lies beyond the limits; [`Stop::retry_at`] says when.
+    /// The server's `Retry-After` exceeds the limits; [`Stop::retry_at`] has the instant.
     RetryLater,
-    /// The destination, or a layer below it, is overloaded and asked not to be retried.
+    /// The destination, or a layer below it, is overloaded and asked not to retry.
     Overloaded,
-    /// The policy hedges at a percentile, and there is no destination that remembers how long successes
-    /// take. No attempt was made.
+    /// The policy hedges at a percentile, but no destination records latencies of successes. No attempt
+    /// was made.
     NoDestination,
-    /// The caller went away.
+    /// The caller cancelled the call.
     Cancelled,
 }
 
 impl StopReason {
-    /// The word for this reason in traces, such as `retries_exhausted`.
+    /// Its name in traces, such as `retries_exhausted`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What the callers of one destination share, and how it is reached.
+//! A destination: the service that callers share (one per host), with their shared state.
 
 use core::convert::Infallible;
 use core::fmt;
@@ -18,15 +18,15 @@ use crate::random::{Draw, Random};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::{Instant, nanos};
 
-/// What the callers of one destination share.
+/// The service that several callers call (usually one per host), with the state they share.
 ///
-/// It has two parts, so that it stays cheap. Budget and cooldown are atomics, which every caller
-/// reads and writes directly. The [`Outbound`] (gate, request rate, throttle, hedges, and the line of those who wait)
-/// is reached through an [`Access`]: behind a lock where threads share it, plainly where one thread
-/// has it. While a gate is open and nothing fails, its requests and successes are atomics too, of which it is
-/// told a few times a second.
+/// It has two parts, so that it stays cheap. Budget and cooldown are atomics, which every caller reads
+/// and writes directly. The [`Outbound`] (circuit breaker, rate limit, throttle, hedging state and
+/// queue) is reached through an [`Access`]: a lock if threads share it, or direct access for one
+/// thread. While the breaker is normal and nothing fails, requests and successes are counted in
+/// atomics, which are passed on a few times a second.
 ///
-/// A [`Call`](crate::Call) asks it before each attempt, and tells it how the attempt ended.
+/// A [`Call`](crate::Call) requests admission before each attempt, and reports the outcome.
 ///
 /// ```
 /// use core::cell::RefCell;
@@ -53,32 +53,32 @@ pub struct Destination<A> {
     /// Whether the policy has a budget.
     budgeted: AtomicBool,
     cooldown: Cooldown,
-    /// The policy's longest hint in nanoseconds: no cooldown lasts longer.
+    /// The policy's `max_hint` in nanoseconds: no cooldown lasts longer.
     longest: AtomicU64,
-    /// Nobody has to ask while no cooldown runs.
+    /// No admission is needed while no cooldown runs.
     quiet: AtomicBool,
-    /// Whether attempts are held to a rate.
+    /// Whether there is a rate limit.
     paced: AtomicBool,
-    /// Whether any attempt has had a response.
+    /// Whether any attempt got a response.
     responded: AtomicBool,
-    /// What the outbound has yet to be told.
+    /// Counts that the outbound has yet to receive.
     batch: Batch,
     access: A,
 }
 
-/// How the [`Outbound`] of a [`Destination`] is reached.
+/// Access to the [`Outbound`] of a [`Destination`].
 pub trait Access {
-    /// What draws where those who wait are spread.
+    /// Random source for the jitter of waiting callers.
     type Random: Random;
-    /// What somebody who has to wait leaves behind, to be woken by.
+    /// The handle that a waiting caller stores, to be woken by.
     type Waker;
 
-    /// Lets something happen to it, in one turn at its lock if it has one. Whoever the line
-    /// [names](Outbound::take_woken) is woken when the lock is released.
+    /// Runs `change` with the outbound, under its lock if it has one. Wakes the callers in
+    /// [`take_woken`](Outbound::take_woken) after the lock is released.
     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Self::Random) -> T) -> T;
 
-    /// The same where somebody asks again. If the answer is to wait, it leaves its waker, if it has one,
-    /// by its number; what it has left before goes.
+    /// Runs a repeated request for admission. If the result is to wait, stores the waker, if there is
+    /// one, under the caller's id; it replaces the one before.
     #[inline]
     fn ask(
         &self,
@@ -90,41 +90,42 @@ pub trait Access {
         self.turn(ask)
     }
 
-    /// The same where somebody who waits goes away; whether `leave` has seen to it.
+    /// Runs the departure of a waiting caller. Returns whether `leave` has handled it.
     #[inline]
     fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
         let _ = id;
         self.turn(leave)
     }
 
-    /// What a caller of this number is known by in the line: the number, unless the driver puts more into it, such
-    /// as whom to wake. Names have to keep the order of the numbers. A driver that makes them of wakers always asks
-    /// with one.
+    /// The id of the caller in the queue: its number, unless the driver adds something, such as the
+    /// task to wake. Ids have to keep the order of the numbers. A driver that creates them from wakers
+    /// always passes one.
     #[inline]
     fn name(&self, number: u64, waker: Option<&Self::Waker>) -> u64 {
         let _ = waker;
         number
     }
 
-    /// Where threads count the requests and successes of a calm destination apart, so that they do not wait
-    /// for each other's cache lines; none before they [have met](Self::on_meeting), and for one thread.
+    /// Counters for each thread, so that threads do not contend for one cache line. `None` before
+    /// threads [have met](Self::on_meeting), and for one thread.
     #[inline]
     fn lanes(&self) -> Option<&Lanes> {
         None
     }
 
-    /// A number of this thread, which says what lane it has.
+    /// A number for this thread, which selects its counters.
     #[inline]
     fn thread(&self) -> usize {
         0
     }
 
-    /// Two threads have counted in one place at once: time to make [lanes](Self::lanes), if there are none.
+    /// Called when two threads have used the same counters concurrently: create [lanes](Self::lanes) if
+    /// there are none.
     #[inline]
     fn on_meeting(&self) {}
 }
 
-/// There is none to be reached.
+/// For calls without a destination.
 impl Access for Infallible {
     type Random = Draw;
     type Waker = Self;
@@ -135,8 +136,8 @@ impl Access for Infallible {
 }
 
 impl<A> Destination<A> {
-    /// A destination with the budget of the policy, if it has one, and this outbound, which is put into its access
-    /// by `share`.
+    /// A destination with the budget of the policy, if it has one, and this outbound, for which `share`
+    /// creates the access.
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
         let budget = policy.new_budget().unwrap_or_else(Budget::none);
         let mut outbound = outbound;
@@ -154,7 +155,7 @@ impl<A> Destination<A> {
         }
     }
 
-    /// Takes this budget in place of the policy's.
+    /// Uses this budget instead of the policy's.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
         self.budget = budget;
@@ -171,7 +172,7 @@ impl<A> Destination<A> {
             .then_some(&self.budget)
     }
 
-    /// The budget, to be given back what was taken from it, even if the policy has none any more.
+    /// The budget to return tokens to, even if the policy has none any more.
     #[inline]
     pub(crate) const fn repaid_budget(&self) -> &Budget {
         &self.budget
@@ -183,49 +184,49 @@ impl<A> Destination<A> {
         &self.cooldown
     }
 
-    /// Reads a word here and there of what is beside its outbound: see [`Outbound::touch`].
+    /// Prefetches the parts beside the outbound: see [`Outbound::touch`].
     #[inline]
     pub fn touch(&self) {
         black_box((self.budget.touch(), self.batch.touch(), self.is_paced()));
     }
 
-    /// How its outbound is reached.
+    /// The access to its outbound.
     #[must_use]
     pub const fn access(&self) -> &A {
         &self.access
     }
 
-    /// Whether nobody has to ask before an attempt, nor tell how it ended: then no clock is read for
-    /// it (design rule 10).
+    /// Whether attempts need no admission and no report of their outcome. No clock is read for them
+    /// then.
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Relaxed) && !self.cooldown.has_begun()
     }
 
-    /// Whether somebody learns from how an attempt ends.
+    /// Whether outcomes of attempts are evaluated.
     #[inline]
     pub(crate) fn learns(&self) -> bool {
         !self.quiet.load(Ordering::Relaxed)
     }
 
-    /// Whether any attempt has had a response here: a success, or a failure that the service itself sent.
+    /// Whether any attempt got a response here: a success, or a failure that the service itself sent.
     #[inline]
     #[must_use]
     pub fn has_responded(&self) -> bool {
         self.responded.load(Ordering::Relaxed)
     }
 
-    /// An attempt has had a response.
+    /// Records that an attempt got a response.
     #[inline]
     fn on_response(&self) {
-        // It is written once, so that threads do not take it from each other.
+        // Written only once, so that the cache line stays shared.
         if !self.has_responded() {
             self.responded.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether attempts are held to a rate.
+    /// Whether there is a rate limit.
     #[inline]
     pub(crate) fn is_paced(&self) -> bool {
         self.paced.load(Ordering::Relaxed)
@@ -233,14 +234,14 @@ impl<A> Destination<A> {
 }
 
 impl<A: Access> Destination<A> {
-    /// Takes an outbound that is made of the one it has. `outbound` finds it in the access.
+    /// Replaces its outbound by one made from it. `outbound` finds it in the access.
     #[must_use]
     pub fn with_outbound(
         mut self,
         outbound: impl FnOnce(&mut A) -> &mut Outbound,
         change: impl FnOnce(Outbound) -> Outbound,
     ) -> Self {
-        // It is calm no more: whoever has a turn says so again.
+        // It is not calm any more; the next turn decides that again.
         let counted = self.batch.take(Instant::ORIGIN, self.access.lanes());
         let outbound = outbound(&mut self.access);
         outbound.on_counted(&counted);
@@ -250,12 +251,12 @@ impl<A: Access> Destination<A> {
         self
     }
 
-    /// Goes by this policy from now on: its budget, gate, request rate and throttle keep what they have
-    /// learnt, and whoever waits, waits by the new rules. See [`Outbound::set_policy`]. A budget that the
-    /// policy takes away is kept for one that comes later. [Hedges](Self::hedge) are those of each call's policy.
+    /// Changes the policy. Budget, breaker, rate limit and throttle keep their state, and waiting
+    /// callers wait by the new rules. See [`Outbound::set_policy`]. A budget that the policy removes is
+    /// kept for a later one. [Hedges](Self::hedge) belong to the policy of each call.
     ///
-    /// It is one turn, so that of two policies at once one is in force with all that it has. `in_force` is
-    /// called in the same turn, for what a driver keeps beside.
+    /// It is one atomic change: of two concurrent policies, one is in force completely. `in_force` is
+    /// called within it, for further state of the driver.
     pub fn set_policy(&self, now: Instant, policy: &Policy, in_force: impl FnOnce()) {
         self.turn(now, |outbound, random| {
             match policy.budget() {
@@ -269,7 +270,7 @@ impl<A: Access> Destination<A> {
             outbound.set_policy(now, policy, &self.cooldown, random);
             match outbound.gate() {
                 Some(_) => outbound.teach(now, &self.budget),
-                // It has nothing to say any more.
+                // Without a breaker, its last signal must not stay in force.
                 None => self.budget.learn(&Lesson::default()),
             }
             self.quiet.store(outbound.is_quiet(), Ordering::Relaxed);
@@ -278,7 +279,7 @@ impl<A: Access> Destination<A> {
         });
     }
 
-    /// Lets something happen to the outbound in one turn, which has heard of everything before.
+    /// Runs `change` with the outbound, after passing on all counts.
     #[inline]
     fn turn<T>(&self, now: Instant, change: impl FnOnce(&mut Outbound, &mut A::Random) -> T) -> T {
         self.access
@@ -301,7 +302,7 @@ impl<A: Access> Destination<A> {
         result
     }
 
-    /// Until when successes change nothing here: neither the budget has to hear of them.
+    /// The period in which successes change nothing here, including the budget.
     fn calm(&self, now: Instant, outbound: &Outbound) -> Option<Calm> {
         let calm = outbound.calm(now)?;
         let ratio = outbound.gate().map_or(0.0, Gate::highest_ratio);
@@ -310,20 +311,20 @@ impl<A: Access> Destination<A> {
             .then_some(calm)
     }
 
-    /// Whether an attempt may start now without a turn.
+    /// Whether an attempt may start now without the lock.
     #[inline]
     pub(crate) fn is_calm(&self, now: Instant) -> bool {
         self.batch.is_calm(now) && !self.cooldown.has_begun()
     }
 
-    /// Hears of what was counted, and takes a turn for all that comes next.
+    /// Passes on all counts, and ends the calm period.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn shut(&self, now: Instant) {
         self.access
             .turn(|outbound, _| outbound.on_counted(&self.batch.take(now, self.access.lanes())));
     }
 
-    /// Where this thread counts.
+    /// The counters of this thread.
     #[inline]
     fn lane(&self) -> &Lane {
         match self.access.lanes() {
@@ -332,13 +333,14 @@ impl<A: Access> Destination<A> {
         }
     }
 
-    /// Whether it is worth a look at the clock to find that out.
+    /// Whether it is worth reading the clock to check that.
     #[inline]
     pub(crate) fn may_be_calm(&self) -> bool {
         self.batch.is_calm(Instant::ORIGIN)
     }
 
-    /// An attempt that has started succeeded: counts it without a turn, if there is nothing more to it.
+    /// An attempt that has started succeeded. Counts it without the lock, if nothing else has to
+    /// change.
     #[inline]
     pub(crate) fn answered_calmly(&self, now: Instant, permit: &Permit) -> bool {
         let is_counted = permit.is_known_to_gate()
@@ -353,20 +355,20 @@ impl<A: Access> Destination<A> {
         is_counted
     }
 
-    /// A request is made while it [is calm](Self::is_calm). Returns what it is known by.
+    /// Counts a request while the destination [is calm](Self::is_calm). Returns its id.
     #[inline]
     pub(crate) fn enter_calm(&self, waker: Option<&A::Waker>) -> u64 {
         self.count_request();
         self.access.name(self.lane().add_request(), waker)
     }
 
-    /// What a request is known by of which the outbound is told in this turn.
+    /// The id of a request that the outbound counts in this turn.
     #[inline]
     fn enter_told(&self, waker: Option<&A::Waker>) -> u64 {
         self.access.name(self.batch.add_told_request(), waker)
     }
 
-    /// A request is made that does not ask: for a policy whose retries are off.
+    /// Counts a request that needs no admission: for a policy with retries off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
         if self.is_calm(now) {
             return self.enter_calm(None);
@@ -380,8 +382,8 @@ impl<A: Access> Destination<A> {
         id
     }
 
-    /// A request is made, and asks for its first attempt at once, in one turn. Gets its number here.
-    /// `None` if it is not to be attempted at all.
+    /// Counts a request, and requests admission for its first attempt, under one lock. Assigns the id.
+    /// `None` if it is rejected.
     #[inline]
     pub(crate) fn enter(
         &self,
@@ -410,8 +412,8 @@ impl<A: Access> Destination<A> {
         }
     }
 
-    /// The same for a caller whose request was counted when it came, and who had not to ask then: a
-    /// cooldown has begun since. It gets its number here.
+    /// Requests admission for a caller whose request was counted on arrival, when it needed none; a
+    /// cooldown has begun since. Assigns the id.
     #[cold]
     pub(crate) fn ask_first(
         &self,
@@ -426,7 +428,7 @@ impl<A: Access> Destination<A> {
         })
     }
 
-    /// May this caller, who waits already or not, start an attempt now?
+    /// Requests admission for a caller, which waits already or not.
     pub(crate) fn ask(
         &self,
         now: Instant,
@@ -442,11 +444,11 @@ impl<A: Access> Destination<A> {
         })
     }
 
-    /// A caller that waits goes away, which is known to have been `held` by a cooldown: then nobody else
-    /// waits for what it leaves, and no time need be known (design rule 10).
+    /// A waiting caller goes away. If a cooldown `held` it, no other caller is affected, so the clock
+    /// is not read.
     pub(crate) fn leave(&self, caller: &Caller, held: bool, now: impl FnOnce() -> Instant) {
         let id = caller.id;
-        // While anybody waits there is nothing that it would have to be told before.
+        // While a caller waits, no counts are pending.
         if held && self.access.leave(id, |outbound, _| outbound.leave_held(id)) {
             return;
         }
@@ -459,18 +461,18 @@ impl<A: Access> Destination<A> {
         });
     }
 
-    /// Whether it is judged to be down, so that nothing but probes goes there.
+    /// Whether the breaker is down, so that only probes are sent.
     pub(crate) fn is_down(&self) -> bool {
         self.access
             .turn(|outbound, _| outbound.gate().is_some_and(Gate::is_closed))
     }
 
-    /// What is remembered here for hedges that are made so: see [`Outbound::hedge`].
+    /// The hedging state for this configuration: see [`Outbound::hedge`].
     pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
         self.access.turn(|outbound, _| outbound.hedge(config))
     }
 
-    /// Takes a slot if there is one now, for a hedge, which starts now or never: see
+    /// Takes a slot for a hedge if there is one now; the hedge starts now or never. See
     /// [`Outbound::try_hedge`].
     pub(crate) fn try_hedge(&self, now: Instant) -> Option<Permit> {
         if self.is_quiet() || self.is_calm(now) {
@@ -493,8 +495,8 @@ impl<A: Access> Destination<A> {
         });
     }
 
-    /// An attempt failed, which had this permit unless it is one of several. What the destination said
-    /// to all is kept. Whether a cooldown begins.
+    /// An attempt failed; it has a permit unless it is one of several. Applies a `Retry-After` for all
+    /// callers. Returns whether a cooldown begins.
     pub(crate) fn failed(
         &self,
         now: Instant,
@@ -522,7 +524,7 @@ impl<A: Access> Destination<A> {
         })
     }
 
-    /// The budget learns what the gate has found out.
+    /// Ends the attempt, and passes the breaker's feedback to the budget.
     #[inline]
     fn end(
         &self,
@@ -538,8 +540,8 @@ impl<A: Access> Destination<A> {
         }
     }
 
-    /// An attempt at another destination was redirected here at `started`, if that is known, and ended
-    /// like this; `None` is a success. Whether a cooldown begins.
+    /// An attempt at another destination was redirected here at `started`, if known, and has ended; a
+    /// `failure` of `None` is a success. Returns whether a cooldown begins.
     pub(crate) fn on_redirected(
         &self,
         now: Instant,
@@ -553,11 +555,11 @@ impl<A: Access> Destination<A> {
             }
             return false;
         };
-        // Here it is a failure like any other.
+        // Here it is an ordinary failure.
         self.failed(now, started.unwrap_or(now), permit, &failure.hop(Hop::None))
     }
 
-    /// An attempt that has a permit is not made.
+    /// Cancels an attempt with a permit that was not made.
     pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
         self.turn(now, |outbound, random| {
             outbound.cancel(now, permit, &self.cooldown, random);

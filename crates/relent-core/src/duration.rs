@@ -1,10 +1,11 @@
-//! Durations as people write them: `250ms`, `1.5s`, `2m`, `1h30m`.
+//! Parsing and formatting of readable durations: `250ms`, `1.5s`, `2m`, `1h30m`.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
-/// Why a text is not a duration. Displays as a sentence that says what is accepted.
+/// The error of a text that is not a duration. Displays as a sentence that shows the accepted
+/// forms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DurationError {
     text: String,
@@ -22,7 +23,7 @@ enum Problem {
 }
 
 impl DurationError {
-    /// Whether it is a duration, but longer than any that can be held.
+    /// Whether the text is a duration, but exceeds the range of [`Duration`].
     #[must_use]
     pub const fn is_too_long(&self) -> bool {
         matches!(self.problem, Problem::TooLong)
@@ -63,15 +64,15 @@ const UNITS: [(&str, u128); 9] = [
     ("ns", 1),
 ];
 
-/// Reads a duration such as `250ms`, `1.5s`, `2m`, `1h30m`, `51.2us` or `0`.
+/// Parses a duration such as `250ms`, `1.5s`, `2m`, `1h30m`, `51.2us` or `0`.
 ///
-/// Units are `ns`, `us` (or `µs`), `ms`, `s`, `m`, `h` and `d`; parts add up; every part may have a
-/// decimal fraction, which is exact down to the nanosecond and cut off below. Only zero may stand
-/// without a unit.
+/// Units are `ns`, `us` (or `µs`), `ms`, `s`, `m`, `h` and `d`; parts add up. Every part may have a
+/// decimal fraction, which is exact to the nanosecond and then truncated. Only zero may have no
+/// unit.
 ///
 /// # Errors
-/// A text that is empty, negative, without a unit, with an unknown one, or above [`Duration::MAX`]. What a
-/// policy is given above 584 years counts as 584 years (design rule 11).
+/// A text that is empty, negative, without a unit, with an unknown unit, or above
+/// [`Duration::MAX`]. In a policy, durations above 584 years count as 584 years.
 ///
 /// ```
 /// use core::time::Duration;
@@ -136,7 +137,7 @@ fn parse_part(number: &str, unit: &str) -> Result<u128, Problem> {
         "" => 0,
         digits => digits.parse().map_err(|_| Problem::TooLong)?,
     };
-    // Digit by digit from the last, so that a fraction of any length is exact and cannot overflow.
+    // At most 18 digits, so that a fraction of any length is exact and cannot overflow.
     let mut fraction_nanos: u128 = 0;
     let mut scale: u128 = 1;
     for digit in fraction.bytes().take(18) {
@@ -150,7 +151,7 @@ fn parse_part(number: &str, unit: &str) -> Result<u128, Problem> {
         .ok_or(Problem::TooLong)
 }
 
-/// A duration in the shortest exact form that [`parse_duration`] reads back.
+/// Formats a duration in the shortest exact form that [`parse_duration`] accepts.
 ///
 /// ```
 /// use core::time::Duration;
@@ -166,8 +167,8 @@ pub fn format_duration(duration: Duration) -> String {
     if nanos == 0 {
         return "0s".to_string();
     }
-    // Minutes, hours and days only when they are whole; "90s" and "1m30s" would both be right,
-    // seconds are what people compare.
+    // Minutes, hours and days only if they are whole. Otherwise seconds ("90s", not "1m30s"), which
+    // are easier to compare.
     for &(name, unit) in &UNITS[..3] {
         if nanos.is_multiple_of(unit) {
             return alloc::format!("{}{name}", nanos / unit);

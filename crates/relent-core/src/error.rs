@@ -1,11 +1,11 @@
-//! Why a policy does not build.
+//! The error of an invalid policy.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::duration::format_duration;
 
-/// A contradiction in a policy: which key, what was found there, and what is accepted.
+/// A contradiction in a policy: the key, its value, and the accepted values.
 ///
 /// ```
 /// use core::time::Duration;
@@ -28,7 +28,7 @@ pub struct PolicyError {
     accepted: &'static str,
 }
 
-/// The value that was found.
+/// The rejected value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Found {
     Nothing,
@@ -46,13 +46,13 @@ impl PolicyError {
         }
     }
 
-    /// The key of the policy file, and the method of the builder, that holds the contradiction.
+    /// The key of the policy file, which is also the builder method.
     #[must_use]
     pub const fn key(&self) -> &'static str {
         self.key
     }
 
-    /// What is accepted there.
+    /// The accepted values.
     #[must_use]
     pub const fn accepted(&self) -> &'static str {
         self.accepted

@@ -1,30 +1,30 @@
-//! What a failed attempt looks like to a decision: its kind, its cause and the server's hint.
+//! A failed attempt, classified: its kind, its cause and the server's hint.
 
 use core::fmt;
 
 use crate::grpc::GrpcCode;
 use crate::hint::Hint;
 
-/// Whether a failed attempt may have taken effect, and whether repeating it can help.
+/// Whether a failed attempt may have taken effect, and whether a retry can help.
 ///
-/// Eligibility has two axes (design rule 1): *did it run*, answered here, and *may it run twice*,
+/// A retry depends on two questions: *did the attempt run*, answered here, and *may it run twice*,
 /// answered by [`Repeatable`](crate::Repeatable).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// The server never began: repeating is safe for any operation.
+    /// The server never started: a retry is safe for any operation.
     NotProcessed,
-    /// The attempt may have taken effect: only a repeatable operation is attempted again.
+    /// The attempt may have taken effect: only repeatable operations are retried.
     Ambiguous,
-    /// Repeating cannot help.
+    /// A retry cannot help.
     Permanent,
-    /// Refused because of rate, and not processed: repeating is safe for any operation.
+    /// Rejected by a rate limit and not processed: a retry is safe for any operation.
     Throttled,
-    /// Refused, and asked not to retry.
+    /// Rejected, with the request not to retry.
     Overloaded,
 }
 
 impl Kind {
-    /// The word for this kind in traces and policy files, such as `not_processed`.
+    /// The name in traces and policy files, such as `not_processed`.
     ///
     /// ```
     /// assert_eq!(relent_core::Kind::NotProcessed.name(), "not_processed");
@@ -47,42 +47,42 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How an attempt failed below the level of the protocol's own answers.
+/// A failure of the transport, below the protocol's own responses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Network {
-    /// The name could not be looked up just now (EAI_AGAIN, SERVFAIL).
+    /// The name lookup failed temporarily (EAI_AGAIN, SERVFAIL).
     Dns,
-    /// The name does not exist (NXDOMAIN), or the resolver did not tell the two apart.
+    /// The name does not exist (NXDOMAIN), or the resolver did not distinguish the two.
     NameNotFound,
-    /// The connection was refused or the host is unreachable.
+    /// The connection was refused, or the host is unreachable.
     Connect,
     /// The connection was cut during the TLS handshake.
     Handshake,
     /// The server's certificate is not acceptable.
     Certificate,
-    /// HTTP/2 `REFUSED_STREAM`: the server did not look at the request.
+    /// HTTP/2 `REFUSED_STREAM`: the server did not process the request.
     RefusedStream,
-    /// HTTP/2 `GOAWAY` with a last stream below this one: the server will not look at the request.
+    /// HTTP/2 `GOAWAY` with a last stream below this one: the server will not process the request.
     GoAway,
-    /// The connection broke after the request, or a part of it, was sent.
+    /// The connection broke after the request was at least partly sent.
     Reset,
     /// The response ended before it was complete.
     Truncated,
-    /// The response is not valid HTTP: a head that cannot be read, contradictory lengths, a transfer coding
-    /// that nothing decodes, a chunk without a size.
+    /// The response is not valid HTTP: an unreadable head, contradictory lengths, an unknown
+    /// transfer coding, a chunk without a size.
     Malformed,
-    /// The request itself is malformed: a bad URL, a header that cannot be sent.
+    /// The request itself is malformed: an invalid URL or header.
     BadRequest,
     /// Any other failure of the transport after the request may have been sent.
     Other,
 }
 
 impl Network {
-    /// Whether the request can have been processed (design rule 2).
+    /// The failure kind: whether the request may have been processed.
     ///
-    /// [`Network::NameNotFound`] counts as not processed here: "permanent after one more look-up"
-    /// is a limit of one retry, which [`Session`](crate::Session) applies. The same limit holds for
-    /// [`Network::Malformed`], since a server that does not speak HTTP rarely learns it by the next attempt.
+    /// [`Network::NameNotFound`] counts as not processed; [`Session`](crate::Session) limits it to
+    /// one retry, for one more lookup. The same limit applies to [`Network::Malformed`]: a server
+    /// that does not speak HTTP will rarely do so on the next attempt.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -97,7 +97,7 @@ impl Network {
         }
     }
 
-    /// The word for this failure where things are counted, such as `connection_refused`.
+    /// The name in metrics, such as `connection_refused`.
     ///
     /// ```
     /// assert_eq!(relent_core::Network::Connect.name(), "connection_refused");
@@ -138,7 +138,7 @@ impl Network {
     }
 }
 
-/// What was seen of a failed attempt; rules match on it, traces show it.
+/// The observed cause of a failed attempt; rules match it, and traces show it.
 ///
 /// ```
 /// use relent_core::{Cause, Network};
@@ -150,32 +150,31 @@ impl Network {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Cause {
-    /// An error of the caller's operation that says nothing more.
+    /// An unclassified error of the caller's operation.
     #[default]
     Error,
     /// An HTTP status.
     Status(u16),
-    /// The number of a gRPC status code; [`GrpcCode`] names it.
+    /// A gRPC status code by number; [`GrpcCode`] has the names.
     Grpc(u16),
     /// The exit status of a command.
     Exit(i32),
-    /// A command ended by this signal.
+    /// A command that was ended by this signal.
     Signal(i32),
-    /// A command whose output matched a pattern that asks for a retry.
+    /// A command whose output matched a retry pattern.
     Output,
-    /// A local attempt timeout. It uses the delay and limit of the rule for status 408 (R2.4).
+    /// A local attempt timeout. It uses the delay and limit of the rule for status 408.
     Timeout,
-    /// The transport failed.
+    /// A transport failure.
     Network(Network),
-    /// Nothing failed, but there is no result yet: ask again (polling). No list of failures is about it.
+    /// Not a failure: the result is not ready, poll again. No list of failures applies.
     Pending,
-    /// Somebody else was faster, so that all of a read, modification and write is to be repeated. No
-    /// list of failures is about it.
+    /// A write conflict: read, modify and write must all be repeated. No list of failures applies.
     Conflict,
 }
 
 impl Cause {
-    /// Whether the destination itself responded, with whatever it was: it is there, and reached.
+    /// Whether the destination itself responded, successfully or not.
     pub(crate) const fn is_response(self) -> bool {
         matches!(
             self,
@@ -189,7 +188,7 @@ impl Cause {
         )
     }
 
-    /// Whether the destination answered as it should, and the operation is repeated all the same.
+    /// Whether the destination responded correctly, and the operation is repeated all the same.
     #[inline]
     pub(crate) const fn is_answer(self) -> bool {
         matches!(self, Self::Pending | Self::Conflict)
@@ -222,37 +221,38 @@ impl From<GrpcCode> for Cause {
     }
 }
 
-/// Whether an attempt made another call before the one that failed: a redirect that was followed, or
-/// a service that calls more than once for one call of its own.
+/// Whether the attempt made another request before the one that failed: a followed redirect, or a
+/// service that makes several requests for one call.
 ///
-/// A failure tells of the last call only. That the last call was refused says nothing about an earlier
-/// one, which may have taken effect: so after a hop the attempt as a whole is [`Kind::Ambiguous`],
-/// unless the failure is of a worse kind.
+/// A failure describes only the last request. An earlier one may have taken effect, even if the
+/// last was rejected. After a hop the attempt as a whole is therefore [`Kind::Ambiguous`], unless
+/// the failure is of a worse kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Hop {
-    /// The attempt made one call.
+    /// The attempt made one request.
     #[default]
     None,
-    /// There was an earlier call, or nothing proves that there was none. The session's own destination
+    /// There was an earlier request, or it cannot be excluded. The session's own destination
     /// failed.
     Here,
-    /// There was an earlier call, which the session's own destination answered. It was another
-    /// destination that failed, and the cooldown that it asks for is its own.
+    /// There was an earlier request, which the session's own destination answered. Another
+    /// destination failed, and a cooldown that it requests applies only there.
     Elsewhere,
 }
 
-/// Whom a failure speaks of: what else is held back because of it.
+/// The scope of a failure, which determines which other requests it affects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scope {
-    /// The destination, or it is not known: all its callers may heed it. The default.
+    /// The destination, or unknown: it affects all callers. The default.
     #[default]
     Destination,
-    /// This request only, such as its key, its body or what it asked for. The destination has
-    /// answered: its hint begins no cooldown, and it is no sign of load or of an outage.
+    /// This request only, such as its key or its body. The destination has responded: its hint
+    /// starts no cooldown, and the failure does not indicate load or an outage.
     Request,
 }
 
-/// A failed attempt, classified: the input of [`Session::on_failure`](crate::Session::on_failure).
+/// A classified failure of an attempt: the input of
+/// [`Session::on_failure`](crate::Session::on_failure).
 ///
 /// ```
 /// use core::time::Duration;
@@ -265,23 +265,24 @@ pub enum Scope {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Did it run, and can repeating help?
+    /// Whether the attempt may have run, and whether a retry can help.
     pub kind: Kind,
-    /// What was seen.
+    /// The observed cause.
     pub cause: Cause,
-    /// What the server said about time.
+    /// The server's hint about when to retry.
     pub hint: Hint,
-    /// Whether the server would answer so if an earlier attempt had taken effect, such as 412 to a
-    /// write under `If-Match`. After an attempt that may have, a session stops with
-    /// [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown).
+    /// Whether the server would respond the same if an earlier attempt had taken effect, such as
+    /// with 412 to a write with `If-Match`. If an earlier attempt may have taken effect, the
+    /// session stops with [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown).
     pub as_if_done: bool,
-    /// Whether an earlier call within the same attempt may have taken effect.
+    /// Whether an earlier request within the same attempt may have taken effect.
     pub hop: Hop,
-    /// Whether the server would answer so if an earlier attempt were still in progress, such as 409
-    /// to a request with an idempotency key. After an attempt that may have taken effect a session
-    /// takes it for [throttled](Kind::Throttled): it comes back until the earlier attempt is over.
+    /// Whether the server would respond the same if an earlier attempt were still in progress, such
+    /// as with 409 to a request with an idempotency key. If an earlier attempt may have taken
+    /// effect, the session treats it as [throttled](Kind::Throttled) and retries until the earlier
+    /// attempt is over.
     pub as_if_in_progress: bool,
-    /// Whom it speaks of.
+    /// The scope of the failure.
     pub scope: Scope,
 }
 
@@ -300,8 +301,8 @@ impl Failure {
         }
     }
 
-    /// The kind of the attempt as a whole. [`kind`](Self::kind) is that of its last call, and after a
-    /// [`hop`](Self::hop) an earlier call may have taken effect.
+    /// The kind of the attempt as a whole. [`kind`](Self::kind) describes its last request; after a
+    /// [`hop`](Self::hop) an earlier request may have taken effect.
     ///
     /// ```
     /// use relent_core::{Failure, Hop, Kind};
@@ -318,45 +319,45 @@ impl Failure {
         }
     }
 
-    /// Whether there was one call, so that the failure tells of the whole attempt.
+    /// Whether there was only one request, so that the failure describes the whole attempt.
     #[inline]
     pub(crate) const fn is_of_one_call(&self) -> bool {
         matches!(self.hop, Hop::None)
     }
 
-    /// The server never began.
+    /// A failure before the server started.
     #[must_use]
     pub const fn not_processed() -> Self {
         Self::new(Kind::NotProcessed)
     }
 
-    /// It may have taken effect. This is what a plain error is (design rule 1).
+    /// A failure that may have taken effect, such as an unclassified error.
     #[must_use]
     pub const fn ambiguous() -> Self {
         Self::new(Kind::Ambiguous)
     }
 
-    /// Repeating cannot help.
+    /// A failure that no retry can fix.
     #[must_use]
     pub const fn permanent() -> Self {
         Self::new(Kind::Permanent)
     }
 
-    /// Refused because of rate.
+    /// A rejection by a rate limit.
     #[must_use]
     pub const fn throttled() -> Self {
         Self::new(Kind::Throttled)
     }
 
-    /// Refused, and asked not to retry.
+    /// A rejection with the request not to retry.
     #[must_use]
     pub const fn overloaded() -> Self {
         Self::new(Kind::Overloaded)
     }
 
-    /// Not a failure, though it is decided about like one: there is no result yet, and the operation is
-    /// repeated (polling). The destination is well, no list of the policy is about it, and a budget does
-    /// not pay for it.
+    /// A result that is not ready yet (polling). Handled like a failure: the operation is repeated.
+    /// It does not count against the destination, no list of the policy applies, and it costs no
+    /// budget.
     ///
     /// ```
     /// use core::time::Duration;
@@ -379,8 +380,9 @@ impl Failure {
             .scope(Scope::Request)
     }
 
-    /// A write was refused because somebody else has written since the read, so nothing has taken
-    /// effect: repeated whatever the lists of the policy say, and free of charge. The destination is well.
+    /// A write conflict: another client has written since the read, so nothing has taken effect. It
+    /// is repeated whatever the lists of the policy contain, and costs no budget. It does not count
+    /// against the destination.
     #[must_use]
     pub const fn conflict() -> Self {
         Self::new(Kind::NotProcessed)
@@ -388,50 +390,50 @@ impl Failure {
             .scope(Scope::Request)
     }
 
-    /// A failure of the transport, with the kind that it has by itself.
+    /// A transport failure, with its [kind](Network::kind).
     #[must_use]
     pub const fn network(network: Network) -> Self {
         Self::new(network.kind()).cause(Cause::Network(network))
     }
 
-    /// The same failure with this cause.
+    /// Sets the cause.
     #[must_use]
     pub const fn cause(mut self, cause: Cause) -> Self {
         self.cause = cause;
         self
     }
 
-    /// The same failure with this hint.
+    /// Sets the hint.
     #[must_use]
     pub const fn hint(mut self, hint: Hint) -> Self {
         self.hint = hint;
         self
     }
 
-    /// The same failure, which [would be the answer if an earlier attempt had taken
-    /// effect](Self::as_if_done), or not.
+    /// Sets whether this [would be the response if an earlier attempt had taken
+    /// effect](Self::as_if_done).
     #[must_use]
     pub const fn as_if_done(mut self, as_if_done: bool) -> Self {
         self.as_if_done = as_if_done;
         self
     }
 
-    /// The same failure [after another call](Self::hop), or not.
+    /// Sets whether it happened [after another request](Self::hop).
     #[must_use]
     pub const fn hop(mut self, hop: Hop) -> Self {
         self.hop = hop;
         self
     }
 
-    /// The same failure, which [would be the answer if an earlier attempt were still in
-    /// progress](Self::as_if_in_progress), or not.
+    /// Sets whether this [would be the response if an earlier attempt were still in
+    /// progress](Self::as_if_in_progress).
     #[must_use]
     pub const fn as_if_in_progress(mut self, as_if_in_progress: bool) -> Self {
         self.as_if_in_progress = as_if_in_progress;
         self
     }
 
-    /// The same failure, which speaks of this.
+    /// Sets the scope.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;

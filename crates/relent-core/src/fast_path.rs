@@ -1,4 +1,4 @@
-//! The short form of a policy that is simple, as most are.
+//! Fast path of simple policies, which most are.
 
 use core::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::jitter::Jitter;
 use crate::random::{Random, up_to};
 use crate::time::nanos;
 
-/// What a policy comes to if only count, backoff, ceiling and jitter have a say, and those in
-/// their usual forms: worked out when the policy is built, and small enough that a decision by it
-/// goes into a driver's own loop. It answers exactly as the policy does.
+/// Compact form of a policy in which only count, backoff, cap and jitter apply, in their common forms.
+/// It is computed when the policy is built, and small enough to be inlined into a driver's loop. It
+/// decides exactly as the policy does.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct FastPath {
-    /// The most retries; `u32::MAX` for no limit.
+    /// The maximum number of retries; `u32::MAX` for no limit.
     retries: u32,
     /// Whether the backoff doubles; it is constant otherwise.
     doubles: bool,
@@ -25,7 +25,7 @@ pub(crate) struct FastPath {
 }
 
 impl FastPath {
-    /// The short form, if these have one. `retries` is the most, `None` for no limit.
+    /// The compact form, if these settings have one. `retries` is the maximum, `None` for no limit.
     pub(crate) const fn of(
         retries: Option<u32>,
         backoff: &Backoff,
@@ -59,13 +59,13 @@ impl FastPath {
         })
     }
 
-    /// Whether there is a retry after so many.
+    /// Whether another retry is allowed after so many.
     #[inline]
     pub(crate) const fn allows_after(&self, retries: u32) -> bool {
         retries < self.retries
     }
 
-    /// The longest that [`wait`](Self::wait) can be then.
+    /// The longest possible [`wait`](Self::wait) at this step, in nanoseconds.
     #[inline]
     pub(crate) fn longest(&self, step: u32) -> u64 {
         let backoff = if self.doubles {
@@ -76,7 +76,7 @@ impl FastPath {
         backoff.min(self.ceiling)
     }
 
-    /// The wait after `step` retries since the backoff began, in nanoseconds.
+    /// The delay after `step` retries since the backoff began, in nanoseconds.
     #[inline]
     pub(crate) fn wait(&self, step: u32, random: &mut (impl Random + ?Sized)) -> u64 {
         let backoff = self.longest(step);
@@ -124,7 +124,7 @@ mod tests {
         })
     }
 
-    /// A list that matches nothing has no say, but takes away the short form.
+    /// A pattern list that matches nothing has no effect, but disables the fast path.
     fn in_full(policy: &Policy) -> Policy {
         let builder = policy.clone().into_builder();
         let long = builder.stop_on([Pattern::Signal]).build().unwrap();

@@ -1,8 +1,8 @@
-//! The written form of a policy: flat keys, human durations, unknown keys refused.
+//! The file form of a policy: flat keys, readable durations, unknown keys rejected.
 //!
-//! The form mirrors the policy and holds what was written; everything that was read passes through
-//! [`PolicyBuilder::build`](crate::PolicyBuilder::build), so a file can say nothing that code
-//! cannot. What is written out leaves out every default, and reads back equal.
+//! The form mirrors the policy. Everything that is read passes through
+//! [`PolicyBuilder::build`](crate::PolicyBuilder::build), so a file can express only valid
+//! policies. Defaults are not written, and the written form reads back equal.
 
 mod backoff;
 mod hedge;
@@ -29,7 +29,7 @@ use value::{
     CeilingWord, Count, HintWord, JitterText, Limit, PatternText, Retries, Span, Switch, SwitchedTo,
 };
 
-// In the order in which they are written: values before tables, as TOML has it.
+// In the order of writing: values before tables, as TOML requires.
 table!(PolicyForm {
     description: String,
     source: String,
@@ -146,7 +146,7 @@ impl PolicyForm {
             hint: unless(policy.hint, &default.hint).map(HintWord),
             max_hint: unless(policy.max_hint, &default.max_hint).map(Span),
             hint_spread: unless(policy.hint_spread, &default.hint_spread),
-            // An empty list means "none at all" here, not the default.
+            // An empty list means "no failures", not the default.
             retry_on: policy
                 .retry_on
                 .as_deref()

@@ -1,36 +1,38 @@
-//! The shared judgement of whether a destination is up, and how much it can bear.
+//! Circuit breaker: tracks whether a destination is up and how many attempts it can sustain.
 //!
-//! A budget limits retries by a ratio, and no fixed ratio is right: to hide independent failures of
-//! rate p it needs p/(1 − p), and to stay harmless in overload it has to be nearly nothing (design
-//! rule 7). The gate tells the two apart and acts on what it finds:
+//! A retry budget limits retries by a ratio, and no fixed ratio is right. To hide independent failures
+//! of rate p it needs p/(1 − p). In overload it has to be nearly zero (see *retry budget* in the rules
+//! of decision). The breaker tells the two cases apart and acts accordingly:
 //!
-//! - **Open**: everything goes. While attempts fail but those that succeed are as fast as ever, the
-//!   failures do not depend on load, and [`Gate::ratio`] widens the budget to what hides them.
-//! - **Limited**: more fails than usual, and successes are slow or attempts time out: there is a
-//!   queue, and more attempts get less done. Or retries are asked for that no budget has paid for. All attempts
-//!   together are held to a multiple of the demand. It shrinks by what fails, grows by steps while nothing does and
-//!   successes are fast, and stays while they are slow, less what makes them slower still: so the queue over there is
-//!   never empty and seldom full. Requests that are made now go first; what was held back follows as there is room. A
-//!   step after which more fails at once was too long, as was one after which the gate closes for what may come of
-//!   load: the next is half as long.
-//! - **Closed**: so much has failed in a row that it is no chance any more, or nothing was heard for the
-//!   time of an attempt. Requests are parked instead of attempted, and one probe at a time goes out. A
-//!   success opens the way, limited at first, so that what was parked does not become a second herd. It opens it wide
-//!   where a timeout by itself closed the gate, the success is as fast as ever, and few are parked.
+//! - **Normal**: every attempt is admitted. While attempts fail but successes keep their baseline
+//!   latency, the failures do not depend on load. [`Gate::ratio`] then raises the budget's ratio to the
+//!   value that hides them.
+//! - **Limited**: more attempts fail than the baseline, and successes are slow or attempts time out:
+//!   the destination has a queue. Retries that the budget cannot pay for also start this state. All
+//!   attempts together are limited to a multiple of the demand. Failures reduce the multiple. It grows
+//!   in steps while nothing fails and successes are fast (AIMD). It holds while successes are slow, and
+//!   shrinks while they become slower. So the server's queue is never empty and seldom full. New
+//!   requests go first; queued ones go as headroom allows. The step is halved if more attempts fail
+//!   right after it, or if the breaker then goes down for a load-induced reason.
+//! - **Down**: more attempts failed in a row than chance explains, or one timed out and nothing
+//!   succeeded meanwhile. Requests are queued, and one probe at a time is sent. After a successful
+//!   probe the breaker is limited first, so that the queue does not become a thundering herd. It
+//!   becomes normal immediately if timeouts alone caused it, the success has baseline latency, and few
+//!   requests are queued.
 //!
-//! Many processes call one destination without knowing of each other, so what a process does is
-//! measured in its own demand: a crowd of ten thousand that each ask once in ten seconds probes and
-//! drains in proportion to what it usually asks for. The first sign of overload is the time that successes
-//! take, and not their number: one process that makes more attempts takes the others' share.
+//! Many processes call one destination without coordination, so each measures in units of its own
+//! demand. Ten thousand clients with one request per ten seconds each probe and drain in proportion to
+//! their normal rate. The first sign of overload is the latency of successes, not their number: a
+//! process that makes more attempts takes the share of the others.
 //!
-//! A default must not get less done than no retries. So requests that have made no attempt are held back only
-//! where most would fail. Who is parked by a closed gate without an attempt makes one before its time is over,
-//! unless a cooldown or the request rate holds it then; one in eight does where attempts have been left to wait for
-//! seconds and many requests are made.
+//! The default must not complete fewer requests than no retries. First attempts are therefore held back
+//! only where most would fail. While the breaker is down, a queued request makes one late first
+//! attempt before its time is over. A cooldown or the rate limit may prevent that. In a
+//! high-traffic process only one in eight does so after three seconds of timeouts or overload.
 //!
-//! A process that asks seldom sees too little to find out anything by degrees. It takes one success
-//! that was far slower than usual for overload as soon as anything fails, and lets what was parked go
-//! evenly, over a multiple of the time in which it came together.
+//! A low-traffic process sees too little to measure gradually. As soon as anything fails, one success
+//! far slower than the baseline counts as overload. The process releases queued requests evenly, over a
+//! multiple of the time in which they arrived.
 
 mod closed;
 mod config;
@@ -58,31 +60,32 @@ use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
 use run::Run;
 
-/// Who asks to make an attempt. Of those who are parked, the one whose time runs out first goes
-/// first; between equals, the one who has waited longest.
+/// A request that waits for permission to make an attempt. Among queued requests, the one with the
+/// earliest deadline goes first, then the one that has waited longest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Caller {
-    /// When nobody waits for the answer any more; [`Instant::MAX`] for never.
+    /// When the request no longer needs a response; [`Instant::MAX`] for never.
     pub until: Instant,
     /// When the request was made.
     pub since: Instant,
-    /// Tells the requests of one gate apart; the driver's choice.
+    /// Distinguishes the requests at one breaker; chosen by the driver.
     pub id: u64,
 }
 
-/// What somebody asks to make an attempt for.
+/// The kind of attempt for which permission is requested.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Claim {
-    /// The first attempt of a request. No retries would make it, too.
+    /// The first attempt of a request. It would also be made with retries disabled.
     First,
-    /// A retry that the budget has paid for, or that nothing has to pay for.
+    /// A retry that the budget has paid for, or that needs no payment.
     Paid,
-    /// A retry that an empty budget could not pay for: it goes where the gate finds room, and not before. See
+    /// A retry that an exhausted budget could not pay for. It goes only where the breaker finds
+    /// headroom. See
     /// [`BudgetConfig::wait_when_empty`](crate::BudgetConfig::wait_when_empty).
     Unpaid,
 }
 
-/// Leave to make one attempt. Give it back with [`Gate::on_end`] when the attempt is over.
+/// Permit for one attempt. Return it with [`Gate::on_end`] when the attempt is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pass {
     started: Instant,
@@ -90,49 +93,50 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Leave for an attempt that starts now: where there is no gate, or where something else held the
-    /// attempt back after the gate had let it go.
+    /// A permit for an attempt that starts now: without a breaker, or when something else delayed the
+    /// attempt after the breaker had admitted it.
     #[must_use]
     pub const fn new(started: Instant, probe: bool) -> Self {
         Self { started, probe }
     }
 
-    /// When it was given, which is when the attempt starts.
+    /// When the permit was issued, which is when the attempt starts.
     #[must_use]
     pub const fn started(&self) -> Instant {
         self.started
     }
 
-    /// Whether the attempt finds out if a closed destination is up again.
+    /// Whether the attempt is a probe of a destination that is down.
     #[must_use]
     pub const fn is_probe(&self) -> bool {
         self.probe
     }
 }
 
-/// How an attempt ended, as far as a gate is concerned.
+/// Outcome of an attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// The destination did what it was asked, or said why it never will: it is up.
+    /// The destination did the work, or reported a permanent failure: it is up.
     Answered,
-    /// It failed.
+    /// It failed with an error that is neither overload nor a timeout.
     Failed,
-    /// It was too much for the destination.
+    /// The destination rejected it because of overload.
     Overloaded,
-    /// It took too long.
+    /// It timed out.
     TimedOut,
-    /// It was refused with a time to come back: whoever says that is in command of its load.
+    /// Rejected with a `Retry-After`. Not counted as overload, because the server controls its own
+    /// load.
     Deferred,
-    /// Nothing is to be learned from it: it was called off.
+    /// No information: the attempt was cancelled.
     Unknown,
 }
 
 impl Ended {
-    /// How an attempt ended that failed like this.
+    /// The outcome of an attempt with this failure.
     #[must_use]
     pub const fn of(failure: &Failure) -> Self {
         match (failure.kind, failure.cause) {
-            // It answered with the redirect to the one that failed.
+            // It responded with the redirect to the host that failed.
             _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
             (Kind::Permanent, _) => Self::Answered,
             _ if matches!(failure.scope, Scope::Request) => Self::Answered,
@@ -144,39 +148,39 @@ impl Ended {
     }
 }
 
-/// More than this is open.
+/// The multiple of the demand from which the limited state ends, if nothing is queued.
 const OPEN: f64 = 1.2;
-/// Requests per second from which on a process sees enough to hold back fresh ones, which the others
-/// never do; and what the multiple cannot fall below.
+/// Requests per second from which a process sees enough to hold back first attempts; slower processes
+/// never do. And the lower bound of the multiple.
 const BUSY: f64 = 4.0;
 const LEAST: f64 = 0.05;
-/// The budget is not widened for this long after overload, nor where more than this share fails,
-/// nor beyond this ratio; and a little more than what is needed on average is allowed.
+/// The budget's ratio is not raised for this long after overload, nor above this share of failures, nor
+/// beyond this ratio. The margin adds to the average need.
 const BOUND: Duration = Duration::from_secs(15);
 const HOPELESS: f64 = 0.7;
 const WIDEST: f64 = 1.5;
 const MARGIN: f64 = 1.25;
 const SECOND: f64 = 1e9;
-/// A destination that has answered one of so many requests still answers: where four of five are refused, thirty in
-/// a row are by chance once in eight hundred times.
+/// A destination that responded to one of this many requests still responds. If four of five are
+/// rejected, thirty rejections in a row happen by chance once in eight hundred times.
 const FEW: f64 = 30.0;
 
-/// So few make no herd when they follow at once.
+/// So few queued requests make no thundering herd when they go immediately.
 const FEW_PARKED: usize = 4;
 
-/// An open gate to which requests and fast successes make no difference for a while, except that it has to
-/// know of them afterwards.
+/// A period in which requests and fast successes do not change the state of a normal breaker. They can
+/// be counted and delivered later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calm {
-    /// Until then.
+    /// The end of the period.
     pub(crate) until: Instant,
-    /// A success that took more nanoseconds is not fast.
+    /// A success that took more nanoseconds is slow.
     pub(crate) longest: u64,
-    /// A success that took fewer nanoseconds is the fastest lately.
+    /// A success that took fewer nanoseconds is the fastest of the window.
     pub(crate) shortest: u64,
 }
 
-/// Whether the destination is up.
+/// State of the destination, as the breaker sees it.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Open,
@@ -184,8 +188,8 @@ enum State {
     Closed(Closed),
 }
 
-/// The shared judgement of one destination in one process: a plain value that a driver keeps behind
-/// a lock.
+/// Adaptive circuit breaker for one destination in one process. A plain value; the driver keeps it
+/// behind a lock.
 ///
 /// ```
 /// use core::time::Duration;
@@ -201,7 +205,7 @@ enum State {
 ///     now = now.saturating_add(Duration::from_millis(20));
 ///     id += 1;
 /// }
-/// // Nothing but failures: this one is parked, and is the first probe half a second later.
+/// // Only failures: this request is queued, and becomes the first probe half a second later.
 /// assert!(gate.is_closed());
 /// now = now.saturating_add(Duration::from_millis(500));
 /// let (released, pass) = gate.release(now).expect("it is time");
@@ -218,17 +222,17 @@ pub struct Gate {
     demand: Demand,
     tally: Tally,
     usual: Usual,
-    /// What fails; and what fails at once, which costs the destination little.
+    /// Share of attempts that fail; and share that fails by neither timeout nor overload.
     share: Share,
     at_once: Share,
     run: Run,
-    /// Whether the first probe succeeded when the gate was last closed.
+    /// Whether the first probe succeeded when the breaker was last down.
     false_alarm: bool,
-    /// When the gate was last open; the demand of then is kept.
+    /// When the breaker last left the normal state; the demand at that time is kept.
     left_open: Instant,
-    /// When the last success was far slower than usual, if it was.
+    /// When the last success was far slower than the baseline; `None` if it was not.
     slowed: Option<Instant>,
-    /// Seconds that successes have taken lately.
+    /// Mean latency of recent successes, in seconds.
     recent: f64,
     /// When overload was last seen.
     overload: Option<Instant>,
@@ -238,10 +242,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// An open gate.
+    /// Creates a breaker in the normal state.
     ///
     /// # Errors
-    /// Times that make no sense.
+    /// Returns an error if the configured times contradict each other.
     pub fn new(config: &GateConfig) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self::from_checked(config))
@@ -269,7 +273,7 @@ impl Gate {
         }
     }
 
-    /// Reads of each part: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Reads each part, to prefetch it: see [`Outbound::touch`](crate::Outbound::touch).
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
         self.demand.touch()
@@ -286,23 +290,25 @@ impl Gate {
             ^ self.recent.to_bits()
     }
 
-    /// How it probes.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &GateConfig {
         &self.config
     }
 
-    /// A request is made: call it once for each, before its first attempt.
+    /// Counts a request. Call it once for each, before its first attempt.
     pub fn on_request(&mut self, now: Instant) {
         self.demand.add(now);
     }
 
-    /// Whether only failures, time, and successes that are slow or the fastest so far change anything, and until when.
-    /// Before that it neither judges nor begins to count the demand or the shortest time anew.
+    /// Returns the period in which only failures, slow successes and a new fastest success can change
+    /// the state; `None` if there is none. Until its end no evaluation is due, and no window of demand
+    /// or latency restarts.
     pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
         let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
         let ends = ends.min(self.evidence.window_ends());
-        // Where many fail already, one more success can make the tally clear. Where few do, successes make them fewer.
+        // If many attempts have failed, one more success can make an early evaluation due. Otherwise
+        // successes only lower the share of failures.
         let nothing_pends = self.parked.len() == 0 && !self.tally.is_many();
         (self.is_open() && nothing_pends && now < ends).then(|| Calm {
             until: ends,
@@ -311,7 +317,7 @@ impl Gate {
         })
     }
 
-    /// Hears of what was counted while it was [calm](Self::calm).
+    /// Adds the counts of a [calm](Self::calm) period.
     pub(crate) fn on_counted(&mut self, counted: &Counted) {
         self.demand.add_many(counted.at, counted.requests);
         if counted.successes > 0 {
@@ -323,22 +329,23 @@ impl Gate {
         }
     }
 
-    /// Whether everything goes: nobody is held back, and the budget has the say about retries. It has
-    /// not while the gate is limited or closed: what is parked then is paced by the gate.
+    /// Whether the breaker is normal: nothing is held back, and the budget alone limits retries.
+    /// Otherwise the breaker paces queued requests.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Whether nothing but probes goes.
+    /// Whether the breaker is down: only probes are sent.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed(_))
     }
 
-    /// Whether a request that is parked without an attempt makes its one attempt now that its time is nearly over. Only
-    /// a closed gate says yes: to each, but to one in eight when attempts have been left to wait for three seconds and
-    /// many requests are made. To be asked once for each.
+    /// Whether a request that is queued without an attempt makes one now that its time is nearly over.
+    /// Only a breaker that is down returns `true`. It does so for every request, or for one in eight
+    /// after three seconds of timeouts or overload in a high-traffic process. Call it once for each
+    /// request.
     pub(crate) fn takes_chance(&mut self, now: Instant) -> bool {
         let demand = self.demand.usual(now);
         match &mut self.state {
@@ -347,29 +354,29 @@ impl Gate {
         }
     }
 
-    /// Requests that are parked.
+    /// Number of queued requests.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// The number of one who is parked; of those, the one whose time runs out first.
+    /// The id of the queued request with the earliest deadline.
     pub(crate) fn first_parked(&self) -> Option<u64> {
         self.parked.first()
     }
 
-    /// The numbers of all who are parked, the one first whose time runs out first.
+    /// The ids of all queued requests, earliest deadline first.
     pub(crate) fn all_parked(&self) -> impl Iterator<Item = u64> {
         self.parked.all()
     }
 
-    /// Whether this caller is parked.
+    /// Whether this request is queued.
     pub(crate) fn has_parked(&self, caller: &Caller) -> bool {
         self.parked.has(caller)
     }
 
-    /// The ratio of retries to requests that hides the failures seen, while they do not depend on
-    /// load; 0 otherwise.
+    /// The ratio of retries to requests that hides the failures seen, while they do not depend on load;
+    /// otherwise 0.
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
         let bound = self.is_bound(now) || self.at_once.is_above(HOPELESS);
@@ -379,8 +386,8 @@ impl Gate {
         }
     }
 
-    /// Whether a timeout may be taken for an attempt that was lost on the way. Where the gate is limited and the last
-    /// success was slow, it waited in a queue.
+    /// Whether a timeout may be taken for packet loss. If the breaker is limited and the last success
+    /// was slow, the attempt waited in a queue instead.
     fn hears_losses(&self) -> bool {
         match self.state {
             State::Open => true,
@@ -389,12 +396,13 @@ impl Gate {
         }
     }
 
-    /// Whether what fails takes about as long as what succeeds, and so does not come of load.
+    /// Whether failures take about as long as successes, and so are not caused by load.
     fn is_served(&self) -> bool {
         self.evidence.is_served(self.lately(), &self.usual)
     }
 
-    /// Seconds that successes have taken lately: those counted so far before the first judgement, 0 before the first of them.
+    /// Mean latency of recent successes, in seconds. Before the first evaluation, of those counted so
+    /// far; 0 if there are none.
     fn lately(&self) -> f64 {
         match self.recent {
             0.0 => self.tally.mean().unwrap_or(0.0) / SECOND,
@@ -402,13 +410,13 @@ impl Gate {
         }
     }
 
-    /// Whether overload was seen a short time ago.
+    /// Whether overload was seen recently.
     fn is_bound(&self, now: Instant) -> bool {
         self.overload
             .is_some_and(|seen| now < seen.saturating_add(BOUND))
     }
 
-    /// What it has found out, for the budget of the destination.
+    /// The findings that the budget of the destination acts on.
     pub fn lesson(&mut self, now: Instant) -> Lesson {
         Lesson {
             ratio: self.ratio(now),
@@ -416,29 +424,29 @@ impl Gate {
             suspicious: !self.is_served(),
             repeated: self.run.is_repeated(),
             lossy: self.hears_losses() && self.evidence.is_lossy(),
-            // Who has made few requests cannot tell whether it is one of very many.
+            // A process with few requests cannot tell whether it is one of very many.
             waived: !self.is_open() && self.demand.is_known(now),
             limited: !self.is_open() && !self.is_closed(),
         }
     }
 
-    /// Whether something succeeded in the last so many nanoseconds, and among the last few requests: what was
-    /// answered before is no sign that anybody still is.
+    /// Whether something succeeded within this many nanoseconds, and among the last few requests. An
+    /// earlier success does not show that the destination still responds.
     pub(crate) fn has_answered_within(&mut self, now: Instant, nanos: u64) -> bool {
         let few = FEW / self.demand.usual(now).max(1e-9) * SECOND;
         let then = now.as_nanos().saturating_sub(nanos.min(few as u64));
         self.run.has_answered_since(Instant::from_nanos(then))
     }
 
-    /// The most that the [ratio](Self::ratio) can come to as long as nothing fails.
+    /// Upper bound of the [ratio](Self::ratio) as long as nothing fails.
     pub(crate) fn highest_ratio(&self) -> f64 {
         let failing = self.at_once.get();
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
     }
 
-    /// May the caller make an attempt now? `None`: it is parked until [`release`](Self::release) names it, or the
-    /// driver [forgets](Self::forget) it. A retry that nothing has paid for limits an open gate, and goes when the
-    /// gate finds room for it.
+    /// Requests permission for an attempt. `None`: the request is queued until
+    /// [`release`](Self::release) returns it, or the driver [forgets](Self::forget) it. An unpaid retry
+    /// switches a normal breaker to limited, and goes when there is headroom.
     pub fn admit(&mut self, now: Instant, caller: Caller, claim: Claim) -> Option<Pass> {
         self.judge_in_time(now);
         if claim == Claim::Unpaid && self.is_open() {
@@ -471,7 +479,7 @@ impl Gate {
         None
     }
 
-    /// The next parked caller that may go now. Ask until there is none, and again at
+    /// The next queued request that may go now. Call it until it returns `None`, and again at
     /// [`next_release`](Self::next_release).
     pub fn release(&mut self, now: Instant) -> Option<(Caller, Pass)> {
         self.judge_in_time(now);
@@ -488,7 +496,7 @@ impl Gate {
                 caller
             }
             State::Closed(closed) => {
-                // The last has the most time left to be answered in.
+                // The last one has the most time left for a response.
                 let caller = self.parked.take_last()?;
                 closed.on_probe(now);
                 probe = true;
@@ -498,10 +506,10 @@ impl Gate {
         Some((caller, Pass::new(now, probe)))
     }
 
-    /// When a parked caller may go, if nothing happens before; `None` while there is nobody who could
-    /// still be answered.
+    /// When a queued request may go if nothing else happens before. `None` if no queued request could
+    /// still get its response in time.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
-        // An open gate holds back nobody, however little time is left.
+        // A normal breaker holds back nothing, however little time is left.
         let answered = match self.state {
             State::Open => Instant::ORIGIN,
             State::Limited(_) | State::Closed(_) => after(now, self.recent),
@@ -511,7 +519,7 @@ impl Gate {
         }
         Some(match &self.state {
             State::Open => now,
-            // It lets one go, or gives way by itself.
+            // It releases one request, or ends by itself.
             State::Limited(limit) => {
                 let demand = self.demand.usual(now);
                 let ends = match self.slowed {
@@ -528,12 +536,12 @@ impl Gate {
         })
     }
 
-    /// A parked caller goes away. Does nothing about one who is not parked.
+    /// Removes a request from the queue. Does nothing if it is not queued.
     pub fn forget(&mut self, caller: &Caller) {
         self.parked.remove(caller);
     }
 
-    /// Probes like this from now on: the probe that is planned comes no later than the new times say.
+    /// Changes the configuration. The planned probe comes no later than the new times allow.
     pub(crate) fn apply(&mut self, now: Instant, config: &GateConfig) {
         self.config = *config;
         let demand = self.demand.usual(now);
@@ -544,7 +552,7 @@ impl Gate {
         }
     }
 
-    /// An attempt is over.
+    /// Reports the outcome of an attempt.
     pub fn on_end(
         &mut self,
         now: Instant,
@@ -563,7 +571,8 @@ impl Gate {
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
                     let factor = self.flapping.on_opened(now, self.stride.headroom());
-                    // A queue would have made it slow: one was lost, or one of several nodes is down.
+                    // A queue would have made it slow. So a packet was lost, or one of several nodes is
+                    // down.
                     let few = self.parked.len() <= FEW_PARKED;
                     if self.false_alarm && closed.lone && few && self.usual.is_as_fast(took as f64)
                     {
@@ -682,9 +691,9 @@ impl Gate {
         self.state = State::Open;
     }
 
-    /// A process that sees little need not wait until it has seen more: a failure and a success that
-    /// took far longer than usual are overload, unless what failed had been worked on. And one that sees much need not
-    /// wait until half a second has passed.
+    /// Evaluates early. In a low-traffic process, a failure and a success far slower than the baseline
+    /// are overload, unless the failure took full service time. A high-traffic process need not wait
+    /// for half a second.
     fn judge_soon(&mut self, now: Instant) {
         let served = self.is_served();
         if !self.is_open() || !self.usual.is_failing(&self.tally, served) {
@@ -702,7 +711,7 @@ impl Gate {
         }
     }
 
-    /// Judges what has been counted, when there is enough of it or enough time has passed.
+    /// Evaluates the counts when there are enough of them, or enough time has passed.
     fn judge_in_time(&mut self, now: Instant) {
         if let State::Limited(limit) = self.state
             && now >= limit.until
@@ -716,8 +725,8 @@ impl Gate {
         self.spread_in_time(now);
     }
 
-    /// A process that sees little may see nothing any more that would end its limit. When nothing has
-    /// spoken for the limit for a while, what is parked goes as after an outage.
+    /// A low-traffic process may see nothing that would end its limit. After a while without contrary
+    /// evidence, queued requests are spread as after an outage.
     fn spread_in_time(&mut self, now: Instant) {
         let State::Limited(limit) = self.state else {
             return;
@@ -734,7 +743,7 @@ impl Gate {
         }
     }
 
-    /// Those who wait make no new requests.
+    /// Queued requests count as demand, since their callers make no new ones.
     fn keep_parked(&mut self, now: Instant) {
         let came_in = now.nanos_since(self.left_open);
         self.demand.keep_parked(self.parked.len(), came_in);
@@ -753,7 +762,7 @@ impl Gate {
             self.keep_parked(now);
         }
         let demand = self.demand.usual(now);
-        // What no retries would get done is not to be held back.
+        // Do not hold back attempts that would succeed without retries.
         let least = if demand >= BUSY && tally.is_lost_anyway() {
             LEAST
         } else {
@@ -769,7 +778,7 @@ impl Gate {
         } else if !slow && tally.is_faultless() {
             self.flapping.on_faultless();
         }
-        // A small process finds out nothing by degrees where attempts are lost on the way.
+        // Under packet loss, a low-traffic process cannot measure gradually.
         let lost = demand < BUSY && served && tally.is_plain() && self.evidence.is_lossy();
         let kept = tally.kept(&self.usual);
         match &mut self.state {
@@ -799,7 +808,7 @@ impl Gate {
                     limit.doubt(now, kept, &self.usual);
                 } else {
                     if failing {
-                        // It does not come of load, and is no reason to ask for less.
+                        // The failures are not caused by load, and are no reason to reduce the limit.
                         self.usual.learn_failed_anew(&tally);
                     }
                     self.usual.learn_while_limited(&tally);

@@ -20,35 +20,35 @@ pub enum GrpcCode {
     Ok = 0,
     /// Cancelled, typically by the caller.
     Cancelled = 1,
-    /// An error of which nothing more is known.
+    /// An unknown error.
     Unknown = 2,
-    /// The arguments are wrong, whatever the state of the server.
+    /// The arguments are invalid, regardless of the server's state.
     InvalidArgument = 3,
     /// The deadline of the call expired; it may have taken effect.
     DeadlineExceeded = 4,
-    /// Something that was asked for is not there.
+    /// The requested entity does not exist.
     NotFound = 5,
-    /// What was to be created is already there.
+    /// The entity to create already exists.
     AlreadyExists = 6,
-    /// The caller is known, and not allowed to.
+    /// The caller is authenticated, but not permitted.
     PermissionDenied = 7,
-    /// A quota, memory or a limit of size is used up.
+    /// A quota, memory or a size limit is exhausted.
     ResourceExhausted = 8,
-    /// The state of the server has to change first.
+    /// The server's state must change first.
     FailedPrecondition = 9,
-    /// A conflict with somebody else: the whole read-modify-write is repeated.
+    /// A conflict with another client: repeat the whole read-modify-write.
     Aborted = 10,
-    /// Past the end of what is there.
+    /// Beyond the valid range.
     OutOfRange = 11,
-    /// The server does not have this method.
+    /// The server does not implement this method.
     Unimplemented = 12,
-    /// Something in the server or on the way is broken.
+    /// An internal error of the server or the transport.
     Internal = 13,
-    /// The service is not available just now; the call may have been processed all the same.
+    /// The service is currently unavailable; the call may have been processed.
     Unavailable = 14,
-    /// Data is lost for good.
+    /// Unrecoverable data loss.
     DataLoss = 15,
-    /// The caller is not known.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
@@ -90,8 +90,7 @@ impl GrpcCode {
         self as u16
     }
 
-    /// The word for this code in traces and policy files, such as `unavailable`: gRPC's own name in
-    /// small letters.
+    /// The name in traces and policy files, such as `unavailable`: gRPC's name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -122,7 +121,7 @@ impl fmt::Display for GrpcCode {
     }
 }
 
-/// Why a text is not the name of a gRPC status code.
+/// The error of a text that is not the name of a gRPC status code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrpcCodeError;
 
@@ -139,7 +138,7 @@ impl fmt::Display for GrpcCodeError {
 
 impl core::error::Error for GrpcCodeError {}
 
-/// Reads the name, in small or capital letters.
+/// Parses a name, in lower or upper case.
 impl FromStr for GrpcCode {
     type Err = GrpcCodeError;
 

@@ -1,4 +1,4 @@
-//! Where budget, gate and line could do harm together: what is lent, what is tried, what is taken for an answer.
+//! Interactions of budget, circuit breaker and queue that could make retries worse than none.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -24,7 +24,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// Who pauses after two failures in a row pauses for that long, however active its user is.
+/// After two failures in a row a retry is delayed for that long, however active the user is.
 #[test]
 fn nobody_hastens_a_retry_that_the_budget_holds_back() {
     let policy = Policy::builder(Backoff::exponential(Duration::from_millis(10)))
@@ -63,7 +63,7 @@ fn nobody_hastens_a_retry_that_the_budget_holds_back() {
     assert_eq!(hastened, until);
 }
 
-/// What is free is not unpaid: it pauses like others, and does not limit a gate.
+/// A free retry is not unpaid: it is delayed like others, and does not limit the breaker.
 #[test]
 fn a_free_retry_that_pauses_is_no_retry_that_could_not_be_paid_for() {
     let policy = Policy::builder(Backoff::None)
@@ -122,8 +122,8 @@ fn asking(id: u64, now: Instant) -> Asking {
     }
 }
 
-/// Design rule 4. A quota is used up: everybody is told to come back in five minutes, and nobody is
-/// answered any more.
+/// A quota is exhausted: every response says to come back in five minutes, and no attempt succeeds any
+/// more.
 #[test]
 fn who_is_told_to_stay_away_for_five_minutes_does_not_go_on_for_five_minutes() {
     let policy = Policy::STANDARD;
@@ -133,7 +133,7 @@ fn who_is_told_to_stay_away_for_five_minutes_does_not_go_on_for_five_minutes() {
     });
     let refused = Failure::throttled().hint(Hint::after(Duration::from_secs(300)));
     let mut refusals = 0;
-    // Ten a second for 20 s are answered, and no more after that.
+    // Ten per second succeed for 20 s, and none after that.
     for id in 0..3000 {
         let now = at(id * 100);
         let mut asking = asking(0, now);
@@ -167,8 +167,7 @@ fn one(gate: &mut Gate, now: u64, took: u64, ended: Ended) {
     }
 }
 
-/// One lost attempt of ten seconds makes sixty refusals that come at once look as if they had been
-/// worked on.
+/// One lost attempt of ten seconds must not make sixty fast rejections look like slow failures.
 #[test]
 fn one_failure_that_took_very_long_does_not_hide_that_the_others_come_at_once() {
     let mut gate = Gate::new(&GateConfig::DEFAULT).unwrap();
@@ -219,7 +218,7 @@ fn closed(policy: &Policy) -> (Outbound, crate::cooldown::Cooldown, Instant) {
     (outbound, cooldown, now)
 }
 
-/// A budget that can never grant a retry is refused.
+/// A budget that can never grant a retry is rejected.
 #[test]
 fn a_budget_that_charges_failures_has_room_for_both_floors() {
     let config = BudgetConfig {
@@ -230,8 +229,8 @@ fn a_budget_that_charges_failures_has_room_for_both_floors() {
     assert!(Budget::new(&config).is_err());
 }
 
-/// The same where it was held by a cooldown first, and comes to the gate when more than three quarters of its
-/// time are over.
+/// A cooldown holds the request first. It reaches the breaker after more than three quarters of its
+/// time.
 #[test]
 fn who_comes_to_a_closed_gate_late_has_a_last_chance() {
     let policy = Policy::builder(Backoff::None)

@@ -1,4 +1,4 @@
-//! When an attempt that takes long is joined by another.
+//! Hedging: a second attempt beside a slow one.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,38 +12,39 @@ use crate::latencies::Latencies;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::nanos;
 
-/// The most hedges beside an attempt: gRPC's five attempts (gRFC A6).
+/// The maximum number of hedges beside an attempt, from gRPC's five attempts (gRFC A6).
 pub const MAX_HEDGES: u32 = 4;
-/// The percentile is worked out anew after this many successes.
+/// The number of successes after which the percentile is recomputed.
 const EVERY: u64 = 32;
-/// What the histogram remembers at least, in samples.
+/// The minimum memory of the histogram, in samples.
 const MEMORY: u32 = 2048;
-/// What a percentile that says no more is held between.
+/// The default bounds of a percentile delay.
 pub(crate) const LEAST: Duration = Duration::from_millis(1);
 pub(crate) const MOST: Duration = Duration::from_secs(10);
-/// No hedge: too little is known.
+/// No hedge, since too few samples are known.
 const NEVER: u64 = u64::MAX;
 
-/// When the next hedge goes out, counted from the attempt before it.
+/// The delay before the next hedge, from the start of the attempt before it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum HedgeDelay {
-    /// After this time, if there is no outcome yet. Zero sends all at once.
+    /// A fixed delay. Zero starts all attempts immediately.
     Fixed(Duration),
-    /// After the time that this share of recent successes did not exceed.
+    /// A percentile of recent success latencies.
     Percentile {
-        /// The share: 0.95 sends about one request in twenty twice ("The Tail at Scale").
+        /// The percentile: with 0.95 about one request in twenty is sent twice ("The Tail at
+        /// Scale").
         percentile: f64,
-        /// No hedge sooner than this.
+        /// The minimum delay.
         least: Duration,
-        /// No hedge is put off longer than this.
+        /// The maximum delay.
         most: Duration,
-        /// No hedge before so many successes are known: ten beyond the percentile, unless said
-        /// otherwise.
+        /// The minimum number of recorded successes. By default ten samples lie beyond the
+        /// percentile.
         samples: u32,
     },
 }
 
-/// When an attempt that takes long is joined by another, and by how many: the `[hedge]` of a policy.
+/// Hedging: when a slow attempt is joined by another, and by how many (`[hedge]` of a policy).
 ///
 /// ```
 /// use core::time::Duration;
@@ -52,16 +53,16 @@ pub enum HedgeDelay {
 /// let after_50_ms = Hedge::new(&HedgeConfig::after(Duration::from_millis(50)))?;
 /// assert_eq!(after_50_ms.delay(), Some(Duration::from_millis(50)));
 ///
-/// // Nothing is known yet of how long this destination takes.
+/// // Nothing is known yet of this destination's latencies.
 /// let slowest_twentieth = Hedge::new(&HedgeConfig::percentile(0.95))?;
 /// assert_eq!(slowest_twentieth.delay(), None);
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HedgeConfig {
-    /// When.
+    /// The delay.
     pub delay: HedgeDelay,
-    /// The most hedges beside an attempt, 1 unless said otherwise, from 1 to [`MAX_HEDGES`].
+    /// The maximum number of hedges beside an attempt, from 1 to [`MAX_HEDGES`]; the default is 1.
     pub max_hedges: u32,
 }
 
@@ -75,8 +76,7 @@ impl HedgeConfig {
         }
     }
 
-    /// One hedge after the time that this share of recent successes did not exceed, between 1 ms and
-    /// 10 s.
+    /// One hedge after this percentile of recent success latencies, between 1 ms and 10 s.
     #[must_use]
     pub const fn percentile(percentile: f64) -> Self {
         Self {
@@ -90,14 +90,14 @@ impl HedgeConfig {
         }
     }
 
-    /// Whether somebody has to remember how long successes took: the
-    /// [destination](crate::Policy::new_hedge), since those of different hosts do not mix.
+    /// Whether success latencies must be recorded. The [destination](crate::Policy::new_hedge) does
+    /// so, since latencies of different hosts must not be mixed.
     #[must_use]
     pub const fn learns(&self) -> bool {
         matches!(self.delay, HedgeDelay::Percentile { .. })
     }
 
-    /// The same with up to this many hedges, from 1 to [`MAX_HEDGES`].
+    /// Sets the maximum number of hedges, from 1 to [`MAX_HEDGES`].
     #[must_use]
     pub const fn max_hedges(mut self, hedges: u32) -> Self {
         self.max_hedges = hedges;
@@ -147,20 +147,18 @@ impl HedgeConfig {
     }
 }
 
-/// Ten beyond the percentile. The cast saturates.
+/// Ten samples beyond the percentile. The cast saturates.
 pub(crate) const fn usual_samples(percentile: f64) -> u32 {
     (10.0 / (1.0 - percentile) + 0.5) as u32
 }
 
-/// When an attempt that takes long is joined by another, shared by all callers of a destination:
-/// lock-free.
+/// The hedging state of a destination, shared by all its callers. Lock-free.
 ///
-/// The loop of attempts is told by a [`Race`](crate::Race); this holds what its callers have in
-/// common. How long recent successes took, counted from the first attempt of a race to the first
-/// success: were the latency of the winner counted instead, hedges that win would make the slow
-/// attempts disappear from what is known, and 0.95 would drift to sending every fifth request
-/// twice. And whether the destination's last outcome was a refusal, throttled or overloaded: then it
-/// has no hedges until the next success.
+/// A [`Race`](crate::Race) handles one call; this holds the common state. First, the recent success
+/// latencies, from the first attempt of a race to the first success. If the latency of the winner
+/// were recorded instead, winning hedges would hide the slow attempts, and at 0.95 every fifth
+/// request would soon be sent twice. Second, whether the last outcome of the destination was a
+/// rejection (throttled or overloaded): then there are no hedges until the next success.
 ///
 /// ```
 /// use core::time::Duration;
@@ -174,11 +172,11 @@ pub(crate) const fn usual_samples(percentile: f64) -> u32 {
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 pub struct Hedge {
-    /// In nanoseconds; `NEVER` while too little is known.
+    /// Nanoseconds; `NEVER` while too few samples are known.
     delay: AtomicU64,
     max_hedges: u32,
     observed: Option<Box<Observed>>,
-    /// 1 if the last outcome was a refusal, else 0.
+    /// 1 if the last outcome was a rejection, else 0.
     refused: AtomicU64,
 }
 
@@ -191,18 +189,18 @@ struct Observed {
 }
 
 impl Hedge {
-    /// A hedge that knows nothing of its destination yet.
+    /// A hedge without samples of its destination.
     ///
     /// # Errors
-    /// No hedges or more than [`MAX_HEDGES`], a percentile outside 0.5 to 0.999, bounds that
-    /// contradict each other, samples that cannot tell the percentile.
+    /// No hedges or more than [`MAX_HEDGES`], a percentile outside 0.5 to 0.999, contradictory
+    /// bounds, too few samples for the percentile.
     pub fn new(config: &HedgeConfig) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self::from_checked(config))
     }
 
-    /// The same for a destination of which another hedge knows something already: how long its successes
-    /// took, and whether it refused last.
+    /// Like [`new`](Self::new), and takes over the latencies and the last outcome of another hedge
+    /// of the same destination.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -227,7 +225,7 @@ impl Hedge {
                 samples,
             } => {
                 let observed = Observed {
-                    // Halved when it is full, it still holds enough.
+                    // Large enough to hold sufficient samples after it is halved.
                     latencies: Latencies::new(samples.saturating_mul(4).max(MEMORY)),
                     percentile,
                     least: nanos(least),
@@ -245,8 +243,8 @@ impl Hedge {
         }
     }
 
-    /// How long an attempt runs before a hedge joins it; `None` for no hedge, because too little is
-    /// known or the last outcome was a refusal.
+    /// The delay before a hedge joins; `None` for no hedge, because too few samples are known or
+    /// the last outcome was a rejection.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         let delay = self.delay.load(Ordering::Relaxed);
@@ -254,13 +252,13 @@ impl Hedge {
             .then(|| Duration::from_nanos(delay))
     }
 
-    /// The most hedges beside an attempt.
+    /// The maximum number of hedges beside an attempt.
     #[must_use]
     pub const fn max_hedges(&self) -> u32 {
         self.max_hedges
     }
 
-    /// A race was won, this long after its first attempt started.
+    /// Reports that a race was won, this long after its first attempt started.
     pub fn on_success(&self, latency: Duration) {
         self.refuse(0);
         let Some(observed) = &self.observed else {
@@ -273,7 +271,7 @@ impl Hedge {
         }
     }
 
-    /// Works out the percentile, if enough is known.
+    /// Recomputes the percentile, if there are enough samples.
     fn update(&self) {
         if let Some(observed) = &self.observed
             && observed.latencies.samples() >= observed.samples
@@ -284,7 +282,7 @@ impl Hedge {
         }
     }
 
-    /// An attempt failed.
+    /// Reports that an attempt failed.
     pub fn on_failure(&self, failure: &Failure) {
         if is_refusal(failure) && matches!(failure.scope, Scope::Destination) {
             self.refuse(1);
@@ -292,19 +290,19 @@ impl Hedge {
     }
 
     fn refuse(&self, refused: u64) {
-        // Seldom changed, often read.
+        // Rarely written, often read.
         if self.refused.load(Ordering::Relaxed) != refused {
             self.refused.store(refused, Ordering::Relaxed);
         }
     }
 }
 
-/// Whether the destination refused, because of rate or load.
+/// Whether the destination rejected the attempt because of rate or load.
 const fn is_refusal(failure: &Failure) -> bool {
     matches!(failure.kind, Kind::Throttled | Kind::Overloaded)
 }
 
-/// Whether the server wants to be left alone for now.
+/// Whether the server asked the client to stay away for now.
 pub(crate) const fn is_pushback(failure: &Failure) -> bool {
     is_refusal(failure)
         || failure.as_if_in_progress

@@ -1,12 +1,12 @@
-//! What a server says about time, and how a policy obeys it.
+//! Hints of a server about when to retry, and how a policy applies them.
 
 use core::fmt;
 use core::time::Duration;
 
-/// Where a hint was read; its name stands in traces.
+/// The source of a hint, by the name of its header; shown in traces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HintSource {
-    /// The caller's own code, through [`Hint::after`].
+    /// The caller's own code, with [`Hint::after`].
     #[default]
     Caller,
     /// `Retry-After` (RFC 9110 §10.2.3).
@@ -29,9 +29,9 @@ pub enum HintSource {
     GrpcPushback,
     /// `google.rpc.RetryInfo` in `grpc-status-details-bin`.
     GrpcRetryInfo,
-    /// `relent-mark`.
+    /// `relent-mark`, the no-retry marker.
     RelentMark,
-    /// `relent-ticket`, which says whom a delay is for.
+    /// `relent-ticket`, which marks a delay as a reserved slot.
     RelentTicket,
 }
 
@@ -63,33 +63,32 @@ impl fmt::Display for HintSource {
     }
 }
 
-/// Whom a delay is for, which decides how far callers are spread behind it (design rule 4).
+/// The audience of a delay, which determines the Retry-After jitter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Audience {
-    /// Perhaps many callers got the same value. Spread: up to a share of the delay, by the policy's
+    /// Many callers may have got the same value. Jitter: up to a share of the delay, the policy's
     /// [`hint_spread`](crate::Policy::hint_spread).
     #[default]
     Shared,
-    /// A ticket: reserved for this caller, in whole seconds. Spread: at most 1 s.
+    /// A ticket (reserved slot) in whole seconds. Jitter: at most 1 s.
     TicketSeconds,
-    /// A ticket in milliseconds. Spread: at most 100 ms.
+    /// A ticket in milliseconds. Jitter: at most 100 ms.
     TicketMillis,
 }
 
-/// Whether the server said in so many words that the request may be sent again.
+/// Explicit advice of the server whether to send the request again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Advice {
-    /// Nothing was said.
+    /// No advice.
     #[default]
     None,
-    /// "Do not retry": outranks everything else (design rule 5).
+    /// "Do not retry": overrides everything else.
     DoNotRetry,
-    /// "Do retry": lifts a permanent status to an ambiguous one. It never makes an operation
-    /// repeatable (design rule 1).
+    /// "Do retry": makes a permanent status ambiguous. It never makes an operation repeatable.
     DoRetry,
 }
 
-/// What the server said about time: at most one delay, at most one piece of advice.
+/// A server hint: at most one delay and at most one advice.
 ///
 /// ```
 /// use core::time::Duration;
@@ -102,18 +101,18 @@ pub enum Advice {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hint {
     delay: Option<u64>,
-    /// Where the delay, or the advice if there is no delay, was read.
+    /// The source of the delay, or of the advice if there is no delay.
     pub source: HintSource,
-    /// Whom the delay is for.
+    /// The audience of the delay.
     pub audience: Audience,
-    /// Do retry, do not retry, or nothing said.
+    /// Do retry, do not retry, or no advice.
     pub advice: Advice,
-    /// A header that was there but malformed and therefore ignored; noted in the trace.
+    /// A header that was malformed and therefore ignored; noted in the trace.
     pub malformed: Option<HintSource>,
 }
 
 impl Hint {
-    /// Nothing was said.
+    /// No hint.
     pub const NONE: Self = Self {
         delay: None,
         source: HintSource::Caller,
@@ -122,8 +121,8 @@ impl Hint {
         malformed: None,
     };
 
-    /// "Come back after this delay", counted from the moment the attempt ended. Values above
-    /// 584 years saturate.
+    /// "Retry after this delay", counted from the end of the attempt. Values above 584 years
+    /// saturate.
     #[must_use]
     pub const fn after(delay: Duration) -> Self {
         let mut hint = Self::NONE;
@@ -147,7 +146,7 @@ impl Hint {
         hint
     }
 
-    /// The delay, if one was given.
+    /// The delay, if there is one.
     #[must_use]
     pub const fn delay(&self) -> Option<Duration> {
         match self.delay {
@@ -160,7 +159,7 @@ impl Hint {
         self.delay
     }
 
-    /// The same hint, this many nanoseconds after it was given.
+    /// The remaining hint, this many nanoseconds later.
     pub(crate) const fn later(mut self, passed: u64) -> Self {
         if let Some(delay) = self.delay {
             self.delay = Some(delay.saturating_sub(passed));
@@ -168,28 +167,28 @@ impl Hint {
         self
     }
 
-    /// The same hint, read from `source`.
+    /// Sets the source.
     #[must_use]
     pub const fn from_source(mut self, source: HintSource) -> Self {
         self.source = source;
         self
     }
 
-    /// The same hint, meant for `audience`.
+    /// Sets the audience.
     #[must_use]
     pub const fn for_audience(mut self, audience: Audience) -> Self {
         self.audience = audience;
         self
     }
 
-    /// The same hint with a note that the header `source` was malformed and ignored.
+    /// Notes that the header `source` was malformed and ignored.
     #[must_use]
     pub const fn with_malformed(mut self, source: HintSource) -> Self {
         self.malformed = Some(source);
         self
     }
 
-    /// The same hint with this advice.
+    /// Sets the advice.
     #[must_use]
     pub const fn with_advice(mut self, advice: Advice) -> Self {
         self.advice = advice;
@@ -197,24 +196,25 @@ impl Hint {
     }
 }
 
-/// How a policy obeys a server's delay (design rule 4).
+/// How a policy applies a server's delay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HintMode {
-    /// `floor`, the default: wait = max(hint, own wait) + spread. Never early, never in step.
+    /// `floor`, the default: delay = max(hint, computed backoff) + jitter. Never early, never in
+    /// step with others.
     #[default]
     Floor,
-    /// `replace`: wait = hint, whatever the own wait would have been (R1.5).
+    /// `replace`: delay = hint, whatever the computed backoff is.
     Replace,
-    /// `clamp`: the hint within [own wait, own wait + 5 s] (AWS SDKs, retries 2.1).
+    /// `clamp`: the hint within [backoff, backoff + 5 s] (AWS SDKs, retries 2.1).
     Clamp,
-    /// `exact`: wait = hint, and the backoff starts again from its first step (gRFC A6).
+    /// `exact`: delay = hint, and the backoff restarts from its first step (gRFC A6).
     Exact,
-    /// `ignore`: only for reproducing systems that do not read hints; impolite otherwise.
+    /// `ignore`: only to reproduce systems that do not read hints; impolite otherwise.
     Ignore,
 }
 
 impl HintMode {
-    /// Every mode with its word in policy files.
+    /// Every mode with its name in policy files.
     pub const ALL: [(&'static str, Self); 5] = [
         ("floor", Self::Floor),
         ("replace", Self::Replace),

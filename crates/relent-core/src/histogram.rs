@@ -1,4 +1,4 @@
-//! How many attempts recent requests took.
+//! The distribution of attempts per request.
 
 use core::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::window::Window;
 /// The number of buckets of a [`Histogram`]: 1 to 7 attempts, and 8 or more.
 pub const BUCKETS: usize = 8;
 
-/// A histogram of attempt counts over the recent past, which a client keeps and passes to the
-/// server, which judges from it whether retries are significant (R4.7).
+/// A histogram of attempts per request over the recent past. A client keeps it and sends it to the
+/// server, which uses it to determine whether retries are significant.
 ///
 /// ```
 /// use core::time::Duration;
@@ -37,13 +37,13 @@ impl Histogram {
         }
     }
 
-    /// A logical request ended after this many attempts; 0 counts as 1.
+    /// Records a logical request that ended after this many attempts; 0 counts as 1.
     pub fn record(&mut self, now: Instant, attempts: u32) {
         self.window
             .add(now, (attempts.max(1) as usize - 1).min(BUCKETS - 1));
     }
 
-    /// Requests in the window that took 1, 2, …, 7, and 8 or more attempts.
+    /// The numbers of requests in the window that took 1, 2, …, 7, and 8 or more attempts.
     pub fn counts(&mut self, now: Instant) -> [u32; BUCKETS] {
         self.window.totals(now)
     }

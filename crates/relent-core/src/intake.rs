@@ -1,4 +1,4 @@
-//! The intake: what a server asks before it serves.
+//! Server-side admission control: deadline, rate limits and load shedding.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,44 +8,44 @@ use crate::limiter::{Limiter, Refusal, Verdict};
 use crate::shedder::{Arrival, Shed, Shedder};
 use crate::time::{Instant, nanos};
 
-/// A request that is let in.
+/// The result for an admitted request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Admitted {
-    /// It came in a slot that a limiter had reserved for it: it was told to come, and is no retry by
-    /// the caller's own choice.
+    /// The request came in a slot that a limiter had reserved for it, so it is not a retry by the
+    /// caller's own choice.
     pub ticket: bool,
 }
 
-/// Why a request is not let in, and all that its caller has to be told.
+/// The reason for rejecting a request, with everything that its caller needs.
 ///
 /// | | HTTP | the caller may |
 /// |---|---|---|
-/// | [`Limited`](Self::Limited) | 429 | come back at its slot, or after about that time |
-/// | [`TooCostly`](Self::TooCostly) | 4xx | not come back with the same request |
-/// | [`Shed`](Self::Shed) | 503 | come back later, or is told not to |
-/// | [`Expired`](Self::Expired) | 504 | do as it likes: it waits no more |
+/// | [`Limited`](Self::Limited) | 429 | retry at its reserved slot, or after about that time |
+/// | [`TooCostly`](Self::TooCostly) | 4xx | not retry the same request |
+/// | [`Shed`](Self::Shed) | 503 | retry later, unless the response forbids it |
+/// | [`Expired`](Self::Expired) | 504 | not use the response any more |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rejected {
-    /// A limiter refuses it.
+    /// A limiter rejects it.
     Limited {
-        /// When to come back: the furthest of all limiters that refuse.
+        /// When to retry: the latest time of all limiters that reject.
         refusal: Refusal,
-        /// Which of the limiters that was, in the order in which they are asked, from 0.
+        /// The index of that limiter, from 0 in the order of checking.
         limiter: usize,
     },
-    /// It costs more than the burst of a limiter, so that it can never be admitted.
+    /// It costs more than the burst of a limiter, so it can never be admitted.
     TooCostly {
-        /// Which of the limiters that was, from 0.
+        /// The index of that limiter, from 0.
         limiter: usize,
     },
-    /// The server has too much to do.
+    /// The server is overloaded.
     Shed(Shed),
     /// The caller's deadline has passed.
     Expired,
 }
 
 impl Rejected {
-    /// What the caller is to read in the answer.
+    /// The hint for the response.
     ///
     /// ```
     /// use core::time::Duration;
@@ -78,25 +78,26 @@ impl Rejected {
     }
 }
 
-/// Whether a request is let in: its caller's deadline, then limiters, then the [`Shedder`].
+/// Server-side admission control: checks the caller's deadline, then the limiters, then the
+/// [`Shedder`] (load shedding).
 ///
-/// A request is let in only if all of them would let it in, and only then anything is taken for it.
-/// Whatever the shedder or another limiter refuses keeps its quota, and its ticket until the grace
-/// of it is over. So a limit is for what is served.
+/// A request is admitted only if all of them admit it, and only then consumes quota. A request that
+/// the shedder or another limiter rejects keeps its quota, and its ticket until the grace is over.
+/// A limit therefore counts only served requests.
 ///
 /// # Several limiters
-/// Such as one for all callers and one for each, which are kept elsewhere and handed to
-/// [`judge_with`](Self::judge_with). A request that several refuse is told the furthest of their
-/// times. A slot is reserved in that limiter, and in those others in which it would still be kept at
-/// that time; in the rest it would only lapse. A limiter that had room when another refused reserves
-/// nothing, and may refuse at the time of the ticket: then the ticket stays as long as its grace.
+/// For example one for all callers, and one for each caller that is kept elsewhere and passed to
+/// [`judge_with`](Self::judge_with). If several reject a request, the caller gets the latest of
+/// their times. A slot is reserved in that limiter, and in other limiters if it would still be
+/// valid at that time. A limiter with free quota reserves nothing, and may reject at the time of
+/// the ticket: then the ticket stays valid for its grace.
 ///
-/// # What is counted
-/// The shedder counts attempts and retries of what the limiters let through. What has a ticket counts
-/// as a first attempt: it was told to come.
+/// # Counting
+/// The shedder counts attempts and retries that the limiters admit. A request with a ticket counts
+/// as a first attempt: the server asked it to return.
 ///
-/// It is as large as its limiters and its shedder, whatever comes. A driver shares one value behind a
-/// lock. Time that steps back stands still.
+/// Its memory is bounded by its limiters and its shedder. A driver shares one value behind a lock.
+/// A time before the latest one counts as the latest.
 ///
 /// ```
 /// use core::time::Duration;
@@ -111,14 +112,14 @@ impl Rejected {
 ///
 /// let now = Instant::ORIGIN;
 /// let arrival = Arrival { caller: Some(7), ..Arrival::FIRST };
-/// // What is shed takes nothing from the limiter: the next is let in.
+/// // A shed request takes nothing from the limiter: the next is admitted.
 /// let busy = Arrival { in_flight: 2, ..arrival };
 /// assert!(matches!(intake.judge(now, &busy), Err(Rejected::Shed(_))));
 /// assert!(intake.judge(now, &arrival).is_ok());
-/// // Now the limit is reached, and the caller gets a slot of its own.
+/// // Now the limit is reached, and the caller gets a reserved slot.
 /// let refusal = Refusal::Ticket(Duration::from_millis(10));
 /// assert_eq!(intake.judge(now, &arrival), Err(Rejected::Limited { refusal, limiter: 0 }));
-/// // Nobody waits for this one.
+/// // The deadline of this one has passed.
 /// let late = Arrival { remaining: Some(Duration::ZERO), ..arrival };
 /// assert_eq!(intake.judge(now, &late), Err(Rejected::Expired));
 /// # Ok::<(), relent_core::PolicyError>(())
@@ -130,7 +131,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// An intake that lets in whatever comes before its deadline.
+    /// Admits every request before its deadline.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -139,33 +140,33 @@ impl Intake {
         }
     }
 
-    /// The same with this limiter after those that it has.
+    /// Adds a limiter after the existing ones.
     #[must_use]
     pub fn limiter(mut self, limiter: Limiter) -> Self {
         self.limiters.push(limiter);
         self
     }
 
-    /// The same with this shedder, in place of one that it has.
+    /// Sets the shedder.
     #[must_use]
     pub fn shedder(mut self, shedder: Shedder) -> Self {
         self.shedder = Some(shedder);
         self
     }
 
-    /// Judges a request that arrives at `now`.
+    /// Decides about a request that arrives at `now`.
     ///
     /// # Errors
-    /// [`Rejected`] if it is not let in.
+    /// [`Rejected`] if it is not admitted.
     pub fn judge(&mut self, now: Instant, arrival: &Arrival) -> Result<Admitted, Rejected> {
         self.judge_with(now, arrival, &mut [])
     }
 
-    /// The same with more limiters, which are asked after those of the intake: such as one that is kept
-    /// for each caller.
+    /// Like [`judge`](Self::judge), with more limiters that are checked after the own ones, such as
+    /// one for each caller.
     ///
     /// # Errors
-    /// [`Rejected`] if it is not let in.
+    /// [`Rejected`] if it is not admitted.
     ///
     /// ```
     /// use core::time::Duration;
@@ -178,7 +179,7 @@ impl Intake {
     ///
     /// let (now, ann) = (Instant::ORIGIN, Arrival { caller: Some(1), ..Arrival::FIRST });
     /// assert!(intake.judge_with(now, &ann, &mut [&mut of_ann]).is_ok());
-    /// // After 10 ms there is room for others; she has to wait, and takes nothing from them.
+    /// // After 10 ms others have quota again; she must wait, and takes nothing from them.
     /// let soon = now.saturating_add(Duration::from_millis(10));
     /// let rejected = intake.judge_with(soon, &ann, &mut [&mut of_ann]);
     /// assert!(matches!(rejected, Err(Rejected::Limited { limiter: 1, .. })));
@@ -240,29 +241,29 @@ impl Intake {
         Ok(Admitted { ticket })
     }
 
-    /// A service ended at `now`, as [`Shedder::on_done`] wants it.
+    /// Reports that a service ended at `now`; see [`Shedder::on_done`].
     pub fn on_done(&mut self, now: Instant, queued: u32) {
         if let Some(shedder) = &mut self.shedder {
             shedder.on_done(now, queued);
         }
     }
 
-    /// Whether a queue stood within the last interval; see [`Shedder::is_overloaded`]. Never without a
-    /// shedder.
+    /// Whether there was a standing queue within the last interval; see [`Shedder::is_overloaded`].
+    /// `false` without a shedder.
     #[must_use]
     pub fn is_overloaded(&self, now: Instant) -> bool {
         let shedder = self.shedder.as_ref();
         shedder.is_some_and(|shedder| shedder.is_overloaded(now))
     }
 
-    /// The share of retries among what came as far as the shedder in the last ten seconds; 0 without
-    /// one.
+    /// The share of retries among the requests that reached the shedder in the last ten seconds; 0
+    /// without a shedder.
     pub fn retry_share(&mut self, now: Instant) -> f64 {
         let shedder = self.shedder.as_mut();
         shedder.map_or(0.0, |shedder| shedder.retry_share(now))
     }
 
-    /// How long a request would wait behind so many; see [`Shedder::queue_delay`]. Zero without a
+    /// The expected wait behind `queued` requests; see [`Shedder::queue_delay`]. Zero without a
     /// shedder.
     #[must_use]
     pub fn queue_delay(&self, queued: u32) -> Duration {
@@ -270,7 +271,7 @@ impl Intake {
         shedder.map_or(Duration::ZERO, |shedder| shedder.queue_delay(queued))
     }
 
-    /// Its own limiters, in the order in which they are asked: to tell callers what is left of them.
+    /// Its own limiters in the order of checking, to report their remaining quota to callers.
     pub fn limiters(&mut self) -> &mut [Limiter] {
         &mut self.limiters
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const TICKET: Result<Admitted, Rejected> = Ok(Admitted { ticket: true });
 const FREE: Result<Admitted, Rejected> = Ok(Admitted { ticket: false });
 
-/// A limiter with slots so many milliseconds apart.
+/// A limiter with slots this many milliseconds apart.
 fn limiter(millis: u64, burst: u32) -> Limiter {
     let config = LimiterConfig {
         burst,
@@ -16,7 +16,7 @@ fn limiter(millis: u64, burst: u32) -> Limiter {
     Limiter::new(&config).unwrap()
 }
 
-/// A shedder of what is beside another request.
+/// A shedder that sheds everything beside one request.
 fn one_at_a_time() -> Shedder {
     Shedder::new(&ShedderConfig {
         in_flight: 1,
@@ -143,7 +143,8 @@ fn a_limiter_that_has_room_loses_nothing_when_another_refuses() {
 
 #[test]
 fn of_several_refusals_the_furthest_is_told_and_no_slot_is_reserved_that_would_lapse() {
-    // 1 s and 2 s apart: within the grace of three seconds both are kept until the furthest.
+    // 1 s and 2 s apart: both slots remain valid until the later time, within the grace of three
+    // seconds.
     let mut intake = Intake::new()
         .limiter(limiter(1000, 1))
         .limiter(limiter(2000, 1));
@@ -212,7 +213,7 @@ fn every_rejection_says_what_its_caller_is_to_read() {
 }
 
 /// A request of the model: the pause before it in milliseconds (mostly none), its caller, cost,
-/// attempt, whether its deadline has passed, and how busy the server is.
+/// attempt number, whether its deadline has passed, and the load of the server.
 type Step = (u64, Option<u64>, u32, u32, bool, u32, u32);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -268,9 +269,10 @@ fn shedder() -> Shedder {
 }
 
 proptest! {
-    /// The limiter alone, which is asked only by what is neither late nor shed, and the shedder alone,
-    /// which is asked only by what that limiter lets through, say the same: so the intake admits
-    /// nothing that one of them would not, and what is refused takes nothing.
+    /// The model: a limiter that handles only requests that are neither late nor shed, and a
+    /// shedder that handles only requests that the limiter admits. The intake returns the same
+    /// results: it admits nothing that one of them rejects, and a rejected request consumes
+    /// nothing.
     #[test]
     fn it_is_the_limiter_and_the_shedder_alone_and_what_is_refused_takes_nothing(
         config in config(), steps in steps(),
@@ -306,9 +308,9 @@ proptest! {
         }
     }
 
-    /// What each of several limiters admits is within its own burst and rate, where the slots of one
-    /// request lapse together; only what all would admit is admitted; and what one refuses takes no
-    /// quota of another.
+    /// Each limiter admits at most its own burst and rate, where the slots of one request lapse
+    /// together. A request is admitted only if all limiters admit it, and a rejection by one
+    /// consumes no quota of another.
     #[test]
     fn several_limiters_hold_each_and_a_refusal_by_one_costs_the_others_nothing(
         configs in prop::collection::vec(config(), 1..4), steps in steps(),

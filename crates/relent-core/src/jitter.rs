@@ -1,4 +1,4 @@
-//! The randomness applied to a backoff.
+//! Jitter: the randomness applied to a backoff.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,8 +10,8 @@ use crate::duration::{format_duration, parse_duration};
 use crate::random::{Random, up_to};
 use crate::time::{nanos, share_of};
 
-/// The randomness applied to a backoff `b`, so that callers who failed together do not return
-/// together (R1.4).
+/// The randomness applied to a backoff `b`, so that callers that failed together do not retry
+/// together.
 ///
 /// # Default
 /// [`Jitter::Full`].
@@ -26,11 +26,11 @@ pub enum Jitter {
     Equal,
     /// Uniform in [b·(1−f), b·(1+f)]; f from 0 to 1.
     Proportional(f64),
-    /// b plus a uniform draw from [min, max] that does not compound (R1.3).
+    /// b plus a uniform draw from [min, max], which does not accumulate over retries.
     Additive {
-        /// The least that is added.
+        /// The minimum addition.
         min: Duration,
-        /// The most that is added.
+        /// The maximum addition.
         max: Duration,
     },
 }
@@ -45,7 +45,7 @@ impl Jitter {
         }
     }
 
-    /// The wait for the backoff `backoff`, in nanoseconds; saturating.
+    /// The delay for the backoff `backoff`, in nanoseconds; saturating.
     pub(crate) fn apply(&self, backoff: u64, random: &mut (impl Random + ?Sized)) -> u64 {
         match *self {
             Self::None => backoff,
@@ -95,7 +95,7 @@ impl fmt::Display for Jitter {
     }
 }
 
-/// Why a text is not a jitter.
+/// The error of a text that is not a jitter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JitterError(String);
 
@@ -107,7 +107,7 @@ impl fmt::Display for JitterError {
 
 impl core::error::Error for JitterError {}
 
-/// Reads `none`, `full`, `equal`, `proportional:0.2`, `additive:1s` or `additive:1ms..1s`.
+/// Parses `none`, `full`, `equal`, `proportional:0.2`, `additive:1s` or `additive:1ms..1s`.
 ///
 /// ```
 /// use relent_core::Jitter;

@@ -1,4 +1,4 @@
-//! How long recent successes took.
+//! A histogram of recent success latencies.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,22 +6,21 @@ use core::time::Duration;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::nanos;
 
-/// Each doubling of the latency is divided into this many buckets.
+/// The number of buckets per doubling of the latency.
 const STEPS: usize = 1 << STEP_BITS;
 const STEP_BITS: u32 = 3;
-/// The first bucket holds what is below 2¹⁰ ns, about a microsecond.
+/// The first bucket holds latencies below 2¹⁰ ns, about a microsecond.
 const LEAST_BITS: u32 = 10;
-/// The last bucket holds what is from 2⁴⁰ ns up, about 18 minutes.
+/// The last bucket holds latencies from 2⁴⁰ ns, about 18 minutes.
 const MOST_BITS: u32 = 40;
 const BUCKETS: usize = 2 + (MOST_BITS - LEAST_BITS) as usize * STEPS;
 
-/// A histogram of latencies that forgets: fixed memory (2 KiB), lock-free.
+/// A histogram of latencies that forgets old samples. Fixed memory (2 KiB), lock-free.
 ///
-/// Buckets are an eighth of a doubling wide, so a percentile is at most 12.5 % too long, and never
-/// too short, for latencies between a microsecond and 18 minutes. When it holds as many samples as
-/// it remembers, all buckets are halved: a sample loses half of its weight with every half of the
-/// memory that follows it. It counts samples, not time, so what it knows does not fade while there
-/// is no traffic.
+/// A bucket is an eighth of a doubling wide: a percentile is at most 12.5 % too long, and never too
+/// short, for latencies between a microsecond and 18 minutes. When the number of samples reaches
+/// the memory, all buckets are halved: a sample loses half of its weight with every half of the
+/// memory that follows it. It counts samples, not time, so it does not fade without traffic.
 ///
 /// ```
 /// use core::time::Duration;
@@ -37,13 +36,13 @@ const BUCKETS: usize = 2 + (MOST_BITS - LEAST_BITS) as usize * STEPS;
 pub struct Latencies {
     buckets: [AtomicU64; BUCKETS],
     samples: AtomicU64,
-    /// How often somebody began or ended to halve the buckets: odd while somebody does.
+    /// The number of starts and ends of halving: odd while a thread is halving the buckets.
     halvings: AtomicU64,
     memory: u64,
 }
 
 impl Latencies {
-    /// An empty histogram that remembers up to this many samples; less than 2 counts as 2.
+    /// An empty histogram with a memory of this many samples, at least 2.
     #[must_use]
     pub fn new(memory: u32) -> Self {
         Self {
@@ -54,10 +53,10 @@ impl Latencies {
         }
     }
 
-    /// Something took this long. Returns the number of samples that it is, the earlier ones counted
-    /// by their weight.
+    /// Records a latency. Returns the number of samples including it, with the earlier ones
+    /// weighted.
     pub fn record(&self, latency: Duration) -> u64 {
-        // In this order, so that there is never more in the buckets than is counted.
+        // In this order, so that the buckets never hold more than is counted.
         let samples = self
             .samples
             .fetch_add(1, Ordering::Relaxed)
@@ -66,13 +65,14 @@ impl Latencies {
             self.forget();
         }
         if let Some(bucket) = self.buckets.get(index_of(nanos(latency))) {
-            // Whoever takes it out again sees that it was counted: the count cannot fall below zero.
+            // A thread that removes it again sees that it was counted: the count cannot fall below
+            // zero.
             bucket.fetch_add(1, Ordering::Release);
         }
         samples
     }
 
-    /// Holds what another holds, in place of what it held itself.
+    /// Replaces the content by that of another histogram.
     pub(crate) fn take_over(&mut self, other: &Self) {
         let mut samples = 0_u64;
         for (bucket, other) in self.buckets.iter_mut().zip(&other.buckets) {
@@ -83,16 +83,17 @@ impl Latencies {
         self.samples = AtomicU64::new(samples);
     }
 
-    /// The samples in it, by their weight.
+    /// The weighted number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples.load(Ordering::Relaxed)
     }
 
-    /// The latency that this share of the samples, from 0 to 1, did not exceed; `None` without any.
+    /// The latency that this share of the samples, from 0 to 1, does not exceed; `None` without
+    /// samples.
     ///
-    /// While others record and the samples are halved just then, those of a short latency may weigh half as
-    /// much as those of a long one, or up to four times as much.
+    /// While other threads record and halve the samples, short latencies may have between half and
+    /// four times the weight of long ones.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let counts = self.counts();
@@ -112,8 +113,8 @@ impl Latencies {
         None
     }
 
-    /// What the buckets hold. They are read one after the other: if others did much meanwhile, since this
-    /// thread did not run, the first do not belong to the last, and it reads again. It waits for nobody.
+    /// Reads the buckets, one after the other. If other threads have changed too much meanwhile,
+    /// the first buckets do not match the last, and it reads again. It never blocks.
     fn counts(&self) -> [u64; BUCKETS] {
         let mut tries = 0;
         loop {
@@ -133,21 +134,23 @@ impl Latencies {
         }
     }
 
-    /// Whether no more happened since then than one halving, and fewer samples came than are remembered.
-    /// While the thread that halves does not run, there is no other bound to how many come.
+    /// Whether at most one halving has happened since then, and fewer samples were added than the
+    /// memory holds. The number of samples is checked, too: it is unbounded while the halving
+    /// thread is suspended.
     fn is_near(&self, mark: Mark) -> bool {
         let now = self.mark();
         now.halvings.wrapping_sub(mark.halvings) <= 2
             && now.samples.abs_diff(mark.samples) < self.memory
     }
 
-    /// One thread at a time halves the buckets. It looks again when it is done, since others went on
-    /// meanwhile; but it waits for nobody.
+    /// Halves the buckets, in one thread at a time. That thread checks again afterwards, since
+    /// others continue to record; no thread waits.
     #[cold]
     fn forget(&self) {
         while self.halvings.fetch_or(1, Ordering::AcqRel) & 1 == 0 {
             let gone = self.halve();
-            // It reads what it writes, so that what is counted by whoever left it to this thread is seen.
+            // A read-modify-write, so that the counts of threads that left the halving to this one
+            // are visible.
             self.halvings.fetch_add(1, Ordering::AcqRel);
             if gone == 0 || self.samples() < self.memory {
                 return;
@@ -155,7 +158,7 @@ impl Latencies {
         }
     }
 
-    /// How many samples are gone.
+    /// Returns the number of removed samples.
     fn halve(&self) -> u64 {
         let mut gone = 0;
         for bucket in &self.buckets {
@@ -169,11 +172,11 @@ impl Latencies {
     }
 }
 
-/// How often the buckets are read for one percentile, at most. Once is enough but for a thread that is
-/// interrupted between the first and the last.
+/// The maximum number of reads for one percentile. One is enough unless the thread is suspended
+/// during the read.
 const TRIES: u32 = 4;
 
-/// A moment in what others do.
+/// A snapshot of the progress of other threads.
 #[derive(Clone, Copy)]
 struct Mark {
     halvings: u64,
@@ -244,11 +247,11 @@ mod tests {
                     move || {
                         let mut seen = Vec::new();
                         for sample in 0..100_000_u64 {
-                            // One in twenty takes long, as each thread sees it.
+                            // One in twenty is slow, as each thread sees it.
                             let long = (sample + thread).is_multiple_of(20);
                             let millis = if long { 1000 } else { 10 };
                             latencies.record(Duration::from_millis(millis));
-                            // It never falls below zero.
+                            // The count never falls below zero.
                             assert!(latencies.samples() < u64::MAX / 2);
                             if sample > 5000 && sample.is_multiple_of(97) {
                                 seen.push((latencies.percentile(0.5), latencies.percentile(0.999)));
@@ -277,8 +280,8 @@ mod tests {
         }
     }
 
-    /// A thread that is interrupted while it reads would take few short ones of before for many long ones
-    /// of after.
+    /// A thread that is suspended while it reads would combine old short buckets with new long
+    /// ones.
     #[test]
     fn what_others_outran_is_read_again() {
         let latencies = Latencies::new(64);
@@ -296,7 +299,7 @@ mod tests {
         record(32);
         assert!(!latencies.is_near(mark), "they were halved twice");
 
-        // Another halves them, and is interrupted.
+        // Another thread starts to halve, and is suspended.
         latencies.halvings.fetch_or(1, Ordering::Relaxed);
         let mark = latencies.mark();
         record(63);

@@ -1,10 +1,10 @@
-//! The decisions of Relent as plain values.
+//! The decision logic of Relent, as plain values without I/O.
 //!
-//! Every decision (retry or stop, how long to wait, may this go out) is made by a value that does
-//! no I/O, reads no clock and owns no random source. Time, randomness and outcomes are arguments,
-//! so the same [`Session`] runs in a blocking loop, a future, a proxy and a simulator of a million
-//! clients, and every test is exact. The crate is `no_std` + `alloc`, which makes the compiler keep
-//! that promise.
+//! Every decision (retry or stop, how long to wait, may this request be sent) is made by a value
+//! that does no I/O, reads no clock and owns no random source. Time, randomness and outcomes are
+//! arguments. The same [`Session`] therefore runs in a blocking loop, a future, a proxy and a
+//! simulator of a million clients, and every test is exact. The crate is `no_std` + `alloc`, so the
+//! compiler enforces this.
 //!
 //! ```text
 //! outcome ──► Failure{kind, cause, hint} ──► Session::on_failure(policy, now, failure, random, budget)
@@ -13,22 +13,21 @@
 //!                                  Retry{after} | Stop{reason, retry_at}
 //! ```
 //!
-//! To retry something, use the crate `relent`, which drives these values; to write a driver of your
-//! own, begin with [`Session`].
+//! To retry an operation, use the crate `relent`, which drives these values. To write your own
+//! driver, start with [`Session`].
 //!
 //! # Features
-//! - `serde`: [`Policy`] reads from and writes to TOML, JSON and the like, with human durations.
-//! - `critical-section`: for processors that cannot compare and exchange, such as Cortex-M0.
+//! - `serde`: [`Policy`] can be read from and written to TOML, JSON and similar formats, with
+//!   readable durations.
+//! - `critical-section`: for processors without compare-and-exchange, such as Cortex-M0.
 //!
 //! # Systems
-//! Any for which there are `core` and `alloc`. A [`Budget`], a [`Cooldown`], a [`Hedge`] and
-//! [`Latencies`] are made of atomics of 64 bits. Where the processor has none, such as Cortex-M, those
-//! of `portable-atomic` take their place, which lock; where it has, that crate is not built. On a
-//! processor that cannot compare and exchange at all the feature `critical-section` is needed, and an
-//! implementation of the crate of that name.
+//! Any system with `core` and `alloc`. [`Budget`], [`Cooldown`], [`Hedge`] and [`Latencies`] use
+//! 64-bit atomics. On processors without them, such as Cortex-M, `portable-atomic` provides
+//! lock-based ones; elsewhere that crate is not built. A processor without compare-and-exchange
+//! also needs the feature `critical-section` and an implementation of the crate of that name.
 //!
-//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
-//! repository, with reasons, sources and tests.
+//! The rules of decision, with sources and tests, are in `docs/spec/rules.md` of the repository.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 

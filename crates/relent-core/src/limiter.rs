@@ -1,46 +1,48 @@
-//! The limiter: the generic cell rate algorithm, with slots that are reserved for who was refused.
+//! A rate limiter by the generic cell rate algorithm (GCRA), with slots that are reserved for
+//! rejected callers.
 //!
 //! # Why slots
-//! A limiter that tells everybody the same Retry-After brings them back together: 1000 clients
-//! against 100 per second that are told "10" need 990 s and 50 attempts each. With a slot for each
-//! they are done in 9.9 s, with two.
+//! A limiter that sends the same Retry-After to all callers makes them return together: 1000
+//! clients against 100 per second with "Retry-After: 10" need 990 s and 50 attempts each. With a
+//! slot for each they need 9.9 s and two attempts.
 //!
-//! # Where a slot is
-//! The schedule is a line of slots, one `interval` apart. Whoever has no ticket takes the next slot
-//! that nobody has; if that lies in the future, it is reserved for the caller's key and the next
-//! moves on. Each slot serves at most one attempt, whatever becomes of it:
+//! # Slots
+//! The schedule is a sequence of slots, one `interval` apart. A caller without a ticket takes the
+//! next free slot. If that slot lies in the future, it is reserved for the caller's key. Each slot
+//! serves at most one attempt:
 //!
 //! | slot | serves |
 //! |---|---|
-//! | reserved | its key, from the slot on until the grace is over |
-//! | open | the first without a key who comes in that time |
-//! | lapsed: neither came | anybody without a ticket, later. It is a token of the burst again: at most `burst` of them are kept, those beyond are lost as in any idle time |
+//! | reserved | its key, from the slot until the end of the grace |
+//! | open | the first caller without a key in that time |
+//! | lapsed: unused | any caller without a ticket, later. It becomes a token of the burst again: at most `burst` are kept, the others are lost like idle time |
 //!
-//! So no more than `burst + t/interval` attempts are admitted in the first t, and in any window of
-//! length t at most those and the ones that come late: `burst + (t + grace)/interval + 1`. Attempts
-//! that cost more than one have their slots up to a burst apart, and come late with all of them at
-//! once: `2·burst + (t + grace)/interval`.
+//! At most `burst + t/interval` attempts are admitted in the first t. Any other window of length t
+//! also admits late tickets: at most `burst + (t + grace)/interval + 1` attempts. Attempts with a
+//! cost above one have their slots up to a burst apart, and may use all of them late:
+//! `2·burst + (t + grace)/interval`.
 //!
-//! # Who cannot hold a ticket
-//! A caller without a key, or with a new one each time, must not wait behind reservations for ever;
-//! nor may callers that ignore what they are told push aside those who do not.
-//! - What is left of the schedule (lapsed slots, and every slot once nobody is ahead) is for whoever
-//!   comes, with a key or without.
-//! - A caller without a key that is refused is counted into a line behind the schedule. It holds
-//!   nothing, but as long as there is such a line, every slot reserved is preceded by one that is
-//!   left open. So those without a key get one slot for each time one was refused, up to every
-//!   second one; and at least every second one is a ticket's, however often the others come.
-//! - The next open slot may be as far away as the schedule reaches, for those who came before have
+//! # Callers that cannot hold a ticket
+//! A caller without a key, or with a new key each time, must not wait behind reservations for ever.
+//! Callers that ignore their slots must not displace those that obey.
+//! - The rest of the schedule (lapsed slots, and every slot once no caller is ahead) is open to
+//!   every caller, with or without a key.
+//! - A rejected caller without a key is counted in a queue behind the schedule. It holds no slot,
+//!   but while there is such a queue, every reserved slot is preceded by an open one. Callers
+//!   without a key thus get one slot per rejection, up to every second slot. At least every second
+//!   slot belongs to a ticket, however often the others come.
+//! - The next open slot may be as far away as the schedule reaches, since earlier callers have
 //!   their slots: at most the horizon.
-//! - Callers in the line are told different times, one interval apart, so that they do not return
-//!   together. It is no ticket: others may come first.
+//! - Callers in the queue get different times, one interval apart, so that they do not return
+//!   together. Such a time is not a ticket: others may come first.
 //!
-//! A caller with a new key each time lets slots lapse, and is served by such. It cannot have an open
-//! one: newcomers with keys, who can wait, would else take them from those who cannot. In return the
-//! last lapsed slot is kept for a caller with a key (with a burst of 1, whoever comes first has it).
-//! Apart from that, who comes more often is served more often: nothing tells one such caller from
-//! many. So a key should be something that cannot be changed at will: with many keys one caller can
-//! reserve the schedule up to the horizon. A caller without such a thing is one without a key.
+//! A caller with a new key each time lets its slots lapse, and is served by lapsed slots. It cannot
+//! use an open slot: new callers with keys, which can wait, would otherwise take them from callers
+//! without. In return the last lapsed slot is kept for a caller with a key (with a burst of 1, the
+//! first caller gets it). Beyond that, a caller that comes more often is served more often: it
+//! cannot be distinguished from many callers. Use a key that clients cannot change at will: with
+//! many keys one client can reserve the schedule up to the horizon. Treat a client without such an
+//! identity as a caller without a key.
 
 mod keyed;
 
@@ -52,16 +54,16 @@ use crate::time::{Instant, nanos};
 
 pub use keyed::KeyedLimiter;
 
-/// The most slots that a schedule remembers, at about 100 bytes each.
+/// The maximum number of slots in a schedule, at about 100 bytes each.
 const MOST_SLOTS: u64 = 1_000_000;
 
-/// What a limiter admits.
+/// The configuration of a [`Limiter`].
 ///
 /// ```
 /// use core::time::Duration;
 /// use relent_core::LimiterConfig;
 ///
-/// // A hundred per second, and ten at once after a pause.
+/// // A hundred per second, and ten immediately after a pause.
 /// let config = LimiterConfig {
 ///     burst: 10,
 ///     ..LimiterConfig::new(100, Duration::from_secs(1))
@@ -70,25 +72,27 @@ const MOST_SLOTS: u64 = 1_000_000;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimiterConfig {
-    /// Attempts in each [`per`](Self::per). At least 1.
+    /// The number of attempts in each [`per`](Self::per). At least 1.
     pub rate: u32,
-    /// The time for that many attempts; more than zero.
+    /// The period for that many attempts; more than zero.
     pub per: Duration,
-    /// Attempts at once after a pause; at least 1. Default: what the rate admits in a second, and at least 2, so that a
-    /// double click is not refused. With 1 none are closer than the interval.
+    /// The number of attempts that may come together after a pause; at least 1. Default: the
+    /// attempts of one second, and at least 2, so that a double click is not rejected. With 1, two
+    /// attempts are at least one interval apart.
     pub burst: u32,
-    /// How far ahead slots are reserved; zero reserves none. Default 5 min, the longest hint that a
-    /// policy obeys by default. Memory: about 100 bytes for each slot in it and the grace, of which there are at most a
-    /// million: above some 3300 attempts per second slots are reserved less far ahead.
+    /// How far ahead slots are reserved; zero reserves none. Default 5 min, the default maximum
+    /// hint of a policy. Memory: about 100 bytes for each slot in the horizon and the grace, and at
+    /// most a million slots: above about 3300 attempts per second slots are reserved less far
+    /// ahead.
     pub horizon: Duration,
-    /// How long after its slot a caller is still let in. Default 3 s: one for a header in whole
-    /// seconds, one for the spread behind a ticket in whole seconds (design rule 4), one for timer and
-    /// network.
+    /// How long after its slot a caller is still admitted. Default 3 s: one for a header in whole
+    /// seconds, one for the jitter of a ticket in whole seconds, one for timer and network.
     pub grace: Duration,
 }
 
 impl LimiterConfig {
-    /// `rate` attempts in each `per`; as many at once as in a second, and at least 2; horizon 5 min, grace 3 s.
+    /// A limit of `rate` attempts per `per`; burst: the attempts of one second, at least 2; horizon
+    /// 5 min, grace 3 s.
     ///
     /// ```
     /// use core::time::Duration;
@@ -108,7 +112,7 @@ impl LimiterConfig {
         }
     }
 
-    /// What does not fit together.
+    /// Checks for contradictions.
     fn check(&self) -> Result<Pace, PolicyError> {
         let per = nanos(self.per);
         if self.rate == 0 {
@@ -152,7 +156,7 @@ const fn in_a_second(rate: u32, per: Duration) -> u32 {
     if per == 0 {
         return LEAST;
     }
-    // No more than the rate, if the period is at least a second.
+    // Not above the rate if the period is at least a second.
     let burst = rate as u128 * 1_000_000_000 / per;
     match burst {
         0..=1 => LEAST,
@@ -161,18 +165,18 @@ const fn in_a_second(rate: u32, per: Duration) -> u32 {
     }
 }
 
-/// A rate as whole numbers: so many attempts in so many nanoseconds.
+/// A rate as integers: this many attempts in this many nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     rate: u32,
     per: u64,
-    /// The time between two attempts, rounded down, and the rest of the division.
+    /// The time between two attempts, rounded down, and the remainder of the division.
     interval: u64,
     rest: u32,
 }
 
 impl Pace {
-    /// Of a rate and a period above 0.
+    /// The pace of a rate and a period above 0.
     fn new(rate: u32, per: u64) -> Self {
         Self {
             rate,
@@ -182,7 +186,7 @@ impl Pace {
         }
     }
 
-    /// The time for so many attempts, rounded up; `None` if it is too long to be counted.
+    /// The time for this many attempts, rounded up; `None` on overflow.
     fn checked_time(self, attempts: u32) -> Option<u64> {
         let whole = self.interval.checked_mul(u64::from(attempts))?;
         if self.rest == 0 {
@@ -192,12 +196,12 @@ impl Pace {
         whole.checked_add(rest.div_ceil(u64::from(self.rate)))
     }
 
-    /// The same, saturating.
+    /// The saturating form of [`checked_time`](Self::checked_time).
     fn time(self, attempts: u32) -> u64 {
         self.checked_time(attempts).unwrap_or(u64::MAX)
     }
 
-    /// How many attempts there are in this time, rounded down.
+    /// The number of attempts in this time, rounded down.
     fn attempts(self, time: u64) -> u64 {
         if self.rest == 0 {
             return time / self.interval;
@@ -207,32 +211,32 @@ impl Pace {
     }
 }
 
-/// How a limiter judges an attempt.
+/// The decision about an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The attempt may go on.
+    /// The attempt is admitted.
     Admitted {
-        /// It came in the slot that was reserved for it: it was told to come, and is no retry by
-        /// the caller's own choice.
+        /// It came in the slot that was reserved for it, so it is not a retry by the caller's own
+        /// choice.
         ticket: bool,
     },
-    /// The attempt may not go on.
+    /// The attempt is rejected for now.
     Refused(Refusal),
-    /// The attempt costs more than the burst, so that it can never go on.
+    /// The attempt costs more than the burst, so it can never be admitted.
     Impossible,
 }
 
-/// When a refused caller should come back.
+/// When a rejected caller should return.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
     /// A ticket: after exactly this time a slot is reserved for the caller.
     Ticket(Duration),
-    /// After about this time there may be room. Nothing is reserved.
+    /// After about this time there may be quota. Nothing is reserved.
     Shared(Duration),
 }
 
 impl Refusal {
-    /// How long the caller should wait; more than zero.
+    /// The delay for the caller; more than zero.
     #[must_use]
     pub const fn delay(self) -> Duration {
         match self {
@@ -240,7 +244,7 @@ impl Refusal {
         }
     }
 
-    /// For a header in whole milliseconds: rounded up, or the caller would be early.
+    /// The delay in whole milliseconds, rounded up so that the caller is not early.
     ///
     /// ```
     /// use core::time::Duration;
@@ -254,31 +258,31 @@ impl Refusal {
         nanos(self.delay()).div_ceil(1_000_000)
     }
 
-    /// For a header in whole seconds such as Retry-After: rounded up. (tower_governor cuts the
-    /// fraction off and says 0.)
+    /// The delay in whole seconds, for Retry-After, rounded up. (tower_governor truncates and sends
+    /// 0.)
     #[must_use]
     pub const fn whole_seconds(self) -> u64 {
         nanos(self.delay()).div_ceil(1_000_000_000)
     }
 }
 
-/// Admits attempts at a rate, and tells each refused caller a slot of its own.
+/// A rate limiter (GCRA) that gives each rejected caller a reserved slot.
 ///
-/// A slot is bound to the caller's key: whoever comes early hears of the same slot again; whoever
-/// comes within the grace after it is let in; then it lapses. A key has one live slot. Beyond the
-/// horizon, and without a key, a refusal is a plain Retry-After.
+/// A slot is bound to the caller's key. A caller that comes early gets the same slot again, one
+/// that comes within the grace is admitted, and after that the slot lapses. A key has at most one
+/// slot. Beyond the horizon and without a key, a rejection is a plain Retry-After.
 ///
-/// Callers that cannot hold a ticket get slots that lapse, those that nobody has, and one for each
-/// time one of them was refused while others reserve, up to every second slot. At least every second
-/// slot is for tickets, however often the others come.
+/// Callers that cannot hold a ticket get lapsed slots, free slots, and one slot per rejection while
+/// others reserve, up to every second slot. At least every second slot is for tickets, however
+/// often the others come.
 ///
-/// In any window of length t it admits at most `burst + t/interval` attempts, and beyond them only
-/// tickets that come late within the grace. Each call takes a time logarithmic in the slots
-/// reserved. A driver shares one value behind a lock. Time that steps back stands still.
+/// In any window of length t it admits at most `burst + t/interval` attempts, plus tickets that
+/// come late within the grace. Each call takes logarithmic time in the number of reserved slots. A
+/// driver shares one value behind a lock. A time before the latest one counts as the latest.
 ///
-/// An attempt may cost more than one: then it counts as so many attempts at once, and a ticket is
-/// for all of them. With several limits for one attempt, or a [`Shedder`](crate::Shedder) behind
-/// them, see [`Intake`](crate::Intake), in which a refusal by one takes nothing from the others.
+/// An attempt may cost more than one: it then counts as that many concurrent attempts, and its
+/// ticket is for all of them. To combine several limits or a [`Shedder`](crate::Shedder), use
+/// [`Intake`](crate::Intake), in which a rejection by one consumes nothing of the others.
 ///
 /// ```
 /// use core::time::Duration;
@@ -290,7 +294,7 @@ impl Refusal {
 /// let (ann, bob) = (Some(1), Some(2));
 /// assert_eq!(limiter.judge(start, ann, 1), Verdict::Admitted { ticket: false });
 ///
-/// // Refused, with a slot of his own; early, he hears of the same again.
+/// // Rejected, with a reserved slot; if he comes early, he gets the same slot.
 /// let ticket = Refusal::Ticket(Duration::from_millis(100));
 /// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
 /// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
@@ -301,25 +305,26 @@ impl Refusal {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Of slots; all times here are in nanoseconds.
+    /// The pace of the slots; all times here are in nanoseconds.
     pace: Pace,
-    /// How far the schedule may run ahead of time before attempts are refused: the burst.
+    /// How far the schedule may run ahead of time before attempts are rejected: the burst.
     tolerance: u64,
     burst: u32,
     horizon: u64,
     grace: u64,
     /// The latest time seen.
     latest: u64,
-    /// The theoretical arrival time of the generic cell rate algorithm: the next free slot and
-    /// the tolerance. Rounded up to a nanosecond.
+    /// The theoretical arrival time of GCRA: the next free slot plus the tolerance. Rounded up to a
+    /// nanosecond.
     scheduled: u64,
-    /// By how much it is rounded up, in nanoseconds times the rate: so no rate is lower than it should be.
+    /// The rounding error, in nanoseconds times the rate, which keeps the rate exact.
     rounded: u32,
-    /// Up to here callers without a key were told to come. Beyond the next free slot: the line.
+    /// The last time that was given to a caller without a key. If it is beyond the next free slot,
+    /// there is a queue.
     line: u64,
-    /// Lapsed slots that anybody without a ticket may have; at most the burst.
+    /// Lapsed slots that any caller without a ticket may use; at most the burst.
     spare: u32,
-    /// Reserved slots with their keys by time, also those that were used, until they lapse.
+    /// Reserved slots with their keys, by time, including used ones until they lapse.
     reserved: VecDeque<(u64, u64)>,
     /// The ticket of each key that has one.
     tickets: BTreeMap<u64, Ticket>,
@@ -327,31 +332,31 @@ pub struct Limiter {
     open: VecDeque<u64>,
 }
 
-/// What is reserved for a key.
+/// The reservation of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ticket {
     slot: u64,
-    /// The attempts that it counts as; at most the burst.
+    /// The cost of the attempt; at most the burst.
     cost: u32,
 }
 
-/// What an attempt finds, before anything is taken for it.
+/// The slot that is available to an attempt, before anything is consumed.
 enum Place {
     /// It comes within the grace of its ticket.
     Due,
     /// It comes before the slot of its ticket.
     Early(u64),
-    /// Open slots, which it may have.
+    /// It can use open slots.
     Open,
-    /// Lapsed slots, which it may have.
+    /// It can use lapsed slots.
     Spare,
-    /// Room on the schedule.
+    /// The schedule has a free slot.
     Room,
-    /// No room.
+    /// The schedule is full.
     Full,
-    /// The end of time: the schedule cannot move on.
+    /// The schedule has reached the end of the time range.
     Ended,
-    /// A cost above the burst.
+    /// The cost exceeds the burst.
     Impossible,
 }
 
@@ -359,7 +364,8 @@ impl Limiter {
     /// A limiter that has admitted nothing yet.
     ///
     /// # Errors
-    /// A rate, period or burst of zero, a burst that takes centuries, and slots without grace.
+    /// A rate, period or burst of zero, a burst that takes more than 584 years, or slots without
+    /// grace.
     pub fn new(config: &LimiterConfig) -> Result<Self, PolicyError> {
         let pace = config.check()?;
         let grace = nanos(config.grace);
@@ -382,12 +388,12 @@ impl Limiter {
         })
     }
 
-    /// Judges an attempt at `now` by the caller with this key, which counts as `cost` attempts. A key
-    /// is a hash of whatever identifies the caller; `None` is one that cannot be told apart. A cost of 0
-    /// counts as 1.
+    /// Decides about an attempt at `now` by the caller with this key, at this cost (0 counts as 1).
+    /// A key is a hash of the caller's identity; `None` is a caller without one.
     ///
-    /// A ticket is for the cost at which it was given. Whoever comes in its slot with a lower one
-    /// leaves the rest to others; whoever comes with a higher one gives it up and is judged as without.
+    /// A ticket has the cost for which it was given. A caller that uses it at a lower cost releases
+    /// the rest. A caller that comes at a higher cost gives up the ticket and is handled as
+    /// without.
     pub fn judge(&mut self, now: Instant, key: Option<u64>, cost: u32) -> Verdict {
         let (now, cost) = (self.arrive(now), cost.max(1));
         let place = self.place(now, key, cost);
@@ -395,7 +401,7 @@ impl Limiter {
         if matches!(place, Place::Early(_) | Place::Ended | Place::Impossible) {
             return verdict;
         }
-        // What it holds is used now, or given up.
+        // Its ticket is used now, or given up.
         let left = match key.and_then(|key| self.tickets.remove(&key)) {
             Some(ticket) if matches!(place, Place::Due) => ticket.cost - cost,
             Some(ticket) => ticket.cost,
@@ -418,8 +424,8 @@ impl Limiter {
         verdict
     }
 
-    /// How [`judge`](Self::judge) would judge the same attempt now. Nothing is taken, reserved or
-    /// counted.
+    /// The result that [`judge`](Self::judge) would have for this attempt now. Nothing is consumed,
+    /// reserved or counted.
     ///
     /// ```
     /// use core::time::Duration;
@@ -439,8 +445,9 @@ impl Limiter {
         self.verdict(now, key, cost, &place)
     }
 
-    /// An admitted attempt that counted as `cost` was not made after all, as one that was shed behind the limiter: what
-    /// was taken for it is anybody's, as a slot that lapses. A ticket that it had is used up.
+    /// Returns the quota of an admitted attempt of this cost that was not made, such as one that
+    /// was shed behind the limiter. Like a lapsed slot, any caller may use it. A ticket that it had
+    /// is used up.
     ///
     /// ```
     /// use core::time::Duration;
@@ -459,8 +466,8 @@ impl Limiter {
         self.lapsed(cost.max(1));
     }
 
-    /// The number of attempts that callers without a ticket can still make until so much later: the
-    /// quota that is left.
+    /// The remaining quota: the number of attempts that callers without a ticket can still make
+    /// within this time.
     pub fn available(&mut self, now: Instant, within: Duration) -> u32 {
         let now = self.arrive(now);
         let from = self.scheduled.max(now);
@@ -474,7 +481,7 @@ impl Limiter {
         u32::try_from(scheduled).map_or(u32::MAX, |scheduled| scheduled.saturating_add(self.spare))
     }
 
-    /// The time until that number of attempts by callers without a ticket can be made, if nobody else
+    /// The time until callers without a ticket can make this many attempts, if no other caller
     /// comes. Zero if they can be made now.
     pub fn until_available(&mut self, now: Instant, attempts: u32) -> Duration {
         let now = self.arrive(now);
@@ -487,18 +494,19 @@ impl Limiter {
         Duration::from_nanos(last.saturating_sub(self.tolerance).saturating_sub(now))
     }
 
-    /// The number of keys that hold a slot, as of the latest attempt.
+    /// The number of keys with a reserved slot, as of the latest attempt.
     #[must_use]
     pub fn tickets(&self) -> usize {
         self.tickets.len()
     }
 
-    /// How long after its slot a ticket is kept, in nanoseconds.
+    /// How long after its slot a ticket is valid, in nanoseconds.
     pub(crate) const fn grace(&self) -> u64 {
         self.grace
     }
 
-    /// Brings the limiter to this time, which it returns; time that steps back stands still.
+    /// Advances the limiter to this time, which it returns; an earlier time than the latest counts
+    /// as the latest.
     fn arrive(&mut self, now: Instant) -> u64 {
         self.latest = self.latest.max(now.as_nanos());
         self.lapse(self.latest);
@@ -518,12 +526,12 @@ impl Limiter {
         if self.scheduled == u64::MAX {
             return Place::Ended;
         }
-        // An open slot first, for that lapses.
+        // An open slot first, since it can lapse.
         let last_open = self.open.get(cost as usize - 1);
         if key.is_none() && last_open.is_some_and(|slot| *slot <= now) {
             return Place::Open;
         }
-        // The last one is kept for a caller with a key, who cannot have an open one.
+        // The last one is kept for callers with a key, which cannot use open slots.
         let kept = u32::from(key.is_none() && self.burst > 1);
         if self.spare.saturating_sub(kept) >= cost {
             return Place::Spare;
@@ -548,27 +556,27 @@ impl Limiter {
         }
     }
 
-    /// The next slot that nobody has.
+    /// The next free slot.
     fn next(&self) -> u64 {
         self.room(1)
     }
 
-    /// When there is room for so many on the schedule; at most the burst.
+    /// The time at which the schedule has this many free slots; at most the burst.
     fn room(&self, cost: u32) -> u64 {
         self.scheduled
             .saturating_sub(self.tolerance.saturating_sub(self.time(cost - 1)))
     }
 
-    /// The time for so many attempts.
+    /// The time for this many attempts.
     fn time(&self, attempts: u32) -> u64 {
         self.pace.time(attempts)
     }
 
-    /// Takes so many slots off the schedule.
+    /// Takes this many slots off the schedule.
     fn advance(&mut self, slots: u32) {
         self.scheduled = self.scheduled.saturating_add(self.time(slots));
         if self.pace.rest > 0 {
-            // What was rounded up before and now is taken off as soon as it is a nanosecond.
+            // Once the rounding errors add up to a nanosecond, it is subtracted.
             let rate = u64::from(self.pace.rate);
             let now = (rate - u64::from(self.pace.rest) * u64::from(slots) % rate) % rate;
             let rounded = u64::from(self.rounded) + now;
@@ -579,13 +587,13 @@ impl Limiter {
         }
     }
 
-    /// Makes slots whose grace is over anybody's.
+    /// Releases slots whose grace is over.
     fn lapse(&mut self, now: u64) {
         let grace = self.grace;
         let is_over = |slot: u64| slot.saturating_add(grace) < now;
         let mut lapsed: u32 = 0;
         while let Some((slot, key)) = pop_if(&mut self.reserved, |(slot, _)| is_over(*slot)) {
-            // Otherwise it was used, and the key may have another by now.
+            // Otherwise it was used, and the key may have another slot by now.
             if let Some(ticket) = self.tickets.get(&key).filter(|ticket| ticket.slot == slot) {
                 lapsed = lapsed.saturating_add(ticket.cost);
                 self.tickets.remove(&key);
@@ -596,21 +604,22 @@ impl Limiter {
         }
         self.lapsed(lapsed);
         if self.next() <= now {
-            // The schedule itself holds what is left of the burst, and bounds it.
+            // The schedule itself then contains and bounds the rest of the burst.
             let spare = core::mem::take(&mut self.spare);
             self.scheduled = self.scheduled.saturating_sub(self.time(spare));
         }
     }
 
-    /// So many slots are anybody's.
+    /// Makes this many slots available to any caller.
     fn lapsed(&mut self, slots: u32) {
         self.spare = self.spare.saturating_add(slots).min(self.burst);
     }
 
-    /// How many slots are left open before one that is reserved: as many as it takes itself, as long
-    /// as there is a line.
+    /// The number of slots left open before a reservation: as many as it takes itself while there
+    /// is a queue.
     fn left_open(&self, cost: u32) -> u32 {
-        // What is behind now waits for nobody: so a large burst leaves no more open than the horizon holds.
+        // A queue time in the past has no waiter, so a large burst leaves no more slots open than
+        // the horizon holds.
         let line = self.line.saturating_sub(self.next().max(self.latest));
         match line {
             0 => 0,
@@ -619,7 +628,7 @@ impl Limiter {
         }
     }
 
-    /// What a caller with a key is told: its slot, after the open ones.
+    /// The result for a caller with a key: its slot, after the open ones.
     fn reserved_slot(&self, now: u64, cost: u32) -> Verdict {
         let room = self.room(cost);
         let slot = room.saturating_add(self.time(self.left_open(cost)));
@@ -629,7 +638,7 @@ impl Limiter {
         }
     }
 
-    /// Reserves what the key is told.
+    /// Reserves the slot that the key gets.
     fn reserve(&mut self, now: u64, key: u64, cost: u32) {
         let Verdict::Refused(Refusal::Ticket(delay)) = self.reserved_slot(now, cost) else {
             return;
@@ -638,7 +647,7 @@ impl Limiter {
         for _ in 0..open {
             self.open.push_back(self.next());
             self.advance(1);
-            // The line has moved up by the open slot and back by the reserved one.
+            // The queue has moved forward by the open slot and back by the reserved one.
             self.line = self.line.saturating_add(self.time(1));
         }
         self.advance(cost);
@@ -647,8 +656,8 @@ impl Limiter {
         self.tickets.insert(key, Ticket { slot, cost });
     }
 
-    /// What a caller without a key is told: the time of its place in the line, or of the end of the
-    /// horizon if that is nearer.
+    /// The result for a caller without a key: its time in the queue, or the end of the horizon if
+    /// that is earlier.
     fn told_time(&self, now: u64, cost: u32) -> Verdict {
         let room = self.room(cost);
         let place = self.line.saturating_add(self.time(cost - 1)).max(room);
@@ -659,20 +668,20 @@ impl Limiter {
         refused(Refusal::Shared, place - now)
     }
 
-    /// Counts a caller without a key into the line.
+    /// Counts a caller without a key in the queue.
     fn line_up(&mut self, now: u64, cost: u32) {
         let next = self.next();
         let place = self.line.max(next);
         self.line =
             match place.saturating_add(self.time(cost - 1)) > now.saturating_add(self.horizon) {
-                // However far the schedule reaches: that somebody waits has to be known.
+                // Beyond the horizon, too, it must be known that there is a queue.
                 true => place.max(next.saturating_add(self.time(1))),
                 false => place.saturating_add(self.time(cost)),
             };
     }
 }
 
-/// Takes the front of a queue if it is such a one.
+/// Removes the front of a queue if it satisfies the condition.
 fn pop_if<T>(queue: &mut VecDeque<T>, is_such: impl FnOnce(&T) -> bool) -> Option<T> {
     queue.front().filter(|front| is_such(front))?;
     queue.pop_front()

@@ -9,7 +9,7 @@ const SECOND: u64 = 1000 * MILLI;
 const TICKET: Verdict = Verdict::Admitted { ticket: true };
 const FREE: Verdict = Verdict::Admitted { ticket: false };
 
-/// A hundred per second, one at a time; time in milliseconds, so that slots are ten apart.
+/// A hundred per second, burst 1; time in milliseconds, so slots are ten apart.
 const CONFIG: LimiterConfig = LimiterConfig {
     burst: 1,
     ..LimiterConfig::new(100, Duration::from_secs(1))
@@ -80,7 +80,7 @@ fn a_slot_lasts_to_the_end_of_its_grace_and_no_longer() {
             judge(&mut limiter, 0, key);
         }
         assert_eq!(judge(&mut limiter, 10 + late, 1), expected, "{late}");
-        // A key that came too late is one like any other, and holds nothing.
+        // The late key is treated as a new one, and holds no slot.
         assert_eq!(limiter.tickets(), 1);
     }
 }
@@ -108,12 +108,12 @@ fn lapsed_slots_are_kept_up_to_the_burst() {
         for key in 0..500 {
             judge(&mut limiter, 0, key);
         }
-        // Some 400 slots have lapsed unused, or are about to with nobody left to come.
+        // About 400 slots have lapsed unused, or will, since no caller comes.
         let admitted = (1000..1100)
             .filter(|key| judge(&mut limiter, 20_000, *key) == FREE)
             .count();
         assert_eq!(admitted, from);
-        // And also while the schedule still reaches ahead: nothing moves on twice.
+        // The same while the schedule still reaches ahead: nothing is released twice.
         let mut limiter = self::limiter(&LimiterConfig { burst, ..CONFIG });
         for key in 0..500 {
             judge(&mut limiter, 0, key);
@@ -135,7 +135,7 @@ fn slots_that_lapse_when_the_schedule_has_passed_are_a_burst_again() {
     for key in 0..20 {
         judge(&mut limiter, 0, key);
     }
-    // Nobody came for the slots at 10 to 100 ms; that at 110 ms is nobody's.
+    // No caller came for the slots at 10 to 100 ms; the slot at 110 ms is free.
     let admitted = (0..30)
         .filter(|_| judge(&mut limiter, 116, None) == FREE)
         .count();
@@ -152,7 +152,7 @@ fn a_full_schedule_leaves_slots_open_too() {
         judge(&mut limiter, 0, key);
     }
     assert_eq!(judge(&mut limiter, 0, None), shared(110));
-    // There is room for one more, but the next is not for one with a key.
+    // There is a free slot, but it is not for a caller with a key.
     assert_eq!(judge(&mut limiter, 10, 11), shared(100));
     assert_eq!(judge(&mut limiter, 20, 11), ticket(100));
     assert_eq!(judge(&mut limiter, 109, None), shared(21));
@@ -169,7 +169,7 @@ fn the_last_lapsed_slot_is_kept_for_a_caller_with_a_key() {
         assert_eq!(judge(&mut limiter, 4000, None), expected);
     }
     assert_eq!(judge(&mut limiter, 4000, 500), FREE);
-    // When the schedule has passed, they are anybody's.
+    // After the schedule has passed, any caller may use them.
     for expected in [FREE, FREE, FREE, shared(10)] {
         assert_eq!(judge(&mut limiter, 9000, None), expected);
     }
@@ -206,7 +206,7 @@ fn without_a_horizon_it_is_the_plain_algorithm() {
         match judge(&mut limiter, millis, millis) {
             FREE => admitted += 1,
             Verdict::Refused(Refusal::Shared(delay)) => {
-                // To the next slot, and no caller is counted.
+                // The delay to the next slot; callers are not counted.
                 let next = Duration::from_millis(10 - millis % 10);
                 assert_eq!(delay, next);
             }
@@ -223,7 +223,7 @@ fn callers_without_a_key_are_told_different_times() {
     for place in 1..100 {
         assert_eq!(judge(&mut limiter, 0, None), shared(place * 10));
     }
-    // Nothing is reserved: who comes when nobody is ahead is let in.
+    // Nothing is reserved: a caller with none ahead is admitted.
     assert_eq!(judge(&mut limiter, 10, None), FREE);
 }
 
@@ -240,7 +240,7 @@ fn a_slot_is_left_open_for_each_caller_without_a_key_that_was_refused() {
     assert_eq!(judge(&mut limiter, 12, None), FREE);
     assert_eq!(judge(&mut limiter, 12, None), shared(68), "a place behind");
     assert_eq!(judge(&mut limiter, 20, 1), TICKET);
-    // Newcomers with a key get a ticket, not the open slot at 30 ms.
+    // New callers with a key get a ticket, not the open slot at 30 ms.
     assert_eq!(judge(&mut limiter, 31, 6), ticket(59));
     assert_eq!(judge(&mut limiter, 31, None), FREE);
 }
@@ -310,7 +310,7 @@ fn a_double_click_is_not_refused_unless_the_burst_says_so() {
         let mut limiter = limiter(&config);
         assert_eq!(judge(&mut limiter, 0, 1), FREE, "{config:?}");
         assert_eq!(judge(&mut limiter, 1, 1), FREE, "{config:?}");
-        // And no more than as many as in a second.
+        // And no more than the attempts of one second.
         let more = (0..1000).filter(|_| judge(&mut limiter, 1, 1) == FREE);
         assert_eq!(more.count() as u32 + 2, config.burst);
         assert_eq!(config.burst, 2.max(rate / seconds as u32));
@@ -320,7 +320,7 @@ fn a_double_click_is_not_refused_unless_the_burst_says_so() {
     assert!(matches!(judge(&mut one, 1, 1), Verdict::Refused(_)));
 }
 
-/// Below one in a nanosecond, and above, and where a second cannot be divided by it.
+/// Below one attempt per nanosecond, above it, and at rates that do not divide a second.
 #[test]
 fn any_rate_up_to_billions_a_second_builds_and_is_exact() {
     for rate in [
@@ -336,7 +336,7 @@ fn any_rate_up_to_billions_a_second_builds_and_is_exact() {
     ] {
         let config = LimiterConfig::new(rate, Duration::from_secs(1));
         let mut limiter = limiter(&config);
-        // All of the burst, then what a tenth of a second brings, ten times.
+        // The whole burst, then the quota of a tenth of a second, ten times.
         let mut admitted = u64::from(config.burst);
         assert_eq!(limiter.judge(at(0), None, config.burst), FREE, "{rate}");
         for tenth in 1..=10 {
@@ -346,12 +346,12 @@ fn any_rate_up_to_billions_a_second_builds_and_is_exact() {
                 assert_eq!(limiter.judge(now, None, room), FREE, "{rate}");
                 admitted += u64::from(room);
             }
-            // What is left is told rounded down.
+            // The remaining quota is reported rounded down.
             while limiter.judge(now, None, 1) == FREE {
                 admitted += 1;
             }
         }
-        // Above one in a nanosecond a nanosecond is what it is off by.
+        // Above one attempt per nanosecond the error is at most one nanosecond.
         let off = admitted - 2 * u64::from(config.burst);
         assert!(off <= u64::from(rate) / 1_000_000_000, "{rate}: {off}");
         assert!(limiter.reserved.len() + limiter.open.len() <= MOST_SLOTS as usize);
@@ -372,10 +372,10 @@ fn a_cost_is_so_many_attempts_at_once() {
     assert_eq!(judge(0, Some(3), 0), ticket(40), "nothing is free");
     assert_eq!(judge(0, None, 2), shared(60));
     assert_eq!(judge(29, Some(2), 1), ticket(1), "early is early");
-    // With less than was reserved it leaves the rest to others.
+    // With a lower cost than reserved it releases the rest.
     assert_eq!(judge(30, Some(2), 1), TICKET);
     assert_eq!(judge(30, Some(4), 2), FREE);
-    // With more it gives its ticket up, which is then anybody's.
+    // With a higher cost it gives up its ticket, which any caller may then use.
     assert_eq!(
         judge(40, Some(3), 2),
         ticket(40),
@@ -396,7 +396,7 @@ fn what_is_left_is_told_for_callers_without_a_ticket() {
     for key in 0..5 {
         judge(&mut limiter, 0, key);
     }
-    // Two hold the slots at 10 and 20 ms.
+    // Two callers hold the slots at 10 and 20 ms.
     assert_eq!(limiter.available(at(0), within(29)), 0);
     assert_eq!(limiter.available(at(0), within(30)), 1);
     assert_eq!(limiter.until_available(at(5), 1), within(25));
@@ -437,7 +437,7 @@ fn what_contradicts_itself_is_refused() {
     }
 }
 
-/// What a key was last told, by the history alone.
+/// The last slot given to a key, according to the history alone.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     key: u64,
@@ -445,8 +445,8 @@ struct Held {
 }
 
 proptest! {
-    /// The plain algorithm: an attempt is admitted exactly if no window would then hold more than
-    /// the burst and the rate.
+    /// The plain algorithm: it admits an attempt exactly if no window then contains more than the
+    /// burst and the rate.
     #[test]
     fn without_slots_it_admits_whatever_every_window_has_room_for(
         rate in 1..5_u32, burst in 1..5_u32,
@@ -486,7 +486,7 @@ proptest! {
         let mut held: Vec<Held> = Vec::new();
         let mut admitted: Vec<(u64, bool)> = Vec::new();
         for (pause, step, key) in steps {
-            // Mostly at one instant, sometimes later, sometimes back.
+            // Mostly at one instant, sometimes later, sometimes earlier.
             if pause == 0 {
                 clock = (clock + step).max(0);
             }
@@ -596,8 +596,8 @@ proptest! {
     }
 }
 
-/// What is given back is no more than what was taken: however attempts are made and called off, no more are made in any
-/// time than the limit lets through.
+/// However attempts are made and returned, the number of made attempts stays within the limit at
+/// any time.
 #[test]
 fn what_is_given_back_is_admitted_once_more_and_not_twice() {
     let config = LimiterConfig {
@@ -622,6 +622,6 @@ fn what_is_given_back_is_admitted_once_more_and_not_twice() {
         assert!(made <= 3 + millis / 100 + 1, "{made} after {millis} ms");
     }
     assert!(given_back > 50, "{given_back}");
-    // Nothing is lost by it, either: what lapses unused is at most one burst.
+    // And no quota is lost: at most one burst lapses unused.
     assert!(made >= 190, "{made}");
 }

@@ -1,17 +1,17 @@
-//! A map in the order of its keys that takes little memory beside what it holds.
+//! A sorted map with little memory overhead.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::mem;
 
-/// The most entries of a block.
+/// The maximum number of entries in a block.
 const MOST: usize = 64;
-/// Room for so many is kept when they leave: they come again.
+/// The capacity that a block keeps when entries leave, for those that follow.
 const FEW: usize = 4;
 
-/// A map in the order of its keys, in blocks of up to [`MOST`] entries. A B-tree of the entries themselves is half
-/// empty if they come in order, as callers do; these blocks are full then. A map of a few entries is one small
-/// block, and the only entry of a map that never had two is in the map itself.
+/// A sorted map in blocks of up to [`MOST`] entries. A B-tree of the entries is half empty if they
+/// are inserted in order, as those of callers are; these blocks are full then. A map of a few
+/// entries is one small block. The only entry of a map that never had two is stored inline.
 #[derive(Debug)]
 pub(crate) struct OrderedMap<K, V>(Entries<K, V>);
 
@@ -19,7 +19,7 @@ pub(crate) struct OrderedMap<K, V>(Entries<K, V>);
 enum Entries<K, V> {
     None,
     One((K, V)),
-    /// However many, once there were two.
+    /// Any number, after there were two.
     Many(Box<Blocks<K, V>>),
 }
 
@@ -28,9 +28,10 @@ type Block<K, V> = VecDeque<(K, V)>;
 #[derive(Debug)]
 struct Blocks<K, V> {
     len: usize,
-    /// The entries before all others. Empty only if there are none.
+    /// The first entries. Empty only if the map is empty.
     first: Block<K, V>,
-    /// Each by a key that is at most its first and above all of the block before. None is empty.
+    /// The other blocks. The key of a block is at most its first key, and above all keys of the
+    /// previous block. No block is empty.
     rest: BTreeMap<K, Block<K, V>>,
 }
 
@@ -45,13 +46,13 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         }
     }
 
-    /// Whether a key is in the first block, or would be, as far as one can tell without a look at the others.
+    /// Whether a key belongs to the first block, as far as the first block alone shows it.
     #[inline]
     fn is_in_first(&self, key: &K) -> bool {
         self.rest.is_empty() || self.first.back().is_some_and(|(last, _)| key <= last)
     }
 
-    /// The block that has the key, or would have it.
+    /// The block to which the key belongs.
     #[inline]
     fn of(&self, key: &K) -> &Block<K, V> {
         if self.is_in_first(key) {
@@ -61,7 +62,7 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         own.map_or(&self.first, |(_, block)| block)
     }
 
-    /// The same, and by what key it is among the rest.
+    /// The mutable form of [`of`](Self::of), with the key of the block if it is not the first.
     #[inline]
     fn of_mut(&mut self, key: &K) -> (Option<K>, &mut Block<K, V>) {
         if self.is_in_first(key) {
@@ -78,7 +79,7 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         last.map_or(&self.first, |(_, block)| block)
     }
 
-    /// A block of this name has become empty.
+    /// Removes this block, which has become empty.
     fn drop_empty(&mut self, own: Option<K>) {
         match own {
             Some(own) => drop(self.rest.remove(&own)),
@@ -96,12 +97,13 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
             Ok(at) => return Some(mem::replace(&mut block[at].1, value)),
             Err(at) if block.len() < MOST => block.insert(at, (key, value)),
             Err(at) => {
-                // What comes in order, from either end, leaves a full block behind.
+                // Insertions in order, from either end, leave a full block behind.
                 let (from, upper) = match at {
                     0 => (0, mem::take(block)),
                     MOST => (MOST, Block::new()),
                     _ => {
-                        // Few come out of order, so neither half keeps room for more than this one.
+                        // Insertions out of order are rare, so neither half keeps capacity for more
+                        // than this one.
                         let mut upper = block.split_off(MOST / 2);
                         upper.reserve_exact(1);
                         block.shrink_to(MOST / 2 + 1);
@@ -130,7 +132,7 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         if block.is_empty() {
             self.drop_empty(own);
         } else if block.capacity() > FEW && block.len() < block.capacity() / 4 {
-            // The few that stay do not keep the memory of the many that left.
+            // Shrink, so that a few remaining entries do not keep the memory of many.
             block.shrink_to(block.capacity() / 2);
         }
         self.len -= 1;
@@ -200,7 +202,7 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
         }
     }
 
-    /// The first whose key is not below this one.
+    /// The first entry whose key is at least this one.
     pub(crate) fn first_from(&self, key: &K) -> Option<&(K, V)> {
         match &self.0 {
             Entries::None => None,
@@ -217,7 +219,7 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
         }
     }
 
-    /// Returns what was there before by this key.
+    /// Returns the previous value of this key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match &mut self.0 {
             Entries::None => {
@@ -241,7 +243,7 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
         self.remove_if(key, |_| true)
     }
 
-    /// Removes it if it is such a one.
+    /// Removes the entry if its value satisfies the condition.
     pub(crate) fn remove_if(&mut self, key: &K, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
         match &mut self.0 {
             Entries::None => None,
@@ -259,7 +261,8 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
     }
 }
 
-/// Where the key is in its block, or would be: most often it is the first, or comes after all.
+/// The position of the key in its block, or the position to insert it: usually the first, or after
+/// the last.
 #[inline]
 fn find<K: Ord, V>(block: &VecDeque<(K, V)>, key: &K) -> Result<usize, usize> {
     match (block.front(), block.back()) {
@@ -276,7 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl<K, V> OrderedMap<K, V> {
-        /// Entries for which there is memory.
+        /// The number of entries with allocated memory.
         fn capacity(&self) -> usize {
             match &self.0 {
                 Entries::None | Entries::One(_) => 1,
@@ -335,7 +338,7 @@ mod tests {
     }
 
     proptest! {
-        /// More keys than three blocks have.
+        /// More keys than three blocks hold.
         #[test]
         fn it_is_what_a_b_tree_is(steps in prop::collection::vec((0_u16..400, 0_u8..5), 1..2000)) {
             let mut model = BTreeMap::new();

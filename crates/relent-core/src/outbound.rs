@@ -1,25 +1,25 @@
-//! What the callers of one destination ask before an attempt, and what they tell after it.
+//! Client-side admission control: all rules that the callers of one destination share.
 //!
-//! A cooldown says not before when, the [gate](Gate) says who, the [request rate](RequestRate) says
-//! how fast. They are asked in one place and in one order, and those who have to wait stand in one line,
-//! so no caller can be overtaken by a rule that it did not ask:
+//! A cooldown sets the earliest time, the [circuit breaker](Gate) the order, and the [rate
+//! limit](RequestRate) the rate. They are checked in one place and in one order, and waiting callers
+//! form one queue. So no caller can be overtaken because of a rule that does not apply to it:
 //!
 //! ```text
-//! ask ──► cooldown? ──► request rate? ──► gate? ──► Start(Permit) ──► ended | cancel
-//!            │              │               │             ▲
-//!            ▼              ▼               ▼             │
-//!           held          queued          parked ──► offered
+//! ask ──► cooldown? ──► rate limit? ──► breaker? ──► Start(Permit) ──► ended | cancel
+//!            │              │              │             ▲
+//!            ▼              ▼              ▼             │
+//!           held          queued         queued ──► offered
 //! ```
 //!
-//! - A permit that comes up for somebody who waits is an *offer*: the driver is told whom to
-//!   [wake](Outbound::take_woken). Whoever does not take the offer within a tenth of a second loses it
-//!   to the next, so a future that nobody polls holds up no other.
-//! - One of those who wait has the timer for the next offer (the *lookout*). When it leaves, another is
-//!   woken to take over. Everyone else is told a later instant at which asking again helps all the
-//!   same, so that a lost wake-up delays a caller and never strands it.
-//! - A [`Caller`] is known by its number, which is the driver's choice, by when its request was made, and by
-//!   when nobody waits for its answer any more. None of the three may change while it waits. What else it
-//!   says about itself later does not change its place.
+//! - A permit that becomes available for a waiting caller is an *offer*, and the driver gets the
+//!   caller's id to
+//!   [wake](Outbound::take_woken). An offer expires after a tenth of a second and goes to the next
+//!   caller. So a future that is not polled does not delay others.
+//! - One waiting caller, the *leader*, owns the timer for the next offer. When it leaves, another is
+//!   woken to take over. All others get a later instant at which requesting again helps, too, so a lost
+//!   wake-up delays a caller but never strands it.
+//! - A [`Caller`] is identified by its id (chosen by the driver), the time of its request, and its
+//!   deadline. None of the three may change while it waits. Other changes do not affect its position.
 //!
 //! The value is pure: it holds no lock, waker or timer, and time and randomness are arguments.
 
@@ -53,9 +53,10 @@ use hedges::Hedges;
 use line::Line;
 pub use permit::Permit;
 
-/// The gate, the request rate, the throttle, the hedges and the line of one destination in one process.
+/// Client-side admission controller of one destination in one process: circuit breaker, rate limit,
+/// throttle, hedging state and queue.
 ///
-/// Budget and cooldown stand beside it, since they are read and written without a lock.
+/// Budget and cooldown are separate, since they are read and written without a lock.
 ///
 /// ```
 /// use core::time::Duration;
@@ -86,23 +87,23 @@ pub use permit::Permit;
 #[derive(Default, Debug)]
 pub struct Outbound {
     gate: Option<Gate>,
-    /// Tells the probes of one gate from those of another that was there before.
+    /// Generation of the breaker: distinguishes its probes from those of a removed one.
     gates: u16,
-    /// Both are boxed, since few policies have them, and a process may have very many destinations.
+    /// Boxed, since few policies have them, and a process may have very many destinations.
     rate: Option<Box<RequestRate>>,
     throttle: Option<Box<Throttle>>,
     hedges: Hedges,
     line: Line,
-    /// When [`settle`](Self::settle) next has something to do, at the earliest.
+    /// The earliest time when [`settle`](Self::settle) has something to do.
     due: Option<Instant>,
-    /// Whom the cooldown holds until then has been spread again.
+    /// Holds that end by then already have new jitter.
     spread_again: Instant,
-    /// No wake-up is ever lost.
+    /// Whether the driver guarantees that no wake-up is lost.
     wakes_all: bool,
 }
 
 impl Outbound {
-    /// With the gate, the request rate and the throttle of the policy, where it has them.
+    /// Creates it with the circuit breaker, rate limit and throttle of the policy.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         Self {
@@ -118,24 +119,24 @@ impl Outbound {
         }
     }
 
-    /// For a driver that lets everybody ask who is woken, and at the time that it was told, such as a
-    /// simulator: nobody who is parked need look after itself in case that a wake-up is lost.
+    /// For a driver that guarantees to act on every wake-up and every returned time, such as a
+    /// simulator. Queued callers then need no fallback timer.
     #[must_use]
     pub const fn with_certain_wakes(mut self) -> Self {
         self.wakes_all = true;
         self
     }
 
-    /// Takes this request rate in place of the policy's.
+    /// Uses this rate limit instead of the policy's.
     #[must_use]
     pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
         self.rate = Some(Box::new(rate));
         self
     }
 
-    /// Reads a word here and there, so that the processor fetches all of it from memory at once in place of
-    /// each line when it is needed: for a driver with more destinations than its caches hold, which knows
-    /// who asks next. Changes nothing.
+    /// Prefetches the value: reads one word of each part, so that the processor loads all cache lines
+    /// together. For a driver with more destinations than fit its caches, before a known request.
+    /// Changes nothing.
     #[inline]
     pub fn touch(&self) {
         let gate = self.gate.as_ref().map_or(0, Gate::touch);
@@ -143,37 +144,37 @@ impl Outbound {
         black_box(gate ^ self.line.touch() ^ due ^ self.spread_again.as_nanos());
     }
 
-    /// The same for those who wait, as far as they come next: once it has been fetched itself.
+    /// Prefetches the first waiting callers. Call it after [`touch`](Self::touch).
     #[inline]
     pub fn touch_first(&self) {
         let parked = self.gate.as_ref().and_then(Gate::first_parked);
         black_box(parked.unwrap_or(0) ^ self.line.touch_first());
     }
 
-    /// Whether nobody has to ask before an attempt, nor tell how it ended, while no cooldown runs.
+    /// Whether attempts need no admission and no report of their outcome while no cooldown runs.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         self.gate.is_none() && self.rate.is_none() && self.throttle.is_none()
     }
 
-    /// Whether attempts are held to a rate.
+    /// Whether there is a rate limit.
     #[must_use]
     pub const fn is_paced(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// The gate.
+    /// The circuit breaker.
     #[must_use]
     pub const fn gate(&self) -> Option<&Gate> {
         self.gate.as_ref()
     }
 
-    /// The request rate.
+    /// The rate limit.
     pub fn request_rate_mut(&mut self) -> Option<&mut RequestRate> {
         self.rate.as_deref_mut()
     }
 
-    /// Callers that wait, for whatever reason.
+    /// Number of callers that wait, for any reason.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.line.len() + self.parked()
@@ -183,19 +184,19 @@ impl Outbound {
         self.line.is_empty() && self.parked() == 0
     }
 
-    /// Callers that the gate has parked.
+    /// Number of callers queued by the circuit breaker.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.gate.as_ref().map_or(0, Gate::parked)
     }
 
-    /// Callers that wait for a slot of the request rate.
+    /// Number of callers that wait for a slot of the rate limit.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.line.queued()
     }
 
-    /// What holds this caller back; `None` if it does not wait, or has an offer.
+    /// What this caller waits for; `None` if it does not wait, or has an offer.
     #[must_use]
     pub fn holding(&self, caller: &Caller) -> Option<Holding> {
         let parked = || {
@@ -207,8 +208,8 @@ impl Outbound {
         self.line.holding(caller.id).or_else(parked)
     }
 
-    /// A request is made: call it once for each, before it first [asks](Self::ask). `false` if the
-    /// throttle refuses it.
+    /// Counts a request. Call it once for each, before it first [requests admission](Self::ask).
+    /// `false` if the throttle rejects it.
     pub fn on_request(&mut self, now: Instant, random: &mut impl Random) -> bool {
         let throttle = self.throttle.as_mut();
         let admitted = throttle.is_none_or(|throttle| throttle.admit(now, random));
@@ -218,7 +219,7 @@ impl Outbound {
         admitted
     }
 
-    /// The same for a request that the throttle has no say about.
+    /// Counts a request to which the throttle does not apply.
     #[inline]
     pub fn on_request_unthrottled(&mut self, now: Instant) {
         if let Some(gate) = &mut self.gate {
@@ -226,7 +227,7 @@ impl Outbound {
         }
     }
 
-    /// While everything goes, and only the gate hears of it: see [`Gate::calm`].
+    /// The period in which everything is admitted and only the breaker counts: see [`Gate::calm`].
     pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
         let others = self.rate.is_some() || self.throttle.is_some();
         let gate = self.gate.as_ref().filter(|_| !others);
@@ -234,7 +235,7 @@ impl Outbound {
             .calm(now)
     }
 
-    /// Hears of what was counted while it was [calm](Self::calm).
+    /// Adds the counts of a [calm](Self::calm) period.
     #[inline]
     pub(crate) fn on_counted(&mut self, counted: &Counted) {
         if let Some(gate) = &mut self.gate {
@@ -242,16 +243,16 @@ impl Outbound {
         }
     }
 
-    /// What is remembered here for hedges that are made so, by all callers whose policy has them: how long
-    /// successes take, and whether the last outcome was a refusal. One that is new, such as after a reload,
-    /// begins with what the others know. `None` for a configuration that no policy can have.
+    /// The hedging state for this configuration, shared by all callers whose policy has it: latencies
+    /// of successes, and whether the last outcome was a rejection. A new one, such as after a reload,
+    /// starts with the data of the others. `None` for an invalid configuration.
     pub fn hedge(&mut self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
         self.hedges.of(config)
     }
 
-    /// Takes a slot for a hedge, which starts now or never: while the gate is open, no cooldown runs,
-    /// and nobody waits. The permit is for the slot alone, since the gate knows the call that the hedge is
-    /// for: [cancel](Self::cancel) it if the hedge is not sent.
+    /// Takes a slot for a hedge, which starts now or never: only if the breaker is normal, no cooldown
+    /// runs, and no caller waits. The permit holds the slot alone, since the breaker already knows the
+    /// call. [Cancel](Self::cancel) it if the hedge is not sent.
     pub fn try_hedge(&mut self, now: Instant, cooldown: &Cooldown) -> Option<Permit> {
         let open = self.gate.as_ref().is_none_or(Gate::is_open);
         let starts = open
@@ -261,9 +262,8 @@ impl Outbound {
         starts.then(|| Permit::for_hedge(now, self.rate.is_some()))
     }
 
-    /// An attempt that started at `started` failed: a request rate that adapts learns from it. Returns
-    /// how the attempt [ended](Self::ended) for the gate: where the rate adapts, a throttled attempt is
-    /// the rate's business.
+    /// Reports a failure to an adaptive rate limit. Returns the outcome to [report](Self::ended) to the
+    /// breaker: if the rate limit handles the throttling, the breaker does not.
     pub fn on_failure(&mut self, now: Instant, started: Instant, failure: &Failure) -> Ended {
         match &mut self.rate {
             Some(rate) if rate.config().heeds(failure) => {
@@ -274,7 +274,7 @@ impl Outbound {
         }
     }
 
-    /// The attempt is over, and ended like this.
+    /// Ends an attempt with this outcome.
     #[inline]
     pub fn ended(
         &mut self,
@@ -296,17 +296,17 @@ impl Outbound {
         self.changed(now, cooldown, random);
     }
 
-    /// Tells the budget of the destination what the gate has found out.
+    /// Passes the breaker's feedback to the budget of the destination.
     pub fn teach(&mut self, now: Instant, budget: &Budget) {
         if let Some(gate) = &mut self.gate {
             budget.learn(&gate.lesson(now));
         }
     }
 
-    /// Whether the time that a failure names holds for its caller alone (design rule 4). Where there is a gate, a
-    /// destination that is down or full is the gate's business, and only one that refuses because of rate, or asks
-    /// not to be asked again, holds back all. It does not if it contradicts itself: it has answered others within
-    /// the time for which it asks everybody to stay away.
+    /// Whether the `Retry-After` of a failure applies to its caller alone. With a circuit breaker, a
+    /// destination that is down or full is handled by the breaker. Only a rejection because of rate, or
+    /// a request to stay away, holds all callers. It does not if the destination has responded to
+    /// others within that time, which contradicts it.
     pub fn holds_for_one(&mut self, now: Instant, failure: &Failure) -> bool {
         let Some(gate) = &mut self.gate else {
             return false;
@@ -316,7 +316,7 @@ impl Outbound {
             || !gate.is_closed() && delay.is_some_and(|delay| gate.has_answered_within(now, delay))
     }
 
-    /// The attempt was not made: its slot is free again, and if it was a probe, another may go.
+    /// Cancels an attempt that was not made: its slot is free again, and another probe may go.
     pub fn cancel(
         &mut self,
         now: Instant,
@@ -328,7 +328,7 @@ impl Outbound {
         self.changed(now, cooldown, random);
     }
 
-    /// A caller that waits goes away. Does nothing about one that does not wait.
+    /// Removes a waiting caller. Does nothing if it does not wait.
     pub fn leave(
         &mut self,
         now: Instant,
@@ -343,8 +343,8 @@ impl Outbound {
         self.changed(now, cooldown, random);
     }
 
-    /// The same for one that a cooldown holds, which nobody else waits for: no time need be known.
-    /// Whether it was one.
+    /// Removes a caller that a cooldown holds, which affects no other caller, so it needs no time.
+    /// Returns whether it was one.
     pub fn leave_held(&mut self, id: u64) -> bool {
         let held = self.line.held_until(id).is_some();
         if held {
@@ -356,13 +356,13 @@ impl Outbound {
         held
     }
 
-    /// Those to be woken since this was last called, in the order of their turns. Wake them when the
-    /// lock is released: a waker may run code that comes back here.
+    /// Returns the callers to be woken since the last call, in order. Wake them after releasing the
+    /// lock: a waker may run code that comes back here.
     pub fn take_woken(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.line.woken)
     }
 
-    /// Whether [`take_woken`](Self::take_woken) has anybody.
+    /// Whether [`take_woken`](Self::take_woken) has any.
     #[inline]
     #[must_use]
     pub const fn has_woken(&self) -> bool {
@@ -380,7 +380,7 @@ impl Outbound {
         self.appoint(now);
     }
 
-    /// Takes a slot, which is free.
+    /// Issues a permit, and takes a slot, which is free.
     fn permit(&mut self, now: Instant, pass: Option<Pass>) -> Permit {
         let paced = self.rate.as_mut().is_some_and(|rate| rate.take(now));
         Permit::new(now, paced, pass, self.gates)

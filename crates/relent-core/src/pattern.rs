@@ -1,4 +1,4 @@
-//! Which failures a rule is about.
+//! Patterns of failures, for rules and lists of a policy.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -15,17 +15,17 @@ use crate::grpc::GrpcCode;
 /// | `grpc:unavailable`, `grpc:14` | a gRPC status code other than OK, by name or number |
 /// | `exit:75`, `exit:1-9` | an exit status of a command |
 /// | `signal` | a command ended by any signal |
-/// | `output` | a command whose output matched the pattern that asks for a retry |
-/// | `timeout` | a local attempt timeout; so does `408` (R2.4) |
-/// | `network` | any failure of the transport |
-/// | `connect` | the same, where the request was certainly not sent |
-/// | `throttled` | any failure of that kind |
-/// | `error` | an error of the operation that says nothing more |
+/// | `output` | a command whose output matched the retry pattern |
+/// | `timeout` | a local attempt timeout; so does `408` |
+/// | `network` | any transport failure |
+/// | `connect` | a transport failure before the request was sent |
+/// | `throttled` | any throttled failure |
+/// | `error` | an unclassified error of the operation |
 /// | `any` | every failure |
 ///
-/// In `retry_on`, `any` and `error` do not mean a failure that repeating cannot help: such a one is
-/// retried only where its own status, code or exit status is listed. That there is no result yet
-/// ([`Cause::Pending`]), or that somebody else has written ([`Cause::Conflict`]), is no failure.
+/// In `retry_on`, `any` and `error` do not match permanent failures: these are retried only if
+/// their own status, code or exit status is listed. A pending result ([`Cause::Pending`]) and a
+/// write conflict ([`Cause::Conflict`]) are not failures.
 ///
 /// ```
 /// use relent_core::{Cause, Failure, Pattern};
@@ -38,37 +38,37 @@ use crate::grpc::GrpcCode;
 pub enum Pattern {
     /// An HTTP status in this range, both ends included.
     Status(u16, u16),
-    /// The number of a gRPC status code; [`GrpcCode`] names it.
+    /// A gRPC status code by number; [`GrpcCode`] has the names.
     Grpc(u16),
     /// An exit status in this range, both ends included.
     Exit(i32, i32),
     /// A command ended by a signal.
     Signal,
-    /// A command whose output asks for a retry.
+    /// A command whose output matched the retry pattern.
     Output,
     /// A local attempt timeout.
     Timeout,
-    /// Any failure of the transport.
+    /// Any transport failure.
     Network,
-    /// A failure of the transport before the request was sent.
+    /// A transport failure before the request was sent.
     Connect,
     /// Any throttled failure.
     Throttled,
-    /// An error of the operation that says nothing more.
+    /// An unclassified error of the operation.
     Error,
     /// Every failure.
     Any,
 }
 
 impl Pattern {
-    /// Whether this failure is meant.
+    /// Whether this pattern matches the failure.
     #[must_use]
     pub const fn matches(&self, failure: &Failure) -> bool {
         match (*self, failure.cause) {
             (Self::Any, cause) => !cause.is_answer(),
             (Self::Throttled, _) => matches!(failure.kind, Kind::Throttled),
             (Self::Status(low, high), Cause::Status(status)) => low <= status && status <= high,
-            // "uses the delay and limit of the 408 rule"
+            // A local timeout uses the delay and limit of the rule for 408.
             (Self::Status(low, high), Cause::Timeout) => low <= 408 && 408 <= high,
             (Self::Grpc(wanted), Cause::Grpc(code)) => wanted == code,
             (Self::Exit(low, high), Cause::Exit(code)) => low <= code && code <= high,
@@ -86,13 +86,13 @@ impl Pattern {
         }
     }
 
-    /// Whether this failure is meant by what was seen of it, and not because it is a failure.
+    /// Whether this pattern matches the cause of the failure, and not just every failure.
     const fn names(&self, failure: &Failure) -> bool {
         !matches!(self, Self::Any | Self::Error) && self.matches(failure)
     }
 
-    /// Whether `retry_on` with these patterns asks for a retry after this failure. What cannot be helped
-    /// by repeating has to be named (design rule 1).
+    /// Whether a `retry_on` list with these patterns matches this failure. A permanent failure must
+    /// be matched by its cause.
     #[inline]
     pub(crate) fn list(patterns: &[Self], failure: &Failure) -> bool {
         match failure.kind {
@@ -101,7 +101,7 @@ impl Pattern {
         }
     }
 
-    /// Whether this is a status, or a range with it.
+    /// Whether this is a status or a range that includes this status.
     pub(crate) const fn has_status(&self, status: u16) -> bool {
         matches!(*self, Self::Status(low, high) if low <= status && status <= high)
     }
@@ -120,7 +120,7 @@ impl Pattern {
         lowest
     }
 
-    /// Whether this means every failure that `other` means.
+    /// Whether this pattern matches every failure that `other` matches.
     pub(crate) const fn covers(&self, other: &Self) -> bool {
         match (*self, *other) {
             (Self::Any, _)
@@ -139,10 +139,10 @@ impl Pattern {
         }
     }
 
-    /// Whether there may be a failure that both mean.
+    /// Whether there can be a failure that both patterns match.
     pub(crate) const fn overlaps(&self, other: &Self) -> bool {
         match (*self, *other) {
-            // A kind, which any cause may have.
+            // The kind of a failure, which any cause can have.
             (Self::Any | Self::Throttled, _) | (_, Self::Any | Self::Throttled) => true,
             (Self::Status(low, high), Self::Status(first, last)) => low <= last && first <= high,
             (Self::Exit(low, high), Self::Exit(first, last)) => low <= last && first <= high,
@@ -150,7 +150,7 @@ impl Pattern {
         }
     }
 
-    /// Whether any of these patterns means this failure.
+    /// Whether any of these patterns matches the failure.
     #[inline]
     pub(crate) const fn any(patterns: &[Self], failure: &Failure) -> bool {
         let mut index = 0;
@@ -165,7 +165,7 @@ impl Pattern {
 }
 
 impl From<u16> for Pattern {
-    /// An HTTP status.
+    /// A pattern for one HTTP status.
     fn from(status: u16) -> Self {
         Self::Status(status, status)
     }
@@ -197,16 +197,16 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Why a text is not a pattern.
+/// The error of a text that is not a pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatternError {
     text: String,
-    /// Why, if it would be a pattern but for that.
+    /// The reason, if a pattern with this keyword exists but not with this value.
     refused: Option<&'static str>,
 }
 
 impl PatternError {
-    /// Whether it is a word that patterns have, with a value that they have not: the text says why.
+    /// Whether the text has a known form with an invalid value; the message has the reason.
     #[must_use]
     pub const fn is_of_known(&self) -> bool {
         self.refused.is_some()
@@ -286,7 +286,7 @@ fn range(text: &str, least: u16, most: u16) -> Option<(u16, u16)> {
 }
 
 fn number(text: &str, least: u16, most: u16) -> Option<u16> {
-    // `u16::from_str` would take "+5".
+    // Unlike `u16::from_str`, rejects "+5".
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -437,7 +437,7 @@ mod tests {
             let error = text.parse::<Pattern>().unwrap_err().to_string();
             assert!(error.contains(says) && error.contains(text), "{error}");
         }
-        // Below 400 a status is a failure if it is listed.
+        // Below 400 a status is a failure only if it is listed.
         for text in ["200", "202", "2xx", "300-399"] {
             assert!(text.parse::<Pattern>().is_ok(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The immutable description of how an operation is retried.
+//! The policy: the immutable retry configuration of an operation.
 
 mod builder;
 mod check;
@@ -28,11 +28,11 @@ pub use lint::{Finding, Severity};
 use rule::WaitSource;
 pub use rule::{MAX_RULES, Rule};
 
-/// The immutable description of how an operation is retried: a value without position, shared by
-/// any number of sessions and threads.
+/// The immutable retry configuration of an operation. It has no state, so any number of sessions
+/// and threads can share it.
 ///
-/// Build one with [`Policy::builder`], take a preset such as [`Policy::STANDARD`], or (with the
-/// feature `serde`) read one from TOML or JSON. A policy that contradicts itself does not build.
+/// Build one with [`Policy::builder`], use a preset such as [`Policy::STANDARD`], or (with the
+/// feature `serde`) read one from TOML or JSON. A contradictory policy does not build.
 ///
 /// ```
 /// use core::time::Duration;
@@ -72,21 +72,20 @@ pub struct Policy {
     pub(crate) throttle: Option<ThrottleConfig>,
     pub(crate) assume_repeatable: bool,
     pub(crate) retries_off: bool,
-    /// Whether a session has to know the time before its first failure.
+    /// Whether a session needs the time before its first failure.
     pub(crate) timed: bool,
-    /// What it comes to, if it is simple.
+    /// The precomputed short form of a simple policy.
     pub(crate) fast_path: Option<FastPath>,
-    /// The lowest status below 400 that `retry_on` or a rule lists, which makes it a failure;
+    /// The lowest status below 400 that `retry_on` or a rule lists, and thus makes a failure;
     /// [`NO_STATUS`] if there is none.
     pub(crate) lowest_listed: u16,
 }
 
-/// The longest hint that is waited for, unless the policy names another (design rule 3).
+/// The default maximum hint.
 const DEFAULT_MAX_HINT: Duration = Duration::from_secs(300);
-/// The share of a shared hint that its callers are spread over, unless the policy names another
-/// (design rule 4).
+/// The default Retry-After jitter, as a share of a shared hint.
 pub(crate) const DEFAULT_HINT_SPREAD: f64 = 1.0;
-/// Above every status of HTTP.
+/// Above every HTTP status.
 const NO_STATUS: u16 = u16::MAX;
 
 impl Policy {
@@ -129,8 +128,8 @@ impl Policy {
         }
     }
 
-    /// The same policy, which retries exactly these failures: it cannot contradict the rest, so no
-    /// builder is needed. It never makes an operation repeatable (design rule 1).
+    /// Retries only these failures. This cannot contradict the rest of the policy, so no builder is
+    /// needed. It never makes an operation repeatable.
     #[must_use]
     pub fn retrying(mut self, on: impl IntoIterator<Item = Pattern>) -> Self {
         self.retry_on = Some(on.into_iter().collect());
@@ -138,8 +137,8 @@ impl Policy {
         self
     }
 
-    /// The same policy, which spreads its callers over this share of a shared hint behind it, from 0 to 1: see
-    /// [`PolicyBuilder::hint_spread`]. A number outside of that is taken for the nearest one, and none for 0.
+    /// Sets the Retry-After jitter to this share of a shared hint, from 0 to 1: see
+    /// [`PolicyBuilder::hint_spread`]. Values outside are clamped, and NaN counts as 0.
     #[must_use]
     pub const fn with_hint_spread(mut self, share: f64) -> Self {
         self.hint_spread = if share >= 1.0 {
@@ -152,7 +151,7 @@ impl Policy {
         self
     }
 
-    /// The same policy without any retry.
+    /// Turns all retries off.
     #[must_use]
     pub fn without_retries(mut self) -> Self {
         self.retries_off = true;
@@ -160,7 +159,7 @@ impl Policy {
         self
     }
 
-    /// The same policy without hedges.
+    /// Turns hedging off.
     #[must_use]
     pub fn without_hedge(mut self) -> Self {
         self.hedge = None;
@@ -180,25 +179,25 @@ impl Policy {
         self.jitter
     }
 
-    /// The ceiling of the backoff; `None` if there is none.
+    /// The cap of the backoff; `None` if there is none.
     #[must_use]
     pub const fn max_delay(&self) -> Option<Duration> {
         self.max_delay
     }
 
-    /// The first delay after a throttled failure, if the policy has one of its own.
+    /// The first delay after a throttled failure, if the policy has a separate one.
     #[must_use]
     pub const fn throttled_initial(&self) -> Option<Duration> {
         self.throttled_initial
     }
 
-    /// Where the ceiling cuts.
+    /// The stage at which the cap applies.
     #[must_use]
     pub const fn ceiling(&self) -> Ceiling {
         self.ceiling
     }
 
-    /// The most retries; `None` if unlimited. `Some(10)` allows 11 attempts.
+    /// The maximum number of retries; `None` if unlimited. `Some(10)` allows 11 attempts.
     #[inline]
     #[must_use]
     pub const fn max_retries(&self) -> Option<u32> {
@@ -209,57 +208,57 @@ impl Policy {
         }
     }
 
-    /// No attempt starts later than this after the session began.
+    /// The latest start of an attempt, from the start of the session.
     #[must_use]
     pub const fn max_elapsed(&self) -> Option<Duration> {
         self.max_elapsed
     }
 
-    /// No attempt starts, and none still runs, this long after the session began.
+    /// The deadline, from the start of the session: no attempt starts later, and a running attempt
+    /// is cut off.
     #[must_use]
     pub const fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The time given to one attempt.
+    /// The time limit of one attempt.
     #[must_use]
     pub const fn attempt_timeout(&self) -> Option<Duration> {
         self.attempt_timeout
     }
 
-    /// The time an attempt needs: none starts closer than this to a limit.
+    /// The minimum time for an attempt: none starts closer than this to a limit.
     #[must_use]
     pub const fn attempt_room(&self) -> Duration {
         self.attempt_room
     }
 
-    /// Whether the last wait before a time limit is cut so that one more attempt fits: see
+    /// Whether the last delay before a time limit is shortened so that one more attempt fits: see
     /// [`PolicyBuilder::cut_last_wait`].
     #[must_use]
     pub const fn cut_last_wait(&self) -> bool {
         self.cut_last_wait
     }
 
-    /// How hints are obeyed.
+    /// How server hints are applied.
     #[must_use]
     pub const fn hint(&self) -> HintMode {
         self.hint
     }
 
-    /// The longest hint that is waited for.
+    /// The longest hint that a session waits for.
     #[must_use]
     pub const fn max_hint(&self) -> Duration {
         self.max_hint
     }
 
-    /// The share of a shared hint over which its callers are spread behind it: see
-    /// [`PolicyBuilder::hint_spread`].
+    /// The Retry-After jitter as a share of a shared hint: see [`PolicyBuilder::hint_spread`].
     #[must_use]
     pub const fn hint_spread(&self) -> f64 {
         self.hint_spread
     }
 
-    /// The rules, in order.
+    /// The rules in order.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -271,9 +270,9 @@ impl Policy {
         self.retry_on.as_deref()
     }
 
-    /// Whether this HTTP status, which is below 400 and so no failure by itself, is one by this policy:
-    /// [`retry_on`](PolicyBuilder::retry_on) or a [rule](Rule::on) lists it. `202` until there is a
-    /// result is an example. `any` lists every failure, and no status. False from 400 up.
+    /// Whether the policy makes this HTTP status below 400 a failure:
+    /// [`retry_on`](PolicyBuilder::retry_on) or a [rule](Rule::on) lists it. An example is `202`
+    /// until there is a result. `any` lists every failure, but no status. `false` from 400 up.
     ///
     /// ```
     /// use relent_core::Policy;
@@ -302,102 +301,102 @@ impl Policy {
         &self.stop_on
     }
 
-    /// The failures after which the server is believed not to have begun.
+    /// The failures after which the server is assumed not to have started.
     #[must_use]
     pub fn not_processed(&self) -> &[Pattern] {
         &self.not_processed
     }
 
-    /// Whether an operator has turned retries off (design rule 14): then nothing is parked either.
+    /// Whether an operator has turned retries off. Then no request is queued, either.
     #[inline]
     #[must_use]
     pub const fn is_off(&self) -> bool {
         self.retries_off
     }
 
-    /// What the budget of a destination is made of, if the policy has one.
+    /// The configuration of a destination's retry budget, if the policy has one.
     #[must_use]
     pub const fn budget(&self) -> Option<&BudgetConfig> {
         self.budget.as_ref()
     }
 
-    /// How the gate of a destination probes, if the policy has one.
+    /// The configuration of a destination's circuit breaker, if the policy has one.
     #[must_use]
     pub const fn gate(&self) -> Option<&GateConfig> {
         self.gate.as_ref()
     }
 
-    /// A new gate for one destination, if the policy has one and retries are not turned off. Share it
-    /// among all callers.
+    /// A new circuit breaker for one destination, if the policy has one and retries are on. Share
+    /// it among all callers.
     #[must_use]
     pub fn new_gate(&self) -> Option<Gate> {
         let gate = self.gate.as_ref().filter(|_| !self.retries_off);
         gate.map(Gate::from_checked)
     }
 
-    /// How many attempts per second go to a destination at most, if the policy limits them.
+    /// The configuration of a destination's rate limit, if the policy has one.
     #[must_use]
     pub const fn request_rate(&self) -> Option<&RequestRateConfig> {
         self.request_rate.as_ref()
     }
 
-    /// A new request rate for one destination, if the policy has one: also where retries are turned
-    /// off, since it is about first attempts as well. Share it among all callers.
+    /// A new rate limit for one destination, if the policy has one. Also if retries are off, since
+    /// it limits first attempts, too. Share it among all callers.
     #[must_use]
     pub fn new_request_rate(&self) -> Option<RequestRate> {
         self.request_rate.as_ref().map(RequestRate::from_checked)
     }
 
-    /// When an attempt that takes long is joined by another, if the policy hedges.
+    /// The hedging configuration, if the policy hedges.
     #[must_use]
     pub const fn hedge(&self) -> Option<&HedgeConfig> {
         self.hedge.as_ref()
     }
 
-    /// What is remembered for hedges at one destination, if the policy hedges and retries are not
-    /// turned off. Share it among all callers.
+    /// A new hedging state for one destination, if the policy hedges and retries are on. Share it
+    /// among all callers.
     #[must_use]
     pub fn new_hedge(&self) -> Option<Hedge> {
         let hedge = self.hedge.as_ref().filter(|_| !self.retries_off);
         hedge.map(Hedge::from_checked)
     }
 
-    /// When requests are refused locally, if the policy throttles.
+    /// The configuration of adaptive throttling, if the policy has it.
     #[must_use]
     pub const fn throttle(&self) -> Option<&ThrottleConfig> {
         self.throttle.as_ref()
     }
 
-    /// A new throttle for one destination, if the policy has one and retries are not turned off. Share
-    /// it among all callers.
+    /// A new throttle for one destination, if the policy has one and retries are on. Share it among
+    /// all callers.
     #[must_use]
     pub fn new_throttle(&self) -> Option<Throttle> {
         let throttle = self.throttle.as_ref().filter(|_| !self.retries_off);
         throttle.map(Throttle::from_checked)
     }
 
-    /// A new budget for one destination, if the policy has one. Share it among all callers.
+    /// A new retry budget for one destination, if the policy has one. Share it among all callers.
     #[must_use]
     pub fn new_budget(&self) -> Option<Budget> {
         self.budget.as_ref().map(Budget::from_checked)
     }
 
-    /// Whether every operation is taken to be repeatable, unless its caller says that it is not; see
+    /// Whether every operation counts as repeatable unless its caller declares otherwise; see
     /// [`Repeatable`](crate::Repeatable).
     #[must_use]
     pub const fn assume_repeatable(&self) -> bool {
         self.assume_repeatable
     }
 
-    /// Whether a session must be told the time before its first failure: true with a time limit,
-    /// an attempt timeout, a hedge, or a backoff that looks at the elapsed time (design rule 10).
+    /// Whether a session needs the time before its first failure: with a time limit, an attempt
+    /// timeout, a hedge, or a backoff that depends on the elapsed time.
     #[must_use]
     #[inline]
     pub const fn needs_time(&self) -> bool {
         self.timed
     }
 
-    /// The last instant at which an attempt may start, for a session that began at `started`.
+    /// The latest instant at which an attempt may start, for a session that began at `started`.
     #[inline]
     pub(crate) fn last_start(&self, started: Instant) -> Instant {
         if !self.timed {
@@ -412,7 +411,7 @@ impl Policy {
             last = started.saturating_add(limit);
         }
         if let Some(limit) = self.deadline {
-            // At the deadline itself an attempt would have no time at all.
+            // At the deadline itself an attempt would have no time left.
             let end = started.saturating_add(limit).as_nanos().saturating_sub(1);
             last = last.min(Instant::from_nanos(end));
         }
@@ -424,7 +423,7 @@ impl Policy {
         }
     }
 
-    /// Works out what follows from the rest; to be called after every change.
+    /// Recomputes the derived fields; call it after every change.
     const fn derive(&mut self) {
         self.timed = self.is_timed();
         self.fast_path = self.to_fast_path();
@@ -449,7 +448,7 @@ impl Policy {
         timed
     }
 
-    /// The short form, if nothing has a say that it does not know.
+    /// The short form, if no setting beyond it applies.
     const fn to_fast_path(&self) -> Option<FastPath> {
         let decided_elsewhere = !self.rules.is_empty()
             || self.retry_on.is_some()
@@ -488,7 +487,7 @@ impl Policy {
     }
 }
 
-/// A shared copy, so that whatever takes a shared policy takes a preset as it is.
+/// Clones the policy, so that functions that take a shared policy also accept a preset.
 #[cfg(target_has_atomic = "ptr")]
 impl From<&Policy> for Arc<Policy> {
     fn from(policy: &Policy) -> Self {
@@ -576,11 +575,11 @@ mod tests {
             let chain = named.then(2, Backoff::None).then(1, grows.clone());
             assert_eq!(ceiling(chain), Some(300 * SECOND));
         }
-        // It is not the last that grows, and the wait ends.
+        // The last phase does not grow, so the delays are bounded.
         for last in [Backoff::constant(SECOND), Backoff::elapsed(SECOND, 0.1)] {
             assert_eq!(ceiling(grows.clone().then(3, last)), None);
         }
-        // A rule's own is held to the same.
+        // The same applies to a rule's own backoff.
         let rule = Rule {
             backoff: Some(Backoff::None.then(1, grows)),
             max_retries: Some(100),

@@ -1,4 +1,4 @@
-//! The two presets that need no file: `standard` and `patient`.
+//! The two built-in presets of this crate: `standard` and `patient`.
 
 use core::time::Duration;
 
@@ -30,17 +30,18 @@ static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_sec
 
 impl Policy {
     /// The preset `standard`, the default for clients that share a destination: 8 attempts (full
-    /// jitter from 100 ms, ceiling 20 s, about six seconds of waits), hints as a floor, a budget of
-    /// 10 % with a reserve of 10 that is waited for when it is empty, and a gate. The last two act where they are shared: see
+    /// jitter from 100 ms, cap 20 s, about six seconds of delays), hints as a floor, a circuit
+    /// breaker, and a retry budget of 10 % with 10 initial tokens. Retries that the budget cannot
+    /// pay are queued. Budget and circuit breaker work only if they are shared: see
     /// [`Policy::new_budget`] and [`Policy::new_gate`].
     ///
-    /// While a destination is down, a call with a deadline is queued until then, for five minutes at most. A call
-    /// without one starts no attempt later than 30 s after it began, and 9 s while the destination has never
-    /// responded: see [`GateConfig`].
+    /// While a destination is down, a call is queued until its deadline, for at most five minutes.
+    /// Without a deadline no attempt starts later than 30 s after the start of the call, or 9 s if
+    /// the destination has never responded: see [`GateConfig`].
     pub const STANDARD: &'static Self = &STANDARD;
 
-    /// The preset `patient`, the default of `relent run` and `relent fetch`: one caller that would
-    /// rather wait. Full jitter from 1 s doubling to 32 s, 10 retries, hints as a floor with a spread of a
-    /// quarter, one last attempt before a time limit, no budget.
+    /// The preset `patient`, the default of `relent run` and `relent fetch`, for a single caller
+    /// that would rather wait than fail. Full jitter from 1 s doubling to 32 s, 10 retries, hints
+    /// as a floor with a jitter of 25 %, a final attempt before a time limit, no budget.
     pub const PATIENT: &'static Self = &PATIENT;
 }

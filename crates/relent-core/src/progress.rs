@@ -1,16 +1,16 @@
-//! How far a transfer must come for a failed attempt to count as progress.
+//! Progress of an interrupted transfer.
 
-/// The bytes that a transfer has gained since progress was last counted.
+/// The bytes that a transfer has gained since its last counted progress.
 ///
-/// A transfer that is cut off again and again, but goes on where it ended, does not repeat itself:
-/// each attempt delivers what no attempt before has delivered. So after progress the count of retries
-/// and the backoff begin anew ([`Session::on_progress`](crate::Session::on_progress)).
+/// A transfer that is interrupted repeatedly, but resumes where it ended, does not repeat work:
+/// each attempt delivers new bytes. After progress, the retry count and the backoff therefore
+/// restart ([`Session::on_progress`](crate::Session::on_progress)).
 ///
-/// Progress is at least 1 MiB, or a sixteenth of the whole if that is less. So a whole of T bytes
-/// counts progress at most max(16, T / 1 MiB) times, and a server that yields a few bytes per
-/// attempt holds nobody for ever. A megabyte takes about as long as a new connection and its slow start, so
-/// the attempts add at most a small factor to what the transfer costs. The sixteenth lets small files
-/// through that are cut often. Attempts that bring less than that add up.
+/// Progress is at least 1 MiB, or a sixteenth of the total if that is less. A total of T bytes thus
+/// counts progress at most max(16, T / 1 MiB) times, and a server that sends a few bytes per
+/// attempt cannot hold a client for ever. A mebibyte takes about as long as a new connection and
+/// its slow start, so the attempts multiply the cost of a transfer by a small factor at most. The
+/// sixteenth helps small files on unreliable connections. Smaller gains add up.
 ///
 /// ```
 /// use relent_core::Progress;
@@ -23,24 +23,24 @@
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// The position at which progress was last counted.
+    /// The position of the last counted progress.
     counted: u64,
 }
 
 impl Progress {
-    /// The most bytes that it takes.
+    /// The number of bytes that always counts as progress: 1 MiB.
     pub const BYTES: u64 = 1 << 20;
-    /// The share of the whole that it takes if that is less: one part of so many.
+    /// The divisor of the total: a sixteenth of it suffices if that is less than [`BYTES`](Self::BYTES).
     pub const PARTS: u64 = 16;
 
-    /// Begins with so many bytes there.
+    /// Starts with this many bytes already transferred.
     #[must_use]
     pub const fn new(position: u64) -> Self {
         Self { counted: position }
     }
 
-    /// An attempt has left the transfer at `position`, of `total` bytes if that is known. Whether
-    /// that is progress. A transfer that began anew makes none until it is beyond where it was.
+    /// Reports that an attempt ended at `position`, of `total` bytes if known. Returns whether that
+    /// is progress. A restarted transfer makes none until it passes its previous position.
     pub const fn reached(&mut self, position: u64, total: Option<u64>) -> bool {
         let least = match total {
             Some(total) if total / Self::PARTS < Self::BYTES => total / Self::PARTS,
@@ -100,7 +100,7 @@ mod tests {
                 position = (position + step).min(total);
                 counted += u64::from(progress.reached(position, Some(total)));
             }
-            // A total that sixteen does not divide has one more part.
+            // A total that is not divisible by sixteen has one more part.
             prop_assert!(counted <= total.min(Progress::PARTS + 15).max(total / Progress::BYTES));
         }
     }

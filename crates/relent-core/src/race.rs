@@ -1,4 +1,4 @@
-//! An attempt and its hedges: who runs, when the next one joins, and which failure decides.
+//! Hedged requests: an attempt and its hedges, when the next one joins, and which failure decides.
 
 use crate::budget::{Budget, Taken};
 use crate::failure::{Failure, Kind};
@@ -8,17 +8,18 @@ use crate::policy::Policy;
 use crate::session::Session;
 use crate::time::{Instant, nanos};
 
-/// An attempt and the hedges that join it: a small plain value, beside the [`Session`] that counts
-/// their attempts and pays for them.
+/// A race of an attempt and its hedges: a small plain value, beside the [`Session`] that counts and
+/// pays for the attempts.
 ///
-/// The first success wins, and the driver drops the others. A failure while others run:
-/// - is fatal, and ends the race, if repeating cannot help;
-/// - else the others go on. If the server pushed back (throttled, overloaded, "do not retry", any
-///   delay), no further hedge joins them; if not, the next one, if there is one, joins at once, in
-///   the place of the one that failed (gRFC A6).
+/// The first success wins, and the driver drops the others. After a failure while others run:
+/// - A permanent failure ends the race.
+/// - Otherwise the others continue. If the server pushed back (throttled, overloaded, "do not retry",
+///   any delay), no further hedge joins. If not, the next hedge, if there is one, joins immediately and
+///   replaces the failed attempt (gRFC A6).
 ///
-/// When the last one has failed the session decides once for all of them, as about a single failed
-/// attempt: by the failure that says most plainly to stay away, or for the longest, and by the latest among equals.
+/// When the last one has failed, the session decides once for all of them, as after a single failed
+/// attempt. The failure with the clearest request to stay away decides, then the one with the longest
+/// delay, then the latest.
 ///
 /// ```
 /// use core::time::Duration;
@@ -31,7 +32,7 @@ use crate::time::{Instant, nanos};
 /// session.on_attempt();
 /// let mut race = Race::new(&hedge, start);
 ///
-/// // 50 ms later there is no answer yet.
+/// // 50 ms later there is no response yet.
 /// let now = race.due().expect("a hedge may join");
 /// assert_eq!(now, start.saturating_add(Duration::from_millis(50)));
 /// assert!(session.grant_hedge(policy, now, None));
@@ -39,7 +40,7 @@ use crate::time::{Instant, nanos};
 /// race.on_hedge(now);
 /// assert_eq!(race.due(), None, "one hedge unless said otherwise");
 ///
-/// // One of the two fails: the other may yet succeed.
+/// // One of the two fails: the other may still succeed.
 /// let raced = race.on_failure(&hedge, &mut session, policy, now, &Failure::ambiguous(), None);
 /// assert_eq!(raced, Raced::GoesOn { kept: true });
 /// # Ok::<(), relent_core::PolicyError>(())
@@ -50,32 +51,32 @@ pub struct Race {
     /// Nanoseconds between the attempts; `u64::MAX` if there are no hedges.
     delay: u64,
     due: Instant,
-    /// Hedges that may yet join.
+    /// Hedges that may still join.
     left: u32,
     running: u32,
-    /// The failure that decides unless a plainer one comes, and when it came.
+    /// The failure that decides unless a clearer one follows, and when it occurred.
     kept: Option<(Failure, Instant)>,
 }
 
-/// What a failure makes of a [`Race`].
+/// Effect of a failure on a [`Race`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Raced {
-    /// Others run.
+    /// Other attempts are running.
     GoesOn {
-        /// Whether this failure decides, unless a plainer one comes: keep what belongs to it.
+        /// Whether this failure decides unless a clearer one follows: keep the data that belongs to it.
         kept: bool,
     },
-    /// All is over: tell the session of this failure. Whoever still runs is to be dropped.
+    /// The race is over: report this failure to the session, and drop attempts that still run.
     Over {
         /// The failure that decides.
         failure: Failure,
-        /// Whether it is the latest; else it is the one that was kept.
+        /// Whether it is the latest failure; otherwise it is the one that was kept.
         latest: bool,
     },
 }
 
 impl Race {
-    /// The first attempt starts at `now`.
+    /// Starts a race with its first attempt at `now`.
     #[must_use]
     pub fn new(hedge: &Hedge, now: Instant) -> Self {
         let delay = hedge.delay().map_or(u64::MAX, nanos);
@@ -99,31 +100,31 @@ impl Race {
         self.due = Instant::from_nanos(now.as_nanos().saturating_add(self.delay));
     }
 
-    /// When the next hedge is to join, unless the race is over before; `None` if there is none.
+    /// When the next hedge joins, unless the race is over before; `None` if there is none.
     #[must_use]
     pub const fn due(&self) -> Option<Instant> {
         if self.left == 0 { None } else { Some(self.due) }
     }
 
-    /// The attempts that run.
+    /// Number of running attempts.
     #[must_use]
     pub const fn running(&self) -> u32 {
         self.running
     }
 
-    /// A hedge joins.
+    /// Records that a hedge joins.
     pub fn on_hedge(&mut self, now: Instant) {
         self.left = self.left.saturating_sub(1);
         self.running = self.running.saturating_add(1);
         self.put_off(now);
     }
 
-    /// No further hedge joins: it was not granted, or could not be sent.
+    /// Ends hedging: a hedge was not granted, or could not be sent.
     pub const fn close(&mut self) {
         self.left = 0;
     }
 
-    /// An attempt succeeded; `taken` is what it took from the budget. The others are to be dropped.
+    /// Records that an attempt succeeded; `taken` is its tokens from the budget. Drop the others.
     pub fn on_success(
         &mut self,
         hedge: &Hedge,
@@ -137,7 +138,7 @@ impl Race {
         session.on_race_won(taken, budget);
     }
 
-    /// An attempt failed.
+    /// Records that an attempt failed.
     pub fn on_failure(
         &mut self,
         hedge: &Hedge,
@@ -192,8 +193,8 @@ impl Race {
     }
 }
 
-/// How plainly a failure says to stay away. Of those after which another attempt may be made, the one that names
-/// the longest time decides: where there is a gate, nothing else holds the caller back for it (design rule 4).
+/// How clearly a failure asks to stay away. Among retryable failures the longest delay decides: with a
+/// circuit breaker, nothing else makes the caller wait for it.
 const fn plainness(failure: &Failure) -> (u8, u64, bool) {
     let said = match failure.kind {
         _ if matches!(failure.hint.advice, Advice::DoNotRetry) => 3,

@@ -32,7 +32,7 @@ fn after_50() -> HedgeConfig {
     HedgeConfig::after(50 * MILLI)
 }
 
-/// A race with everything around it.
+/// A race with its session, policy and budget.
 struct Table {
     hedge: Hedge,
     policy: Policy,
@@ -203,14 +203,14 @@ fn a_fatal_failure_ends_the_race_while_others_run() {
     assert_eq!(table.race.running(), 1);
 }
 
-/// A 412 to a write that another attempt has just done says nothing about that attempt.
+/// A 412 to a write that another attempt has just made is no outcome of that attempt.
 #[test]
 fn an_answer_as_if_it_were_done_waits_for_the_attempt_that_may_have_done_it() {
     let mut table = Table::new(after_50(), policy(), true);
     table.join(at(50));
     let done = Failure::permanent().as_if_done(true);
     assert_eq!(table.fail(at(70), done), GOES_ON);
-    // The other one is lost: what is known is that it was perhaps done.
+    // The other one is lost: it may have taken effect.
     let Raced::Over { failure, latest } = table.fail(at(90), Failure::ambiguous()) else {
         panic!("nobody runs");
     };
@@ -219,7 +219,7 @@ fn an_answer_as_if_it_were_done_waits_for_the_attempt_that_may_have_done_it() {
     assert_eq!(stop.reason, StopReason::OutcomeUnknown);
 }
 
-/// A 409 to a hedge whose key the first attempt is still busy with says nothing about that attempt.
+/// A 409 to a hedge, while the first attempt still holds the key, is no outcome of that attempt.
 #[test]
 fn an_answer_as_if_in_progress_waits_for_the_attempt_that_is_and_no_other_joins() {
     let mut table = Table::new(after_50().max_hedges(3), policy(), true);
@@ -250,7 +250,7 @@ fn the_plainest_refusal_decides_and_its_delay_has_been_running() {
     assert!(!latest);
     assert_eq!(failure.kind, Kind::Throttled);
     assert_eq!(failure.hint.delay(), Some(Duration::from_secs(5)));
-    // Among equals, the latest.
+    // Among equals, the latest decides.
     let mut table = Table::new(after_50(), policy(), true);
     table.join(at(50));
     table.fail(at(100), Failure::ambiguous());
@@ -262,7 +262,7 @@ fn the_plainest_refusal_decides_and_its_delay_has_been_running() {
     assert_eq!(table.fail(at(110), last), over);
 }
 
-/// No cooldown holds the caller for it where there is a gate, so the race has to keep it.
+/// With a circuit breaker no cooldown holds the caller for it, so the race has to keep it.
 #[test]
 fn rule_4_no_refusal_shortens_the_time_that_another_named() {
     let down = Failure::not_processed().hint(Hint::after(Duration::from_secs(10)));
@@ -282,7 +282,7 @@ fn rule_4_no_refusal_shortens_the_time_that_another_named() {
     }
 }
 
-/// gRFC A6: each failure takes a token, whoever else is running.
+/// gRFC A6: each failure takes a token, even if other attempts run.
 #[test]
 fn every_failure_of_a_race_is_charged_once() {
     let mut table = Table::new(after_50().max_hedges(2), policy(), true);
@@ -308,7 +308,7 @@ fn every_failure_of_a_race_is_charged_once() {
     assert_eq!(table.budget.balance(), 7.0);
 }
 
-/// AWS gives the cost of the attempt back that succeeded: a hedge that lost stays paid for.
+/// AWS refunds the cost of the attempt that succeeded: a hedge that lost stays paid for.
 #[test]
 fn the_cost_that_comes_back_is_that_of_the_winner() {
     for (winner_is_hedge, balance) in [(true, 3.0), (false, 2.0)] {
@@ -334,12 +334,12 @@ fn the_cost_that_comes_back_is_that_of_the_winner() {
     }
 }
 
-/// Were the latency of the winner what is remembered, p95 would fall to where 22 % are hedged.
+/// If the latency of the winner were recorded, p95 would drop until 22 % are hedged.
 #[test]
 fn hedges_that_win_do_not_shorten_the_percentile() {
     extern crate std;
     let hedge = Hedge::new(&HedgeConfig::percentile(0.95)).unwrap();
-    // Each answer takes 10 ms on average, exponentially distributed.
+    // Each response takes 10 ms on average, exponentially distributed.
     let mut state = 1_u64;
     let mut draw = || {
         state = state
@@ -420,7 +420,7 @@ fn contradictions_do_not_build() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Pass(u32),
-    /// The driver notices the hedge that is due; `true`: and sends it at once.
+    /// The driver notices a due hedge; `true`: and sends it immediately.
     Hedge(bool),
     Send,
     Unsent,
@@ -453,7 +453,7 @@ fn failure(which: u8) -> Failure {
 }
 
 proptest! {
-    /// Any order in which attempts start, fail and succeed, against plain counts of what was sent.
+    /// Any order in which attempts start, fail and succeed, compared with plain counts.
     #[test]
     fn no_order_of_events_overdraws_doubles_or_loses(
         steps in proptest::collection::vec(step(), 0..60),
@@ -472,7 +472,7 @@ proptest! {
         })
         .unwrap();
         let mut now = at(0);
-        // What the running attempts took, and what has been paid for good.
+        // Tokens of the running attempts, and tokens that stay paid.
         let mut running: Vec<Taken> = [table.session.taken()].into();
         let (mut attempts, mut paid, mut pushed_back) = (1_u32, 0_u32, false);
         let (mut waits_to_be_sent, mut retry_waits, mut over, mut back) = (false, false, false, 0);
@@ -515,7 +515,7 @@ proptest! {
                     table.race.close();
                     waits_to_be_sent = false;
                 }
-                // The wait before a retry is over.
+                // The delay before a retry is over.
                 Step::Send if retry_waits => {
                     table.session.on_attempt();
                     table.race = Race::new(&table.hedge, now);

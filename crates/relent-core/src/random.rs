@@ -2,10 +2,10 @@
 
 use alloc::boxed::Box;
 
-/// A source of random bits, given to every decision that draws.
+/// A source of random bits, the argument of every random decision.
 ///
-/// The core owns no generator: a driver has one stream per session (design rule 13), a test pins
-/// the draw with [`Draw`].
+/// The core has no generator: a driver has one stream per session, and a test fixes the values with
+/// [`Draw`].
 ///
 /// ```
 /// use relent_core::Random;
@@ -38,8 +38,8 @@ impl<R: Random + ?Sized> Random for Box<R> {
     }
 }
 
-/// A "random source" whose every draw is the same point of its range: 0 the lower end, ½ the
-/// middle, 1 the upper end.
+/// A random source that always returns the same point of a range: 0 for the lower end, ½ for the
+/// middle, 1 for the upper end.
 ///
 /// ```
 /// use core::time::Duration;
@@ -56,10 +56,10 @@ impl<R: Random + ?Sized> Random for Box<R> {
 pub struct Draw(u64);
 
 impl Draw {
-    /// Every draw at this point, from 0 to 1. Values outside are taken as the nearer end, NaN as 0.
+    /// Creates the source for this point, from 0 to 1. Values outside are clamped, NaN counts as 0.
     #[must_use]
     pub const fn at(point: f64) -> Self {
-        // 2⁶⁴ as a float; the cast saturates, so 1.0 becomes u64::MAX, the upper end.
+        // 2⁶⁴ as a float; the cast saturates, so 1.0 becomes `u64::MAX`, the upper end.
         Self((point * 18_446_744_073_709_551_616.0) as u64)
     }
 }
@@ -74,8 +74,8 @@ impl Random for Draw {
 /// A uniform draw from `0..=most`.
 #[inline]
 pub(crate) fn up_to(most: u64, random: &mut (impl Random + ?Sized)) -> u64 {
-    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. Written as
-    // bits · most + bits, which is one multiplication of 64 bits where the sum would need two.
+    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. Written as bits
+    // · most + bits, which needs only one 64-bit multiplication.
     let bits = u128::from(random.next_u64());
     ((bits * u128::from(most) + bits) >> 64) as u64
 }

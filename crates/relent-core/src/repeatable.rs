@@ -1,12 +1,12 @@
-//! Whether an operation may run twice without harm, and who says so.
+//! Whether an operation may safely run twice, and the source of that knowledge.
 
 use crate::policy::Policy;
 
-/// Whether an operation may run twice without harm (design rule 1), and how that is known.
+/// Whether an operation may safely run twice, and how that is known.
 ///
-/// What is said of one operation is stronger than what a policy assumes of all
-/// ([`PolicyBuilder::assume_repeatable`](crate::PolicyBuilder::assume_repeatable)). A `bool` is such a
-/// word: it converts to [`Yes`](Self::Yes) or [`No`](Self::No).
+/// A declaration about one operation overrides the policy's assumption about all
+/// ([`PolicyBuilder::assume_repeatable`](crate::PolicyBuilder::assume_repeatable)). A `bool` is
+/// such a declaration: it converts to [`Yes`](Self::Yes) or [`No`](Self::No).
 ///
 /// ```
 /// use relent_core::{Backoff, Policy, Repeatable};
@@ -21,18 +21,18 @@ use crate::policy::Policy;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Repeatable {
-    /// The caller says that it may not. No policy overrules that.
+    /// The caller declares that it may not. No policy overrides this.
     No = 0,
-    /// Nothing makes it repeatable: it is if the policy assumes that everything is.
+    /// Not known: repeatable if the policy assumes so of every operation.
     #[default]
     Unknown = 1,
-    /// By nature, by key, by precondition, or because the caller says so.
+    /// By nature, by key, by precondition, or by declaration of the caller.
     Yes = 2,
 }
 
 impl Repeatable {
-    /// What follows from the operation alone: [`Yes`](Self::Yes) if it is known to be repeatable, else
-    /// [`Unknown`](Self::Unknown).
+    /// The value derived from the operation alone: [`Yes`](Self::Yes) if it is known to be
+    /// repeatable, else [`Unknown`](Self::Unknown).
     #[inline]
     #[must_use]
     pub const fn known(repeatable: bool) -> Self {
@@ -42,11 +42,11 @@ impl Repeatable {
         }
     }
 
-    /// Whether it may run twice under this policy.
+    /// Whether the operation may run twice under this policy.
     #[inline]
     #[must_use]
     pub const fn is_allowed_by(self, policy: &Policy) -> bool {
-        // Yes by itself, Unknown together with the assumption, No never.
+        // `Yes` alone, `Unknown` together with the assumption, `No` never.
         self as u8 + policy.assume_repeatable as u8 >= Self::Yes as u8
     }
 }

@@ -1,4 +1,4 @@
-//! How many attempts per second a client makes at most, by itself (R4.7).
+//! A client-side rate limit in attempts per second, fixed or adaptive.
 
 mod cubic;
 
@@ -8,40 +8,39 @@ use crate::hint::Audience;
 use crate::time::Instant;
 use cubic::Cubic;
 
-/// How many attempts per second go to a destination at most, first ones and retries.
+/// The configuration of a destination's rate limit, for first attempts and retries.
 ///
 /// ```
 /// use relent_core::RequestRateConfig;
 ///
-/// // What a contract allows.
+/// // A limit by contract.
 /// let fixed = RequestRateConfig::new(100.0);
 /// assert_eq!((fixed.limit, fixed.burst, fixed.adapt), (Some(100.0), None, false));
-/// // Nobody knows how much is allowed: it is found out.
+/// // An unknown limit, which is found by adapting.
 /// assert_eq!(RequestRateConfig::ADAPTIVE.limit, None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RequestRateConfig {
-    /// Attempts per second, of all callers together; from 0.00001, which is about one a day, to a
-    /// thousand million. `None` for as many as the destination bears, which needs
-    /// [`adapt`](Self::adapt).
+    /// Attempts per second of all callers together; from 0.00001, which is about one a day, to 1e9.
+    /// `None` for no fixed limit, which requires [`adapt`](Self::adapt).
     pub limit: Option<f64>,
-    /// Attempts at once after a pause, at least 1. `None`, the default, for a tenth of a second's
-    /// worth, at least 1.
+    /// The number of attempts that may start together after a pause, at least 1. `None`, the
+    /// default, is the number of a tenth of a second, at least 1.
     pub burst: Option<u32>,
-    /// Whether the destination has a say: after a throttled failure fewer attempts are made, then more
-    /// again, up to the limit if there is one. Off by default.
+    /// Whether the limit adapts: it decreases after a throttled failure and then increases again,
+    /// up to `limit` if set. Off by default.
     pub adapt: bool,
 }
 
 impl RequestRateConfig {
-    /// No limit until the destination throttles, and then what it bears.
+    /// Adaptive, without a limit until the destination throttles.
     pub const ADAPTIVE: Self = Self {
         limit: None,
         burst: None,
         adapt: true,
     };
 
-    /// At most so many attempts per second.
+    /// A fixed limit of this many attempts per second.
     #[must_use]
     pub const fn new(limit: f64) -> Self {
         Self {
@@ -51,10 +50,11 @@ impl RequestRateConfig {
         }
     }
 
-    /// Whether the rate adapts to this failure: throttled as a caller of the destination, not for
-    /// [one request](Scope::Request), and not told to come back in a slot of its own, which is a
-    /// schedule already. Such a failure is no sign of overload for the
-    /// [`Gate`](crate::Gate) of the same destination: one of them is enough to hold attempts back.
+    /// Whether the rate adapts to this failure. It must be throttled by the session's own
+    /// destination, and not concern only [one request](Scope::Request). A ticket does not count,
+    /// since a reserved slot is a schedule already. For the [`Gate`](crate::Gate) of the same
+    /// destination such a failure is no sign of overload, since one of them already lowers the
+    /// rate.
     #[must_use]
     pub fn heeds(&self, failure: &Failure) -> bool {
         let shared =
@@ -103,16 +103,16 @@ impl RequestRateConfig {
     }
 }
 
-/// The request rate of one destination in one process: a token bucket. In no span of time are there more
-/// slots than the rate allows for it, and a burst. [`Outbound`](crate::Outbound) keeps the line of those
-/// who wait for one.
+/// The rate limit of one destination in one process: a token bucket. In no period are there more
+/// slots than the rate allows plus one burst. [`Outbound`](crate::Outbound) has the queue of
+/// waiting requests.
 ///
 /// # Adapting
-/// The AWS SDKs' adaptive mode with the cubic growth of RFC 9438, whose constants are 0.7 and 0.4: a
-/// throttled failure cuts the rate at which attempts are being made to 0.7 of it. It then comes back
-/// to what it was, slowly just there, and probes beyond. Unlike theirs, what was sent before a cut
-/// does not cut again (RFC 9002 §7.3.1): a burst of refusals is one message. Tickets do not count,
-/// since they are a schedule already.
+/// This is the adaptive mode of the AWS SDKs, with the cubic growth of RFC 9438 and its constants
+/// 0.7 and 0.4. A throttled failure reduces the measured rate of attempts to 0.7 of it. The rate
+/// then returns to its previous value, slowly near it, and probes beyond. Unlike in the SDKs,
+/// attempts that started before a reduction cause no other one (RFC 9002 §7.3.1): a burst of
+/// rejections counts once. Tickets do not count, since they are a schedule already.
 ///
 /// ```
 /// use core::time::Duration;
@@ -131,22 +131,22 @@ impl RequestRateConfig {
 #[derive(Debug)]
 pub struct RequestRate {
     config: RequestRateConfig,
-    /// The time from one slot to the next in nanoseconds; 0 while there is no limit.
+    /// Nanoseconds between two slots; 0 while there is no limit.
     interval: u64,
     /// How far ahead of the schedule slots may be taken.
     ahead: u64,
-    /// When the next slot of the schedule is due.
+    /// The time of the next slot of the schedule.
     due: u64,
-    /// When the last was taken, and what it moved the schedule by.
+    /// The time of the last taken slot, and its advance of the schedule.
     last: (u64, u64),
     cubic: Option<Cubic>,
 }
 
 impl RequestRate {
-    /// A full bucket.
+    /// Creates a full bucket.
     ///
     /// # Errors
-    /// Numbers that make no sense, and neither a limit nor adapting.
+    /// Invalid numbers, or neither a limit nor adaptation.
     pub fn new(config: &RequestRateConfig) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self::from_checked(config))
@@ -165,8 +165,8 @@ impl RequestRate {
         rate
     }
 
-    /// Goes by this from now on. It keeps what it has learnt if it goes on adapting. What is left of the
-    /// burst is left, as far as the new burst has room for it, and comes back at the new rate.
+    /// Applies a new configuration. An adaptive limit keeps its learned state. The remaining burst
+    /// is kept up to the new burst size, and refills at the new rate.
     pub(crate) fn apply(&mut self, now: Instant, config: &RequestRateConfig) {
         if self.config == *config {
             return;
@@ -186,31 +186,31 @@ impl RequestRate {
         let left = (slots(old.ahead, old.interval) - used).clamp(0.0, burst);
         let used = libm::ceil((burst - left) * self.interval as f64) as u64;
         self.due = now.as_nanos().saturating_add(used);
-        // The last that was taken can be given back, for as much as it is worth now.
+        // The last slot can still be returned, at its new value.
         let (taken, moved) = old.last;
         self.last = (taken, if moved == 0 { 0 } else { self.interval });
     }
 
-    /// What it was made of.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &RequestRateConfig {
         &self.config
     }
 
-    /// Attempts per second that may be made at the moment; `None` while there is no limit.
+    /// The current limit in attempts per second; `None` while there is none.
     pub fn limit(&mut self, now: Instant) -> Option<f64> {
         self.adapt(now);
         (self.interval > 0).then(|| 1e9 / self.interval as f64)
     }
 
-    /// When the next slot is free: now, or later.
+    /// The time of the next free slot: now or later.
     pub fn next_slot(&mut self, now: Instant) -> Instant {
         self.adapt(now);
         self.slot(now, 0, self.interval)
     }
 
-    /// When somebody has a slot who lets this many others go first: at the rate of now, and at best. A
-    /// rate that was cut comes back, to what it was.
+    /// The time of the slot behind this many callers: at the current rate, and at best. A reduced
+    /// rate returns to its previous value.
     pub fn slot_behind(&mut self, now: Instant, ahead: u64) -> (Instant, Instant) {
         self.adapt(now);
         let regained = self.cubic.as_ref().and_then(Cubic::regained);
@@ -221,7 +221,7 @@ impl RequestRate {
         )
     }
 
-    /// Takes the slot that is now, if there is one.
+    /// Takes a slot now, if one is free.
     pub fn take(&mut self, now: Instant) -> bool {
         self.adapt(now);
         let due = self.due.max(now.as_nanos()).checked_add(self.interval);
@@ -238,8 +238,8 @@ impl RequestRate {
         free
     }
 
-    /// The slot that was taken at this instant is not used: it is somebody else's (design rule 12).
-    /// When another has been taken since, it is lost: two attempts would come too close.
+    /// Returns the slot that was taken at this instant and not used. If another has been taken
+    /// since, the slot is lost: otherwise two attempts would be too close.
     pub fn give_back(&mut self, taken: Instant) {
         let (last, moved) = self.last;
         if last == taken.as_nanos() {
@@ -248,7 +248,7 @@ impl RequestRate {
         }
     }
 
-    /// An attempt that started at `started` failed. Does nothing unless it adapts.
+    /// Reports that an attempt that started at `started` failed. No effect unless it adapts.
     pub fn on_failure(&mut self, now: Instant, started: Instant, failure: &Failure) {
         if !self.config.heeds(failure) {
             return;
@@ -259,14 +259,14 @@ impl RequestRate {
             && cubic.cut(now, started, limit)
         {
             self.adapt(now);
-            // Nothing is left of what the higher rate had saved up.
+            // The burst saved at the higher rate is discarded.
             let empty = now.as_nanos().saturating_add(self.ahead);
             self.due = self.due.max(empty.saturating_add(self.interval));
             self.last.1 = 0;
         }
     }
 
-    /// The rate follows the time.
+    /// Updates the adaptive rate to this time.
     fn adapt(&mut self, now: Instant) {
         let Some(cubic) = &self.cubic else { return };
         if let Some(rate) = cubic.rate(now) {
@@ -288,7 +288,7 @@ impl RequestRate {
         self.ahead = ahead.min(MOST_AHEAD);
     }
 
-    /// The slot of a caller with so many before it, if they are this long apart.
+    /// The slot of a caller behind `before` others, at this interval.
     fn slot(&self, now: Instant, before: u64, interval: u64) -> Instant {
         let now = now.as_nanos();
         let due = self
@@ -299,10 +299,11 @@ impl RequestRate {
     }
 }
 
-/// The most that a burst is worth: 146 years. Where it filled the time line, every slot would be free.
+/// The maximum burst in nanoseconds: 146 years. If it spanned the whole time line, every slot would
+/// be free.
 const MOST_AHEAD: u64 = 1 << 62;
 
-/// Rounded up, so that the rate is never above what was asked for.
+/// Rounded up, so that the rate never exceeds the limit.
 fn interval(rate: f64) -> u64 {
     libm::ceil(1e9 / rate) as u64
 }

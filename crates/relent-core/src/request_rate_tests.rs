@@ -24,7 +24,7 @@ fn adaptive() -> RequestRate {
     RequestRate::new(&RequestRateConfig::ADAPTIVE).unwrap()
 }
 
-/// Makes attempts at this pace for so long, as long as the rate lets it; how many went.
+/// Makes attempts at this interval as far as the rate permits; returns their number.
 fn attempts(rate: &mut RequestRate, from: u64, to: u64, every: u64) -> usize {
     let times = (from..to).step_by(every as usize);
     times.filter(|millis| rate.take(at(*millis))).count()
@@ -36,7 +36,7 @@ fn rule_12_a_slot_that_is_not_used_is_free_again_unless_another_was_taken_since(
     assert!(rate.take(at(100)));
     rate.give_back(at(100));
     assert!(rate.take(at(120)));
-    // Another slot has been taken since: a third attempt would be 10 ms after the second.
+    // Another slot has been taken since: a third attempt would follow 10 ms after the second.
     rate.give_back(at(100));
     assert_eq!(rate.next_slot(at(130)), at(220));
     rate.give_back(at(120));
@@ -138,7 +138,7 @@ fn a_burst_is_a_limit_whatever_its_size() {
         let took = (0..burst + 10).filter(|_| rate.take(now)).count();
         assert_eq!(took, burst as usize);
     }
-    // Its worth would not fit on the time line.
+    // Its value in time does not fit on the time line.
     let config = RequestRateConfig {
         burst: Some(200_000),
         ..RequestRateConfig::new(0.000_01)
@@ -150,7 +150,7 @@ fn a_burst_is_a_limit_whatever_its_size() {
 }
 
 proptest! {
-    /// What is used is never above the rate and a burst in any window.
+    /// The used slots of any window are at most the rate and a burst.
     #[test]
     fn in_any_window_there_are_no_more_slots_than_the_rate_allows_and_a_burst(
         steps in prop::collection::vec((0..40u64, prop::bool::weighted(0.2)), 1..200),

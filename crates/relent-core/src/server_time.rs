@@ -1,19 +1,19 @@
-//! What time it is for a server, and how long to wait for an instant that it named.
+//! Server time, and the wait for an instant on a server's clock.
 
 use core::time::Duration;
 
-/// The time of a server's clock when its answer arrived, since the beginning of 1970.
+/// The time of a server's clock when its response arrived, since the beginning of 1970.
 ///
-/// A date that a server names means its own clock, and clocks differ (R1.5). So a date is read against
-/// the date that the same answer was sent at, never against the local clock if that can be helped
-/// (design rule 5): then a wrong clock on either side does not matter.
+/// A date from a server refers to the server's clock, which may differ from the local one. A date
+/// is therefore compared with the `Date` of the same response, and with the local clock only if
+/// there is none: then a wrong clock on either side does not matter.
 ///
 /// ```
 /// use core::time::Duration;
 /// use relent_core::ServerTime;
 ///
 /// let noon = Duration::from_secs(1_792_584_000);
-/// // Sent at noon, ten seconds in a cache: "come back at half a minute past noon".
+/// // Sent at noon, ten seconds in a cache: "retry at half a minute past noon".
 /// let time = ServerTime::told(noon, 10);
 /// assert_eq!(time.until(noon + Duration::from_secs(30)), Duration::from_secs(21));
 /// assert_eq!(time.until(noon), Duration::ZERO);
@@ -21,25 +21,26 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServerTime(Duration);
 
-/// Both dates are told in whole seconds, rounded down: the difference may be short by nearly one.
+/// Both dates are whole seconds, rounded down: the difference may be too short by nearly one.
 const WHOLE_SECOND: Duration = Duration::from_secs(1);
 
 impl ServerTime {
-    /// As the server told it: the `Date` of its answer, since 1970, and the `Age` in seconds that the
-    /// answer has spent in caches (RFC 9110 §6.6.1, RFC 9111 §5.1).
+    /// The server time from a response: its `Date`, since 1970, plus its `Age` in caches in seconds
+    /// (RFC 9110 §6.6.1, RFC 9111 §5.1).
     #[must_use]
     pub const fn told(date: Duration, age: u64) -> Self {
         Self(date.saturating_add(Duration::from_secs(age)))
     }
 
-    /// The local time since 1970, for an answer without a `Date`: as wrong as the two clocks differ.
+    /// The local time since 1970, for a response without a `Date`: wrong by the difference of the
+    /// clocks.
     #[must_use]
     pub const fn local(now: Duration) -> Self {
         Self(now)
     }
 
-    /// How long to wait for an instant, since 1970, of the server's clock. One second is added, since a
-    /// client should not come early; an instant that is past by more means zero.
+    /// The wait for an instant of the server's clock, given since 1970. Adds one second, so that a
+    /// client is not early; zero for an instant that passed more than a second ago.
     #[must_use]
     pub const fn until(self, instant: Duration) -> Duration {
         instant.saturating_add(WHOLE_SECOND).saturating_sub(self.0)

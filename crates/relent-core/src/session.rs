@@ -1,4 +1,4 @@
-//! The state of one logical operation across its attempts.
+//! State of one operation across its attempts: the retry session.
 
 mod hedging;
 mod last_wait;
@@ -22,28 +22,28 @@ pub use saved::NotASession;
 /// The rule that matched, with its index.
 type Matched<'p> = (usize, &'p Rule);
 
-/// A retry has been granted that has not started.
+/// Flag: a retry was granted that has not started.
 const WAITING: u8 = 64;
-/// A hedge has been granted that has not been sent.
+/// Flag: a hedge was granted that has not been sent.
 const HEDGING: u8 = 128;
-/// A wait was cut so that one last attempt fits before a time limit.
+/// Flag: a delay was shortened so that a final attempt fits before a time limit.
 const LAST_WAIT_CUT: u8 = 32;
-/// The budget holds the retry back: it pauses, or waits at the gate if nothing was taken for it.
+/// Flag: the budget delays the retry, or the circuit breaker queues it if it is unpaid.
 const HELD: u8 = 16;
 
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
-/// AWS retries 2.1: a hint within [own wait, own wait + 5 s].
+/// AWS retries 2.1: a hint is clamped to [computed backoff, computed backoff + 5 s].
 const CLAMP_NANOS: u64 = 5_000_000_000;
-/// The spread behind a ticket in milliseconds, and behind one in seconds (design rule 4).
+/// `Retry-After` jitter for a reserved slot, given in milliseconds or in seconds. In nanoseconds.
 const TICKET_MILLIS_SPREAD: u64 = 100_000_000;
 const TICKET_SECONDS_SPREAD: u64 = 1_000_000_000;
 
-/// The state of one logical operation across its attempts: a small plain value.
+/// State of one operation across its attempts: a small plain value.
 ///
-/// A driver tells it when an attempt starts and how it failed; the session answers with a
-/// [`Decision`]. It does no I/O, reads no clock and owns no randomness, so the same code runs in a
-/// blocking loop, a future, a proxy and a simulator.
+/// A driver reports when an attempt starts and how it failed; the session returns a [`Decision`]. It
+/// does no I/O, reads no clock and owns no randomness, so the same code runs in a blocking loop, a
+/// future, a proxy and a simulator.
 ///
 /// ```
 /// use core::time::Duration;
@@ -65,38 +65,37 @@ const TICKET_SECONDS_SPREAD: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
     started: Instant,
-    /// What `Elapsed` counts from; later than `started` after a reset.
+    /// The origin of backoff kinds that depend on elapsed time; later than `started` after a reset.
     since: Instant,
-    /// The previous wait of the policy's own, before any hint, in nanoseconds: what a random walk
-    /// goes on from.
+    /// The previous computed backoff, before any hint, in nanoseconds; input of a random walk.
     previous: u64,
     attempts: u32,
-    /// The attempt from which retries are counted: the first, or the last that made progress.
+    /// The attempt from which retries are counted: the first, or the last one that made progress.
     base: u32,
-    /// Retries granted by the policy's own backoff since it last began anew.
+    /// Retries by the policy's own backoff since it last restarted.
     step: u32,
-    /// Taken from the budget for the retry that is waited for or running.
+    /// Tokens taken for the pending or running retry.
     taken: Taken,
     /// Retries granted under each rule, for its limit.
     rule_retries: [u8; MAX_RULES],
-    /// Retries granted under each rule since its backoff last began anew.
+    /// Retries granted under each rule since its backoff last restarted.
     rule_steps: [u8; MAX_RULES],
     /// The rule of the last failure.
     rule: u8,
-    /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`], [`HEDGING`]
-    /// [`LAST_WAIT_CUT`] and [`HELD`]. In one byte, which keeps a session at 64.
+    /// Flags: causes that were retried once (bits of [`once_bit`]), [`WAITING`], [`HEDGING`],
+    /// [`LAST_WAIT_CUT`] and [`HELD`]. One byte keeps a session at 64 bytes.
     marks: u8,
     repeatable: Repeatable,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
-    /// Taken from the budget for it.
+    /// Tokens taken for the pending hedge.
     hedge_taken: Taken,
 }
 
 impl Session {
-    /// A session that begins at `now`. `repeatable`: is it known that the operation may run twice
-    /// without harm, be it by nature, by key, by precondition, or because the caller says so? If not,
-    /// the policy's `assume_repeatable` decides; for a caller that says no, there is
+    /// Starts a session at `now`. `repeatable`: whether it is known that the operation may run twice
+    /// without harm, by its nature, a key, a precondition, or the caller's word. If not, the policy's
+    /// `assume_repeatable` decides. A caller that rules it out calls
     /// [`set_repeatable`](Self::set_repeatable).
     ///
     /// If [`Policy::needs_time`] is false, `now` does not matter and no clock need be read.
@@ -121,32 +120,32 @@ impl Session {
         }
     }
 
-    /// Whether the operation may run twice without harm, where that is found out late, no later than
-    /// its first failure is decided; or where the caller says that it may not.
+    /// Sets whether the operation may run twice without harm, if that is found out late, or if the
+    /// caller rules it out. Call it before the first failure.
     #[inline]
     pub const fn set_repeatable(&mut self, repeatable: Repeatable) {
         self.repeatable = repeatable;
     }
 
-    /// Moves the beginning of the session to `now`, for a driver that reads its clock late.
+    /// Moves the start of the session to `now`, for a driver that reads its clock late.
     pub const fn begin(&mut self, now: Instant) {
         self.started = now;
         self.since = now;
     }
 
-    /// An attempt starts. Returns its number; the first is 1.
+    /// Records that an attempt starts. Returns its number; the first is 1.
     #[inline]
     pub const fn on_attempt(&mut self) -> u32 {
         match self.attempts.checked_add(1) {
             Some(attempts) => self.attempts = attempts,
-            // The number stays, and retries are counted all the same.
+            // The number saturates; retries are still counted.
             None => self.base = self.base.saturating_sub(1),
         }
         self.marks &= !(WAITING | HELD);
         self.attempts
     }
 
-    /// The operation succeeded.
+    /// Records that the operation succeeded.
     #[inline]
     pub fn on_success(&mut self, budget: Option<&Budget>) {
         if let Some(budget) = budget {
@@ -155,8 +154,7 @@ impl Session {
         self.taken = Taken::NOTHING;
     }
 
-    /// The caller goes away. A retry that was granted but not started is given back to the budget
-    /// (design rule 12).
+    /// The caller cancels the operation. A retry that was granted but not started is refunded.
     #[inline]
     pub fn on_cancel(&mut self, budget: Option<&Budget>) {
         if self.marks & WAITING != 0
@@ -175,15 +173,15 @@ impl Session {
         self.marks & HELD != 0 && self.taken.is_nothing()
     }
 
-    /// Whether it has taken something from the budget that [`on_cancel`](Self::on_cancel) gives back.
+    /// Whether it has tokens from the budget that [`on_cancel`](Self::on_cancel) returns.
     #[inline]
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.marks & (WAITING | HEDGING) != 0
     }
 
-    /// Something happened that makes the backoff begin anew: activity while polling (R4.4), a long
-    /// healthy run. Limits are not moved: nothing extends past a limit.
+    /// Restarts the backoff, after activity while polling or a long healthy run. Time limits are not
+    /// moved.
     pub const fn reset(&mut self, now: Instant) {
         self.since = now;
         self.step = 0;
@@ -191,12 +189,12 @@ impl Session {
         self.rule_steps = [0; MAX_RULES];
     }
 
-    /// The same while the session waits of its own until `until`. Returns until when it waits now: until
-    /// its first delay is over, but never longer than before, so that no touch puts the next attempt off
-    /// or moves it past a limit. A server's time is not to be shortened.
+    /// Restarts the backoff during a delay that ends at `until`. Returns the new end: after the first
+    /// delay of the backoff, but never later than before. Do not call it for a delay that a
+    /// `Retry-After` has set.
     ///
-    /// A wait that is a first delay already stays as it is: of several draws of the jitter the shortest
-    /// would count. For the same reason it is asked once for each wait.
+    /// A delay that is a first one already stays as it is; otherwise the shortest of several jitter
+    /// draws would count. For the same reason, call it once for each delay.
     pub fn hasten(
         &mut self,
         policy: &Policy,
@@ -212,7 +210,7 @@ impl Session {
         };
         let is_first = step <= 1 && !backoff.looks_at_elapsed();
         self.reset(now);
-        // Whom the budget holds back goes no sooner.
+        // A retry that the budget delays goes no sooner.
         if is_first || self.marks & HELD != 0 {
             return until;
         }
@@ -222,18 +220,18 @@ impl Session {
         }
     }
 
-    /// The running attempt has failed or is about to, but first it brought the operation on for good,
-    /// so that no later attempt repeats what it did: a download that goes on where it was cut off.
-    /// [`Progress`](crate::Progress) says when that counts. To be said before its failure.
+    /// The running attempt fails, but it made permanent progress before, which no later attempt
+    /// repeats: for example a resumed download.
+    /// [`Progress`](crate::Progress) defines when that counts. Call it before reporting the failure.
     ///
-    /// Progress is success: the count of retries, the backoff and what is retried once begin anew,
-    /// as for a new operation that does the rest. What the attempt took from the budget as a retry is
-    /// given back. A retry after progress is paid for all the same, until it has made progress itself:
-    /// so a transfer that advances holds one retry at most, however often it is cut off, and one that
-    /// no longer advances is as dear as any other.
+    /// Progress counts as success: the retry count, the backoff and causes that are retried once
+    /// restart, as for a new operation that does the rest. The tokens of the attempt, if it was a
+    /// retry, are refunded. A retry after progress is still paid for, until it has made progress
+    /// itself. So a transfer that advances holds at most one retry, however often it is cut off. One
+    /// that does not advance costs as much as any other.
     ///
-    /// Nothing extends past a limit: `max_elapsed` and the deadline count from the start of the
-    /// session. What may have taken effect before still may have.
+    /// Time limits are not moved: `max_elapsed` and the deadline count from the start of the session.
+    /// Earlier attempts may still have taken effect.
     pub fn on_progress(&mut self, now: Instant, budget: Option<&Budget>) {
         if let Some(budget) = budget {
             budget.refund(self.taken);
@@ -251,7 +249,7 @@ impl Session {
         self.attempts
     }
 
-    /// When the session began.
+    /// When the session started.
     #[must_use]
     pub const fn started(&self) -> Instant {
         self.started
@@ -283,7 +281,7 @@ impl Session {
         policy.last_start(self.started)
     }
 
-    /// Why an attempt may not start at `at`, after [`last_start`](Self::last_start).
+    /// The reason why no attempt may start at `at`, after [`last_start`](Self::last_start).
     #[must_use]
     pub fn limit_at(&self, policy: &Policy, at: Instant) -> StopReason {
         self.limit_reached(policy, at, 0)
@@ -296,16 +294,16 @@ impl Session {
         Some(deadline.saturating_since(now))
     }
 
-    /// When it began, or last made progress.
+    /// When it started, or last made progress.
     #[inline]
     pub(crate) const fn since(&self) -> Instant {
         self.since
     }
 
-    /// An attempt failed at `now`: retry after a wait, or stop?
+    /// Records that an attempt failed at `now`. Returns whether to retry after a delay, or to stop.
     ///
-    /// The order is that of design rule 3: eligibility, count, then backoff → ceiling → jitter →
-    /// hint → spread → time limits → budget.
+    /// The order of the checks: eligibility, count, then backoff → cap → jitter → hint → `Retry-After`
+    /// jitter → time limits → budget.
     #[inline]
     pub fn on_failure(
         &mut self,
@@ -318,7 +316,8 @@ impl Session {
         self.on_failure_until(policy, now, failure, random, budget, Instant::MAX)
     }
 
-    /// The same where no attempt may start after `latest`, whatever the policy says.
+    /// Like [`on_failure`](Self::on_failure); no attempt may start after `latest`, whatever the policy
+    /// says.
     #[inline]
     pub(crate) fn on_failure_until(
         &mut self,
@@ -348,9 +347,9 @@ impl Session {
         decision(self.decide(policy, now, failure, Own::Backoff, random, budget, latest))
     }
 
-    /// The same with a wait of the caller's own in place of the policy's backoff, for any iterator
-    /// of durations; `None` says that the iterator has ended. Ceiling, jitter, hints and limits of
-    /// the policy apply as ever.
+    /// Like [`on_failure`](Self::on_failure), with the caller's own delay instead of the policy's
+    /// backoff, from any iterator of durations; `None` means that the iterator has ended. Cap, jitter,
+    /// hints and limits of the policy still apply.
     pub fn on_failure_with(
         &mut self,
         policy: &Policy,
@@ -363,7 +362,8 @@ impl Session {
         self.on_failure_with_until(policy, now, failure, own, random, budget, Instant::MAX)
     }
 
-    /// The same where no attempt may start after `latest`, whatever the policy says.
+    /// Like [`on_failure_with`](Self::on_failure_with); no attempt may start after `latest`, whatever
+    /// the policy says.
     #[allow(
         clippy::too_many_arguments,
         reason = "they are what a decision is made of"
@@ -399,8 +399,8 @@ impl Session {
         }
     }
 
-    /// The wait before a retry that nothing is against, by the short form of the policy. `None`, and
-    /// nothing is changed, where there is more to ask.
+    /// The delay before a retry, by the fast path of the policy. `None`, without changes, if other
+    /// checks are needed.
     #[inline]
     fn simple_wait(
         &mut self,
@@ -420,7 +420,7 @@ impl Session {
             return None;
         }
         self.taken = match budget {
-            // The retry before may have been paid for, out of a budget that a reload has taken away.
+            // A reload may have removed the budget that paid for the retry before.
             None => Taken::NOTHING,
             Some(_) if failure.cause.is_answer() => return None,
             Some(budget) => {
@@ -434,8 +434,7 @@ impl Session {
         Some(wait)
     }
 
-    /// Whether the failure leaves nothing to ask but how often and how long, under a policy that
-    /// has a short form.
+    /// Whether only count and delay remain to be decided, for a policy with a fast path.
     #[inline]
     const fn is_simple(&self, policy: &Policy, failure: &Failure) -> bool {
         let kind = failure.kind;
@@ -527,10 +526,10 @@ impl Session {
 
         self.taken = Taken::NOTHING;
         if let Some(budget) = budget {
-            // Exempt are tickets, which the server has set aside, attempts that a live connection
-            // provably never saw, once, and what a destination answers that is well: looks at what is
-            // not ready, which repeat nothing, and conflicts, each of which comes of a write that took
-            // effect. A key that many write is not to take the retries of those who write others.
+            // Exempt are retries with a reserved slot, attempts that a live connection provably never
+            // saw (once), and responses of a healthy destination. The latter are polls of an unfinished
+            // job, which repeat nothing, and write conflicts, each caused by a write that took effect.
+            // A contended key must not use up the retries of other keys.
             let unsent = once == Some(UNSENT) && failure.is_of_one_call();
             let exempt = unsent
                 || failure.cause.is_answer()
@@ -552,7 +551,7 @@ impl Session {
                         self.taken = taken;
                         if pause > wait {
                             wait = pause;
-                            // Held back with nothing taken means unpaid, and what is free is not.
+                            // Delayed without tokens would mean unpaid; a free retry is not.
                             if !taken.is_nothing() {
                                 self.marks |= HELD;
                             }
@@ -567,9 +566,9 @@ impl Session {
         Ok(wait)
     }
 
-    /// What a failure is after the attempts so far: one that would be the answer [if an earlier attempt
-    /// were still in progress](Failure::as_if_in_progress) is throttled once an attempt may be. A
-    /// session decides so by itself; a driver asks in order to show it so.
+    /// The failure in view of earlier attempts. One that is the response [if an earlier attempt were
+    /// still in progress](Failure::as_if_in_progress) counts as throttled if an attempt may be. A
+    /// session applies this itself; a driver calls it to display the result.
     #[must_use]
     pub const fn in_view_of_earlier(&self, mut failure: Failure) -> Failure {
         if failure.as_if_in_progress && self.perhaps_done && matches!(failure.kind, Kind::Permanent)
@@ -579,7 +578,7 @@ impl Session {
         failure
     }
 
-    /// Did it run, and may it run twice (design rule 1)?
+    /// Whether the failure may be retried: did the attempt run, and may it run twice?
     #[inline]
     fn eligible(&self, policy: &Policy, failure: &Failure) -> Result<Kind, StopReason> {
         let mut kind = failure.kind;
@@ -591,14 +590,14 @@ impl Session {
         }
         let asked_to = failure.hint.advice == Advice::DoRetry;
         match &policy.retry_on {
-            // What is listed may be retried; whether it may run twice is asked below.
+            // Listed failures may be retried; whether the operation may run twice is checked below.
             Some(listed) if Pattern::list(listed, failure) => {
                 kind = match kind {
                     Kind::Permanent => Kind::Ambiguous,
                     kind => kind,
                 };
             }
-            // A list of failures says nothing about what is none.
+            // A list of failures does not apply to responses that are none.
             Some(_) if !asked_to && !failure.cause.is_answer() => kind = Kind::Permanent,
             _ => {}
         }
@@ -608,7 +607,8 @@ impl Session {
         if kind == Kind::Permanent || Pattern::any(&policy.stop_on, failure) {
             return Err(StopReason::Permanent);
         }
-        // What the last of several calls says, and what a policy takes that for, is true of that call.
+        // A failure of the last of several calls, and its reclassification by the policy, is true of
+        // that call only.
         let alone = failure.is_of_one_call();
         if kind == Kind::Ambiguous && alone && Pattern::any(&policy.not_processed, failure) {
             kind = Kind::NotProcessed;
@@ -619,25 +619,25 @@ impl Session {
         Ok(kind)
     }
 
-    /// Keeps whether the attempt may have taken effect, which failed like this and counts as `kind`. Of
-    /// what was only listed as worth a retry, nothing says that it may have.
+    /// Records whether the failed attempt, which counts as `kind`, may have taken effect. A failure
+    /// that was only listed as worth a retry is no evidence that it has.
     #[inline]
     fn note_effect(&mut self, failure: &Failure, kind: Kind) {
         self.perhaps_done |=
             failure.kind == Kind::Ambiguous && kind == Kind::Ambiguous || !failure.is_of_one_call();
     }
 
-    /// Whether the failure says something about the health of the server (gRFC A6): one that could
-    /// be retried, one that the server asked not to have retried, but nothing that speaks of the
-    /// request, and no attempt that the server never saw, once.
+    /// Whether the failure concerns the health of the server (gRFC A6): retryable ones, and those that
+    /// the server asked not to retry. Not failures of a single request, nor, once, an attempt that the
+    /// server never saw.
     #[inline]
     fn is_servers_failure(&self, failure: &Failure, eligible: Result<Kind, StopReason>) -> bool {
         let unsent = once_bit(failure.cause) == Some(UNSENT) && self.marks & UNSENT == 0;
         !unsent && failure.scope == Scope::Destination && eligible != Err(StopReason::Permanent)
     }
 
-    /// The rule for the failure, and whether it uses up a cause that is retried once; `None` if the
-    /// retries are used up.
+    /// The rule for the failure, and the cause that may be retried only once; `None` if the retries are
+    /// used up.
     #[inline]
     fn count<'p>(
         &mut self,
@@ -665,7 +665,7 @@ impl Session {
         }
     }
 
-    /// backoff → ceiling → jitter, in nanoseconds.
+    /// The computed backoff in nanoseconds: backoff → cap → jitter.
     fn own_wait(
         &self,
         policy: &Policy,
@@ -724,7 +724,7 @@ impl Session {
         own: u64,
         hinted: bool,
     ) {
-        // gRFC A6: after a pushback the sequence begins anew.
+        // gRFC A6: the sequence restarts after a pushback.
         let anew = hinted && policy.hint == HintMode::Exact;
         if let Some((index, rule)) = rule {
             self.rule_retries[index] = self.rule_retries[index].saturating_add(1);
@@ -756,7 +756,7 @@ const fn decision(wait: Result<u64, Stop>) -> Decision {
     }
 }
 
-/// Whose wait it is before jitter.
+/// The source of the delay before jitter.
 #[derive(Clone, Copy)]
 enum Own {
     Backoff,
@@ -767,23 +767,23 @@ enum Own {
 /// Attempts that a live connection provably never saw: free of charge, once.
 const UNSENT: u8 = 1;
 
-/// Causes that are retried once: 421 on a fresh connection, 425 without early data, a name that
-/// does not exist after one more look-up, a response that is not valid HTTP (design rule 2). Unsent attempts are *free* once.
+/// Causes that are retried once: 421 on a new connection, 425 without early data, a name that does not
+/// exist after a second look-up, an invalid HTTP response. Unsent attempts are *free* once.
 #[inline]
 const fn once_bit(cause: Cause) -> Option<u8> {
     match cause {
         Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),
         Cause::Network(Network::NameNotFound) => Some(2),
         Cause::Status(421) => Some(4),
-        // All bits are taken. A server that answers 425 speaks HTTP, so these two share one.
+        // All bits are in use. A server that responds with 425 speaks HTTP, so these two can share one.
         Cause::Status(425) | Cause::Network(Network::Malformed) => Some(8),
         _ => None,
     }
 }
 
-/// Applies the server's time to the own wait (design rule 4); `room` is the time until the last
-/// instant at which an attempt may start. Beside the wait, where it is the session's own: what it may
-/// be cut to, which is the server's time if there is one.
+/// Applies the server's `Retry-After` to the computed backoff; `room` is the time until the last
+/// instant at which an attempt may start. The second value is the lower bound for shortening the delay:
+/// the `Retry-After` if there is one, `None` if the delay may not be shortened.
 fn obey(
     policy: &Policy,
     own: u64,
@@ -814,7 +814,7 @@ fn obey(
         Audience::TicketSeconds => TICKET_SECONDS_SPREAD,
         Audience::TicketMillis => TICKET_MILLIS_SPREAD,
     };
-    // Limited to what fits: a spread is a courtesy, and no reason to give up.
+    // Limited to the time left: jitter is no reason to give up.
     let spread = spread.min(room.saturating_sub(floor));
     Ok((floor.saturating_add(up_to(spread, random)), earliest))
 }

@@ -1,5 +1,5 @@
-//! The rules of decision (design rules 1–7, 10–12, 14), and the bugs of other systems that concern
-//! decisions: each test is named after its rule or its bug.
+//! The rules of decision, and bugs of other libraries that concern decisions. Each test is named after
+//! its rule or bug.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use crate::request_rate::RequestRateConfig;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// 1 s doubling, no jitter, so that every wait is known.
+/// 1 s doubling without jitter, so that every delay is known.
 fn doubling() -> PolicyBuilder {
     Policy::builder(Backoff::exponential(SECOND)).jitter(Jitter::None)
 }
@@ -45,7 +45,7 @@ struct Run<'p> {
 
 impl<'p> Run<'p> {
     fn new(policy: &'p Policy) -> Self {
-        // Not at zero, so that a test notices who forgets where the session began.
+        // Not at zero, to detect code that forgets the start of the session.
         let now = Instant::from_nanos(7_000_000_000_000);
         Self {
             policy,
@@ -71,7 +71,7 @@ impl<'p> Run<'p> {
         self
     }
 
-    /// The next attempt takes `duration` and fails; a granted wait is waited for.
+    /// The next attempt takes `duration` and fails; time advances by a granted delay.
     fn fail_after(&mut self, duration: Duration, failure: Failure) -> Decision {
         self.session.on_attempt();
         self.now = self.now.saturating_add(duration);
@@ -89,7 +89,7 @@ impl<'p> Run<'p> {
         self.fail_after(Duration::ZERO, failure)
     }
 
-    /// The wait before the next attempt.
+    /// The delay before the next attempt.
     #[track_caller]
     fn wait(&mut self, failure: Failure) -> Duration {
         match self.fail(failure) {
@@ -107,7 +107,7 @@ impl<'p> Run<'p> {
     }
 }
 
-// Rule 1: did it run, and may it run twice?
+// Eligibility: did the attempt run, and may it run twice?
 
 #[test]
 fn rule_1_what_did_not_run_may_be_repeated_by_anyone() {
@@ -133,7 +133,7 @@ fn rule_1_permanent_and_overloaded_are_never_repeated() {
         Run::new(&policy).stop(Failure::permanent()),
         StopReason::Permanent
     );
-    // Not even when the policy lists everything and the server says "do retry".
+    // Not even if the policy lists everything and the server says "do retry".
     let eager = doubling().retry_on([Pattern::Any]).assume_repeatable(true);
     let eager = eager.build().unwrap();
     let failure = Failure::overloaded().hint(Hint::do_retry());
@@ -161,7 +161,7 @@ fn rule_1_retry_on_never_overrides_repeatability() {
     Run::new(&policy).wait(not_found);
     let reason = Run::new(&policy).not_repeatable().stop(not_found);
     assert_eq!(reason, StopReason::NotRepeatable);
-    // What is not listed is not retried, be it ever so harmless.
+    // A failure that is not listed is not retried, even if that were safe.
     assert_eq!(
         Run::new(&policy).stop(Failure::throttled()),
         StopReason::Permanent
@@ -183,7 +183,7 @@ fn rule_1_only_assume_repeatable_makes_everything_repeatable() {
 #[test]
 fn rule_1_the_callers_no_is_stronger_than_what_a_policy_assumes_of_all() {
     let policy = doubling().assume_repeatable(true).build().unwrap();
-    // A policy with a rule decides on the longer path.
+    // A policy with a rule does not use the fast path.
     let ruled = doubling().assume_repeatable(true);
     let ruled = ruled.rule(Rule::on([Pattern::Timeout]));
     for policy in [policy, ruled.build().unwrap()] {
@@ -286,7 +286,7 @@ fn rule_1_stop_on_outranks_every_reason_to_retry() {
     assert_eq!(Run::new(&policy).stop(failure), StopReason::Permanent);
 }
 
-// Rule 2: kinds.
+// Kinds of failures.
 
 #[test]
 fn rule_2_a_policy_may_believe_that_503_was_not_processed() {
@@ -303,8 +303,6 @@ fn rule_2_a_policy_may_believe_that_503_was_not_processed() {
     Run::new(&believing).not_repeatable().wait(unavailable);
 }
 
-/// 421 on a fresh connection, 425 without early data, a name that does not exist after one more
-/// look-up: once each, and none uses up another's.
 #[test]
 fn an_answer_as_if_done_after_an_attempt_that_may_have_done_it_leaves_the_outcome_unknown() {
     let changed = status(Kind::Permanent, 412).as_if_done(true);
@@ -316,7 +314,7 @@ fn an_answer_as_if_done_after_an_attempt_that_may_have_done_it_leaves_the_outcom
     for policy in [&plain, &ruled] {
         let mut run = Run::new(policy);
         run.wait(Failure::ambiguous());
-        // What came between does not settle it.
+        // The failure in between does not settle it.
         run.wait(Failure::not_processed());
         assert_eq!(run.stop(changed), StopReason::OutcomeUnknown);
     }
@@ -349,7 +347,7 @@ fn without_an_attempt_that_may_have_done_it_the_same_answer_is_a_plain_refusal()
     assert_eq!(run.stop(changed.as_if_done(false)), StopReason::Permanent);
 }
 
-/// 409 to a request with an idempotency key, without a delay.
+/// A 409 to a request with an idempotency key, without a delay.
 fn in_progress() -> Failure {
     status(Kind::Permanent, 409)
         .as_if_in_progress(true)
@@ -368,7 +366,7 @@ fn rule_2_an_answer_as_if_in_progress_after_a_doubtful_attempt_is_retried_by_the
         ] {
             let mut run = Run::new(&policy);
             assert_eq!(run.wait(doubtful), SECOND);
-            // As often as it is in progress, and never "repeating cannot help".
+            // As often as it is in progress, and never as a permanent failure.
             assert_eq!(run.wait(in_progress()), 2 * SECOND);
             assert_eq!(run.wait(in_progress()), 4 * SECOND);
             let seen = run.session.in_view_of_earlier(in_progress());
@@ -421,6 +419,8 @@ fn rule_2_what_speaks_of_one_request_charges_no_budget_of_the_destination() {
     }
 }
 
+/// 421 on a new connection, 425 without early data, a name that does not exist after a second look-up: once
+/// each, independently of the others.
 #[test]
 fn rule_2_some_causes_are_retried_once() {
     let policy = doubling().max_retries(9).build().unwrap();
@@ -463,7 +463,7 @@ fn rule_2_a_timeout_uses_the_delay_and_limit_of_408_and_stays_ambiguous() {
     assert_eq!(reason, StopReason::NotRepeatable);
 }
 
-// Rule 3: backoff → ceiling → jitter → hint → spread → limits → budget.
+// Order: backoff → cap → jitter → hint → `Retry-After` jitter → limits → budget.
 
 #[test]
 fn rule_3_the_ceiling_comes_before_the_jitter_unless_the_policy_says_after() {
@@ -489,11 +489,12 @@ fn rule_3_a_hint_may_exceed_the_ceiling_but_not_max_hint() {
     assert_eq!(reason, StopReason::RetryLater);
 }
 
-// Rule 4: a server's time is a floor.
+// A `Retry-After` is a lower bound.
 
 #[test]
 fn rule_4_five_ways_to_obey() {
-    // Own wait 1 s; the spread behind a shared hint is at most the hint, its middle half of it.
+    // The computed backoff is 1 s. The jitter after a shared hint is at most the hint; its middle is
+    // half of it.
     let cases = [
         (HintMode::Floor, 500 * MILLI, 1250 * MILLI),
         (HintMode::Floor, 4 * SECOND, 6 * SECOND),
@@ -541,7 +542,7 @@ fn rule_4_the_spread_is_limited_to_what_fits() {
         Run::new(&policy).draw(1.0).wait(hinted(10 * SECOND)),
         12 * SECOND
     );
-    // An attempt at the deadline itself would have no time at all.
+    // An attempt at the deadline itself would have no time.
     let policy = doubling().deadline(12 * SECOND).build().unwrap();
     let wait = Run::new(&policy).draw(1.0).wait(hinted(10 * SECOND));
     assert_eq!(wait, 12 * SECOND - Duration::from_nanos(1));
@@ -594,7 +595,7 @@ fn rule_4_retry_later_carries_the_servers_own_instant() {
     }
 }
 
-/// gRFC A6: after a pushback the sequence begins anew, that of a rule too.
+/// gRFC A6: after a pushback the sequence restarts, also that of a rule.
 #[test]
 fn rule_4_exact_restarts_the_backoff() {
     let plain = doubling().hint(HintMode::Exact).max_retries(9);
@@ -611,7 +612,7 @@ fn rule_4_exact_restarts_the_backoff() {
     }
 }
 
-// Rule 5: precedence.
+// Precedence.
 
 #[test]
 fn rule_5_do_not_retry_outranks_everything() {
@@ -629,7 +630,7 @@ fn rule_5_do_not_retry_outranks_everything() {
     }
 }
 
-// Rule 6: time limits count the next wait.
+// Time limits include the next delay.
 
 #[test]
 fn rule_6_limits_count_the_next_wait() {
@@ -671,7 +672,7 @@ fn rule_6_limits_count_the_next_wait() {
     );
 }
 
-/// 8 s doubling, and a wait that crosses a limit is cut once.
+/// 8 s doubling; a delay that crosses a limit is shortened once.
 fn cutting() -> PolicyBuilder {
     Policy::builder(Backoff::exponential(8 * SECOND))
         .jitter(Jitter::None)
@@ -680,8 +681,8 @@ fn cutting() -> PolicyBuilder {
 
 #[test]
 fn rule_6_a_wait_of_ones_own_is_cut_once_so_that_one_last_attempt_fits() {
-    // After 8 s the next wait is 16 s. Of the 16 s that are left the last attempt keeps a quarter
-    // with a deadline, which cuts it off, and nothing with max_elapsed, which does not.
+    // After 8 s the next delay is 16 s, and 16 s are left. With a deadline, which cuts it off, the
+    // final attempt keeps a quarter of them; with max_elapsed it needs none.
     let quick = cutting().deadline(24 * SECOND).attempt_timeout(SECOND);
     let room = cutting().deadline(24 * SECOND).attempt_room(6 * SECOND);
     let cases = [
@@ -718,7 +719,7 @@ fn rule_6_a_wait_of_ones_own_is_cut_once_so_that_one_last_attempt_fits() {
             let mut run = Run::new(&policy).draw(point);
             run.wait(Failure::ambiguous());
             assert_eq!(run.wait(Failure::ambiguous()), expected, "{policy:?}");
-            // Not another, however little it would wait: that was the last attempt.
+            // No further one, however short its delay: that was the final attempt.
             assert_eq!(run.stop(Failure::ambiguous()), reason, "{policy:?}");
         }
     }
@@ -745,18 +746,18 @@ fn rule_6_a_servers_time_is_never_cut() {
         let policy = cutting().deadline(10 * SECOND).hint(mode).build().unwrap();
         let reason = Run::new(&policy).stop(hinted(11 * SECOND));
         assert_eq!(reason, StopReason::RetryLater, "{mode:?}");
-        // It may leave the attempt less than a wait of one's own would.
+        // It may leave the attempt less time than a computed backoff would.
         let wait = Run::new(&policy).wait(hinted(9 * SECOND));
         assert!(wait >= 9 * SECOND, "{mode:?}");
     }
-    // AWS comes at most 5 s after its own wait.
+    // AWS retries at most 5 s after its computed backoff.
     let clamp = cutting().deadline(10 * SECOND).hint(HintMode::Clamp);
     let clamp = clamp.build().unwrap();
     assert_eq!(
         Run::new(&clamp).stop(hinted(11 * SECOND)),
         StopReason::Deadline
     );
-    // The own wait is longer than the server's: it is cut, but not below the server's.
+    // The computed backoff is longer than the `Retry-After`: it is shortened, but not below that.
     let policy = cutting().deadline(8 * SECOND).build().unwrap();
     for (point, expected) in [(0.0, 5 * SECOND), (1.0, 6 * SECOND)] {
         assert_eq!(
@@ -775,7 +776,7 @@ fn rule_6_after_the_last_attempt_a_servers_time_that_fits_is_still_obeyed() {
     let policy = cutting().deadline(8 * SECOND).hint(HintMode::Replace);
     let policy = policy.build().unwrap();
     let mut run = Run::new(&policy).draw(0.0);
-    // Of 8 s the last attempt keeps 2 s; 4.5 s is where the last quarter of the other 6 s begins.
+    // Of 8 s the final attempt keeps 2 s; the last quarter of the other 6 s begins at 4.5 s.
     assert_eq!(run.wait(Failure::ambiguous()), 9 * SECOND / 2);
     assert_eq!(run.wait(hinted(SECOND)), SECOND);
     assert_eq!(run.stop(Failure::ambiguous()), StopReason::Deadline);
@@ -826,7 +827,7 @@ fn rule_6_an_attempt_is_cut_off_at_its_timeout_or_the_deadline() {
     assert_eq!(limit(&run), Some(5 * SECOND), "the rule's own, R2.4");
 }
 
-// Rule 7: the budget.
+// Retry budget.
 
 fn one_token() -> Budget {
     Budget::new(&BudgetConfig {
@@ -837,7 +838,7 @@ fn one_token() -> Budget {
     .unwrap()
 }
 
-/// failsafe-go asks its budget after the sleep; Envoy counts those who sleep wrongly.
+/// failsafe-go checks its budget after the sleep; Envoy counts sleeping requests wrongly.
 #[test]
 fn failsafe_go_budget_checked_after_the_sleep() {
     let policy = doubling().build().unwrap();
@@ -848,7 +849,7 @@ fn failsafe_go_budget_checked_after_the_sleep() {
     assert_eq!(second.stop(Failure::ambiguous()), StopReason::Budget);
 }
 
-/// The refund that never happens, in AWS's adaptive mode and in tower.
+/// The refund that AWS's adaptive mode and tower never make.
 #[test]
 fn refund_on_cancel() {
     let policy = doubling().build().unwrap();
@@ -900,7 +901,7 @@ fn rule_7_tickets_and_unsent_attempts_are_exempt() {
     );
 }
 
-/// A key that many write takes no retries from those who write others.
+/// A contended key takes no retries from other keys.
 #[test]
 fn rule_7_a_conflict_is_exempt() {
     let policy = doubling().max_retries(9).build().unwrap();
@@ -913,7 +914,7 @@ fn rule_7_a_conflict_is_exempt() {
     assert_eq!(run.stop(Failure::conflict()), StopReason::RetriesExhausted);
 }
 
-// Rule 10: nothing looked at that is not needed.
+// Unused inputs are not read.
 
 #[test]
 fn rule_10_without_time_limits_the_time_does_not_matter() {
@@ -963,7 +964,7 @@ fn rule_10_no_randomness_is_drawn_where_none_is_needed() {
     session.on_success(None);
 }
 
-// Rule 11: saturation.
+// Saturation.
 
 #[test]
 fn rule_11_absurd_inputs_saturate() {
@@ -984,7 +985,7 @@ fn rule_11_absurd_inputs_saturate() {
         );
     }
     assert_eq!(run.now, Instant::MAX);
-    // Beyond the end of time is later than any limit.
+    // An instant beyond the end of time is later than any limit.
     let stop = run.fail(hinted(Duration::MAX)).stop().unwrap();
     assert_eq!(
         (stop.reason, stop.retry_at),
@@ -1001,11 +1002,11 @@ fn rule_11_absurd_inputs_saturate() {
     );
 }
 
-// Rule 12: see `refund_on_cancel` and the property below.
+// Refunds: see also `refund_on_cancel`.
 
 proptest! {
-    /// Whatever sessions do, and wherever they are dropped: a token is in the budget or was spent on
-    /// an attempt that went out.
+    /// Whatever sessions do, and wherever they are dropped: each token is in the budget or was spent on
+    /// an attempt that started.
     #[test]
     fn rule_12_no_cancellation_loses_or_makes_tokens(
         sessions in proptest::collection::vec((0..5u32, any::<bool>()), 1..20),
@@ -1037,7 +1038,7 @@ proptest! {
     }
 }
 
-// Rule 14: the operator's switch.
+// The operator's switch.
 
 #[test]
 fn rule_14_an_operator_turns_retries_off() {
@@ -1052,7 +1053,7 @@ fn rule_14_an_operator_turns_retries_off() {
     Run::new(&on).wait(Failure::not_processed());
 }
 
-// Rules per failure, and what is counted.
+// Rules per failure, and counts.
 
 #[test]
 fn rules_count_independently() {
@@ -1109,7 +1110,7 @@ fn the_first_rule_that_matches_decides() {
     );
 }
 
-/// AWS: another first delay, the same exponent.
+/// AWS: a different first delay, the same exponent.
 #[test]
 fn throttled_initial_shares_the_exponent() {
     let policy = doubling().throttled_initial(10 * SECOND).build().unwrap();
@@ -1178,7 +1179,7 @@ fn a_drivers_own_waits_keep_ceiling_jitter_hints_and_limits() {
     );
 }
 
-// Bugs of others.
+// Bugs of other libraries.
 
 /// backoff 0.4: with `max_elapsed_time = 0` and a retry_after it made 8642 attempts in a day.
 #[test]
@@ -1194,11 +1195,11 @@ fn backoff_retry_after_bypasses_max_elapsed() {
         attempts += 1;
         assert!(attempts < 100);
     }
-    // Waits of 10, 10, 10, 10 and 16 s (the own wait is above the hint by then): 56 s.
+    // Delays of 10, 10, 10, 10 and 16 s (the computed backoff is above the hint by then): 56 s.
     assert_eq!(attempts, 5);
 }
 
-/// backon 1.6: the documented Retry-After recipe is asked after the last retry too, and made 3601
+/// backon 1.6: the documented Retry-After recipe is used after the last retry too, and made 3601
 /// attempts with `max_times = 3`.
 #[test]
 fn backon_retry_after_recipe_defeats_max_times() {
@@ -1233,8 +1234,8 @@ fn reqwest_retry_elapsed_ignores_the_next_sleep() {
     );
 }
 
-/// failsafe-go, Failsafe and p-retry cut the last sleep to what is left, and so come back earlier
-/// than the server allowed.
+/// failsafe-go, Failsafe and p-retry shorten the last sleep to the time left, and so retry earlier than
+/// the server allowed.
 #[test]
 fn failsafe_truncated_sleep_beats_retry_after() {
     for policy in [
@@ -1246,7 +1247,7 @@ fn failsafe_truncated_sleep_beats_retry_after() {
             Run::new(&policy).stop(hinted(10 * SECOND)),
             StopReason::RetryLater
         );
-        // And the own wait is not shortened either: 1 + 2 s have passed, 4 s do not fit.
+        // The computed backoff is not shortened either: 1 + 2 s have passed, 4 s do not fit.
         let mut run = Run::new(&policy);
         assert_eq!(run.wait(Failure::ambiguous()), SECOND);
         assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
@@ -1279,7 +1280,7 @@ impl Random for Stream {
     }
 }
 
-/// stamina, tenacity, urllib3, p-retry and httpx-retries apply the ceiling after the jitter: once the
+/// stamina, tenacity, urllib3, p-retry and httpx-retries apply the cap after the jitter. Once the
 /// backoff has passed it, 88 to 100 % of 20,000 clients wait for exactly the same time.
 #[test]
 fn jitter_erased_at_the_cap() {
@@ -1312,7 +1313,7 @@ fn jitter_erased_at_the_cap() {
         let most = most_on_one_value(Ceiling::BeforeJitter, jitter);
         assert!(most <= 2, "{jitter:?}: {most}");
     }
-    // What the bug looks like, and what the presets that reproduce it do.
+    // The effect of the bug, and the presets that reproduce it.
     assert_eq!(
         most_on_one_value(Ceiling::AfterJitter, Jitter::additive(SECOND)),
         20_000
@@ -1359,7 +1360,8 @@ fn retry_go_finite_and_infinite_loops_diverge() {
     }
 }
 
-/// Envoy discards a Retry-After above its maximum and falls back to 25 ms; Anthropic's SDK does alike.
+/// Envoy discards a Retry-After above its maximum and falls back to 25 ms; Anthropic's SDK does the
+/// same.
 #[test]
 fn envoy_too_long_retry_after_falls_to_25_ms() {
     let policy = Policy::builder(Backoff::exponential(25 * MILLI))
@@ -1369,7 +1371,7 @@ fn envoy_too_long_retry_after_falls_to_25_ms() {
     assert_eq!(reason, StopReason::RetryLater);
 }
 
-/// urllib3, curl and ky cut a Retry-After at their maximum, and so come back early.
+/// urllib3, curl and ky shorten a Retry-After to their maximum, and so retry early.
 #[test]
 fn urllib3_retry_after_is_cut_at_the_cap() {
     let policy = doubling().max_delay(2 * SECOND).build().unwrap();
@@ -1391,7 +1393,7 @@ fn tenacity_shared_state_across_concurrent_calls() {
     }
 }
 
-/// The random walk goes on from its own last step, not from a wait that the server asked for.
+/// The random walk continues from its own last step, not from a `Retry-After`.
 #[test]
 fn a_hint_does_not_stretch_the_random_walk() {
     let policy = Policy::builder(Backoff::decorrelated(Duration::from_millis(10)))
@@ -1409,7 +1411,8 @@ fn a_hint_does_not_stretch_the_random_walk() {
     assert_eq!(decision, Decision::Retry { after });
 }
 
-/// The next attempt makes progress in `duration` and fails all the same; a granted wait is waited for.
+/// The next attempt makes progress in `duration` and fails all the same; time advances by a granted
+/// delay.
 fn advance(run: &mut Run<'_>, duration: Duration, failure: Failure) -> Decision {
     run.session.on_attempt();
     run.now = run.now.saturating_add(duration);
@@ -1424,11 +1427,11 @@ fn advance(run: &mut Run<'_>, duration: Duration, failure: Failure) -> Decision 
     decision
 }
 
-/// A download of 2 GiB over a line that is cut every 150 MiB.
+/// A download of 2 GiB over a connection that is cut every 150 MiB.
 #[test]
 fn progress_begins_count_and_backoff_anew() {
     let policy = doubling().max_retries(2).build().unwrap();
-    // A list that matches nothing takes away the short form.
+    // A pattern list that matches nothing disables the fast path.
     let long = policy.clone().into_builder();
     let long = long.stop_on([Pattern::Signal]).build().unwrap();
     for policy in [&policy, &long] {
@@ -1481,7 +1484,7 @@ fn progress_moves_no_limit_of_time() {
     }
 }
 
-/// What no longer advances is as dear as any other retry.
+/// A retry that makes no further progress costs as much as any other.
 #[test]
 fn a_retry_that_made_progress_is_given_back_to_the_budget() {
     let config = BudgetConfig {
@@ -1519,7 +1522,7 @@ fn a_session_fits_into_a_cache_line() {
     assert_eq!(size_of::<Session>(), 64);
 }
 
-/// The number of attempts saturates; the count of retries goes on.
+/// The number of attempts saturates; retries are still counted.
 #[test]
 fn a_session_above_the_highest_number_of_attempts_counts_its_retries_all_the_same() {
     let policy = doubling().max_retries(2).build().unwrap();

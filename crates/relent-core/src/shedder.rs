@@ -1,4 +1,4 @@
-//! The shedder: which requests a server turns away when more come than it can serve.
+//! Load shedding: rejecting requests that a server cannot serve in time.
 
 use core::time::Duration;
 
@@ -7,36 +7,37 @@ use crate::hint::Advice;
 use crate::histogram::{BUCKETS, Histogram, share_of_retries};
 use crate::time::{Instant, nanos};
 
-/// Over how long the share of retries is counted: long enough for a share, short enough for it to
-/// be over soon after the overload.
+/// The period over which the share of retries is counted: long enough for a meaningful share, short
+/// enough to end soon after the overload.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Over how many services the time of one is averaged.
+/// The number of services over which the service time is averaged.
 const SERVICES: u64 = 64;
 
-/// When a server sheds.
+/// The configuration of a [`Shedder`].
 ///
 /// # Default
-/// A queue delay of 20 ms (the measure of overload in WeChat's DAGOR) that stands for 100 ms (CoDel);
-/// no bound in flight; "do not retry" once most attempts are retries.
+/// Sheds when the queue delay stays above 20 ms (the overload measure of WeChat's DAGOR) for 100 ms
+/// (as in CoDel); no bound on requests in flight; "do not retry" once most attempts are retries.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ShedderConfig {
     /// The queue delay up to which nothing is shed.
     pub target: Duration,
-    /// How long the delay has to stay above the target before the queue stands. A burst that is
-    /// worked off in less costs nobody anything.
+    /// How long the delay must stay above the target until the queue counts as standing. A burst
+    /// that drains in less time is harmless.
     pub interval: Duration,
-    /// The most requests in flight, queued ones included; `u32::MAX` for no bound.
+    /// The maximum number of requests in flight, including queued ones; `u32::MAX` for no bound.
     pub in_flight: u32,
-    /// The share of [`in_flight`](Self::in_flight) up to which retries are let in: the rest is for
-    /// first attempts. From 0 to 1.
+    /// The share of [`in_flight`](Self::in_flight) up to which retries are admitted; the rest is
+    /// reserved for first attempts. From 0 to 1.
     pub retry_room: f64,
-    /// With more than this share of retries among the attempts, and of retries among the latest attempts of all callers,
-    /// what is shed is told not to retry. From 0 to 1.
+    /// The share of retries above which rejected requests are told not to retry. It must be
+    /// exceeded among the attempts, and among the latest attempts of all callers. From 0 to 1.
     pub retry_share: f64,
 }
 
 impl ShedderConfig {
-    /// 20 ms, 100 ms, no bound in flight, three quarters for retries, half.
+    /// Target 20 ms, interval 100 ms, no bound in flight, three quarters for retries, retry share
+    /// one half.
     pub const DEFAULT: Self = Self {
         target: Duration::from_millis(20),
         interval: Duration::from_millis(100),
@@ -85,32 +86,32 @@ impl Default for ShedderConfig {
     }
 }
 
-/// A request that arrives, what its client says of itself, and what the server is busy with.
+/// An arriving request, as its client reports it, and the current load of the server.
 ///
-/// What is not known is as in [`FIRST`](Self::FIRST).
+/// Use the values of [`FIRST`](Self::FIRST) for unknown fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// Which attempt it is; the first is 1, and so is one that was told to come (a
+    /// The attempt number; 1 for the first, and for a request with a reserved slot (a
     /// [ticket](crate::Verdict::Admitted)). 0 counts as 1.
     pub attempt: u32,
-    /// A hash of whatever identifies the caller, to which a [`Limiter`](crate::Limiter) binds tickets;
-    /// `None` for one that cannot be told apart.
+    /// A hash of the caller's identity, to which a [`Limiter`](crate::Limiter) binds tickets;
+    /// `None` for a caller without one.
     pub caller: Option<u64>,
-    /// The attempts that it counts as for a [`Limiter`](crate::Limiter). 0 counts as 1.
+    /// The cost in attempts for a [`Limiter`](crate::Limiter). 0 counts as 1.
     pub cost: u32,
-    /// The time until the caller's deadline, if the caller told it. At zero nobody waits for the answer
-    /// any more.
+    /// The time until the caller's deadline, if it is known. At zero the caller no longer waits for
+    /// the response.
     pub remaining: Option<Duration>,
-    /// Requests that wait for their service to begin; 0 in a server without a queue.
+    /// The number of requests waiting for service; 0 in a server without a queue.
     pub queued: u32,
-    /// Requests in flight, queued ones included, without this one.
+    /// The number of other requests in flight, including queued ones.
     pub in_flight: u32,
-    /// The histogram of attempts that the client sent along, if it did (R4.7).
+    /// The histogram of attempts that the client sent, if any.
     pub histogram: Option<[u32; BUCKETS]>,
 }
 
 impl Arrival {
-    /// A first attempt of nobody in particular at a server with nothing else to do.
+    /// A first attempt of an unknown caller at an idle server.
     pub const FIRST: Self = Self {
         attempt: 1,
         caller: None,
@@ -122,40 +123,41 @@ impl Arrival {
     };
 }
 
-/// What a request that is turned away is told. It is refused at once, unserved.
+/// The response to a request that is shed: it is rejected immediately, without service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shed {
-    /// [`Advice::DoNotRetry`] if retries are what keeps the server busy, else [`Advice::None`].
+    /// [`Advice::DoNotRetry`] if retries are most of the load, else [`Advice::None`].
     pub advice: Advice,
-    /// When there may be room again, if the advice leaves a retry open: what the queue takes to come
-    /// back to its target if nobody else comes, and at least the interval. More than zero; nothing is
+    /// When there may be capacity again, if a retry is allowed: the time in which the queue returns
+    /// to its target without new arrivals, and at least the interval. More than zero; nothing is
     /// reserved.
     pub after: Duration,
 }
 
-/// Decides which requests a server turns away when more come than it can serve.
+/// A load shedder: decides which requests a server rejects when it gets more than it can serve.
 ///
 /// - **By queue delay**, as CoDel does (RFC 8289): a queue is good as long as it empties. Once the
-///   delay has been above the target for a whole interval, the queue *stands*: from then on a retry
-///   is let in only up to the target, and a first attempt up to twice the target, until the delay
-///   has been back at the target. When it rises again within an interval, the queue stands at once.
-///   CoDel drops ever more often instead, for TCP slows down with each loss; callers do not.
-///   The delay is that of the request that arrives: those that wait before it times the mean time of
-///   one service, which [`on_done`](Self::on_done) measures. How long the oldest has waited tells it
-///   too late: while a flood is worked off, that still grows.
-/// - **By requests in flight**, where nothing queues or everything does.
+///   delay has been above the target for a whole interval, the queue is *standing*. From then on a
+///   retry is admitted only up to the target, and a first attempt up to twice the target, until the
+///   delay is back at the target. If it rises again within an interval, the queue counts as
+///   standing immediately. CoDel drops ever more often instead, since TCP slows down with each
+///   loss; callers do not. The delay is that of the arriving request: the number of requests before
+///   it times the mean service time, which [`on_done`](Self::on_done) measures. The age of the
+///   oldest request reacts too late: while a flood drains, it still grows.
+/// - **By requests in flight**, for servers without a queue or with nothing but queues.
 ///
-/// A retry is shed before a first attempt is: who has got nothing yet has used up nothing yet, and
-/// in overload retries are what can be done without. When most attempts are retries, what is shed is told not to retry
-/// ("Handling Overload", Site Reliability Engineering; R4.7).
+/// A retry is shed before a first attempt: a first attempt has cost nothing yet, and in overload
+/// retries are expendable. If most attempts are retries, rejected requests are told not to retry
+/// ("Handling Overload", Site Reliability Engineering).
 ///
-/// # Whose word counts for whom
-/// Which attempt a request is, is what its client says. A client may lie, so its word counts for others as one request, however
-/// many it sends: "do not retry" takes a majority of the attempts, and a majority of the
-/// [callers](Arrival::caller), each by its latest attempt. Those that cannot be distinguished are one caller. So without
-/// callers only a retry gets this advice, and a first attempt never does. The histogram that a client keeps counts for that client alone.
+/// # Trust in clients
+/// The attempt number comes from the client, which may lie. It therefore counts for others as a
+/// single request, however many the client sends. "Do not retry" requires a majority of the
+/// attempts, and a majority of the [callers](Arrival::caller), each by its latest attempt. Callers
+/// without an identity count as one. Without identities only a retry gets this advice, and a first
+/// attempt never does. The histogram of a client affects only that client.
 ///
-/// A driver shares one value behind a lock. Time that steps back stands still.
+/// A driver shares one value behind a lock. A time before the latest one counts as the latest.
 ///
 /// ```
 /// use core::time::Duration;
@@ -178,33 +180,33 @@ pub struct Shed {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Shedder {
-    /// In nanoseconds, as all times here.
+    /// In nanoseconds, as are all times here.
     target: u64,
     interval: u64,
-    /// Requests in flight at which first attempts, and retries, are shed.
+    /// The number of requests in flight at which first attempts, or retries, are shed.
     first_in_flight: u32,
     retry_in_flight: u32,
     retry_share: f64,
     attempts: Histogram,
     callers: Callers,
-    /// The mean time of one service, of all workers together, and of how many it is.
+    /// The mean service time of all workers together, and the number of services in it.
     service: u64,
     services: u64,
-    /// When the latest service ended, if others waited then.
+    /// The end of the latest service, if others were waiting then.
     ended: Option<u64>,
     /// The latest time seen.
     latest: u64,
     /// Since when every delay was above the target.
     above: Option<u64>,
-    /// When the queue last stood.
+    /// When the queue was last standing.
     stood: Option<u64>,
 }
 
 impl Shedder {
-    /// A shedder that has seen nothing yet.
+    /// A shedder without measurements.
     ///
     /// # Errors
-    /// Times or a bound of zero; shares that are not from 0 to 1.
+    /// Times or a bound of zero; shares outside 0 to 1.
     pub fn new(config: &ShedderConfig) -> Result<Self, PolicyError> {
         config.check()?;
         // A share of at most 1: the cast is exact enough, and saturates.
@@ -226,10 +228,11 @@ impl Shedder {
         })
     }
 
-    /// Whether a request that arrives at `now` is let in. Every request is counted, let in or not.
+    /// Decides whether a request that arrives at `now` is admitted. Counts every request, admitted
+    /// or not.
     ///
     /// # Errors
-    /// [`Shed`] if it is turned away.
+    /// [`Shed`] if it is rejected.
     pub fn admit(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Shed> {
         self.latest = self.latest.max(now.as_nanos());
         self.attempts.record(now, arrival.attempt);
@@ -242,7 +245,7 @@ impl Shedder {
             true => (self.retry_in_flight, self.target),
             false => (self.first_in_flight, self.target.saturating_mul(2)),
         };
-        // Without a bound in flight there is none for retries either.
+        // Without a bound in flight there is none for retries, either.
         let is_bound = self.first_in_flight < u32::MAX;
         if is_bound && arrival.in_flight >= most_in_flight || stands && delay > most_delay {
             return Err(self.turn_away(now, arrival));
@@ -250,11 +253,11 @@ impl Shedder {
         Ok(())
     }
 
-    /// What a request is told that was let in and is turned away after all, such as one that has waited for
-    /// too long.
+    /// The response to an admitted request that is rejected later, for example because it has
+    /// waited too long.
     pub fn turn_away(&mut self, now: Instant, arrival: &Arrival) -> Shed {
         self.latest = self.latest.max(now.as_nanos());
-        // Others may have come while it waited: its own word is the one that counts for it.
+        // Others may have arrived meanwhile: its own attempt number counts for it.
         self.callers
             .record(self.latest, arrival.caller, arrival.attempt > 1);
         let until_target = self.delay(arrival.queued).saturating_sub(self.target);
@@ -264,15 +267,15 @@ impl Shedder {
         }
     }
 
-    /// A service ended at `now`, successfully or not, while `queued` requests waited. An attempt
-    /// that was let in and went away before its service began is none.
+    /// Reports that a service ended at `now`, successfully or not, while `queued` requests were
+    /// waiting. Do not call it for an admitted request that left before its service began.
     pub fn on_done(&mut self, now: Instant, queued: u32) {
         self.latest = self.latest.max(now.as_nanos());
         let now = self.latest;
-        // From one end to the next the server was busy only if somebody waited.
+        // The time between two ends is a service time only if requests were waiting.
         let last = core::mem::replace(&mut self.ended, (queued > 0).then_some(now));
         let Some(last) = last else { return };
-        // A standstill is not what a service takes.
+        // A stall is not a service time.
         let time = (now - last).min(self.interval);
         self.services = (self.services + 1).min(SERVICES);
         if time >= self.service {
@@ -282,14 +285,14 @@ impl Shedder {
         }
     }
 
-    /// How long a request would wait now behind so many. Zero until services have been seen to end.
+    /// The wait of a request behind `queued` others. Zero until services have ended.
     #[must_use]
     pub const fn queue_delay(&self, queued: u32) -> Duration {
         Duration::from_nanos(self.delay(queued))
     }
 
-    /// Whether a queue stood within the last interval. A server may then serve the newest first,
-    /// since callers of the oldest are the likeliest to have gone away (adaptive LIFO: "Fail at
+    /// Whether the queue was standing within the last interval. A server may then serve the newest
+    /// request first, since callers of the oldest are most likely gone (adaptive LIFO: "Fail at
     /// Scale", ACM Queue 2015).
     #[must_use]
     pub fn is_overloaded(&self, now: Instant) -> bool {
@@ -306,7 +309,7 @@ impl Shedder {
         self.service.saturating_mul(queued as u64)
     }
 
-    /// Judges the queue by a delay at the latest time.
+    /// Evaluates the queue by a delay at the latest time.
     fn stands(&mut self, delay: u64) -> bool {
         let now = self.latest;
         if delay <= self.target {
@@ -334,16 +337,16 @@ impl Shedder {
     }
 }
 
-/// So many callers are distinguished, by their hashes; those that share one of these are one.
+/// The number of distinguished callers, by hash; callers with the same value count as one.
 const CALLERS: usize = 256;
 type Bits = [u64; CALLERS / 64];
 
 /// Whether the latest attempt of each caller of the last ten to twenty seconds was a retry.
 #[derive(Clone, Debug)]
 struct Callers {
-    /// The number of the running window, counted from the origin of time.
+    /// The number of the current window, counted from the origin of time.
     window: u64,
-    /// Those that were seen in the running window and in the one before, and those of them that retried last.
+    /// The callers seen in the current window and in the previous one.
     running: Seen,
     before: Seen,
 }
@@ -363,7 +366,7 @@ impl Callers {
 
     fn record(&mut self, now: u64, caller: Option<u64>, is_retry: bool) {
         self.advance(now);
-        // Mixed, since not every hash differs in the same bits. Those that cannot be distinguished are one.
+        // Mixed, since hashes may differ in any bits. Callers without an identity count as one.
         let mixed = caller.map_or(0, |caller| {
             caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56
         });
@@ -381,7 +384,7 @@ impl Callers {
         }
     }
 
-    /// The share of callers that retried last; 0 if there are none.
+    /// The share of callers whose latest attempt was a retry; 0 if there are none.
     fn retry_share(&mut self, now: u64) -> f64 {
         self.advance(now);
         let (mut all, mut retrying) = (0, 0);

@@ -4,10 +4,11 @@ use super::*;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Advice of a shedder that did not admit.
+/// The advice of a shedder that rejects.
 const SHED: Result<(), Advice> = Err(Advice::None);
 
-/// A shedder of a service that ends each millisecond: what is queued is the delay in milliseconds.
+/// A shedder of a service that ends each millisecond, so the queue length is the delay in
+/// milliseconds.
 fn shedder() -> Shedder {
     with(&ShedderConfig::DEFAULT)
 }
@@ -43,7 +44,7 @@ fn arrival(attempt: u32, queued: u32) -> Arrival {
 fn a_burst_that_is_worked_off_within_the_interval_sheds_nothing() {
     let mut shedder = shedder();
     for millis in 0..1000 {
-        // 90 ms above the target, then a moment at it.
+        // 90 ms above the target, then briefly at it.
         let queued = if millis % 91 == 90 { 20 } else { 500 };
         assert!(
             admits(&mut shedder, millis, &arrival(2, queued)),
@@ -57,7 +58,7 @@ fn a_burst_that_is_worked_off_within_the_interval_sheds_nothing() {
 fn in_a_standing_queue_retries_go_before_first_attempts() {
     let mut shedder = shedder();
     admits(&mut shedder, 0, &arrival(1, 21));
-    // 20 ms is not above the target: it stands only after another interval.
+    // 20 ms is not above the target: the queue stands only after another interval.
     for (attempt, queued) in [(2, 20), (1, 21), (2, 21)] {
         assert!(admits(&mut shedder, 100, &arrival(attempt, queued)));
     }
@@ -99,17 +100,17 @@ fn the_time_of_a_service_is_measured_while_others_wait() {
         Duration::ZERO,
         "nothing is known"
     );
-    // With somebody waiting, an end each 2 ms; then idle for a second.
+    // With waiting requests an end each 2 ms; then idle for a second.
     for millis in [0, 2, 4] {
         shedder.on_done(at(millis), 1);
     }
     shedder.on_done(at(6), 0);
     shedder.on_done(at(1006), 1);
     assert_eq!(shedder.queue_delay(10), Duration::from_millis(20));
-    // A standstill of an hour counts as one interval: (3 · 2 + 100)/4.
+    // A stall of an hour counts as one interval: (3 · 2 + 100)/4.
     shedder.on_done(at(3_601_006), 0);
     assert_eq!(shedder.queue_delay(2), Duration::from_millis(53));
-    // It follows a service that becomes slower.
+    // The estimate follows a service that becomes slower.
     for end in 0..500 {
         shedder.on_done(at(4_000_000 + 4 * end), 1);
     }
@@ -148,11 +149,11 @@ fn when_most_attempts_are_retries_what_is_shed_is_told_not_to_retry() {
     }
     assert_eq!(admit(&mut all, 100, &arrival(2, 50)), SHED, "half of them");
     assert_eq!(admit(&mut all, 100, &arrival(2, 50)), do_not_retry, "most");
-    // Ten seconds later it is the first again.
+    // Ten seconds later the first attempts are the majority again.
     let _ = all.admit(at(11_000), &arrival(1, 50));
     assert_eq!(admit(&mut all, 11_100, &arrival(1, 50)), SHED);
 
-    // One client is the cause, and says so.
+    // One client is the cause, and its histogram shows it.
     let mut one = shedder();
     let _ = one.admit(at(0), &arrival(1, 50));
     let client = Arrival {
@@ -163,7 +164,8 @@ fn when_most_attempts_are_retries_what_is_shed_is_told_not_to_retry() {
     assert_eq!(admit(&mut one, 100, &arrival(1, 50)), SHED);
 }
 
-/// Attempts in one second of an overload: each caller with what it says of its attempts, in turn. Those that were told not to retry.
+/// Attempts in one second of an overload, by each caller in turn with its reported attempt numbers.
+/// Returns those with the advice not to retry.
 fn told_not_to_retry(callers: &[(Option<u64>, &[u32])]) -> Vec<(Option<u64>, u32)> {
     let mut shedder = shedder();
     let mut told = Vec::new();
@@ -174,7 +176,7 @@ fn told_not_to_retry(callers: &[(Option<u64>, &[u32])]) -> Vec<(Option<u64>, u32
             caller,
             ..arrival(attempt, 100)
         };
-        // The first are let in, before the queue stands.
+        // The first requests are admitted, before the queue stands.
         if admit(&mut shedder, millis as u64, &arrival) == Err(Advice::DoNotRetry) {
             told.push((caller, attempt));
         }
@@ -192,13 +194,13 @@ fn what_one_client_says_of_its_attempts_changes_nothing_for_others() {
     let mut crowd = honest.clone();
     crowd.extend([liar; 60]);
     assert_eq!(told_not_to_retry(&crowd), []);
-    // Also where it is nobody in particular, and where one of two.
+    // The same for a client without an identity, and for one of two clients.
     let nobody = (None, &[9_u32][..]);
     let mut crowd = honest.clone();
     crowd.extend([nobody; 60]);
     assert_eq!(told_not_to_retry(&crowd), []);
     assert_eq!(told_not_to_retry(&[honest[0], liar, liar, liar]), []);
-    // Where callers are not told apart, those that do not retry are told nothing by it.
+    // If callers have no identity, those that do not retry never get the advice.
     let first = (None, &[1_u32][..]);
     let told = told_not_to_retry(&[first, nobody, nobody, nobody]);
     assert!(told.iter().all(|(_, attempt)| *attempt == 9), "{told:?}");
@@ -212,15 +214,15 @@ fn where_most_callers_retry_all_of_them_are_told_not_to() {
     let told = told_not_to_retry(&retrying);
     let retries = told.iter().filter(|(_, attempt)| *attempt > 1).count();
     assert!(retries > 400, "{retries} of 750");
-    // Without callers too, those that retry.
+    // Without caller identities, too, for those that retry.
     let retrying = [(None, &[1, 2, 3, 4][..])];
     let told = told_not_to_retry(&retrying);
     assert!(told.len() > 400, "{} of 750", told.len());
     assert!(told.iter().all(|(_, attempt)| *attempt > 1), "{told:?}");
 }
 
-/// A service of 1000 per second to which `firsts` first attempts and a retry come each millisecond:
-/// the first attempts that were let in, services, and the longest queue after the first second.
+/// A service of 1000 per second that gets `firsts` first attempts and one retry each millisecond.
+/// Returns the admitted first attempts, the services, and the longest queue after the first second.
 fn flood(firsts: u32) -> (u32, u32, u32) {
     let mut shedder = Shedder::new(&ShedderConfig::DEFAULT).unwrap();
     let (mut queued, mut served, mut admitted, mut longest) = (0, 0, 0, 0);
@@ -246,13 +248,13 @@ fn flood(firsts: u32) -> (u32, u32, u32) {
 
 #[test]
 fn whatever_comes_the_queue_stays_short_the_service_busy_and_first_attempts_go_first() {
-    // As many first attempts as it can serve, and as many retries: none of the first is shed but
-    // those that pay for the first interval.
+    // As many first attempts as the capacity, and as many retries: first attempts are shed only in
+    // the first interval.
     let (admitted, served, longest) = flood(1);
     assert_eq!(served, 60_000);
     assert!(admitted >= 59_900, "{admitted}");
     assert!(longest <= 41, "{longest} ms");
-    // Five times what it can serve.
+    // Five times the capacity.
     let (admitted, served, longest) = flood(5);
     assert_eq!(served, 60_000);
     assert!(admitted >= 59_800, "{admitted}");
@@ -267,7 +269,7 @@ fn what_is_shed_is_told_when_the_queue_is_back_at_its_target() {
         let shed = shedder.admit(at(100), &arrival(1, queued)).unwrap_err();
         assert_eq!(shed.after, Duration::from_millis(after), "{queued}");
     }
-    // Without a queue nothing is known but that it may be noticed after an interval.
+    // Without a queue the only estimate is one interval.
     let mut full = with(&ShedderConfig {
         in_flight: 1,
         ..ShedderConfig::DEFAULT
@@ -338,7 +340,8 @@ proptest! {
             retry_share: 0.5,
         });
         let (mut clock, mut latest) = (0_i64, 0);
-        // Since when every delay was above the target, and until when a rise counts as the same.
+        // Since when every delay was above the target, and until when another rise counts as the
+        // same.
         let (mut above, mut same_until) = (None, 0);
         for (step, attempt, queued, in_flight) in steps {
             clock = (clock + step).max(0);

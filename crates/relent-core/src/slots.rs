@@ -1,4 +1,4 @@
-//! The slots of a server: who is served, who waits, and who is turned away.
+//! A server-side concurrency limiter with a bounded priority queue.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -11,25 +11,25 @@ use crate::intake::Rejected;
 use crate::shedder::{Arrival, Shedder, ShedderConfig};
 use crate::time::Instant;
 
-/// How many are served at once, how long others wait, and when they are turned away.
+/// The configuration of [`Slots`].
 ///
 /// # Default
-/// A limit that is found out, a queue of 20 ms as [`ShedderConfig`] has it, with at most 1000 who wait, and none for more
-/// than 1 s.
+/// An adaptive limit; a queue delay of 20 ms as in [`ShedderConfig`]; at most 1000 waiting
+/// requests, none for more than 1 s.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SlotsConfig {
-    /// How many are served at once.
+    /// The limit of concurrent requests.
     pub concurrency: ConcurrencyConfig,
-    /// How long the queue may be, by its delay, and when whoever is turned away is told not to come back.
+    /// The limit of the queue delay, and when rejected requests are told not to retry.
     pub shedder: ShedderConfig,
-    /// The most that wait; 0 for a server without a queue.
+    /// The maximum number of waiting requests; 0 for a server without a queue.
     pub queue: u32,
-    /// The longest that anybody waits; more than zero.
+    /// The maximum wait; more than zero.
     pub max_wait: Duration,
 }
 
 impl SlotsConfig {
-    /// A limit that is found out, 20 ms, 1000, 1 s.
+    /// An adaptive limit, 20 ms, 1000 requests, 1 s.
     pub const DEFAULT: Self = Self {
         concurrency: ConcurrencyConfig::DEFAULT,
         shedder: ShedderConfig::DEFAULT,
@@ -44,12 +44,13 @@ impl Default for SlotsConfig {
     }
 }
 
-/// A request that is served: it holds a slot until [`Slots::end`] or [`Slots::give_back`].
+/// The slot of a request that is being served, until [`Slots::end`] or [`Slots::give_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a slot that is not given back is lost for the server"]
 pub struct Slot(Started);
 
-/// A place in the line: who waits for less important requests is behind.
+/// A position in the queue, ordered by importance, then first attempts before retries, then
+/// arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueuePlace {
     class: Criticality,
@@ -57,48 +58,52 @@ pub struct QueuePlace {
     number: u64,
 }
 
-/// A request that is not turned away when it arrives.
+/// The result for a request that is not rejected on arrival.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Placement {
     /// It is served.
     Start(Slot),
-    /// It waits for its [turn](Slots::next), until this time at the latest, when it has to
+    /// It waits for its [turn](Slots::next), until this time at the latest; then it must
     /// [leave](Slots::leave).
     Wait(QueuePlace, Instant),
 }
 
-/// What becomes of a request that has waited.
+/// The result for a request that has waited.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Turn {
     /// It is served.
     Start(Slot),
-    /// It is turned away.
+    /// It is rejected.
     Refused(Rejected),
 }
 
-/// One that waits.
+/// A waiting request.
 #[derive(Debug)]
 struct Waiter<W> {
     waiter: W,
     arrival: Arrival,
     until: Instant,
-    /// Whether its caller waits no longer than that.
+    /// Whether `until` is the caller's deadline.
     is_deadline: bool,
 }
 
-/// The slots of a server: who is served, who waits, and who is turned away.
+/// A concurrency limiter with a bounded priority queue.
 ///
-/// - As many are served at once as [`Concurrency`] finds that the server can.
-/// - Others wait, as long as a [`Shedder`] finds the queue short enough: one for each [`Criticality`], which
-///   sees those who wait before a request of its class. So what matters less is turned away first, and of one
-///   class a retry before a first attempt. When the line is full the last of it makes room.
-/// - What matters most goes first; of one class first attempts before retries, and each in its order.
-/// - Nobody waits past the caller's deadline or [`max_wait`](SlotsConfig::max_wait), and what comes past its deadline is not begun.
+/// - [`Concurrency`] finds how many requests are served concurrently.
+/// - Other requests wait while a [`Shedder`] finds the queue short enough. There is one for each
+///   [`Criticality`], which counts the requests ahead of its class. Less important requests are
+///   thus rejected first, and within a class retries before first attempts. If the queue is full,
+///   its last request is rejected.
+/// - The most important request is served first; within a class first attempts before retries, each
+///   in order of arrival.
+/// - No request waits past its caller's deadline or [`max_wait`](SlotsConfig::max_wait), and none
+///   starts after its deadline.
 ///
-/// `W` is what a driver reaches a waiter by. A driver shares one value behind a lock. After each call of
-/// [`enter`](Self::enter), [`end`](Self::end), [`give_back`](Self::give_back) and [`leave`](Self::leave) it calls [`next`](Self::next) until
-/// there is none, before it gives the lock back: then whoever waits, waits for a slot that somebody holds.
-/// Time that steps back stands still.
+/// `W` identifies a waiter for the driver. A driver shares one value behind a lock. After each call
+/// of [`enter`](Self::enter), [`end`](Self::end), [`give_back`](Self::give_back) and
+/// [`leave`](Self::leave) it calls [`next`](Self::next) until that returns `None`, before it
+/// releases the lock. Then every waiter waits for a slot that is in use. A time before the latest
+/// one counts as the latest.
 ///
 /// ```
 /// use core::time::Duration;
@@ -126,7 +131,7 @@ pub struct Slots<W> {
     shedders: [Shedder; Criticality::ALL.len()],
     in_flight: u32,
     line: BTreeMap<QueuePlace, Waiter<W>>,
-    /// How many of each class wait.
+    /// The number of waiting requests of each class.
     waiting: [u32; Criticality::ALL.len()],
     queue: u32,
     max_wait: Duration,
@@ -134,10 +139,10 @@ pub struct Slots<W> {
 }
 
 impl<W> Slots<W> {
-    /// Slots that nobody holds.
+    /// Creates a limiter without requests.
     ///
     /// # Errors
-    /// What [`Concurrency::new`] and [`Shedder::new`] refuse, and a longest wait of zero.
+    /// The errors of [`Concurrency::new`] and [`Shedder::new`], and a maximum wait of zero.
     pub fn new(config: &SlotsConfig) -> Result<Self, PolicyError> {
         if config.max_wait.is_zero() {
             return Err(PolicyError::new(
@@ -159,11 +164,11 @@ impl<W> Slots<W> {
         })
     }
 
-    /// A request arrives at `now`. What `arrival` says of the queue and of what is in flight is not looked at.
-    /// `waiter` is called if it has to wait.
+    /// Handles a request that arrives at `now`. Ignores the queue and in-flight counts of
+    /// `arrival`. Calls `waiter` if the request must wait.
     ///
     /// # Errors
-    /// [`Rejected::Expired`] or [`Rejected::Shed`] if it is turned away.
+    /// [`Rejected::Expired`] or [`Rejected::Shed`] if it is rejected.
     pub fn enter(
         &mut self,
         now: Instant,
@@ -188,7 +193,7 @@ impl<W> Slots<W> {
             is_retry,
             number: self.entered,
         };
-        // Nobody waits behind it: it would be the one who makes room.
+        // It would be the last in the queue, so it is the one to reject.
         let is_last = self
             .line
             .last_key_value()
@@ -211,7 +216,8 @@ impl<W> Slots<W> {
         Ok(Placement::Wait(place, until))
     }
 
-    /// The next waiter who is told something at `now`, and what; `None` once all others have to wait on.
+    /// The next waiter to notify at `now`, with its result; `None` once all others must keep
+    /// waiting.
     pub fn next(&mut self, now: Instant) -> Option<(W, Turn)> {
         if self.waiting() > self.queue {
             let (last, _) = self.line.last_key_value()?;
@@ -230,13 +236,13 @@ impl<W> Slots<W> {
         })
     }
 
-    /// A waiter goes away, because its caller does or its time is over; what its caller is told in the second case.
-    /// `None` if its turn has come before.
+    /// Removes a waiter because its caller disconnected or its time is over; returns the response
+    /// for the second case. `None` if it has had its turn already.
     pub fn leave(&mut self, now: Instant, place: QueuePlace) -> Option<Rejected> {
         self.remove(now, place).map(|(_, rejected)| rejected)
     }
 
-    /// A request has been served, and its slot is free.
+    /// Reports that a request has been served; frees its slot.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "a slot is given back only once"
@@ -251,7 +257,8 @@ impl<W> Slots<W> {
         }
     }
 
-    /// A slot is given back unused: its caller went away before the service began, or what it does needs none.
+    /// Returns an unused slot: the caller disconnected before the service began, or the request
+    /// needs none.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "a slot is given back only once"
@@ -261,22 +268,22 @@ impl<W> Slots<W> {
         self.concurrency.on_end(now, slot.0, Completion::Failed);
     }
 
-    /// How many are served now.
+    /// The number of requests being served.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// How many may be served at once now.
+    /// The current limit of concurrent requests.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.concurrency.limit()
     }
 
-    /// How many wait now.
+    /// The number of waiting requests.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        // Never more than the queue and one.
+        // At most the queue size plus one.
         self.line.len() as u32
     }
 
@@ -285,12 +292,12 @@ impl<W> Slots<W> {
         Slot(self.concurrency.on_start(now, self.in_flight))
     }
 
-    /// How many wait who matter as much as this class, or more.
+    /// The number of waiting requests that are at least as important as this class.
     fn ahead(&self, class: Criticality) -> u32 {
         self.waiting[..=class as usize].iter().sum()
     }
 
-    /// Takes one out of the line; what it is told if it is turned away.
+    /// Removes a request from the queue; returns the response in case it is rejected.
     fn remove(&mut self, now: Instant, place: QueuePlace) -> Option<(W, Rejected)> {
         let Waiter {
             waiter,

@@ -16,31 +16,31 @@ fn at(nanos: u64) -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// A service with workers of which each takes one request at a time, behind slots, with callers that come
-/// at random. What the slots let in and no worker is free for waits inside the service.
+/// A service with workers of one request at a time, behind slots, with random arrivals. A request
+/// with a slot but without a free worker waits inside the service.
 struct World {
     slots: Slots<u32>,
     now: u64,
     workers: u32,
-    /// The mean time that a worker takes, and how it varies.
+    /// The mean service time of a worker, and its distribution.
     service: u64,
     times: Times,
-    /// By how much each takes longer for each other request in a slot, and for each pair of them (Gunther's contention and
-    /// coherency).
+    /// The relative slowdown for each other request in a slot, and for each pair of them (Gunther's
+    /// contention and coherency).
     contention: (f64, f64),
-    /// Callers in a second, at random or one like the other.
+    /// Arrivals per second, random or regular.
     rate: f64,
     is_regular: bool,
     seed: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     numbered: u64,
-    /// Requests in slots, and those of them that no worker has taken yet, in order.
+    /// Requests in slots, and those of them without a worker, in order.
     held: BTreeMap<u32, Slot>,
     inside: VecDeque<u32>,
     busy: u32,
     requests: u32,
     waits: BTreeMap<u32, u64>,
-    /// What happened since the last look.
+    /// Counts since the last measurement.
     served: u32,
     shed: u32,
     waited: Vec<u64>,
@@ -64,14 +64,14 @@ enum Event {
 
 #[derive(Debug)]
 struct Seen {
-    /// In a second.
+    /// Per second.
     served: f64,
     shed: u32,
     /// The mean limit, and its extremes.
     limit: f64,
     least: u32,
     most: u32,
-    /// The mean wait of those that were served, in milliseconds.
+    /// The mean wait of served requests, in milliseconds.
     wait: f64,
 }
 
@@ -271,9 +271,10 @@ fn the_capacity_of_a_service_is_found_from_below_and_from_above() {
             let seen = world.run(15);
             let case = format!("{workers} workers from {initial}: {seen:?}");
             assert!(seen.served > 0.9 * capacity, "{case}");
-            // One worker does as much with a limit of four, which takes long to be told from one.
+            // With one worker, a limit of four has the same throughput, and takes long to
+            // distinguish from one.
             assert!(seen.limit < 1.2 * f64::from(workers) + 3.0, "{case}");
-            // A first attempt is let in up to twice the target.
+            // A first attempt is admitted up to twice the target.
             assert!((30.0..45.0).contains(&seen.wait), "{case}");
         }
     }
@@ -281,7 +282,7 @@ fn the_capacity_of_a_service_is_found_from_below_and_from_above() {
 
 #[test]
 fn a_service_that_becomes_slower_for_another_reason_keeps_its_concurrency() {
-    // The same twenty workers, each waiting for a database that takes twice as long.
+    // The same twenty workers, each waiting for a database that becomes twice as slow.
     let mut world = World::new(20, 10 * MILLI, 4000.0, 20);
     world.run(15);
     world.service *= 2;
@@ -306,7 +307,7 @@ fn half_the_capacity_and_the_whole_of_it_again_are_found_within_seconds() {
         world.run(4);
         let (seen, capacity) = (world.run(10), f64::from(workers) * 100.0);
         let off = seen.limit / f64::from(workers);
-        // Of two limits that do as much the higher is in force for longer.
+        // Of two equally good limits the higher is in force for longer.
         assert!((0.85..1.25).contains(&off), "{workers} workers: {seen:?}");
         assert!(seen.served > 0.9 * capacity, "{workers} workers: {seen:?}");
     }
@@ -319,7 +320,7 @@ fn without_overload_nobody_is_shed_and_the_limit_stays() {
     assert_eq!((seen.shed, seen.least, seen.most), (0, 40, 40), "{seen:?}");
 }
 
-/// Times and arrivals of each kind, from a service of its own for each.
+/// Service times and arrivals of each kind.
 fn kinds() -> impl Iterator<Item = (Times, bool)> {
     [
         (Times::Constant, true),
@@ -331,7 +332,7 @@ fn kinds() -> impl Iterator<Item = (Times, bool)> {
     .into_iter()
 }
 
-/// The world of this load, in its first minute and the nine after it.
+/// Runs the world for a minute, and measures the nine minutes after it.
 fn ten_minutes(mut world: World, (times, is_regular): (Times, bool)) -> Seen {
     (world.times, world.is_regular) = (times, is_regular);
     world.run(60);
@@ -340,7 +341,8 @@ fn ten_minutes(mut world: World, (times, is_regular): (Times, bool)) -> Seen {
 
 const MINUTES: f64 = 540.0;
 
-/// A service of which the time does not depend on the load: what was refused were 10 to 35 of a hundred, for ever.
+/// A service whose time does not depend on the load. Formerly 10 to 35 of a hundred requests were
+/// rejected, for ever.
 #[test]
 fn a_service_without_a_bound_refuses_nobody_after_the_first_minute() {
     for (at_once, seconds) in [
@@ -366,14 +368,15 @@ fn a_service_without_a_bound_refuses_nobody_after_the_first_minute() {
     }
 }
 
-/// Workers with a queue before them, at .85 of what they can do: with one of them as many as forty are there at times.
+/// Workers with a queue before them, at 85 % of their capacity: with one worker, as many as forty
+/// requests are present at times.
 #[test]
 fn a_service_with_headroom_refuses_nobody_after_the_first_minute() {
     let (mut refused, mut all) = (0, 0.0);
     for workers in [1, 4, 10, 40, 100] {
         for (load, seconds) in [(0.5, 0.1), (0.85, 0.1), (0.5, 1.0), (0.85, 1.0)] {
             let rate = load * f64::from(workers) / seconds;
-            // Of fewer one alone is a tenth of a percent.
+            // At a lower rate a single rejection is 0.1 %.
             if !(4.0..=500.0).contains(&rate) {
                 continue;
             }
@@ -381,7 +384,7 @@ fn a_service_with_headroom_refuses_nobody_after_the_first_minute() {
                 let world = World::new(workers, (seconds * 1e9) as u64, rate, 20);
                 let seen = ten_minutes(world, kind);
                 let share = f64::from(seen.shed) / (rate * MINUTES);
-                // Of a few thousand requests in one case, which come in bursts.
+                // Single cases have a few thousand requests, which come in bursts.
                 assert!(
                     share <= 0.005,
                     "{workers} at {load}, {seconds} s, {kind:?}: {share}, {seen:?}"
@@ -419,8 +422,8 @@ fn a_service_without_headroom_does_as_much_as_with_the_best_fixed_limit() {
     }
 }
 
-/// Each request takes longer the more are served. Noise can cost a slow service a quarter of its best, since a wrong step costs
-/// throughput on both sides of the best limit.
+/// Each request takes longer the more are served. Noise can cost a slow service a quarter of its
+/// best throughput, since a wrong step costs throughput on both sides of the best limit.
 #[test]
 fn a_service_of_which_requests_hinder_each_other_stays_near_the_best_fixed_limit() {
     let (mut shares, mut cases) = (0.0, 0.0);
@@ -540,7 +543,7 @@ fn in_a_full_line_the_least_important_makes_room() {
         assert!(makes_room == 2 || wait(&mut slots, Criticality::CriticalPlus, 1, 5));
     }
     assert_eq!(slots.waiting(), 2);
-    // And without a queue nobody waits.
+    // Without a queue no request waits.
     let mut slots = fixed(1, 0);
     let _slot = start(&mut slots, 0);
     assert!(!wait(&mut slots, Criticality::CriticalPlus, 1, 1));
@@ -552,7 +555,7 @@ fn what_matters_less_is_turned_away_while_what_matters_more_finds_a_short_line()
     let mut now = 0;
     let mut admitted = [0_u32; 4];
     let mut slot = start(&mut slots, now);
-    // One is served each millisecond. In each, one of every class comes.
+    // One request is served each millisecond; in each, one of every class arrives.
     for round in 0..3000 {
         for class in Criticality::ALL {
             let entered = slots.enter(at(now), Arrival::FIRST, class, || class as u32);
@@ -606,8 +609,8 @@ fn nothing_is_begun_past_its_deadline_not_even_after_a_wait() {
     assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
 }
 
-/// The limit after so many services, of which each takes this long and ends like this, by how many are in
-/// flight; others wait all the time.
+/// The limit after this many services. `service` returns duration and outcome by the number in
+/// flight; others always wait.
 fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Completion)) -> u32 {
     let concurrency = ConcurrencyConfig {
         initial,
@@ -631,19 +634,19 @@ fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Completion))
 #[test]
 fn a_service_that_only_fails_keeps_its_limit() {
     assert_eq!(busy(20, 100_000, |_| (MILLI, Completion::Failed)), 20);
-    // It would have been raised: each takes as long as the others, however many they are.
+    // With successes it would rise: the duration does not depend on the number in flight.
     assert!(busy(20, 100_000, |_| (MILLI, Completion::Served)) > 800);
 }
 
 #[test]
 fn callers_that_give_up_lower_the_limit() {
-    // One ends in each millisecond, and nobody waits for longer than ten.
+    // One ends each millisecond, and no caller waits for more than ten.
     let limit = busy(500, 100_000, |in_flight| match in_flight {
         0..=10 => (in_flight * MILLI, Completion::Served),
         _ => (in_flight * MILLI, Completion::TooLate),
     });
     assert!(limit <= 12, "{limit}");
-    // When they are cut off after the ten, more of them seem to get done.
+    // If they are cut off after ten, more of them appear to complete.
     let limit = busy(500, 100_000, |in_flight| match in_flight {
         0..=10 => (in_flight * MILLI, Completion::Served),
         _ => (10 * MILLI, Completion::TooLate),
@@ -651,14 +654,14 @@ fn callers_that_give_up_lower_the_limit() {
     assert!(limit <= 12, "{limit}");
 }
 
-/// Streams that last for ever among requests that end: the limit goes on being looked for, in a service with room and in one
-/// that serves ten at once.
+/// Streams that last for ever among requests that end: the search for the limit continues, in a
+/// service with headroom and in one that serves ten concurrently.
 #[test]
 fn requests_that_never_end_do_not_end_the_search() {
     for (room, least, most) in [(u64::MAX, 200, 1000), (10, 5, 40)] {
         let mut concurrency = Concurrency::new(&ConcurrencyConfig::DEFAULT).unwrap();
         let (mut now, mut running) = (0, VecDeque::new());
-        // Five of the first samples of the first limit that is tried.
+        // Five of the first samples of the first tried limit.
         let (mut begun, mut streams) = (0_u32, 0_u32);
         for _ in 0..200_000 {
             while running.len() + (streams as usize) < concurrency.limit() as usize {
@@ -669,7 +672,7 @@ fn requests_that_never_end_do_not_end_the_search() {
                     false => running.push_back(started),
                 }
             }
-            // Each takes 10 ms, and longer if more than there is room for share it.
+            // Each takes 10 ms, and longer if more than the capacity share the service.
             let at_once = (running.len() as u64).max(1);
             now += 10 * MILLI / at_once.min(room);
             let Some(oldest) = running.pop_front() else {
@@ -734,8 +737,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever happens in whatever order: no slot is lost or made, everybody who waits is told something
-    /// exactly once, nobody waits beside a free slot, and the line keeps to its length.
+    /// In any order of events: no slot is lost or created, every waiter is notified exactly once,
+    /// no request waits beside a free slot, and the queue stays within its limit.
     #[test]
     fn no_slot_is_lost_and_nobody_is_forgotten(
         limits in (1..4_u32, 1..8_u32).prop_map(|(min, more)| (min, min + more)),
@@ -794,7 +797,7 @@ proptest! {
             prop_assert!((limits.0..=limits.1).contains(&slots.limit()));
             prop_assert!(waits.is_empty() || slots.in_flight() >= slots.limit());
         }
-        // Whatever was in flight ends: all are told, and nothing is left.
+        // All requests in flight end: all waiters are notified, and nothing remains.
         while let Some(slot) = held.pop() {
             slots.end(at(now), slot, Completion::Served);
             while let Some((who, turn)) = slots.next(at(now)) {

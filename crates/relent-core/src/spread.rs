@@ -1,28 +1,28 @@
-//! Over how long an outage's backlog comes back.
+//! The return of a backlog after an outage.
 
 use core::time::Duration;
 
-/// ln 100: of an exponential time, one in a hundred is longer than this many means.
+/// ln 100: the 99th percentile of an exponential distribution, in multiples of its mean.
 const LN_100: f64 = 4.605_170_185_988_091;
 
-/// A backlog that returns to a service beside its fresh requests.
+/// A backlog that returns to a service beside its first attempts.
 ///
 /// # Theory
-/// A backlog of B released evenly over W seconds beside fresh requests at λ is an arrival rate of
-/// λ + B/W. With capacity C the time in a queue of the kind M/M/1 is exponential with the mean
-/// 1/(C − λ − B/W), so the 99th percentile is ln 100 ≈ 4.6 times that. It stays below w₉₉ from
+/// A backlog of B released evenly over W seconds, beside first attempts at rate λ, is an arrival
+/// rate of λ + B/W. With capacity C the time in an M/M/1 queue is exponential with the mean 1/(C −
+/// λ − B/W), so the 99th percentile is ln 100 ≈ 4.6 times that. It stays below w₉₉ from
 ///
 /// W* = B / (C − λ − 4.6/w₉₉)
 ///
-/// on. For a blackout of D seconds under the load ρ = λ/C the backlog is λD, and W* is little more
-/// than ρD/(1 − ρ), the time in which the spare capacity can serve it at all. Too short a spread is
-/// a second outage; too long only costs time.
+/// on. After a blackout of D seconds at the load ρ = λ/C the backlog is λD, and W* is slightly
+/// above ρD/(1 − ρ), the time that the spare capacity needs for it. A shorter release causes a
+/// second outage; a longer one only costs time.
 ///
 /// ```
 /// use core::time::Duration;
 /// use relent_core::Backlog;
 ///
-/// // A minute of 800 per second came to nothing, at a service that does 1000.
+/// // A minute of 800 per second failed, at a service with a capacity of 1000.
 /// let backlog = Backlog {
 ///     size: 48_000,
 ///     capacity: 1000.0,
@@ -33,27 +33,28 @@ const LN_100: f64 = 4.605_170_185_988_091;
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Backlog {
-    /// Requests that come back: B.
+    /// The number of returning requests: B.
     pub size: u64,
-    /// Requests per second that the service can serve: C.
+    /// The capacity of the service in requests per second: C.
     pub capacity: f64,
-    /// Fresh requests per second: λ.
+    /// First attempts per second: λ.
     pub fresh: f64,
-    /// What 99 of 100 requests, fresh or not, may take meanwhile: w₉₉.
+    /// The allowed 99th percentile of the latency of all requests meanwhile: w₉₉.
     pub p99: Duration,
 }
 
 impl Backlog {
-    /// Requests of the backlog per second that the service can take: the rate of a
-    /// [`Limiter`](crate::Limiter) that gives them their slots. `None` if it can take none, since
-    /// the fresh requests alone take longer, or an amount is not a number.
+    /// The rate at which the service can take the backlog, in requests per second: the rate of a
+    /// [`Limiter`](crate::Limiter) that gives them their slots. `None` if the first attempts alone
+    /// exceed the percentile, or if a value is not finite.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         let rate = self.capacity - self.fresh - LN_100 / self.p99.as_secs_f64();
         (rate > 0.0 && rate.is_finite()).then_some(rate)
     }
 
-    /// The time over which to spread it: W*. `None` as for [`rate`](Self::rate); saturates.
+    /// The time over which to release the backlog: W*. `None` as for [`rate`](Self::rate);
+    /// saturates.
     #[must_use]
     pub fn spread(&self) -> Option<Duration> {
         let seconds = self.size as f64 / self.rate()?;
@@ -87,7 +88,7 @@ mod tests {
                 fresh: 1000.0,
                 ..BLACKOUT
             },
-            // The fresh requests alone have a 99th percentile of 23 ms.
+            // The first attempts alone have a 99th percentile of 23 ms.
             Backlog {
                 p99: Duration::from_millis(23),
                 ..BLACKOUT
@@ -131,7 +132,7 @@ mod tests {
                 let over = over.as_secs_f64();
                 let together = fresh + size as f64 / over;
                 let time = LN_100 / (capacity - together);
-                // The spread is in whole nanoseconds, which is a rate of this much.
+                // The time is in whole nanoseconds, which corresponds to this error of the rate.
                 let rounding = size as f64 / (over * over) * 1e-9 / (capacity - together);
                 let error = (time / p99.as_secs_f64() - 1.0).abs();
                 prop_assert!(error < 1e-3 + 2.0 * rounding, "{time}");

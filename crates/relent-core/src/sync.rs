@@ -1,5 +1,5 @@
-//! The atomics: the processor's own, or, where it has none of 64 bits, those of `portable-atomic`.
-//! Under `--cfg loom` they are loom's model of them. And shared ownership, which needs them.
+//! Atomics and shared ownership: the processor's own atomics, those of `portable-atomic` where it
+//! has none of 64 bits, or loom's model of them under `--cfg loom`.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32};
@@ -14,7 +14,7 @@ pub(crate) use {core::sync::atomic::Ordering, portable_atomic::AtomicU64};
 pub(crate) use alloc::sync::Arc;
 #[cfg(not(target_has_atomic = "ptr"))]
 pub(crate) use portable_atomic_util::Arc;
-/// Has its cache line to itself, and the one that the processor fetches along with it.
+/// A value with its own cache line, and the adjacent one that the processor prefetches.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Alone<T>(pub(crate) T);

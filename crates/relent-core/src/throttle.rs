@@ -1,4 +1,5 @@
-//! The client throttle of Site Reliability Engineering: refuse locally what would be refused there.
+//! Adaptive throttling (Site Reliability Engineering): rejects locally what the server would
+//! reject.
 
 use core::time::Duration;
 
@@ -10,16 +11,16 @@ use crate::window::Window;
 const REQUESTS: usize = 0;
 const ACCEPTS: usize = 1;
 
-/// When requests are refused locally: the `[throttle]` of a policy.
+/// The configuration of adaptive throttling: the `[throttle]` of a policy.
 ///
 /// # Default
 /// The published values: K = 2 over two minutes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ThrottleConfig {
-    /// K, from 1 up: so many requests may be made for each that is accepted. A K below 2 refuses sooner
-    /// and notices recovery later.
+    /// K, from 1 up: the number of requests allowed per accepted request. Below 2 it rejects
+    /// earlier and notices recovery later.
     pub factor: f64,
-    /// The recent past that counts. Longer than nothing.
+    /// The length of the history that counts; above zero.
     pub window: Duration,
 }
 
@@ -55,11 +56,12 @@ impl Default for ThrottleConfig {
     }
 }
 
-/// Refuses a request locally with probability max(0, (requests − K·accepts)/(requests + 1)), both
-/// counted over the recent past ("Handling Overload", Site Reliability Engineering; R4.7).
+/// Adaptive throttling: rejects a request locally with probability max(0, (requests −
+/// K·accepts)/(requests + 1)), both counted over the recent past ("Handling Overload", Site
+/// Reliability Engineering).
 ///
-/// One value per destination, which its [`Outbound`](crate::Outbound) has. It is a sibling of the
-/// [`Budget`](crate::Budget): that limits retries, this limits first attempts as well.
+/// One value per destination, owned by its [`Outbound`](crate::Outbound). The
+/// [`Budget`](crate::Budget) limits only retries; this also limits first attempts.
 ///
 /// ```
 /// use relent_core::{Draw, Instant, Throttle};
@@ -67,7 +69,7 @@ impl Default for ThrottleConfig {
 /// let mut throttle = Throttle::default();
 /// let now = Instant::ORIGIN;
 /// for _ in 0..100 {
-///     throttle.admit(now, &mut Draw::at(1.0)); // and the server accepts none of them
+///     throttle.admit(now, &mut Draw::at(1.0)); // the server accepts none of them
 /// }
 /// assert!(throttle.refusal_probability(now) > 0.98);
 /// ```
@@ -79,10 +81,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle that knows nothing of its destination yet.
+    /// A throttle without a history of its destination.
     ///
     /// # Errors
-    /// A K below 1, which would refuse a healthy destination; a window of nothing, which has no memory.
+    /// A K below 1, which would reject requests to a healthy destination; a window of zero.
     pub fn new(config: &ThrottleConfig) -> Result<Self, PolicyError> {
         config.check()?;
         Ok(Self::from_checked(config))
@@ -96,7 +98,7 @@ impl Throttle {
         }
     }
 
-    /// Goes by this from now on. What was counted stays, if it covers the same time.
+    /// Applies a new configuration. Keeps the counts if the window length is unchanged.
     pub(crate) fn apply(&mut self, config: &ThrottleConfig) {
         self.factor = config.factor;
         if self.length != config.window {
@@ -105,24 +107,24 @@ impl Throttle {
         }
     }
 
-    /// The probability with which a request would be refused now.
+    /// The current probability of a local rejection.
     pub fn refusal_probability(&mut self, now: Instant) -> f64 {
         let totals = self.window.totals(now);
         let (requests, accepts) = (f64::from(totals[REQUESTS]), f64::from(totals[ACCEPTS]));
         ((requests - self.factor * accepts) / (requests + 1.0)).max(0.0)
     }
 
-    /// Whether a request may go out. It is counted before it is sent, and also if it is refused
-    /// here: counting afterwards lets a burst through (a published bug of go-zero).
+    /// Whether a request may be sent. It is counted before it is sent, and also if it is rejected:
+    /// counting it afterwards lets a burst through (a published bug of go-zero).
     pub fn admit(&mut self, now: Instant, random: &mut impl Random) -> bool {
         let probability = self.refusal_probability(now);
         self.window.add(now, REQUESTS);
-        // Uniform in [0, 1): a draw below the probability refuses.
+        // Uniform in [0, 1): a draw below the probability rejects.
         let draw = random.next_u64() as f64 / 18_446_744_073_709_551_616.0;
         draw >= probability
     }
 
-    /// The destination accepted a request, whatever came of it later.
+    /// Reports that the destination accepted a request, whatever its later outcome.
     pub fn on_accept(&mut self, now: Instant) {
         self.window.add(now, ACCEPTS);
     }

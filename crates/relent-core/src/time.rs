@@ -1,12 +1,12 @@
-//! Time as an argument: a point on the driver's own time line, and conversions to nanoseconds.
+//! Time as an argument: instants on the driver's time line, and conversions to nanoseconds.
 
 use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin that the driver chooses.
 ///
-/// Decisions never read a clock; they are told what time it is. A driver on a real machine counts
-/// from an arbitrary start of its monotonic clock, a simulator from zero. All arithmetic saturates
-/// (design rule 11): 2⁶⁴ ns are 584 years.
+/// Decisions never read a clock; the time is an argument. A driver on a real machine counts from an
+/// arbitrary start of its monotonic clock, a simulator from zero. All arithmetic saturates: 2⁶⁴ ns
+/// are 584 years.
 ///
 /// ```
 /// use core::time::Duration;
@@ -23,7 +23,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The start of the time line.
     pub const ORIGIN: Self = Self(0);
-    /// The end of the time line; every sum that would pass it stops here.
+    /// The end of the time line, at which sums saturate.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
@@ -40,21 +40,22 @@ impl Instant {
         self.0
     }
 
-    /// This instant moved later by `duration`, at most [`Instant::MAX`].
+    /// This instant plus `duration`, at most [`Instant::MAX`].
     #[inline]
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// The time from `earlier` to this instant, zero if `earlier` is not earlier.
+    /// The time from `earlier` to this instant; zero if `earlier` is not earlier.
     #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// The same in nanoseconds: a `Duration` costs a division to make.
+    /// Like [`saturating_since`](Self::saturating_since) in nanoseconds: creating a `Duration`
+    /// costs a division.
     #[inline]
     pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -71,8 +72,8 @@ pub(crate) const fn nanos(duration: Duration) -> u64 {
     }
 }
 
-/// This share, from 0 to 1, of a time in nanoseconds: never more than the whole, which is exact whatever
-/// its length. A share is exact to the nanosecond below 104 days.
+/// This share, from 0 to 1, of a time in nanoseconds. Never more than the whole; a share of 1 is
+/// exact. Other shares are exact to the nanosecond below 104 days.
 #[inline]
 pub(crate) fn share_of(nanos: u64, share: f64) -> u64 {
     if share == 1.0 {

@@ -1,4 +1,4 @@
-//! The list of attempts with outcome, kind, hint, decision and reason.
+//! Trace of a session: its attempts with outcome, kind, hint, decision and reason.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -10,7 +10,7 @@ use crate::duration::format_duration;
 use crate::failure::{Cause, Failure};
 use crate::time::Instant;
 
-/// One attempt as it went: plain data, made without allocation.
+/// One attempt of a trace: plain data, created without allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
     /// The number of the attempt; the first is 1.
@@ -19,18 +19,18 @@ pub struct TraceEntry {
     pub started: Instant,
     /// When it ended.
     pub ended: Instant,
-    /// What was seen of it, such as a status; `None` for a success that says nothing more.
+    /// The observed result, such as a status; `None` for a success without details.
     pub seen: Option<Cause>,
-    /// How it failed, with kind, cause and hint; `None` for a success, and for an attempt that was
-    /// dropped because another won the race, whose decision is to stop as cancelled.
+    /// The failure, with kind, cause and hint. `None` for a success, and for an attempt that lost the
+    /// race, whose decision is to stop as cancelled.
     pub failure: Option<Failure>,
-    /// What the session decided; `None` for a success, and for a failure while other attempts of the
-    /// race went on.
+    /// The decision of the session; `None` for a success, and for a failure while other attempts of the
+    /// race continued.
     pub decision: Option<Decision>,
 }
 
 impl TraceEntry {
-    /// The wait before the next attempt, if there is one.
+    /// The delay before the next attempt, if there is one.
     #[must_use]
     pub const fn wait(&self) -> Option<Duration> {
         match self.decision {
@@ -40,7 +40,7 @@ impl TraceEntry {
     }
 }
 
-/// One line: what came of the attempt, how long it took, and what was decided.
+/// One line: the result of the attempt, how long it took, and the decision.
 impl fmt::Display for TraceEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.line(f, Duration::ZERO)
@@ -48,7 +48,8 @@ impl fmt::Display for TraceEntry {
 }
 
 impl TraceEntry {
-    /// The line of an attempt that its destination held back for so long, beyond the wait before it.
+    /// The line of an attempt that its destination held for so long, in addition to the delay before
+    /// it.
     fn line(&self, f: &mut fmt::Formatter<'_>, held: Duration) -> fmt::Result {
         write!(f, "attempt {}", self.attempt)?;
         if held >= Duration::from_millis(1) {
@@ -85,7 +86,7 @@ impl TraceEntry {
     }
 }
 
-/// A time for people: whole milliseconds, or microseconds if it is shorter than one.
+/// A duration for people: whole milliseconds, or microseconds if it is shorter than one.
 fn readable(duration: Duration) -> String {
     let unit = if duration < Duration::from_millis(1) {
         1_000
@@ -96,10 +97,9 @@ fn readable(duration: Duration) -> String {
     format_duration(Duration::from_nanos(nanos - nanos % unit))
 }
 
-/// The attempts of one session, so that every give-up can be explained. Displays as one line for each
-/// attempt.
+/// The attempts of one session, which explain why it gave up. Displays as one line for each attempt.
 ///
-/// It keeps the latest [`Trace::LIMIT`] attempts: an endless session does not fill the memory.
+/// It keeps the latest [`Trace::LIMIT`] attempts, so that an endless session does not exhaust memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     entries: VecDeque<TraceEntry>,
@@ -107,7 +107,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The most attempts a trace holds.
+    /// The most attempts that a trace holds.
     pub const LIMIT: usize = 1024;
 
     /// An empty trace.
@@ -119,7 +119,7 @@ impl Trace {
         }
     }
 
-    /// Adds an attempt; the oldest makes room.
+    /// Adds an attempt; removes the oldest one if the trace is full.
     pub fn push(&mut self, entry: TraceEntry) {
         if self.entries.len() == Self::LIMIT {
             self.entries.pop_front();
@@ -138,14 +138,14 @@ impl Trace {
         self.entries.back_mut()
     }
 
-    /// How many attempts were left out to make room.
+    /// Number of attempts that were removed because the trace was full.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-/// A line for each attempt, and one for those that were left out.
+/// One line for each attempt, and one for those that were removed.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut next: Option<Instant> = None;

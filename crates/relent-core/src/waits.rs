@@ -1,4 +1,4 @@
-//! A policy's waits as an iterator.
+//! The delays of a policy as an iterator.
 
 use core::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::random::Random;
 use crate::session::Session;
 use crate::time::Instant;
 
-/// The waits of a policy, made by [`Policy::waits`]: a session whose every attempt fails at once.
+/// The delays of a policy, made by [`Policy::waits`]: those of a session whose every attempt fails
+/// immediately.
 #[derive(Clone, Debug)]
 pub struct Waits<'p, R> {
     policy: &'p Policy,
@@ -20,21 +21,20 @@ pub struct Waits<'p, R> {
 }
 
 impl Policy {
-    /// The waits this policy would make, one after the other, if every attempt failed at once with
-    /// a failure that says nothing but is retried. Ends where the policy gives up; endless if it
-    /// never does.
+    /// The delays of this policy, if every attempt fails immediately with an unclassified but
+    /// retryable failure. Ends where the policy gives up; endless if it never does.
     ///
-    /// Any code that takes an iterator of durations can be driven by it.
+    /// It can drive any code that takes an iterator of durations.
     pub fn waits<R: Random>(&self, random: R) -> Waits<'_, R> {
         let mut failure = Failure::not_processed();
         if self.retry_on.is_some() {
-            // The list says which failures, not how they are waited for.
+            // The list determines which failures are retried, not their delays.
             failure.hint = Hint::do_retry();
         }
         self.waits_after(failure, random)
     }
 
-    /// The waits this policy would make if every attempt failed at once with `failure`.
+    /// The delays of this policy if every attempt fails immediately with `failure`.
     pub fn waits_after<R: Random>(&self, failure: Failure, random: R) -> Waits<'_, R> {
         Waits::new(self, failure, random)
     }

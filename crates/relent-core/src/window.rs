@@ -1,4 +1,4 @@
-//! Counts over the recent past.
+//! Counters over the recent past.
 
 use core::time::Duration;
 
@@ -6,12 +6,11 @@ use crate::time::{Instant, nanos};
 
 const SLOTS: usize = 12;
 
-/// `N` counters over a sliding window of twelve slots. The window covers the slot that is running
-/// and the eleven before it.
+/// `N` counters over a sliding window of twelve slots: the current slot and the eleven before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Window<const N: usize> {
     slot_nanos: u64,
-    /// The number of the running slot, counted from the origin of time.
+    /// The number of the current slot, counted from the origin of time.
     running: u64,
     slots: [[u32; N]; SLOTS],
     totals: [u32; N],
@@ -28,7 +27,7 @@ impl<const N: usize> Window<N> {
         }
     }
 
-    /// Reads of it: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Prefetches it: see [`Outbound::touch`](crate::Outbound::touch).
     #[inline]
     pub(crate) const fn touch(&self) -> u64 {
         self.running
@@ -42,7 +41,7 @@ impl<const N: usize> Window<N> {
         self.advance(now);
         let slot = &mut self.slots[(self.running % SLOTS as u64) as usize];
         if let (Some(count), Some(total)) = (slot.get_mut(counter), self.totals.get_mut(counter)) {
-            // The slot saturates together with the total, so that one can be taken from the other.
+            // The slot saturates together with the total, so that it can be subtracted from it.
             let more = more.min(u32::MAX - *total);
             *total += more;
             *count += more;
@@ -54,8 +53,8 @@ impl<const N: usize> Window<N> {
         self.totals
     }
 
-    /// Drops every slot that has left the window, however many slots have passed at once. Time that
-    /// steps back counts into the running slot.
+    /// Drops every slot that has left the window, however many slots have passed. An earlier time
+    /// counts in the current slot.
     fn advance(&mut self, now: Instant) {
         let target = now.as_nanos() / self.slot_nanos;
         let passed = target.saturating_sub(self.running).min(SLOTS as u64);
@@ -67,7 +66,7 @@ impl<const N: usize> Window<N> {
             }
         }
         if passed == SLOTS as u64 {
-            // All slots are empty; which of them is next does not matter.
+            // All slots are empty, so the next index does not matter.
             debug_assert!(self.totals.iter().all(|total| *total == 0));
         }
         self.running = self.running.max(target);

@@ -1,9 +1,9 @@
-//! What an attempt over HTTP is made of: for those who write a transport, as the tower layer of this crate
-//! and the client of `relent-reqwest` are.
+//! Building blocks of one HTTP attempt, for a transport of your own, such as the tower layer of this crate
+//! or the client of `relent-reqwest`.
 //!
-//! A transport sleeps, sends, and says how it ended. What a response or an error means, what is kept of
-//! a request for the next attempt, what is read of a refused response, and what is told to servers and in
-//! spans is here, so that it is the same in all of them.
+//! A transport waits, sends, and reports the result. This module does the rest, equally for all transports: it
+//! classifies responses and errors, keeps the request for the next attempt, drains rejected responses, and writes
+//! cross-layer headers and spans.
 
 mod judge;
 mod request_template;

@@ -1,5 +1,5 @@
-//! Bodies: of requests, which can be sent again ([`Replay`], [`Content`]), and what remains of those of
-//! responses ([`NotKept`], [`Truncated`], [`UnknownTransferCoding`]).
+//! Request bodies that can be sent again ([`Replay`], [`Content`]), and errors of response
+//! bodies ([`NotKept`], [`Truncated`], [`UnknownTransferCoding`]).
 
 pub use crate::complete::{Truncated, UnknownTransferCoding};
 pub use crate::drained::NotKept;

@@ -1,4 +1,4 @@
-//! What a server learns of the client that calls it.
+//! Headers in which a client describes its call to a server.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::headers::{
 };
 use crate::histogram;
 
-/// What the client of a request tells about itself, if it tells anything (design rule 8, R4.7).
+/// Attempt number, remaining time and attempt histogram that the client of a request sent, if any.
 ///
-/// A field that is malformed is as one that is not there. All of it is only what the client says:
-/// good enough to shed a retry before a first attempt, or not to work for a caller that has gone.
+/// A malformed field is treated as absent. The values are unverified claims of the client. They are good enough to
+/// shed a retry before a first attempt, or to skip work for a caller that has gone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,20 +35,19 @@ use crate::histogram;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallerFacts {
-    /// Which attempt the request is: what [`Arrival::attempt`] wants.
-    /// 1 unless told otherwise; over gRPC by `grpc-previous-rpc-attempts`, too.
+    /// The attempt number of the request, for [`Arrival::attempt`]. 1 if the client sent none.
+    /// Over gRPC, `grpc-previous-rpc-attempts` counts too.
     pub attempt: u32,
     /// The time left until the caller's deadline when it sent the request, in whole milliseconds;
-    /// `None` if it told none. Over gRPC that of `grpc-timeout`, if it is less.
+    /// `None` if it sent none. Over gRPC, `grpc-timeout` if that is less.
     pub remaining: Option<Duration>,
-    /// How many of the client's calls took 1, 2, …, 7, and 8 or more attempts: what
-    /// [`Arrival::histogram`] wants. A client sends it from time to
-    /// time.
+    /// How many of the client's calls took 1, 2, …, 7, and 8 or more attempts, for [`Arrival::histogram`].
+    /// A client sends it from time to time.
     pub histogram: Option<[u32; BUCKETS]>,
 }
 
 impl CallerFacts {
-    /// Reads it from the headers of a request.
+    /// Reads the facts from the headers of a request.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         if !tells(headers) {
@@ -71,7 +70,7 @@ impl CallerFacts {
         }
     }
 
-    /// A request that tells this, as a server asks whether to let it in; what only the server knows is as in
+    /// Converts the facts to an [`Arrival`] for an admission decision; fields that only the server knows are as in
     /// [`Arrival::FIRST`].
     #[must_use]
     pub const fn arrival(self) -> Arrival {
@@ -83,9 +82,9 @@ impl CallerFacts {
         }
     }
 
-    /// How much the client says that its request matters; `None` if it says nothing that can be read.
+    /// The criticality that the client sent; `None` if it sent none that is readable.
     ///
-    /// Any client can say that it matters most: see `overload` of `relent-server` for whom to believe.
+    /// Any client can claim the highest one: see `overload` of `relent-server` for which clients to trust.
     ///
     /// ```
     /// use relent_core::Criticality;
@@ -104,8 +103,8 @@ impl CallerFacts {
         single(headers, &RELENT_CRITICALITY, word).ok().flatten()
     }
 
-    /// Hands what is left of the deadline down, on a request that is made for the caller's `elapsed`
-    /// after the caller's arrived. A nearer deadline that the request has stays.
+    /// Writes the rest of the deadline to a request that is made on behalf of the caller, `elapsed` after the
+    /// caller's request arrived. A nearer deadline in `headers` stays.
     ///
     /// A client with `cross_layer` then spends no more than that on all its attempts.
     ///
@@ -132,7 +131,7 @@ impl CallerFacts {
     }
 }
 
-/// Whether there may be anything of what a client tells: a look at the names costs less than a search for each.
+/// Whether any such header may be present: one scan of the names costs less than a search for each.
 fn tells(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         let name = name.as_str();
@@ -140,7 +139,7 @@ fn tells(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The deadline in the headers of a request. Of several that contradict each other none counts.
+/// The deadline in the headers of a request; `None` if several contradict each other.
 pub(crate) fn remaining(headers: &HeaderMap) -> Option<Duration> {
     let millis = single(headers, &RELENT_DEADLINE_MS, digits);
     millis.ok().flatten().map(Duration::from_millis)

@@ -1,4 +1,4 @@
-//! From a response to a [`Failure`], by design rules 1 and 2.
+//! Classification of a response as a [`Failure`].
 
 use std::time::SystemTime;
 
@@ -11,32 +11,32 @@ use crate::mark::marked;
 use crate::repeatable::RequestFacts;
 use crate::status::{kind, scope};
 
-/// Classifies a response; `None` if it is not a failure. Whether the request took effect is what [`Outcome`](crate::Outcome)
-/// says of the status, as on the server's side.
+/// Classifies a response; `None` if it is not a failure. Whether the request took effect is decided by
+/// [`Outcome`](crate::Outcome), as on the server.
 ///
 /// | status | kind |
 /// |---|---|
 /// | below 400 | no failure, except for a gRPC response that carries a `grpc-status` other than 0 |
 /// | 421, 425 | not processed |
 /// | 429 | throttled |
-/// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may answer after forwarding |
+/// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may respond after forwarding |
 /// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in progress. Else permanent; to a request with a key [as if an earlier attempt were still in progress](Failure::as_if_in_progress) |
 /// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_done) |
 /// | 413 | not processed if the server adds a delay: it is temporary (RFC 9110 §15.5.14). Else permanent |
 /// | 501, 505, 511, every other 4xx | permanent |
 /// | every other 5xx, 600 and above | ambiguous |
 /// | any of these with `x-envoy-ratelimited` | throttled |
-/// | any of these [marked](crate::Mark) `overloaded` | overloaded |
+/// | any of these with the [mark](crate::Mark) `overloaded` | overloaded |
 ///
-/// A 4xx other than 408 and 429 speaks of [this request](Scope::Request), of its key, its body or its
-/// connection: it is no sign of load, and its delay begins no cooldown. A policy may list a status below
+/// A 4xx other than 408 and 429 concerns [this request](Scope::Request) only: its key, its body or its
+/// connection. It is no sign of load, and its delay starts no cooldown. A policy may list a status below
 /// 400: see [`classify_listed`].
 ///
-/// A delay is one that the response asks for itself, not the reset of a rate limit, which stands
-/// on any response. Not processed or not, the hint is in the failure; a
-/// [`Session`](relent_core::Session) obeys its "do not retry" before it looks at the kind.
+/// Only a delay that the response itself asks for counts here, not the reset of a rate limit, which is on
+/// any response. The failure always carries the hint. A [`Session`](relent_core::Session) obeys its "do not
+/// retry" before it looks at the kind.
 ///
-/// The kinds of the statuses of gRPC are those of [`grpc`](crate::grpc).
+/// The kinds of gRPC statuses are those of [`grpc`](crate::grpc).
 ///
 /// `now` is the local time; it is used only for dates in a response without a usable `Date`.
 ///
@@ -86,12 +86,14 @@ pub fn classify(
     Some(marked(failure, headers))
 }
 
-/// The failure that a policy makes of a response which is none by itself: its status is listed in
-/// `retry_on` or in a rule, as `202` may be until there is a result. It is ambiguous, so that only what
-/// may run twice is repeated, speaks of [this request](Scope::Request) only, and has the hint of the
-/// response. `None` if the status is not listed, and for a response of gRPC, whose status is another.
+/// Classifies a successful response as a failure if the policy lists its status in `retry_on` or in a rule, such as
+/// `202` until there is a result.
 ///
-/// Ask it after [`classify`], with the same arguments.
+/// The failure is ambiguous, so that only repeatable requests are repeated. It concerns [this request](Scope::Request)
+/// only and has the hint of the response. `None` if the status is not listed, and for a gRPC response, which has its
+/// own status.
+///
+/// Call it after [`classify`], with the same arguments.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -123,7 +125,7 @@ pub fn classify_listed(
     Some(marked(failure, headers))
 }
 
-/// Whether a response is no failure whatever the time is: most are, and need no clock.
+/// Whether a response is certainly no failure: most are not, and need no clock.
 #[cfg(feature = "attempt")]
 #[inline]
 pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
@@ -281,7 +283,7 @@ mod tests {
             };
             let of = |fields: &[_]| of(status, KEYED, fields).unwrap().scope;
             assert_eq!(of(&[("retry-after", "5")]), expected, "{status}");
-            // Whoever is overloaded, or has a rate limit, says so of itself.
+            // An overloaded or rate-limited server describes itself, not one request.
             assert_eq!(of(&[("relent-mark", "overloaded")]), Scope::Destination);
             assert_eq!(of(&[("x-envoy-ratelimited", "true")]), Scope::Destination);
         }
@@ -318,7 +320,7 @@ mod tests {
         };
         for status in 200..600 {
             let failure = listed(status, &[("retry-after", "5")]);
-            // From 400 up it is one by itself.
+            // From 400 up, `classify` already finds the failure.
             let expected = matches!(status, 202..=204 | 301).then(|| {
                 Failure::ambiguous()
                     .cause(Cause::Status(status))
@@ -328,7 +330,7 @@ mod tests {
             assert_eq!(failure, expected, "{status}");
         }
         assert_eq!(listed(202, &[("content-type", "application/grpc")]), None);
-        // What is only said of failures in general makes none of a success.
+        // General patterns do not make a success a failure.
         for pattern in [Pattern::Any, Pattern::Error, Pattern::Throttled] {
             assert!(!policy.clone().retrying([pattern]).makes_failure_of(202));
         }
@@ -418,7 +420,7 @@ mod tests {
 
     #[test]
     fn do_retry_does_not_make_a_permanent_failure_another_kind() {
-        // A session lifts it; the kind stays what was seen.
+        // The session overrides the kind; classification keeps it.
         let failure = of(400, PLAIN, &[("x-should-retry", "true")]).unwrap();
         assert_eq!(
             (failure.kind, failure.hint.advice),

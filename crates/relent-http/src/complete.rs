@@ -1,10 +1,10 @@
-//! Whether a body that has ended is whole.
+//! Detects bodies that end before they are complete.
 //!
-//! In HTTP/2 a server may reset a stream with NO_ERROR, and hyper ends the body then as if that were
-//! its end, even short of its `Content-Length` (RFC 9113 §8.1 means it for requests whose body is not
-//! needed). So an end is believed only if it is proved: by `END_STREAM`, which
-//! [`is_end_stream`](http_body::Body::is_end_stream) tells after the end; by trailers, which only come
-//! with it; or by as many bytes as were announced. In HTTP/1 hyper itself looks after lengths and
+//! In HTTP/2 a server may reset a stream with NO_ERROR. hyper then ends the body normally,
+//! even short of its `Content-Length` (RFC 9113 §8.1 means it for requests whose body is not
+//! needed). So an end must be proved: by `END_STREAM`, which
+//! [`is_end_stream`](http_body::Body::is_end_stream) reports after the end; by trailers, which come only
+//! with it; or by the announced number of bytes. In HTTP/1 hyper itself checks lengths and
 //! chunks. It passes on any other transfer coding as if it were content, which is an error here.
 
 #[cfg(feature = "tower")]
@@ -26,7 +26,7 @@ use crate::grpc::is_grpc;
 use crate::headers::GRPC_STATUS;
 use crate::replay::BoxError;
 
-/// A body that ended before it was whole, though its connection did not fail.
+/// Error: a body ended before it was complete, though its connection did not fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Truncated {
     received: u64,
@@ -34,13 +34,13 @@ pub struct Truncated {
 }
 
 impl Truncated {
-    /// The bytes that arrived.
+    /// The number of bytes that arrived.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// The bytes that `Content-Length` announced, if it did.
+    /// The number of bytes that `Content-Length` announced, if any.
     #[must_use]
     pub const fn announced(&self) -> Option<u64> {
         self.announced
@@ -65,7 +65,7 @@ impl fmt::Display for Truncated {
 
 impl Error for Truncated {}
 
-/// A body under a transfer coding that is not `chunked` (RFC 9112 §6.1): its bytes are no content.
+/// Error: a body has a transfer coding that is not `chunked` (RFC 9112 §6.1), so its bytes are not the content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownTransferCoding {
     codings: Box<str>,
@@ -78,8 +78,8 @@ impl UnknownTransferCoding {
         &self.codings
     }
 
-    /// That of a response of HTTP/1 with content, if there is one. `identity`, of RFC 2616, is none by itself; with a
-    /// `Content-Length` it leaves open where the body ends.
+    /// The unknown coding of an HTTP/1 response with content, if there is one. `identity`, of RFC 2616, counts as
+    /// known by itself; with a `Content-Length` it does not define where the body ends.
     #[inline(never)]
     fn of(headers: &HeaderMap) -> Option<Self> {
         let fields = headers.get_all(TRANSFER_ENCODING).iter();
@@ -112,8 +112,8 @@ impl fmt::Display for UnknownTransferCoding {
 
 impl Error for UnknownTransferCoding {}
 
-/// Whether a response to such a request has content (RFC 9110 §6.4.1): none has one to HEAD, one with
-/// 1xx, 204, 205 or 304.
+/// Whether a response to a request with this method has content (RFC 9110 §6.4.1): responses to HEAD,
+/// and those with 1xx, 204, 205 or 304, have none.
 #[must_use]
 pub fn has_content(method: &Method, status: StatusCode) -> bool {
     let none = status.is_informational()
@@ -124,26 +124,26 @@ pub fn has_content(method: &Method, status: StatusCode) -> bool {
     method != Method::HEAD && !none
 }
 
-/// What proves that a body is whole.
+/// Tracks whether a body is proved to be complete.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
     received: u64,
     announced: Option<u64>,
     /// The trailers have arrived.
     trailers: bool,
-    /// Only they prove it: the status of a gRPC call is in them.
+    /// Only trailers prove it: they contain the status of a gRPC call.
     trailers_only: bool,
-    /// Whether the body tells its `END_STREAM`. Some that wrap others do not.
+    /// Whether the body reports its `END_STREAM`. Some wrappers do not.
     tells: bool,
     /// Whether the request may have been a HEAD.
     maybe_head: bool,
-    /// Nothing of it is content.
+    /// The unknown transfer coding, if any: then no bytes are content.
     unknown: Option<UnknownTransferCoding>,
 }
 
 impl Proof {
-    /// What a body has to prove under this head, after a request by this method if it is known; `None`
-    /// if hyper sees to it, or there is nothing to come. `tells_end`: whether the body is known to tell
+    /// The proof that a body needs under this head; `method` is that of its request, if known. `None`
+    /// if hyper checks the body, or it is empty. `tells_end`: whether the body is known to report
     /// its `END_STREAM` by `is_end_stream`, once it has ended.
     #[inline]
     pub fn needed(
@@ -156,7 +156,7 @@ impl Proof {
         if version >= Version::HTTP_2 {
             return Self::of_stream(method, status, headers, tells_end());
         }
-        // Few responses have one, and hardly any another than `chunked`.
+        // Few responses have this field, and almost all of those are `chunked`.
         if !headers.contains_key(TRANSFER_ENCODING)
             || !has_content(method.unwrap_or(&Method::GET), status)
         {
@@ -186,8 +186,8 @@ impl Proof {
         })
     }
 
-    /// Passes on what was read of the body, or says that its end is none. `end_stream`: what the body
-    /// says of itself after its end.
+    /// Passes on a frame, or replaces an unproved end by an error. `end_stream`: the body's
+    /// `is_end_stream` after its end.
     pub fn check<D: Buf, E: Into<BoxError>>(
         &mut self,
         read: Option<Result<Frame<D>, E>>,
@@ -221,7 +221,7 @@ impl Proof {
             Some(announced) => self.received < announced,
             None => self.tells,
         };
-        // It is said once.
+        // Return the error only once.
         self.trailers = true;
         if !unproved {
             return Ok(());
@@ -233,7 +233,7 @@ impl Proof {
     }
 }
 
-/// Whether the status of a gRPC call is to come in the trailers. Those of gRPC-Web are in the body.
+/// Whether the status of a gRPC call comes in the trailers. gRPC-Web puts them into the body.
 fn is_open_grpc(headers: &HeaderMap) -> bool {
     let is_web = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/grpc-web");
     is_grpc(headers)
@@ -242,7 +242,7 @@ fn is_open_grpc(headers: &HeaderMap) -> bool {
 }
 
 pin_project! {
-    /// A body whose end is an error unless it is proved.
+    /// Body wrapper that returns an error at an unproved end.
     #[derive(Debug)]
     pub struct Complete<B> {
         #[pin]
@@ -252,7 +252,7 @@ pin_project! {
 }
 
 impl<B> Complete<B> {
-    /// This body, which has to prove this.
+    /// Wraps a body that must satisfy this proof.
     pub const fn new(body: B, proof: Proof) -> Self {
         Self { body, proof }
     }
@@ -283,17 +283,17 @@ where
     }
 }
 
-/// The bytes that the head announces. What decodes a body removes the length, as reqwest does.
+/// The bytes that the head announces. Decoders remove the length, as reqwest does.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     let mut values = headers.get_all(CONTENT_LENGTH).iter();
     let length = digits(trim(values.next()?.as_bytes())).ok()?;
     values.next().is_none().then_some(length)
 }
 
-/// Whether bodies of this type are known to tell their `END_STREAM`: those of hyper.
+/// Whether bodies of this type are known to report their `END_STREAM`: those of hyper.
 #[cfg(feature = "tower")]
 pub(crate) fn tells_end<B>() -> bool {
-    // By name, since a body need not be `'static`. At worst one is not known.
+    // By name, since a body need not be `'static`. At worst the type is not recognised.
     type_name::<B>() == type_name::<hyper::body::Incoming>()
 }
 
@@ -345,7 +345,7 @@ mod tests {
         ];
         for fields in unknown {
             let mut proof = proof(Version::HTTP_11, fields).unwrap();
-            // However often it is asked, nothing passes for content.
+            // No read returns content, however often the body is polled.
             for read in [Some(Ok(Frame::data(&b"xy"[..]))), None, None] {
                 let read: Option<Result<_, BoxError>> = read;
                 let error = proof.check(read, || true).unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! What a client tells the servers that it calls: its attempts, its deadline, and its histogram.
+//! Cross-layer headers that a client sends: attempt number, deadline and attempt histogram.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::deadline::within;
 use crate::headers::{RELENT_ATTEMPT, RELENT_HISTOGRAM};
 use crate::histogram;
 
-/// Over how long calls are counted: the two minutes over which servers do ("Handling Overload", Site
+/// The window in which calls are counted: two minutes, as on servers ("Handling Overload", Site
 /// Reliability Engineering).
 const WINDOW: Duration = Duration::from_secs(120);
-/// Every so many calls carry the histogram.
+/// One call in this many carries the histogram.
 const EVERY: u64 = 64;
 
-/// A client that tells; its clones share the histogram.
+/// Client state for cross-layer headers; its clones share the histogram.
 #[derive(Clone)]
 pub struct CrossLayer(Arc<Shared>);
 
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl CrossLayer {
-    /// A client that has not called yet.
+    /// Creates the state of a client that has made no calls.
     #[must_use]
     #[allow(
         clippy::new_without_default,
@@ -44,13 +44,13 @@ impl CrossLayer {
         }))
     }
 
-    /// The time until the deadline that a request brings along.
+    /// The time until the deadline that a request carries.
     #[cfg(all(feature = "grpc", feature = "tower"))]
     pub(crate) fn remaining(headers: &HeaderMap) -> Option<Duration> {
         remaining(headers)
     }
 
-    /// The policy under the deadline that a request brings along; `None` if nothing changes.
+    /// The policy with the deadline that a request carries; `None` if nothing changes.
     #[must_use]
     pub fn policy(policy: &Policy, headers: &HeaderMap) -> Option<Arc<Policy>> {
         within(policy, remaining(headers)?)
@@ -68,7 +68,7 @@ impl Shared {
     }
 }
 
-/// One call of a client that may tell of it. It counts among the client's calls when it is dropped:
+/// One call of a client that may send cross-layer headers. It is added to the client's histogram when it is dropped:
 /// answered, given up or cancelled.
 pub struct Telling<K: Clock>(Option<Told<K>>);
 
@@ -76,22 +76,22 @@ struct Told<K: Clock> {
     shared: Arc<Shared>,
     clock: K,
     attempts: u32,
-    /// Whether its requests carry the histogram.
+    /// Whether the requests of this call carry the histogram.
     carries: bool,
 }
 
 impl<K: Clock> Telling<K> {
-    /// Of a client that tells nothing.
+    /// For a client that sends no such headers.
     #[cfg(feature = "tower")]
     pub(crate) const NOTHING: Self = Self(None);
 
-    /// A call of this client; one that is `None` tells nothing.
+    /// Starts a call of this client; `None` sends no headers.
     #[inline]
     pub fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {
         Self(client.map(|client| Told::new(client, clock())))
     }
 
-    /// Writes what this attempt tells into the headers of its request.
+    /// Writes the cross-layer headers of this attempt to its request.
     #[inline]
     pub fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
         if let Some(told) = &mut self.0 {
@@ -102,7 +102,7 @@ impl<K: Clock> Telling<K> {
 
 impl<K: Clock> Told<K> {
     fn new(client: &CrossLayer, clock: K) -> Self {
-        // Only a count: it orders nothing.
+        // A counter only: it orders nothing.
         let before = client.0.calls.fetch_add(1, Ordering::Relaxed);
         Self {
             shared: client.0.clone(),
@@ -114,7 +114,7 @@ impl<K: Clock> Told<K> {
 
     fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
         self.attempts = self.attempts.max(attempt.number);
-        // What a forwarded request has brought along speaks of another hop.
+        // Fields of a forwarded request describe another hop.
         headers.remove(RELENT_ATTEMPT);
         headers.remove(RELENT_HISTOGRAM);
         if attempt.number > 1 {

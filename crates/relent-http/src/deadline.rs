@@ -1,13 +1,13 @@
-//! A policy with the deadline of one call.
+//! Applies the deadline of one call to a policy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::Policy;
 
-/// The same policy with this deadline; `None` if it has a nearer one already. Where the time is no longer
-/// than the room of an attempt, there is one attempt, which has all of it. Where there is none, there is one
-/// attempt, and the server will say so.
+/// The policy with this deadline; `None` if it already has a nearer one. If the deadline is no longer than the
+/// minimum attempt time, one attempt gets all of it. If it is zero, one attempt is made, and the server
+/// rejects it.
 pub(crate) fn within(policy: &Policy, deadline: Duration) -> Option<Arc<Policy>> {
     if policy.deadline().is_some_and(|nearer| nearer <= deadline) {
         return None;

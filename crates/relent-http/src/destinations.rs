@@ -1,8 +1,8 @@
-//! Which requests share a budget, a gate and a cooldown: those to one origin, unless said otherwise.
+//! Maps requests to the destinations that hold shared state: by default one for each origin.
 //!
-//! An origin is scheme, host and port (RFC 6454), written as its §6.2 does: in small letters, without
-//! the port that the scheme has anyway, and without who asks. `http` and `https` of one host are two:
-//! they are two listeners, and often two services.
+//! An origin is scheme, host and port (RFC 6454), written as in its §6.2: in lower case, without
+//! the default port, and without user information. `http` and `https` of one host are two origins:
+//! they have two listeners, and are often two services.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use relent::clock::Clock;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
-/// Where the shared state of a request is found.
+/// Source of the shared state (budget, circuit breaker, cooldown) for a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DestinationSource {
-    /// One for each origin.
+    /// One destination for each origin.
     ByOrigin(Arc<Destinations>),
-    /// One for all.
+    /// One destination for all requests.
     One(Arc<Destination>),
 }
 
 impl DestinationSource {
-    /// One for each origin, made by this policy.
+    /// Creates one destination for each origin, with this policy.
     #[must_use]
     pub fn by_origin(policy: &Arc<Policy>) -> Self {
         Self::ByOrigin(Arc::new(Destinations::new(Arc::clone(policy))))
     }
 
-    /// They go by this policy from now on, all that there are and those to come.
+    /// Replaces the policy of all existing and future destinations.
     pub fn set_policy(&self, policy: &Arc<Policy>, clock: &impl Clock) {
         match self {
             Self::ByOrigin(destinations) => destinations.set_policy(Arc::clone(policy), clock),
@@ -38,11 +38,11 @@ impl DestinationSource {
         }
     }
 
-    /// The destination at this address.
+    /// The destination of this URI.
     pub fn at(&self, uri: &Uri) -> Arc<Destination> {
         match self {
             Self::ByOrigin(destinations) => {
-                // Most addresses are written as their destination is called, and are not copied.
+                // Most URIs are written exactly like the destination's name, so they need no copy.
                 let last = destinations.again_if(|name| is_called(uri, name));
                 last.unwrap_or_else(|| destinations.of(&origin_of_uri(uri)))
             }
@@ -50,9 +50,9 @@ impl DestinationSource {
         }
     }
 
-    /// The destination at an origin that is written as `scheme://authority`, in small letters and
-    /// without the port that the scheme has anyway, as `url::Url` writes it. User and password may be in
-    /// it. An empty one is that of every address that is none.
+    /// The destination of an origin, written as `scheme://authority` in lower case and
+    /// without the default port, as `url::Url` writes it. It may contain user and password. All addresses
+    /// without an origin share the empty one.
     pub fn named(&self, origin: &str) -> Arc<Destination> {
         match self {
             Self::ByOrigin(destinations) => {
@@ -64,7 +64,7 @@ impl DestinationSource {
     }
 }
 
-/// Who asks is no part of where it goes, and a password is kept nowhere.
+/// Removes user and password: they do not select the destination, and passwords are not stored.
 fn without_user(origin: &str) -> Cow<'_, str> {
     let separated = origin.split_once("://");
     match separated.and_then(|(scheme, authority)| Some((scheme, authority.rsplit_once('@')?.1))) {
@@ -73,8 +73,8 @@ fn without_user(origin: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether the address begins with exactly this origin. Other ways to write it, and other schemes, are
-/// for [`origin_of_uri`].
+/// Whether the URI begins with exactly this origin. Other spellings and schemes are
+/// left to [`origin_of_uri`].
 #[inline]
 fn is_called(uri: &Uri, name: &str) -> bool {
     let authority = uri.authority().map_or("", Authority::as_str);
@@ -86,7 +86,7 @@ fn is_called(uri: &Uri, name: &str) -> bool {
     }
 }
 
-/// What the destination at this address is called, however the address is written.
+/// The name of the destination of this URI, whatever its spelling.
 fn origin_of_uri(uri: &Uri) -> String {
     let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
     let usual = match scheme.as_deref() {
@@ -95,7 +95,7 @@ fn origin_of_uri(uri: &Uri) -> String {
         _ => None,
     };
     let mut host = uri.host().unwrap_or_default().to_ascii_lowercase();
-    // An address of IPv6 can be written in many ways (RFC 5952).
+    // An IPv6 address has several spellings (RFC 5952).
     let within = host
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
@@ -119,7 +119,7 @@ mod tests {
         DestinationSource::by_origin(&Arc::new(Policy::STANDARD.clone()))
     }
 
-    /// Every way to write one origin, and how it is called.
+    /// Spellings of origins, and the name of each.
     const WAYS: [(&str, &str); 16] = [
         ("https://one.example/", "https://one.example"),
         ("https://one.example:443/a", "https://one.example"),

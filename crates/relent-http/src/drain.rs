@@ -1,5 +1,5 @@
-//! Reading what is left of a refused response, so that its connection can be used again, and keeping
-//! it, in case that it remains the last.
+//! Reads the rest of a rejected response, so that its connection can be used again, and keeps
+//! it, in case that it remains the last response.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -14,13 +14,13 @@ use pin_project_lite::pin_project;
 use crate::complete::Proof;
 use crate::drained::{Drained, End, NotKept};
 
-/// The longest that it may take: about what a new connection would cost anyway.
+/// Maximum time to drain a response: about the cost of a new connection.
 pub const TIME: Duration = Duration::from_millis(250);
-/// The most bytes that are read: more than an error page has.
+/// Maximum number of bytes that are read: more than an error page has.
 pub const BYTES: usize = 256 << 10;
 
-/// How long a response is read before the next attempt, which starts `after` so long and must start
-/// within `room`: where that is short, no longer than the attempt waits anyway.
+/// How long to drain a response before the next attempt, which starts `after` this delay and must start
+/// within `room`. If `room` is short, draining takes no longer than the delay.
 #[must_use]
 pub fn patience(after: Duration, room: Option<Duration>) -> Duration {
     match room {
@@ -30,11 +30,11 @@ pub fn patience(after: Duration, room: Option<Duration>) -> Duration {
 }
 
 pin_project! {
-    /// A body that is read to its end, and kept. What is not read to its end is dropped, which closes
+    /// A body that is read to its end, and kept. A body that is not read to its end is dropped, which closes
     /// its connection.
     #[derive(Debug)]
     pub struct Drain<R> {
-        // `None` when no more is read of it.
+        // `None` when reading has stopped.
         #[pin]
         body: Option<R>,
         proof: Option<Proof>,
@@ -47,7 +47,7 @@ where
     R: Body,
     R::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// The body of the response with this head. Of one that is known to be too long nothing is read.
+    /// Drains the body of the response with this head. A body that is known to be too long is not read.
     /// `tells_end`: as for [`Proof::needed`].
     pub fn new<B>(head: &Response<B>, body: R, tells_end: impl FnOnce() -> bool) -> Self {
         let (status, version) = (head.status(), head.version());
@@ -59,7 +59,7 @@ where
         }
     }
 
-    /// Ready when there is no more to read, or too much.
+    /// Ready when the body has ended, or has reached the maximum.
     pub fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let Drained {
@@ -89,7 +89,7 @@ where
                 Ok(data) => {
                     let room = BYTES - bytes.len();
                     let fits = data.remaining() <= room;
-                    // A copy: the frame could hold on to a buffer of any size.
+                    // A copy: the frame could keep a buffer of any size alive.
                     bytes.put(data.take(room));
                     if !fits {
                         *end = NotKept::LONG;
@@ -103,7 +103,7 @@ where
         Poll::Ready(())
     }
 
-    /// Reads no more: if it has not come to its end, it took too long.
+    /// Stops reading. If the body has not ended, it counts as too slow.
     pub fn end(self: Pin<&mut Self>) {
         let mut this = self.project();
         if this.body.is_some() {
@@ -118,7 +118,7 @@ where
         self.body.is_some()
     }
 
-    /// What was read, once.
+    /// Takes the part that was read; call it once.
     pub fn take(mut self: Pin<&mut Self>) -> Drained {
         self.as_mut().end();
         let mut drained = std::mem::take(self.project().drained);

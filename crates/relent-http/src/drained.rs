@@ -1,4 +1,4 @@
-//! The body of a refused response that remained the last, as far as it was read.
+//! The body of a rejected response that remained the last one, as far as it was read.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-/// What was read of a body, as a body. If that is not all of it, it ends with an error.
+/// The read part of a body, as a body. If it is incomplete, it ends with an error.
 #[derive(Debug, Default)]
 pub struct Drained {
     pub(crate) bytes: Vec<u8>,
@@ -18,27 +18,27 @@ pub struct Drained {
     pub(crate) end: End,
 }
 
-/// What comes after the bytes.
+/// What follows after the bytes.
 #[derive(Debug, Default)]
 pub(crate) enum End {
     #[default]
     Whole,
     NotKept(NotKept),
-    /// It failed while it was read.
+    /// The body failed while it was read.
     Broke(Box<dyn Error + Send + Sync>),
 }
 
-/// The error of a body that was read only in part, before an attempt that did not come about.
+/// Error: a body was read only in part, before an attempt that was not made.
 ///
-/// A response that is to be retried is read up to 256 KiB and 250 ms, so that its connection can be
-/// used again. If a gate, a cooldown or a rate then holds the retry back for as long as it may wait,
-/// the response is the last that there is, and is handed out with what was read.
+/// A response that will be retried is read up to 256 KiB and 250 ms, so that its connection can be
+/// used again. If a circuit breaker, a cooldown or a rate then holds the retry for as long as it may wait,
+/// the call returns this response with the part that was read.
 ///
 /// ```
 /// use std::error::Error;
 /// use relent_http::body::NotKept;
 ///
-/// /// Whether an error of a body says that there would be more of it.
+/// /// Whether an error of a body means that the body is incomplete.
 /// fn is_not_kept(mut error: &(dyn Error + 'static)) -> bool {
 ///     loop {
 ///         if error.is::<NotKept>() {

@@ -1,4 +1,4 @@
-//! The response of a service that does not serve a request, or could not.
+//! Error responses of a service that rejects a request or failed to serve it.
 
 use std::time::Duration;
 #[cfg(feature = "attempt")]
@@ -15,32 +15,33 @@ use crate::outcome::Outcome;
 use crate::problem::{Problem, QUOTA_EXCEEDED, TEMPORARY_REDUCED_CAPACITY};
 use crate::set_hint;
 
-/// What a service answers if it does not serve a request, or a call of its own was given up: the status,
-/// the time to come back, and whether to come back at all.
+/// Response of a service that rejects a request, or whose own call was given up: the status, the delay, and
+/// whether to retry.
 ///
-/// | what happened | HTTP | gRPC | mark |
+/// | cause | HTTP | gRPC | mark |
 /// |---|---|---|---|
-/// | a limiter refused | 429, with a time | `RESOURCE_EXHAUSTED` | |
-/// | the cost can never be admitted | 422, do not retry | `INVALID_ARGUMENT` | |
-/// | shed, to come back | 503, with a time | `UNAVAILABLE` | |
-/// | shed, not to come back | 503, do not retry | `UNAVAILABLE` | `overloaded` |
+/// | rate limited | 429, with a delay | `RESOURCE_EXHAUSTED` | |
+/// | the cost exceeds what the limiter can ever admit | 422, do not retry | `INVALID_ARGUMENT` | |
+/// | shed, retry later | 503, with a delay | `UNAVAILABLE` | |
+/// | shed, do not retry | 503, do not retry | `UNAVAILABLE` | `overloaded` |
 /// | the caller's deadline has passed | 504 | `DEADLINE_EXCEEDED` | |
-/// | a call below was given up for want of time | 504 | `DEADLINE_EXCEEDED` | that of [`Mark::of`] |
-/// | because what it calls is down, overloaded or held back, or asked to come back later | 503 | `UNAVAILABLE` | that of [`Mark::of`] |
-/// | because repeating cannot help | 502, do not retry | `INTERNAL` | |
-/// | because the outcome is unknown | 502, do not retry | `UNKNOWN` | |
-/// | for any other reason | 502 | `UNAVAILABLE` | that of [`Mark::of`] |
+/// | a call below was given up because time ran out | 504 | `DEADLINE_EXCEEDED` | that of [`Mark::of`] |
+/// | … because of overload, the circuit breaker or the retry budget; because it asked for a later retry; because the call was cancelled | 503 | `UNAVAILABLE` | that of [`Mark::of`] |
+/// | … because a retry cannot help | 502, do not retry | `INTERNAL` | |
+/// | … because the outcome is unknown | 502, do not retry | `UNKNOWN` | |
+/// | … because it had no destination (misconfiguration) | 500, do not retry | `INTERNAL` | |
+/// | … for any other reason | 502 | `UNAVAILABLE` | that of [`Mark::of`] |
 ///
-/// A time goes into `Retry-After` and, if it is a ticket, into the fields of [`set_hint`]. Of a call that
-/// was given up it is the time that the service below has named; a client that knows the mark does not
-/// retry all the same.
+/// A delay goes into `Retry-After` and, if it is a ticket, into the fields of [`set_hint`]. After a call that
+/// was given up it is the delay that the service below sent. A client that understands the mark does not
+/// retry regardless of the delay.
 ///
 /// ```
 /// use std::time::Duration;
 /// use relent_core::{Refusal, Rejected, StopReason};
 /// use relent_http::ErrorResponse;
 ///
-/// // What an `Intake` refused.
+/// // A rejection by an `Intake`.
 /// let refusal = Refusal::Ticket(Duration::from_millis(20));
 /// let limited = ErrorResponse::rejected(&Rejected::Limited { refusal, limiter: 0 }).into_http();
 /// assert_eq!(limited.status(), 429);
@@ -57,24 +58,24 @@ use crate::set_hint;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ErrorResponse {
-    /// The status over HTTP.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// The status over gRPC.
+    /// The gRPC status.
     pub code: GrpcCode,
-    /// The time to come back, or "do not retry".
+    /// The delay until a retry, or "do not retry".
     pub hint: Hint,
-    /// The mark for all layers above.
+    /// The no-retry marker for all layers above.
     pub mark: Option<Mark>,
-    /// Whether the request took effect, for an idempotency layer outside: in the extensions of the responses that are
-    /// made of this. What was not let in has had no effect. Of what has called another service it is not known, unless
-    /// the handler knows better and sets it.
+    /// Whether the request took effect, for an outer idempotency layer; stored in the extensions of the responses.
+    /// A rejected request had no effect. After a call to another service the outcome is unknown, unless the handler
+    /// knows it and sets it.
     pub outcome: Outcome,
     /// A sentence for people.
     pub detail: &'static str,
 }
 
 impl ErrorResponse {
-    /// The answer to a request that an [`Intake`](relent_core::Intake) has not let in.
+    /// The response to a request that an [`Intake`](relent_core::Intake) has rejected.
     #[must_use]
     pub const fn rejected(rejected: &Rejected) -> Self {
         let (status, code, detail) = match rejected {
@@ -116,8 +117,8 @@ impl ErrorResponse {
         }
     }
 
-    /// The answer to a request whose own call to a service below was given up, for this reason and with
-    /// the time that is left until the service below is to be asked again, if it said one.
+    /// The response to a request whose own call to a service below was given up for this reason.
+    /// `retry_after` is the time left until the service below may be called again, if it sent one.
     #[must_use]
     pub const fn stopped(reason: StopReason, retry_after: Option<Duration>) -> Self {
         let (status, code) = match reason {
@@ -131,7 +132,7 @@ impl ErrorResponse {
             | StopReason::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable),
             StopReason::Permanent => (StatusCode::BAD_GATEWAY, GrpcCode::Internal),
             StopReason::OutcomeUnknown => (StatusCode::BAD_GATEWAY, GrpcCode::Unknown),
-            // This service is set up wrongly.
+            // This service is misconfigured.
             StopReason::NoDestination => (StatusCode::INTERNAL_SERVER_ERROR, GrpcCode::Internal),
             StopReason::RetriesExhausted
             | StopReason::NotRepeatable
@@ -139,7 +140,7 @@ impl ErrorResponse {
             | StopReason::DoNotRetry => (StatusCode::BAD_GATEWAY, GrpcCode::Unavailable),
         };
         let hint = match (reason, retry_after) {
-            // They have no mark, and no status of a server says it.
+            // These reasons have no mark, and no status expresses them.
             (StopReason::Permanent | StopReason::OutcomeUnknown | StopReason::NoDestination, _) => {
                 Hint::do_not_retry()
             }
@@ -156,8 +157,8 @@ impl ErrorResponse {
         }
     }
 
-    /// The same from the account of a call, `now` being the local time:
-    /// [`GaveUp::summary`](relent::GaveUp::summary), or the [`Summary`] of a response. `None` if it has
+    /// The response for a failed call, from its attempt summary; `now` is the local time. The summary is that of
+    /// [`GaveUp::summary`](relent::GaveUp::summary), or the [`Summary`] of a response. `None` if the call
     /// succeeded.
     ///
     /// ```
@@ -177,8 +178,8 @@ impl ErrorResponse {
         Some(Self::stopped(summary.reason?, summary.retry_at.map(until)))
     }
 
-    /// Writes hint and mark into the headers of a response, in place of those that are there. Without a
-    /// mark of its own it leaves one from below. The [outcome](Self::outcome) is no header.
+    /// Writes hint and mark to the headers of a response, replacing existing ones. If this response has no mark,
+    /// a mark from below stays. The [outcome](Self::outcome) is not written to headers.
     pub fn set(&self, headers: &mut HeaderMap) {
         set_hint(headers, &self.hint);
         if let Some(mark) = self.mark {
@@ -196,7 +197,7 @@ impl ErrorResponse {
         response
     }
 
-    /// The problem details, to which more can be added. Then [`set`](Self::set) completes the head of
+    /// Builds the problem details, which can be extended. Then [`set`](Self::set) completes the head of
     /// [`Problem::into_response`].
     #[cfg(feature = "problem")]
     #[must_use]
@@ -214,7 +215,7 @@ impl ErrorResponse {
         }
     }
 
-    /// The whole response, with the problem details as its body.
+    /// Builds the whole response, with the problem details as its body.
     #[cfg(feature = "problem")]
     #[must_use]
     pub fn into_http(self) -> Response<String> {
@@ -224,7 +225,7 @@ impl ErrorResponse {
         response
     }
 
-    /// The response to a gRPC call, without messages: `grpc-status`, the time as a pushback and as a
+    /// Builds the head of a gRPC response without messages: `grpc-status`, the delay as a pushback and as a
     /// `google.rpc.RetryInfo`, and the mark.
     ///
     /// ```
@@ -254,7 +255,7 @@ impl ErrorResponse {
             retry_delay: self.hint.delay(),
         };
         status.set(headers);
-        // A pushback is obeyed whatever else is said.
+        // Clients obey a pushback regardless of other fields.
         if self.mark.is_some() || self.hint.advice == Advice::DoNotRetry {
             crate::grpc::set_pushback(headers, None);
         } else if let Some(after) = self.hint.delay() {
@@ -389,7 +390,7 @@ mod tests {
                 &options,
             );
             let failure = failure.unwrap();
-            // Only what the layer below could not repeat may be retried above.
+            // A layer above may retry only if the layer below was unable to repeat the call.
             let again = failure.kind != Kind::Overloaded && failure.hint.advice == Advice::None;
             let left = matches!(reason, StopReason::NotReplayable | StopReason::Cancelled);
             assert_eq!(again, left, "{reason}");
@@ -414,7 +415,7 @@ mod tests {
             assert_eq!(Outcome::of(&response.head()), Outcome::NotApplied);
             assert_eq!(Outcome::of(&response.into_http()), Outcome::NotApplied);
         }
-        // The handler may have had an effect before its call, also where a time to come back is handed up.
+        // The handler may have had an effect before its call, even if it passes on a delay.
         for reason in ALL {
             let response = ErrorResponse::stopped(reason, Some(Duration::from_secs(1)));
             assert_eq!(Outcome::of(&response.head()), Outcome::Unknown, "{reason}");

@@ -1,4 +1,4 @@
-//! The few shapes of field values that header fields share.
+//! Grammars that several header fields share.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,7 @@ use http::{HeaderMap, HeaderName};
 
 pub use crate::http_date::parse as http_date;
 
-/// A field value that does not follow its grammar. It is ignored, and noted in the trace
-/// (design rule 5).
+/// Error: a field value does not follow its grammar. Readers ignore such a field and note it in the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
@@ -20,7 +19,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The length that a head announces.
+/// The body length according to `Content-Length`; `None` if absent or malformed.
 #[must_use]
 pub fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(http::header::CONTENT_LENGTH)?;
@@ -59,7 +58,7 @@ pub fn digits(value: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// `1*DIGIT [ "." 1*DIGIT ]` counted in `nanos_per_unit`, a power of ten; saturating. No sign, no
-/// exponent, no names of numbers. What is finer than a nanosecond is dropped.
+/// exponent, no names of numbers. Digits below a nanosecond are dropped.
 pub(crate) fn decimal(value: &[u8], nanos_per_unit: u32) -> Result<Duration, Malformed> {
     let mut parts = value.splitn(2, |byte| *byte == b'.');
     let whole = digits(parts.next().unwrap_or_default())?;
@@ -76,14 +75,14 @@ pub(crate) fn decimal(value: &[u8], nanos_per_unit: u32) -> Result<Duration, Mal
     Ok(u64::try_from(seconds).map_or(Duration::MAX, |seconds| Duration::new(seconds, rest as u32)))
 }
 
-/// The delay in whole units, rounded up: whoever waits for it is never early. At most 584 years.
+/// The delay in whole units, rounded up so that no waiter is early. At most 584 years.
 pub(crate) fn rounded_up(delay: Duration, nanos_per_unit: u32) -> u64 {
     let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
     nanos.div_ceil(u64::from(nanos_per_unit))
 }
 
-/// A field that may stand only once. Repetitions that mean the same are accepted, because
-/// intermediaries make them; repetitions that contradict each other are malformed.
+/// A field that may occur only once. Repetitions with the same meaning are accepted, because
+/// intermediaries create them; contradictory repetitions are malformed.
 pub(crate) fn single<T: PartialEq>(
     headers: &HeaderMap,
     name: &HeaderName,

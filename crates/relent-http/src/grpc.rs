@@ -1,28 +1,27 @@
-//! What gRPC means for a retry (gRFC [A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)).
+//! Retry semantics of gRPC (gRFC [A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)).
 //!
-//! A gRPC call answers twice: with the HTTP status, which is nearly always 200, and with its own
-//! status, which stands in the headers if there is no message ("trailers-only") and in the trailers
-//! otherwise. So a response is classified in two steps: [`classify_head`], and, if that leaves it
-//! open, [`classify_trailers`].
+//! The response to a gRPC call has two statuses: the HTTP status, which is nearly always 200, and the gRPC
+//! status. The latter is in the headers if there is no message ("trailers-only") and in the trailers
+//! otherwise. So classification has two steps: [`classify_head`], and, if that does not decide,
+//! [`classify_trailers`].
 //!
 //! | status | kind |
 //! |---|---|
-//! | 14 `UNAVAILABLE` | ambiguous: a proxy may answer so after forwarding |
-//! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may as well mean that a message is too long |
+//! | 14 `UNAVAILABLE` | ambiguous: a proxy may respond with it after forwarding |
+//! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may also mean that a message is too long |
 //! | every other | permanent, unless a policy lists it in `retry_on`, which makes it ambiguous |
 //!
-//! 10 `ABORTED` asks for the whole read-modify-write once more, which `relent::update` does. Whether
-//! a call may run twice is nothing that its HTTP method tells, which is always POST: it is declared
-//! (design rule 1).
+//! 10 `ABORTED` asks the client to repeat the whole read-modify-write, which `relent::update` does. The HTTP method
+//! is always POST and does not show whether a call may run twice, so the caller declares it.
 //!
 //! | from the server | read as |
 //! |---|---|
-//! | `grpc-retry-pushback-ms` | the wait in milliseconds; negative or unreadable: do not retry |
-//! | `google.rpc.RetryInfo` in `grpc-status-details-bin` | a wait (with the feature `grpc`) |
+//! | `grpc-retry-pushback-ms` | the delay in milliseconds; negative or unreadable: do not retry |
+//! | `google.rpc.RetryInfo` in `grpc-status-details-bin` | a delay (with the feature `grpc`) |
 //! | `relent-mark` beside the status | do not retry; see [`Mark`](crate::Mark) |
 //!
 //! # Features
-//! - `grpc`: reads [`RetryInfo`](retry_delay) and the [`Status`]; looks at the beginning of a body
+//! - `grpc`: reads [`RetryInfo`](retry_delay) and the [`Status`]; reads the beginning of a body
 //!   ([`Peek`]); imports a [`ServiceConfig`].
 //! - `grpc` and `tower`: [`GrpcLayer`](crate::GrpcLayer), which retries the calls of a channel.
 
@@ -59,8 +58,8 @@ pub use service_config::{Hedging, MethodConfig, ServiceConfig, ServiceConfigErro
 #[cfg(feature = "grpc")]
 pub use status::{Status, classify_status};
 
-/// Whether this is a gRPC response: its content type is `application/grpc`, `application/grpc+proto`
-/// and the like.
+/// Whether a response is gRPC: its content type is `application/grpc`, `application/grpc+proto`
+/// or similar.
 #[must_use]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
@@ -68,7 +67,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The status that a response without a `grpc-status` stands for, mostly one of a proxy
+/// The gRPC status for a response without `grpc-status`, usually one of a proxy
 /// ([http-grpc-status-mapping.md](https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md)).
 ///
 /// ```
@@ -91,10 +90,10 @@ pub const fn code_of_http(status: StatusCode) -> GrpcCode {
     }
 }
 
-/// What the head of a response says about its call.
+/// Result of [`classify_head`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Head {
-    /// The call is over: with this failure, or with a success that has no message.
+    /// The call is complete: it failed, or it succeeded without a message.
     Over(Option<Failure>),
     /// Messages or trailers follow.
     Open,
@@ -102,9 +101,9 @@ pub enum Head {
 
 /// Classifies the head of the response to a gRPC call.
 ///
-/// A `grpc-status` decides, whatever the HTTP status. Without it, a status other than 200, and a
-/// response that is not gRPC's, are read as [`code_of_http`] says; their kind is that of the HTTP
-/// status where that is `UNAVAILABLE`, so that a 429 is throttled. `now` and `options` are those of
+/// A `grpc-status` decides, whatever the HTTP status. Without it, a status other than 200 and a
+/// response that is not gRPC are mapped by [`code_of_http`]. Where that is `UNAVAILABLE`, the kind is that of the
+/// HTTP status, so that a 429 is throttled. `now` and `options` are those of
 /// [`hint`](crate::hint).
 ///
 /// ```
@@ -150,7 +149,7 @@ pub fn classify_head(
 }
 
 /// Classifies the trailers of the response to a gRPC call; `None` if it succeeded. Trailers without
-/// a status are a response that was cut short. `now` and `options` are those of
+/// a status mean a truncated response. `now` and `options` are those of
 /// [`hint`](crate::hint).
 #[must_use]
 pub fn classify_trailers(
@@ -167,8 +166,8 @@ pub fn classify_trailers(
     }
 }
 
-/// Tells the server how many attempts went before this one: `grpc-previous-rpc-attempts`, which is
-/// absent on the first and 1 on the second (gRFC A6). `attempt` is the number of the attempt; the
+/// Writes the number of earlier attempts to `grpc-previous-rpc-attempts`, which is
+/// absent on the first attempt and 1 on the second (gRFC A6). `attempt` is the number of the attempt; the
 /// first is 1.
 ///
 /// ```
@@ -187,10 +186,10 @@ pub fn set_previous_attempts(headers: &mut HeaderMap, attempt: u32) {
     }
 }
 
-/// Tells the client when to come back: `grpc-retry-pushback-ms`, in whole milliseconds, rounded up; or, with
-/// `None`, not to retry, -1 (gRFC A6). One that is there is replaced. It belongs beside the `grpc-status`.
+/// Writes `grpc-retry-pushback-ms`: the delay in whole milliseconds, rounded up; or, with `None`, -1 for "do not
+/// retry" (gRFC A6). An existing field is replaced. It belongs beside the `grpc-status`.
 ///
-/// The field holds 24 days. Whoever should wait for longer is told not to retry, and so not to come early.
+/// The field holds up to 24 days. A longer delay is written as "do not retry", so that no client comes back early.
 ///
 /// ```
 /// use std::time::Duration;
@@ -210,7 +209,7 @@ pub fn set_pushback(fields: &mut HeaderMap, after: Option<Duration>) {
     );
 }
 
-/// The failure with this code; `None` if it is 0, `OK`.
+/// The failure for this code; `None` if it is 0, `OK`.
 pub(crate) fn failure(code: u16, hint: impl FnOnce() -> Hint) -> Option<Failure> {
     if code == GrpcCode::Ok.number() {
         return None;

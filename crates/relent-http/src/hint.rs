@@ -1,4 +1,4 @@
-//! Everything a response says about time, as one [`Hint`].
+//! Reads the delay and retry advice of a response as one [`Hint`].
 
 mod write;
 
@@ -18,19 +18,18 @@ use crate::retry_after;
 
 pub use write::set_hint;
 
-/// What a destination means by headers that do not say it themselves.
+/// How to interpret headers whose meaning differs between vendors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct HintOptions {
     /// The meaning of `X-RateLimit-Reset`. Off by default.
     pub x_rate_limit_reset: XRateLimitReset,
 }
 
-/// Reads the hint of a response.
+/// Reads the server hint of a response: its delay and retry advice.
 ///
-/// Precedence (design rule 5): "do not retry" > delays finer than a second > `Retry-After` > reset of a
-/// rate limit. The first that is there and well-formed counts; one that is malformed is ignored, and
-/// the first such is noted in [`Hint::malformed`]. `now` is the local time, used for dates only when
-/// the response has no usable `Date`. Values saturate.
+/// Precedence: "do not retry" > delays finer than a second > `Retry-After` > reset of a rate limit. The first
+/// well-formed header counts. Malformed headers are ignored, and [`Hint::malformed`] names the first of them.
+/// `now` is the local time, used for dates only when the response has no usable `Date`. Values saturate.
 ///
 /// | header | read as |
 /// |---|---|
@@ -42,10 +41,10 @@ pub struct HintOptions {
 /// | `Retry-After` | see [`retry_after`](crate::retry_after) |
 /// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
 /// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
-/// | `relent-ticket` | `true` in any capitals: the delay is a ticket, reserved for this caller; not the reset of a rate limit, which is everybody's |
+/// | `relent-ticket` | `true` in any capitals: the delay is a ticket, a slot reserved for this caller. Ignored for the reset of a rate limit, which all callers share |
 ///
-/// A delay that is no ticket is [shared](Audience::Shared): its callers are spread over a share of it,
-/// by the policy's [`hint_spread`](relent_core::Policy::hint_spread).
+/// A delay without a ticket is [shared](Audience::Shared): each caller adds random jitter, a share of the delay set by
+/// the policy's [`hint_spread`](relent_core::Policy::hint_spread).
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -71,8 +70,7 @@ pub fn hint(headers: &HeaderMap, now: SystemTime, options: &HintOptions) -> Hint
     })
 }
 
-/// The same with the delay in the details of a gRPC status, which some clients take out of the
-/// headers.
+/// Like [`hint`], with the delay from the details of a gRPC status, which some clients remove from the headers.
 pub(crate) fn hint_with_details(
     headers: &HeaderMap,
     now: SystemTime,
@@ -111,7 +109,7 @@ impl Reading<'_> {
         self.hint.malformed.get_or_insert(source);
     }
 
-    /// "Do not retry": whatever else was said no longer counts.
+    /// Records "do not retry", which overrides every other hint.
     fn refuse(&mut self, source: HintSource) {
         if self.hint.advice == Advice::DoNotRetry {
             return;
@@ -168,7 +166,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Whom the delay is for (design rule 4).
+    /// Reads whether the delay is reserved for this caller or shared by many.
     fn ticket(&mut self) {
         let parse = |value: &[u8]| match value {
             value if value.eq_ignore_ascii_case(b"true") => Ok(true),
@@ -188,7 +186,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Takes the delay, unless something of higher precedence was found.
+    /// Takes the delay, unless a header of higher precedence was found.
     fn delay(
         &mut self,
         source: HintSource,
@@ -209,8 +207,8 @@ impl Reading<'_> {
     }
 }
 
-/// Whether the response itself asks for a delay. The state of a quota is no such request: a gateway
-/// adds it to responses of a server that has already acted.
+/// Whether the response itself asks for a delay. A quota's state does not: a gateway adds it to responses of a
+/// server that has already acted.
 pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
     hint.delay().is_some()
         && !matches!(
@@ -242,7 +240,7 @@ mod tests {
         Hint::after(Duration::from_millis(millis)).from_source(source)
     }
 
-    /// In the order of their precedence.
+    /// Delay headers in order of precedence.
     fn delays() -> Vec<(HeaderName, &'static str, Hint)> {
         vec![
             (
@@ -420,7 +418,7 @@ mod tests {
                 );
             }
         }
-        // A ticket without a time is none.
+        // A ticket without a delay has no meaning.
         assert_eq!(of(&[(RELENT_TICKET, "true")]), Hint::NONE);
     }
 

@@ -1,5 +1,4 @@
-//! A histogram of attempts as a header field (R4.7): what a client tells about all its calls, so that
-//! a server can judge whether retries are what keeps it busy.
+//! A histogram of attempts per call as a header field. It lets a server decide whether retries cause its load.
 //!
 //! ```text
 //! relent-histogram = count *7( "," count )   ; white space around a comma is allowed
@@ -11,7 +10,7 @@
 //! single number, and none sends more than 94 bytes. `97, 2, 0, 1` are a hundred calls with one retry
 //! in two of them and three retries in one.
 //!
-//! A client can write what it likes: use it to tell this client not to retry, and nothing else.
+//! A client can send any numbers: use them only to tell this client not to retry.
 
 use http::HeaderValue;
 use relent_core::BUCKETS;
@@ -19,7 +18,7 @@ use relent_core::BUCKETS;
 pub use crate::field::Malformed;
 use crate::field::{digits, trim};
 
-/// Reads the field.
+/// Reads a histogram field.
 ///
 /// # Errors
 /// [`Malformed`] if a count is missing or no number, or there are more than eight.
@@ -41,7 +40,7 @@ pub fn parse(value: &[u8]) -> Result<[u32; BUCKETS], Malformed> {
     Ok(counts)
 }
 
-/// Writes the field; `None` if there is nothing to tell, since every count is zero.
+/// Formats a histogram field; `None` if every count is zero.
 ///
 /// ```
 /// use relent_http::histogram;

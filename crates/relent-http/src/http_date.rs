@@ -14,7 +14,7 @@ const WEEKDAYS: [&str; 7] = [
     "Sunday",
 ];
 
-/// The mean Gregorian year; near enough to tell a century.
+/// The mean Gregorian year; close enough to determine a century.
 const SECONDS_PER_YEAR: u64 = 31_556_952;
 
 /// Reads an IMF-fixdate, an RFC 850 date or an asctime date.
@@ -43,7 +43,7 @@ pub fn parse(value: &[u8], now: SystemTime) -> Result<SystemTime, Malformed> {
         .ok_or(Malformed)
 }
 
-/// An RFC 850 date as IMF-fixdate; `None` if it has not that form.
+/// Converts an RFC 850 date to IMF-fixdate; `None` if it has another form.
 ///
 /// A year that appears to be more than 50 years in the future is the latest year in the past with
 /// the same last two digits (RFC 9110 §5.6.7): the years are counted, not the seconds.

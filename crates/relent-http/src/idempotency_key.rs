@@ -1,4 +1,4 @@
-//! The name of a request, under which a server drops its duplicates (R4.9).
+//! Idempotency keys: the name under which a server recognises duplicates of a request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,10 +12,10 @@ use sfv::{BareItem, Item, Parser};
 use crate::field::trim;
 use crate::headers::IDEMPOTENCY_KEY;
 
-/// A key for `Idempotency-Key`: one for each logical request, the same for each of its attempts.
+/// A key for `Idempotency-Key`: one per logical request, shared by all its attempts.
 ///
-/// It makes any method repeatable where the server knows the field; a server that does not know it
-/// drops no duplicates.
+/// It makes any method repeatable, provided that the server supports the field. Other servers do not
+/// recognise duplicates.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -29,23 +29,23 @@ use crate::headers::IDEMPOTENCY_KEY;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IdempotencyKey(String);
 
-/// How a key is written into its field.
+/// How the field value encodes a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KeyForm {
     /// As a string in quotes (draft-ietf-httpapi-idempotency-key-header, RFC 9651 §3.3.3). The
     /// default.
     #[default]
     Quoted,
-    /// As it is, for servers that came before the draft (Stripe, Square).
+    /// Without quotes, for servers older than the draft (Stripe, Square).
     Bare,
 }
 
-/// Why a text is no key.
+/// Error: a text is not a valid key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidKey {
-    /// There is nothing in it.
+    /// The key is empty.
     Empty,
-    /// A character that no string of RFC 9651 holds as it is.
+    /// The key has a character that a string of RFC 9651 cannot contain without an escape.
     Character(char),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for InvalidKey {
 impl std::error::Error for InvalidKey {}
 
 impl IdempotencyKey {
-    /// A new key: a UUIDv7 of the present and the system's randomness.
+    /// Creates a UUIDv7 from the current time and the system's random source.
     #[cfg(feature = "attempt")]
     #[must_use]
     #[allow(
@@ -76,8 +76,8 @@ impl IdempotencyKey {
         Self(uuid::Uuid::now_v7().to_string())
     }
 
-    /// A UUIDv7 (RFC 9562 §5.7) of this instant and 74 random bits. A key is as unique as its random
-    /// source.
+    /// Creates a UUIDv7 (RFC 9562 §5.7) from this instant and 74 random bits. A key is only as unique as its
+    /// random source.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -99,12 +99,12 @@ impl IdempotencyKey {
         Self(uuid.to_string())
     }
 
-    /// The key of a request, in either form: a string of RFC 9651, whose escapes are read and whose
-    /// parameters mean nothing, or a bare value of printable ASCII that does not begin with a quote.
+    /// Reads the key of a request, in either form: a string of RFC 9651, with escapes decoded and
+    /// parameters ignored, or a bare value of printable ASCII that does not begin with a quote.
     ///
-    /// `None` if there is none, if it is empty or neither of the two, and if the field stands there
-    /// more than once: it is a single item (draft-ietf-httpapi-idempotency-key-header §2.1), so several
-    /// lines, even alike, are malformed (RFC 9651 §4.2), and a server may take any of them.
+    /// `None` if the field is absent, empty, neither of the two forms, or occurs more than once. The field
+    /// is a single item (draft-ietf-httpapi-idempotency-key-header §2.1). Several lines, even equal ones, are
+    /// malformed (RFC 9651 §4.2), and a server may take any of them.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -134,11 +134,11 @@ impl IdempotencyKey {
             KeyForm::Quoted => HeaderValue::try_from(quoted(&self.0)),
             KeyForm::Bare => HeaderValue::try_from(&self.0),
         };
-        // A key is of printable ASCII, so it always is a header value.
+        // A key consists of printable ASCII, so it always is a header value.
         value.unwrap_or(HeaderValue::from_static(""))
     }
 
-    /// Puts the key into these headers, in place of one that is there.
+    /// Writes the key to these headers, replacing an existing one.
     pub fn attach(&self, form: KeyForm, headers: &mut HeaderMap) {
         headers.insert(IDEMPOTENCY_KEY, self.header_value(form));
     }
@@ -147,7 +147,7 @@ impl IdempotencyKey {
 impl FromStr for IdempotencyKey {
     type Err = InvalidKey;
 
-    /// A key as a person writes it, without quotes or as a string of RFC 9651 in quotes.
+    /// Parses a key as a person writes it, without quotes or as a quoted string of RFC 9651.
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
         if let Some(key) = string(text) {
             return match &*key {
@@ -169,7 +169,7 @@ impl FromStr for IdempotencyKey {
     }
 }
 
-/// The key in these headers, which is not empty: see [`IdempotencyKey::of`].
+/// The non-empty key in these headers: see [`IdempotencyKey::of`].
 pub(crate) fn of(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let value = trim(values.next()?.as_bytes());
@@ -186,10 +186,10 @@ pub(crate) fn of(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     (!key.is_empty()).then_some(key)
 }
 
-/// What a string of RFC 9651 says, perhaps with parameters, which mean nothing here.
+/// Decodes a string of RFC 9651; parameters are ignored.
 fn string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?;
-    // Most need no parser.
+    // Most strings have no escapes and need no parser.
     if let Some(inner) = inner.strip_suffix('"')
         && inner.chars().all(is_plain)
     {
@@ -202,7 +202,7 @@ fn string(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// As a string of RFC 9651.
+/// Encodes a key as a string of RFC 9651.
 fn quoted(key: &str) -> String {
     let mut quoted = String::with_capacity(key.len() + 2);
     quoted.push('"');
@@ -216,7 +216,7 @@ fn quoted(key: &str) -> String {
     quoted
 }
 
-/// Whether a string of RFC 9651 holds this character as it is.
+/// Whether a string of RFC 9651 contains this character without an escape.
 const fn is_plain(character: char) -> bool {
     matches!(character, ' '..='~') && !matches!(character, '"' | '\\')
 }
@@ -265,7 +265,7 @@ mod tests {
             headers.append(IDEMPOTENCY_KEY, value.parse().unwrap());
         }
         let key = IdempotencyKey::of(&headers);
-        // What is a key makes a request repeatable, and nothing else does.
+        // A valid key, and nothing else, makes a POST repeatable.
         let facts = RequestFacts::of(&Method::POST, &headers);
         assert_eq!(
             (facts.keyed, facts.repeatable),
@@ -283,7 +283,7 @@ mod tests {
             (r#""k";p=1;q="x\"""#, "k"),
             (r#"  "k"; p "#, "k"),
             (r#""k""#, "k"),
-            // A bare value is not a structured field: it is what it is.
+            // A bare value is not a structured field: it is taken literally.
             ("k;p=1", "k;p=1"),
             (r#"a"b\"#, r#"a"b\"#),
         ] {
@@ -364,7 +364,7 @@ mod tests {
                 key.attach(form, &mut headers);
                 key.attach(form, &mut headers);
                 prop_assert_eq!(headers.len(), 1);
-                // Spaces around a bare key are those of the field.
+                // Spaces around a bare key belong to the field.
                 if form == KeyForm::Quoted || text.trim() == text {
                     prop_assert_eq!(IdempotencyKey::of(&headers), Some(key.clone()));
                     prop_assert!(RequestFacts::of(&Method::POST, &headers).keyed);
@@ -398,7 +398,7 @@ mod tests {
                 }
             }
             let made = |bits| IdempotencyKey::from_random(UNIX_EPOCH, &mut Once(bits));
-            // The variant takes the place of two bits; the version's are drawn a second time.
+            // The variant replaces two bits. The version's bits are drawn again.
             let same = (one ^ two) & !(0b11 << 46) == 0;
             prop_assert_eq!(made(one) == made(two), same);
         }

@@ -1,4 +1,4 @@
-//! A tower layer that retries HTTP requests (design rules 1–9).
+//! A tower layer that retries HTTP requests.
 
 mod body;
 mod calls;
@@ -51,13 +51,13 @@ pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
 
-/// Retries the calls of a service by a policy, design rules 1–9.
+/// Tower layer that retries the calls of an HTTP service by a policy.
 ///
-/// The service takes an `http::Request` and answers with an `http::Response`: the client of
+/// The service takes an `http::Request` and returns an `http::Response`: the client of
 /// hyper-util, a tonic channel, a stack of middleware. One that follows redirects, such as reqwest behind
-/// an adapter, has to be [declared](RetryLayer::may_call_twice). Have a layer for
-/// each destination that fails by itself: the budget of the policy is shared by the clones of a
-/// layer and the services that it makes.
+/// an adapter, has to be [declared](RetryLayer::may_call_twice). Use one layer for
+/// each destination that fails independently: the clones of a layer and the services that it makes share the
+/// budget of the policy.
 ///
 /// ```no_run
 /// use bytes::Bytes;
@@ -68,7 +68,7 @@ pub use overrides::{FreshConnection, Override};
 /// use tower::{Layer, ServiceExt};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// // A header field that a server folds over several lines is no error then (RFC 9112 §5.2).
+/// // Accept a header field that the server folds over several lines (RFC 9112 §5.2).
 /// let client = Client::builder(TokioExecutor::new())
 ///     .http1_allow_obsolete_multiline_headers_in_responses(true)
 ///     .build_http();
@@ -81,92 +81,95 @@ pub use overrides::{FreshConnection, Override};
 /// # }
 /// ```
 ///
-/// # What may be retried
-/// By method, `Idempotency-Key` and precondition ([`RequestFacts`](crate::RequestFacts)), by the policy's
-/// `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
+/// # Which requests are retried
+/// Repeatable ones: by method, `Idempotency-Key` and precondition ([`RequestFacts`](crate::RequestFacts)), by the
+/// policy's `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
 /// if its content is known or was kept: see [`Replay`].
 ///
-/// # What is hedged
-/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a second
-/// attempt joins the first when that takes long, and the answer that is there first is taken. Each
-/// destination remembers for itself how long its successes take. The delay counts from the start of an
-/// attempt: while a destination holds it back it is not slow, and nothing joins it. Only requests that are repeatable are
-/// hedged, and whose content is known when the hedge is due: by itself, or because the running attempt
-/// has sent it to its end and it was kept ([`Replay`]). A hedge counts among the retries of the policy
-/// and is taken from the same budget; it goes out when the service is ready for it, and is given back if
-/// the race is over before. An attempt is over with the head of its response; see
-/// [`Race`](relent_core::Race) for what a failure means. A 404 or 410 to a `DELETE` that is running
-/// twice waits for the other attempt, which may have deleted it.
+/// # Hedging
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a slow first attempt is
+/// joined by a second one, and the first response is taken. Each destination tracks how long its successes take.
+/// The hedge delay counts from the start of an attempt, so an attempt that its destination still holds is not hedged.
+/// Only repeatable requests are hedged. Their content must also be known when the hedge is due: by itself, or
+/// because the running attempt has sent all of it and it was kept ([`Replay`]).
 ///
-/// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In HTTP/1.1 its
-/// connection is closed, so that each hedge costs a new connection: allow for that in the delay, or
-/// prefer HTTP/2. The server may go on with what it has begun. It costs a box for each attempt of a
-/// request that may be hedged.
+/// A hedge counts among the retries of the policy and is paid from the same budget. It starts when the service
+/// is ready for it; if the race ends before, its cost is refunded. An attempt ends with the head of its response; see
+/// [`Race`](relent_core::Race) for the effect of a failure. If a `DELETE` runs twice, a 404 or 410
+/// waits for the other attempt, which may have deleted the resource.
+///
+/// The losing attempt is dropped. In HTTP/2 that resets its stream, and the connection stays open. In HTTP/1.1 it
+/// closes the connection, so each hedge costs a new one: choose a longer delay, or
+/// prefer HTTP/2. The server may continue the work of the loser. Each attempt of a request that may be hedged
+/// costs a heap allocation.
 ///
 /// ```
 /// use relent::Policy;
 /// use relent::policy::HedgeConfig;
 /// use relent_http::RetryLayer;
 ///
-/// // The slowest twentieth is sent twice, once enough is known of how long they take.
+/// // The slowest 5 % are sent twice, once enough latencies are known.
 /// let policy = Policy::STANDARD.clone().into_builder().hedge(HedgeConfig::percentile(0.95));
 /// let layer = RetryLayer::new(policy.build()?);
 /// # drop(layer);
 /// # Ok::<(), relent::policy::PolicyError>(())
 /// ```
 ///
-/// # What comes back
-/// The last real outcome, as it is: a 503 response remains `Ok`, and only if the last attempt had no
-/// response there is a [`GaveUp`] with its error. The extensions of a response hold a [`Summary`]
-/// when there was more than one attempt, when the policy stopped, or when a trace was asked for.
-/// A response without one was the first attempt's, and a success. An outer layer does not retry what
+/// # Result of a call
+/// The last real outcome, unchanged: a 503 response remains `Ok`. A [`GaveUp`] with an error is returned only if the
+/// last attempt had no response. The extensions of a response hold a [`Summary`]
+/// if there was more than one attempt, if the policy stopped, or if a trace was requested.
+/// A response without one is a success of the first attempt. An outer layer does not retry a call that
 /// this one has given up.
 ///
-/// That holds too when a retry was granted and then held back to the end of the call: by a gate, a
-/// cooldown, a request rate, or a service that is not ready. What was read of the refused response
-/// meanwhile is kept for that, so a call that waits holds on to at most 256 KiB; a body that was not
-/// read to its end ends with [`NotKept`](crate::body::NotKept) after that much. Only a call that never had
+/// The same holds if a retry was granted and then held until the call ended: by a circuit breaker, a
+/// cooldown, a request rate, or a service that is not ready. For that case the read part of the rejected response
+/// is kept, at most 256 KiB for each waiting call. A longer body that was not
+/// read to its end then ends with [`NotKept`](crate::body::NotKept). Only a call that never made
 /// an attempt has a [`GaveUp`] without an error.
 ///
 /// # Connections
-/// An attempt that is over lets go of its request: its body fails from then on, so that a connection
-/// that waits for more of it closes. A body of more than 64 KiB is handed to its connection piece by piece,
-/// the next when the one before is written, so that the connection waits for it also when the server does
-/// not read. That of the last attempt goes on while the server reads, and fails 30 s after it has stopped.
-/// Over HTTP/2 it is the stream that ends; where the server opens no window of the whole connection, hyper
+/// When an attempt ends, its request body fails from then on, so that a connection
+/// that waits for more of it closes. A body of more than 64 KiB is passed to its connection in pieces,
+/// each after the previous one is written, so the connection notices the end even if the server does
+/// not read. The body of the last attempt continues while the server reads, and fails 30 s after the server stops
+/// reading. Over HTTP/2 only the stream ends; if the server opens no window of the whole connection, hyper
 /// waits for one.
 ///
-/// That needs tokio, and a service that drops what it has written, as hyper does. One that keeps the first
-/// piece, such as a service that collects the body, gets the rest as it comes. Beside it, a bound of the
-/// kernel does no harm: on Linux, Android and Fuchsia `set_tcp_user_timeout` (RFC 5482) of hyper-util's
+/// That needs tokio, and a service that drops the data that it has written, as hyper does. A service that keeps the
+/// first piece, such as one that collects the body, gets the rest as the body yields it. You can also set a kernel
+/// timeout: on Linux, Android and Fuchsia `set_tcp_user_timeout` (RFC 5482) of hyper-util's
 /// `HttpConnector`.
 ///
-/// # Time
-/// The attempt timeout of the policy is the only limit of a silent server here: set one
-/// ([`PolicyBuilder::attempt_timeout`](relent_core::PolicyBuilder::attempt_timeout)). It ends with the head of
-/// the response, and the body is under no limit; the attempt is cut off by dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
-/// left of a response that is retried is read before the next attempt, up to 256 KiB and 250 ms, so
-/// that its connection can be used again; while it waits, and longer if the deadline leaves time.
+/// # Timeouts
+/// The attempt timeout of the policy is the only limit for a silent server: set one
+/// ([`PolicyBuilder::attempt_timeout`](relent_core::PolicyBuilder::attempt_timeout)). It covers the time until the
+/// head of the response; the body has no limit. A timed-out attempt is dropped. The layer waits for readiness of the
+/// service before each attempt, within the deadline.
 ///
-/// Requests after the first, and a first one that was held back or may be hedged, carry their
-/// [`Attempt`] as an extension, for services of your own to see.
+/// Before the next attempt, the rest of a retried response is read, up to 256 KiB and 250 ms, so
+/// that its connection can be used again. This happens during the delay, and longer if the deadline leaves time.
 ///
-/// A service cannot be told to open a new connection. After a 421, or an answer that came before the
-/// request was sent to its end, the next request carries the extension [`FreshConnection`] for a
-/// service of your own to see; others may get the same connection again.
+/// Requests after the first, and a first one that was held or may be hedged, carry their
+/// [`Attempt`] as an extension, for your own services.
+///
+/// A service cannot be told to open a new connection. After a 421, or a response that arrived before the
+/// request was fully sent, the next request carries the extension [`FreshConnection`] for
+/// your own services. Other services may reuse the same connection.
 #[derive(Clone)]
 pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
     config: Config<K, M, N>,
 }
 
-/// A service whose calls are retried; made by [`RetryLayer`].
+/// Service whose calls are retried; made by [`RetryLayer`].
 ///
-/// The service is cloned for the attempts after the first, which then acquire readiness for
-/// themselves: the instance that was polled ready is the one that is called. A first attempt that the
-/// destination holds back lets its readiness go, and acquires it anew when it may start, so no call that
-/// waits keeps others out of a concurrency limit or a buffer.
+/// The service is cloned for the attempts after the first, which then acquire their own
+/// readiness: the instance that was polled ready is the one that is called. A first attempt that the
+/// destination holds releases its readiness, and acquires it again when it may start. So a waiting call
+/// never blocks others in a concurrency limit or a buffer.
 ///
-/// As with any tower service, who has polled this one ready and does not call it holds what the service
+/// As with any tower service, a caller that polls it ready and does not call it keeps the reserved capacity of the
+/// inner service until it drops this one.
 /// within has set aside, until it drops this one.
 pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
     service: S,
@@ -174,8 +177,8 @@ pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
 }
 
 impl RetryLayer {
-    /// Retries by this policy; each origin (scheme, host
-    /// and port) has a budget and a gate of its own if the policy has them.
+    /// Creates a layer that retries by this policy. Each origin (scheme, host
+    /// and port) has its own budget and circuit breaker, if the policy has them.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         Self {
@@ -203,28 +206,27 @@ impl RetryLayer {
 }
 
 impl<K, M, N> RetryLayer<K, M, N> {
-    /// Takes all that it calls for this one destination, in place of one for each origin: to share its
-    /// budget, gate and cooldown with others, or where many hosts fail as one.
+    /// Uses this one destination for all calls, instead of one for each origin: to share its budget, circuit breaker
+    /// and cooldown with others, or if many hosts fail together.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
         self.config.at_one(destination);
         self
     }
 
-    /// Goes by this policy from now on: the calls that are made later through this layer, its clones and the
-    /// services that they have made, and all their destinations, which keep what they have learnt. A call that
-    /// has begun keeps the policy that it began with, and waits at its destination by the new rules: see
-    /// [`Destination::set_policy`]. What a request says itself by an [`Override`], and the policies that a gRPC
-    /// service config gives to methods, go before it as ever.
+    /// Replaces the policy for later calls through this layer, its clones and the services that they have made.
+    /// All their destinations use it too, and keep their state. A running call keeps its policy, but waits at its
+    /// destination by the new rules: see [`Destination::set_policy`]. An [`Override`] of a request, and the policies
+    /// that a gRPC service config gives to methods, still take precedence.
     ///
-    /// A clone that was given another [`destination`](Self::destination) since has a policy of its own.
+    /// A clone that has since been given another [`destination`](Self::destination) has a policy of its own.
     ///
     /// ```
     /// use relent::Policy;
     /// use relent_http::RetryLayer;
     ///
     /// let layer = RetryLayer::new(Policy::STANDARD);
-    /// // ... in an incident, while its services are called:
+    /// // ... during an incident, while its services are in use:
     /// layer.set_policy(Policy::STANDARD.clone().without_retries());
     /// ```
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>)
@@ -240,21 +242,21 @@ impl<K, M, N> RetryLayer<K, M, N> {
         replaced.set(policy.into(), destinations, clock);
     }
 
-    /// What the destination means by headers that do not say it themselves.
+    /// Sets how to interpret headers whose meaning differs between vendors.
     #[must_use]
     pub const fn hints(mut self, options: HintOptions) -> Self {
         self.config.hints = options;
         self
     }
 
-    /// Keeps a trace of every attempt in the [`Summary`], which then every response has.
+    /// Keeps a trace of every attempt in the [`Summary`], which is then on every response.
     #[must_use]
     pub const fn traced(mut self) -> Self {
         self.config.traced = true;
         self
     }
 
-    /// Names the destination in metrics: a name of your choice, such as `payments`.
+    /// Sets the name of the destination in metrics, such as `payments`.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
@@ -262,15 +264,15 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// The most bytes that are kept of a body that streams; [`Replay::CAP`] unless said otherwise.
+    /// Sets how many bytes of a streaming body are kept for retries, at most; default [`Replay::CAP`].
     #[must_use]
     pub const fn body_cap(mut self, bytes: usize) -> Self {
         self.config.cap = bytes;
         self
     }
 
-    /// Chooses where an attempt goes: given its number (the first is 1) and the address of the
-    /// request, which it may change. For a fallback, or for another node when only some fail. A
+    /// Chooses the target of each attempt. The function gets the attempt number (the first is 1) and the URI of the
+    /// request, which it may change: for a fallback, or for another node if only some fail. A
     /// `Host` header that the caller has set stays.
     ///
     /// ```
@@ -290,9 +292,9 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// Writes into the headers of each attempt, hedges too, before it goes out: a `traceparent` of its own, a
-    /// signature with the time. It is called within the span of the attempt (feature `tracing`), so that
-    /// `tracing::Span::current()` is that span.
+    /// Sets a hook that may change the headers of each attempt, hedges included, before it is sent: to add a
+    /// `traceparent` of its own, or a signature with the time. It runs within the span of the attempt (feature
+    /// `tracing`), so `tracing::Span::current()` is that span.
     ///
     /// ```
     /// use http::HeaderValue;
@@ -313,14 +315,14 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// Says that the service may answer one call by several of its own: it follows redirects, as
-    /// tower-http's `FollowRedirect` and reqwest behind an adapter do, or something in it calls again.
+    /// Declares that the service may make several requests for one call: it follows redirects, as
+    /// tower-http's `FollowRedirect` and reqwest behind an adapter do, or an inner service repeats calls.
     ///
-    /// A failure speaks of the last of these calls then, and an earlier one may have taken effect. So a
+    /// A failure then describes only the last of these requests; an earlier one may have taken effect. So a
     /// request that is not repeatable is never sent again, not even after a refused connection or a 429,
-    /// which otherwise prove that it was not processed. Repeatable requests are retried as ever.
+    /// which otherwise prove that it was not processed. Repeatable requests are retried as before.
     ///
-    /// A cooldown is one of the address that was asked, unless the response names another as the one that
+    /// A cooldown applies to the address of the request, unless the response names the address that
     /// [answered](AnsweredBy).
     ///
     /// ```
@@ -337,8 +339,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// Classifies the errors of the service by this, in place of [`network::classify_error`], which knows
-    /// those of hyper, h2, rustls and I/O. For reqwest behind an adapter it is
+    /// Sets the classification of service errors. The default, [`network::classify_error`], knows
+    /// those of hyper, h2, rustls and I/O. For reqwest behind an adapter use
     /// `relent_reqwest::network::classify_error`.
     ///
     /// ```
@@ -360,15 +362,14 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
-    /// operating system.
+    /// Sets the source of random numbers for each call; by default the operating system seeds it.
     #[must_use]
     pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
         self.config.random = Some(Arc::new(make));
         self
     }
 
-    /// Reads this clock and waits by it; tokio's unless said otherwise.
+    /// Sets the clock for reading time and for waiting; default tokio's.
     #[must_use]
     pub fn clock<K2: Sleeper>(self, clock: K2) -> RetryLayer<K2, M, N> {
         let (config, _) = self
@@ -377,8 +378,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
         RetryLayer { config }
     }
 
-    /// Makes the body that the service takes, such as `tonic::body::Body::new`; [`Unchanged`] unless
-    /// said otherwise.
+    /// Sets the function that makes the body type of the service, such as `tonic::body::Body::new`; default
+    /// [`Unchanged`].
     #[must_use]
     pub fn map_body<B, O, F>(self, map: F) -> RetryLayer<K, F, N>
     where
@@ -390,8 +391,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
         RetryLayer { config }
     }
 
-    /// Makes a body of the same content again, for bodies that are not known [`ByType`]. Where it
-    /// gives `None`, the body is kept while it streams.
+    /// Sets a function that copies a body of known content, for bodies that are not known [`ByType`]. If it
+    /// returns `None`, the body is kept while it streams.
     #[must_use]
     pub fn known_body<B, F>(self, reopen: F) -> RetryLayer<K, M, F>
     where

@@ -1,38 +1,35 @@
-//! What HTTP means for a retry.
+//! Retry semantics of HTTP and gRPC: which requests may be repeated, which responses are failures, and what
+//! `Retry-After` and similar headers ask for.
 //!
-//! Pure functions over the types of [`http`]: [`classify`] turns a response into a
-//! [`Failure`](relent_core::Failure) or finds that it is none, [`hint`] reads what the server said
-//! about time, [`Outcome`] is whether the request took effect, and [`RequestFacts`] tells whether a request may run
-//! twice. None of them reads a clock.
+//! Pure functions over the types of [`http`]. [`classify`] turns a failed response into a
+//! [`Failure`](relent_core::Failure). [`hint`] reads the delay or retry advice of the server. [`Outcome`] states
+//! whether the request took effect, and [`RequestFacts`] whether it may run twice. None of them reads a clock.
 //!
 //! # Across layers
-//! A client can tell the server which attempt a request is, how much time is left, and how many
-//! attempts its calls take ([`CallerFacts`] reads it); a service can [`Mark`] its response, so that nobody
-//! above retries what was given up below. All of it is in `docs/headers.md`.
+//! A client can send the attempt number, the time left, and how many attempts its calls take; [`CallerFacts`] reads
+//! them. A service can [`Mark`] its response, so that no layer above retries a call that was given up below. All
+//! headers are described in `docs/headers.md`.
 //!
-//! # What a server says
-//! What is read here can be written, too: [`set_hint`] and [`retry_after`], [`rate_limit`],
-//! [`Mark::set`], `problem`, and for gRPC [`grpc::set_pushback`] and `grpc::Status`. No time is written
-//! shorter than it was meant. [`ErrorResponse`] is all of it for a request that a
-//! [`relent_core::Intake`] has not let in, or whose own call to another service was given up.
+//! # Writing responses
+//! A server can write all of these headers: [`set_hint`] and [`retry_after`], [`rate_limit`], [`Mark::set`],
+//! `problem`, and for gRPC [`grpc::set_pushback`] and `grpc::Status`. Times are rounded up, never down.
+//! [`ErrorResponse`] combines them for a request that a [`relent_core::Intake`] has rejected, or whose own call to
+//! another service was given up.
 //!
 //! # Features
-//! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
-//! - `tower`: [`RetryLayer`], which retries the calls of any service of HTTP requests: hyper-util's
-//!   client, a tonic channel, a stack of middleware; the module [`body`] for bodies that can be sent again;
-//!   and the module `network` for the errors of hyper.
-//! - `rustls`: the module `network` knows the errors of rustls, such as a rejected certificate.
-//! - `attempt`: the module `attempt`, what an attempt over HTTP is made of, for a transport of your own.
-//!   The layer stands on it, and so do the client, the downloads and the middleware of `relent-reqwest`.
+//! - `grpc`: the parts of the module [`grpc`] that read protobuf and message bodies.
+//! - `tower`: [`RetryLayer`], which retries the calls of any tower service of HTTP requests (hyper-util's client, a
+//!   tonic channel, a stack of middleware); the module [`body`] for bodies that can be sent again; and the module
+//!   `network` for the errors of hyper.
+//! - `rustls`: the module `network` recognises errors of rustls, such as a rejected certificate.
+//! - `attempt`: the module `attempt`, the parts of one HTTP attempt, for a transport of your own. The layer uses it,
+//!   and so do the client, the downloads and the middleware of `relent-reqwest`.
 //! - `tracing`: a span for each attempt, by OpenTelemetry's semantic
 //!   conventions for HTTP, and the [events](https://docs.rs/relent/latest/relent/observe) of waits
 //!   and give-ups.
-//! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//! - `metrics`: the counters of `relent`, labelled with the destination if it has a name.
 //! - `problem`: the module `problem`, problem details (RFC 9457), and those of an [`ErrorResponse`].
-//! - `webhook`: the module `webhook`, signatures of webhooks by the specification Standard Webhooks.
-//!
-//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
-//! repository, with reasons, sources and tests.
+//! - `webhook`: the module `webhook`, webhook signatures by the Standard Webhooks specification.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "attempt")]

@@ -1,4 +1,4 @@
-//! "Do not retry this", from the layer that has judged a failure to all those above it.
+//! The no-retry marker: a response header that stops retries in all layers above.
 
 use http::HeaderMap;
 use http::HeaderValue;
@@ -11,18 +11,18 @@ use relent_core::{Advice, Failure, Hint, HintSource, Kind, Scope, StopReason};
 use crate::field::trim;
 use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
 
-/// What a service says of its own failed response, so that no layer above retries it (design rule 8).
+/// No-retry marker that a service sets on its own failed response, so that no layer above retries it.
 ///
-/// Layers that each attempt four times make 4, 16, 64 attempts of one call. So the lowest layer that
-/// can retry does, and marks what it hands up when it gives up; those above hand the mark on.
-/// [`classify`](crate::classify) understands it, in every client: `exhausted` is advice not to retry,
-/// `overloaded` is a kind of failure, which keeps the server's time for coming back.
+/// If three layers each make four attempts, one call becomes 4, 16, 64 attempts. So only the lowest layer that
+/// can retry does. When it gives up, it marks its response; the layers above pass the mark on.
+/// [`classify`](crate::classify) understands the mark in every client. `exhausted` is advice not to retry;
+/// `overloaded` is a kind of failure, and the server's delay stays valid.
 ///
 /// ```
 /// use relent_core::StopReason;
 /// use relent_http::Mark;
 ///
-/// // The retries of a call below are used up, and so is this response.
+/// // The retries of a call below are exhausted, so the response of this service gets a mark too.
 /// let mut response = http::Response::builder().status(502).body(())?;
 /// if let Some(mark) = Mark::of(StopReason::RetriesExhausted) {
 ///     mark.set(response.headers_mut());
@@ -32,23 +32,23 @@ use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mark {
-    /// Retries were exhausted below: what a retry can do has been done.
+    /// Retries were exhausted below: further retries cannot help.
     Exhausted,
-    /// Overloaded, here or below: retries are what it can do without. Outranks
+    /// This service or one below is overloaded: retries would add load. Outranks
     /// [`Exhausted`](Self::Exhausted).
     Overloaded,
 }
 
 impl Mark {
-    /// The mark for the response of a service whose own call to a service below was given up, for
-    /// this reason; `None` if that says nothing about a retry above.
+    /// The mark for the response of a service whose call to a service below was given up for this reason;
+    /// `None` if the reason says nothing about a retry above.
     ///
     /// | reason | mark |
     /// |---|---|
-    /// | retries, time, budget or gate used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
+    /// | retries, time, budget or circuit breaker used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
     /// | overloaded | `Overloaded` |
-    /// | permanent, outcome unknown | none: the status is to say it |
-    /// | not replayable, no destination, cancelled | none: who has the request may repeat it |
+    /// | permanent, outcome unknown | none: the status is enough |
+    /// | not replayable, no destination, cancelled | none: the holder of the request may repeat it |
     #[must_use]
     pub const fn of(reason: StopReason) -> Option<Self> {
         match reason {
@@ -69,7 +69,7 @@ impl Mark {
         }
     }
 
-    /// The word for it in the header.
+    /// The word for this mark in the header.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,8 +78,8 @@ impl Mark {
         }
     }
 
-    /// The mark in the headers of a response, or in the trailers of gRPC. Of several the one that
-    /// outranks the other; a word that is neither is ignored.
+    /// Reads the mark from the headers of a response or from gRPC trailers. Of several marks the one of higher rank
+    /// counts; unknown words are ignored.
     ///
     /// ```
     /// use relent_http::Mark;
@@ -95,20 +95,20 @@ impl Mark {
         words(headers).flatten().max()
     }
 
-    /// Marks the response that has these headers.
+    /// Writes the mark to the headers of a response.
     pub fn set(self, headers: &mut HeaderMap) {
         headers.insert(RELENT_MARK, HeaderValue::from_static(self.name()));
     }
 
-    /// The failure of a response that has it.
+    /// The failure of a response that has this mark.
     fn on(self, mut failure: Failure) -> Failure {
         match self {
             Self::Overloaded => {
                 failure.kind = Kind::Overloaded;
                 failure.scope = Scope::Destination;
             }
-            // It is as open as before whether it took effect. In gRPC the mark may be in the headers, and
-            // all else in the trailers.
+            // Whether the request took effect stays unknown. In gRPC the mark may be in the headers, and
+            // everything else in the trailers.
             Self::Exhausted if failure.hint.advice != Advice::DoNotRetry => {
                 let malformed = failure.hint.malformed;
                 failure.hint = Hint::do_not_retry().from_source(HintSource::RelentMark);
@@ -126,12 +126,12 @@ impl Mark {
     }
 }
 
-/// Whether the field holds a word that is no mark.
+/// Whether the field holds an unknown word.
 pub(crate) fn is_malformed(headers: &HeaderMap) -> bool {
     words(headers).any(|word| word.is_none())
 }
 
-/// Each word of the field, `None` for one that is no mark.
+/// Each word of the field; `None` for an unknown one.
 fn words(headers: &HeaderMap) -> impl Iterator<Item = Option<Mark>> {
     headers
         .get_all(RELENT_MARK)
@@ -140,9 +140,9 @@ fn words(headers: &HeaderMap) -> impl Iterator<Item = Option<Mark>> {
         .map(|word| Mark::from_word(trim(word)))
 }
 
-/// The failure that a response with these headers is, whatever its status alone would say.
+/// The failure after the markers in these headers have been applied.
 pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
-    // `x-envoy-overloaded` says nothing more than the status does, for Envoy itself since 2020.
+    // `x-envoy-overloaded` adds nothing to the status; Envoy itself ignores it since 2020.
     if headers.contains_key(X_ENVOY_RATELIMITED) {
         failure.kind = Kind::Throttled;
         failure.scope = Scope::Destination;
@@ -153,8 +153,7 @@ pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
     }
 }
 
-/// The failure of a call that another layer of this process has given up for this reason: as if the
-/// layer had marked it.
+/// The failure of a call that another layer of this process gave up for this reason, as if that layer had marked it.
 #[cfg(feature = "attempt")]
 pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
     match Mark::of(reason) {
@@ -163,10 +162,10 @@ pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
     }
 }
 
-/// Marks the response of a service if the [`Summary`] in its extensions tells of a call that was
-/// given up. For a service that hands up what it got from below, as the outermost function around it.
+/// Marks the response of a service if the [`Summary`] in its extensions reports a call that was given up.
+/// Use it as the outermost function around a service that returns the response of a service below.
 ///
-/// A response that was made anew has the summary if it is put there, or [`Mark::set`] marks it.
+/// A newly built response needs a copy of the summary in its extensions; or call [`Mark::set`].
 ///
 /// ```
 /// use relent_core::StopReason;

@@ -1,4 +1,4 @@
-//! From an error of a transport to a [`Failure`], by design rule 2.
+//! Classification of a transport error as a [`Failure`].
 
 mod socks;
 mod source;
@@ -19,27 +19,27 @@ pub use socks::{SocksRefused, socks_refused};
 pub use source::Source;
 pub use tunnel::{TunnelRefused, tunnel_refused};
 
-/// Classifies any error by the types and codes in its chain of sources, never by its text: those of
-/// hyper, h2, hyper-util's client, rustls (with the feature `rustls`) and I/O. Those of reqwest are for
+/// Classifies any error by the types and codes in its chain of sources, never by its text. It knows the errors of
+/// hyper, h2, hyper-util's client, rustls (with the feature `rustls`) and I/O. For those of reqwest use
 /// `relent_reqwest::network::classify_error`.
 ///
 /// | error | kind | cause |
 /// |---|---|---|
 /// | of hyper-util's client: no connection in time | not processed | [`Cause::Timeout`] |
-/// | of hyper-util's client: no connection, for whatever reason; of any: refused | not processed | [`Network::Connect`] |
+/// | of hyper-util's client: no connection, for another reason; of any: refused | not processed | [`Network::Connect`] |
 /// | of hyper-util's client: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
-/// | a proxy refused CONNECT: 407, and any status of a [`TunnelRefused`] | [as the status says](TunnelRefused::failure) | [`Network::Connect`] |
-/// | a SOCKS proxy opened no connection | [as its reply says](SocksRefused::failure): permanent where it refuses, not processed where its reply may pass | [`Network::Connect`] |
+/// | a proxy refused CONNECT: 407, and any status of a [`TunnelRefused`] | [by its status](TunnelRefused::failure) | [`Network::Connect`] |
+/// | a SOCKS proxy opened no connection | [by its reply](SocksRefused::failure): permanent if it is a rejection, not processed if it may be temporary | [`Network::Connect`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
-/// | no answer in time | ambiguous | [`Cause::Timeout`] |
+/// | no response in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
-/// | [`Truncated`]: a body that ended before it was whole | ambiguous | [`Network::Truncated`] |
+/// | [`Truncated`]: a body that ended before it was complete | ambiguous | [`Network::Truncated`] |
 /// | a response that is not valid HTTP | ambiguous | [`Network::Malformed`], which a session retries once |
 /// | anything else | ambiguous | [`Network::Other`] |
 ///
-/// The resolvers of the standard library and of tokio do not tell why a look-up failed: it is
+/// The resolvers of the standard library and of tokio do not report why a look-up failed: it is
 /// "connection refused" here.
 ///
 /// ```
@@ -53,8 +53,8 @@ pub use tunnel::{TunnelRefused, tunnel_refused};
 /// assert_eq!(network::classify_error(&reset).kind, Kind::Ambiguous);
 /// ```
 ///
-/// An error that another layer of this process [has given up](given_up) is as its last error, with the
-/// advice not to retry, since nobody above repeats what was repeated below (design rule 8).
+/// An error that another layer of this process [has given up](given_up) is classified as its last error. It gets
+/// advice not to retry, since the layer below has retried already.
 #[must_use]
 pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     let failure = classify_cause(error);
@@ -64,15 +64,15 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     }
 }
 
-/// The failure of a call that another layer of this process has given up for this reason: as if that layer
+/// Changes the failure of a call that another layer of this process has given up for this reason, as if that layer
 /// had [marked](crate::Mark) its response.
 #[must_use]
 pub fn given_up_by(failure: Failure, reason: StopReason) -> Failure {
     crate::mark::given_up(failure, reason)
 }
 
-/// Why another layer of this process has given up the call that failed with this error; `None` if none
-/// has. It knows the [`GaveUp`] of the tower layer, and those of I/O errors and of [`DynError`].
+/// The reason why another layer of this process has given up the call that failed with this error; `None` if no
+/// layer has. It knows the [`GaveUp`] of the tower layer, and those of I/O errors and of [`DynError`].
 #[must_use]
 pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
     chain(error).find_map(|source| {
@@ -87,7 +87,7 @@ pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
     })
 }
 
-/// By what is at the bottom of it, whoever has given it up.
+/// Classifies by the innermost cause, whether or not a layer has given up.
 fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
@@ -117,7 +117,7 @@ fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     Failure::network(Network::Other)
 }
 
-/// Whether there was no connection yet.
+/// Whether no connection was established yet.
 fn is_connect(source: Source<'_>) -> bool {
     if let Some(error) = source.downcast_ref::<hyper_util::client::legacy::Error>() {
         return error.is_connect();
@@ -137,12 +137,12 @@ fn is_timeout(source: Source<'_>) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-/// An error and what caused it, outermost first. It looks also where [`Error::source`] steps over
-/// something: into I/O errors, those of SOCKS connectors, and those of Relent whose text contains another.
+/// An error and its causes, outermost first. It also follows causes that [`Error::source`] skips:
+/// inside I/O errors, SOCKS connector errors, and Relent errors whose text contains another error.
 pub fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
     std::iter::successors(Some(error), |error: &Source<'e>| {
         let error: Source<'e> = *error;
-        // `source` steps over the I/O error within an HTTP/2 error, and over what is within an error
+        // `source` skips the I/O error inside an HTTP/2 error, and the error inside one
         // whose text contains it: an I/O error, or one of ours.
         if let Some(io) = error
             .downcast_ref::<h2::Error>()
@@ -160,7 +160,7 @@ pub fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
     })
 }
 
-/// What is within an error of ours, and in its text.
+/// The error inside an error of ours, which its text contains.
 fn within(error: Source<'_>) -> Option<Source<'_>> {
     if let Some(error) = error.downcast_ref::<DynError>() {
         return Some(error.get_ref());
@@ -181,9 +181,9 @@ fn within(error: Source<'_>) -> Option<Source<'_>> {
     None
 }
 
-/// What a cause of an error says if there was no connection yet: that the handshake of TLS failed, or
-/// what is wrong with a certificate. For the [`chain`] of an error whose own type tells how far the
-/// attempt got, as [`classify_error`] finds out by other signs.
+/// Classifies a cause of an error if there was no connection yet: a failed TLS handshake, or an invalid
+/// certificate. Use it on the [`chain`] of an error whose own type shows how far the
+/// attempt got; [`classify_error`] detects that by other signs.
 #[must_use]
 pub fn while_connecting(source: Source<'_>) -> Option<Network> {
     #[cfg(feature = "rustls")]
@@ -199,7 +199,7 @@ pub fn while_connecting(source: Source<'_>) -> Option<Network> {
     cut.then_some(Network::Handshake)
 }
 
-/// The same before the head of the response.
+/// Classifies a cause of an error before the head of the response.
 #[must_use]
 pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
@@ -209,14 +209,14 @@ pub fn while_sending(source: Source<'_>) -> Option<Failure> {
             return unsent(Network::Malformed);
         }
         if error.is_canceled() || error.is_closed() {
-            // Hyper says so only of requests of which it has written nothing.
+            // Hyper reports this only for requests of which it has written nothing.
             return unsent(Network::Reset);
         }
         if error.is_parse() {
             return Some(Failure::network(Network::Malformed));
         }
         if error.is_user() {
-            // The caller's own body failed; its errors say nothing about the connection.
+            // The caller's own body failed; its errors are not about the connection.
             return Some(Failure::network(Network::Other));
         }
         if error.is_incomplete_message() {
@@ -225,7 +225,7 @@ pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     }
     #[cfg(feature = "rustls")]
     if let Some(error) = source.downcast_ref::<rustls::Error>() {
-        // With TLS 1.3 the server looks at the client's certificate after the handshake.
+        // With TLS 1.3 the server checks the client's certificate after the handshake.
         return tls::is_certificate(error).then(|| Failure::network(Network::Certificate));
     }
     let network = if let Some(error) = source.downcast_ref::<h2::Error>() {
@@ -238,7 +238,7 @@ pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     Some(Failure::network(network))
 }
 
-/// The same after the head of the response.
+/// Classifies a cause of an error after the head of the response.
 #[must_use]
 pub fn while_receiving(source: Source<'_>) -> Option<Network> {
     if source.is::<Truncated>() {
@@ -263,7 +263,7 @@ pub fn while_receiving(source: Source<'_>) -> Option<Network> {
         {
             Some(Network::Truncated)
         }
-        // So hyper reports chunks that are none. What TLS cannot read is damaged on the way.
+        // Hyper reports invalid chunks with these kinds. Data that TLS cannot read was damaged in transit.
         error
             if matches!(
                 error.kind(),
@@ -276,8 +276,8 @@ pub fn while_receiving(source: Source<'_>) -> Option<Network> {
     }
 }
 
-/// Whether the server sent something before it was asked: it does not speak HTTP. hyper has a kind of its own for
-/// that, but no question about it: it is the only one without a source that is none of the others.
+/// Whether the server sent something before the request: it does not speak HTTP. hyper has a separate kind for
+/// that, but no accessor. It is the only kind without a source that is none of the others.
 fn spoke_first(error: &hyper::Error) -> bool {
     if error.is_canceled() {
         let why = error.source().and_then(|why| why.downcast_ref());
@@ -291,7 +291,7 @@ fn spoke_first(error: &hyper::Error) -> bool {
     !other && error.source().is_none()
 }
 
-/// Whether an I/O error is one of TLS.
+/// Whether an I/O error contains a TLS error.
 fn is_tls(error: &io::Error) -> bool {
     #[cfg(feature = "rustls")]
     let is_tls = |inner: &(dyn Error + Send + Sync + 'static)| inner.is::<rustls::Error>();
@@ -302,7 +302,7 @@ fn is_tls(error: &io::Error) -> bool {
 
 fn of_stream(error: &h2::Error) -> Option<Network> {
     if error.is_remote() && error.is_go_away() {
-        // H2 fails only the streams above the last one that the server will look at.
+        // H2 fails only the streams above the last one that the server will process.
         Some(Network::GoAway)
     } else if error.is_remote() && error.reason() == Some(h2::Reason::REFUSED_STREAM) {
         Some(Network::RefusedStream)

@@ -1,9 +1,9 @@
-//! What an attempt over HTTP tells: a span, with the feature `tracing`, by OpenTelemetry's semantic
-//! conventions for HTTP clients. They want one span for each request that goes out, and none around
-//! them all.
+//! Telemetry of an HTTP attempt: a span, with the feature `tracing`, by OpenTelemetry's semantic
+//! conventions for HTTP clients. They require one span for each outgoing request, and none around
+//! all of them.
 //!
-//! The name of the span and of its fields are in `observe/span.rs`, the only place where they are
-//! written; `docs/observability.md` has them in one table.
+//! Only `observe/span.rs` contains the names of the span and of its fields; `docs/observability.md`
+//! lists them.
 
 #[cfg(feature = "tracing")]
 mod not_retried;
@@ -29,8 +29,8 @@ pub use span::AttemptSpan;
 #[cfg(all(feature = "tower", feature = "tracing"))]
 pub(crate) use span::not_ready;
 
-/// The name of the destination in metrics, if it was given one. Without the feature `metrics` it is
-/// nothing.
+/// The name of the destination in metrics, if it has one. Without the feature `metrics` it is
+/// empty.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
     #[cfg(feature = "metrics")]
@@ -39,14 +39,14 @@ pub struct Named {
 
 impl Named {
     #[cfg(feature = "metrics")]
-    /// This name.
+    /// Creates a label with this name.
     pub fn new(name: impl Into<std::sync::Arc<str>>) -> Self {
         Self {
             label: Some(relent::observe::Label::new(name)),
         }
     }
 
-    /// Names the destination in what this driver tells.
+    /// Labels the metrics and events of this driver with the name.
     #[inline]
     pub fn name<'p, K, R, P, D>(
         &self,

@@ -1,4 +1,4 @@
-//! What a caller writes into the headers of each attempt.
+//! The caller's hook that writes headers of each attempt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use http::HeaderMap;
 use relent::Attempt;
 
-/// Called for each attempt before it goes out, within its span. `None` writes nothing.
+/// Hook that is called for each attempt before it is sent, within its span. `None` does nothing.
 #[derive(Clone, Default)]
 pub struct OnAttempt(Option<Arc<Hook>>);
 
 type Hook = dyn Fn(&Attempt, &mut HeaderMap) + Send + Sync;
 
 impl OnAttempt {
-    /// Calls this.
+    /// Creates a hook from a function.
     pub fn new(hook: impl Fn(&Attempt, &mut HeaderMap) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(hook)))
     }
 
-    /// Lets it write what it has to say of this attempt.
+    /// Calls the hook for this attempt.
     #[inline]
     pub fn write(&self, attempt: &Attempt, headers: &mut HeaderMap) {
         if let Some(hook) = &self.0 {

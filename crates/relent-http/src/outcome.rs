@@ -1,4 +1,4 @@
-//! Whether a request took effect, as its response says it (design rule 2).
+//! Whether a request took effect, according to its response.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,9 +12,9 @@ use crate::mark::Mark;
 
 /// Whether a request took effect: "did it run?".
 ///
-/// Client and server decide it by this type alone. [`classify`](crate::classify) makes the kind of a failure of it, and
-/// an idempotency layer decides by it whether a key is free again. A server says it in the extensions of its response,
-/// where it knows better than the status does. Else the status says it:
+/// Client and server both use this type: [`classify`](crate::classify) derives the kind of a failure from it, and
+/// an idempotency layer decides with it whether to release a key. A handler that knows better than the status inserts
+/// an `Outcome` into the extensions of its response. Otherwise the status decides:
 ///
 /// | status | outcome |
 /// |---|---|
@@ -25,8 +25,8 @@ use crate::mark::Mark;
 /// | every other below 500 | [`Final`](Self::Final) |
 /// | every other from 500 up | [`Unknown`](Self::Unknown) |
 ///
-/// A response with a [`Mark`] tells of a call that its handler made and gave up, so its delay does not show that the
-/// handler did nothing: a 503 with a mark is [`Unknown`](Self::Unknown).
+/// A [`Mark`] on a response reports that a call of the handler was given up. The delay beside it does not show that
+/// the handler did nothing, so a 503 with a mark is [`Unknown`](Self::Unknown).
 ///
 /// | over gRPC | outcome |
 /// |---|---|
@@ -34,11 +34,11 @@ use crate::mark::Mark;
 /// | `UNAUTHENTICATED`, `PERMISSION_DENIED`, `RESOURCE_EXHAUSTED`, `ABORTED` | [`NotApplied`](Self::NotApplied) |
 /// | any other, and none | [`Unknown`](Self::Unknown) |
 ///
-/// # What a handler has to say by itself
-/// A status of the first rows means "nothing was done: come back". A handler that may have taken effect before it
-/// answers so, such as 503 with `Retry-After`, must insert its outcome. So must a handler that hands up the refusal
-/// of another service after it has taken effect, and a timeout layer that answers with a status other than 408, 503
-/// without `Retry-After`, or 504.
+/// # When a handler must set the outcome
+/// The statuses in the `NotApplied` rows mean "nothing was done: come back". A handler must insert its outcome if it
+/// may have taken effect before it responds with one of them, such as 503 with `Retry-After`. The same holds for a
+/// handler that passes on the rejection of another service after it has taken effect. It also holds for a timeout
+/// layer that responds with a status other than 408, 503 without `Retry-After`, or 504.
 ///
 /// ```
 /// use http::{Response, StatusCode, header::RETRY_AFTER};
@@ -50,24 +50,24 @@ use crate::mark::Mark;
 /// response.headers_mut().insert(RETRY_AFTER, 1.into());
 /// assert_eq!(Outcome::of(&response), Outcome::NotApplied);
 ///
-/// // The same answer after the card was charged: the handler says so.
+/// // The same response after the card was charged: the handler sets the outcome.
 /// response.extensions_mut().insert(Outcome::Unknown);
 /// assert_eq!(Outcome::of(&response), Outcome::Unknown);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// The answer stands: duplicates get it.
+    /// The response is final: duplicates receive it.
     Final,
-    /// The request has had no effect, and the next one with its key runs.
+    /// The request had no effect, and the next one with its key runs.
     NotApplied,
-    /// It may have had an effect: the next one is a takeover.
+    /// The request may have had an effect: the next one is a takeover.
     Unknown,
 }
 
 impl Outcome {
-    /// Of a response: what its extensions say, else its gRPC status, else its HTTP status.
+    /// Reads the outcome of a response from its extensions, else its gRPC status, else its HTTP status.
     ///
-    /// A gRPC status beside an HTTP status other than 200 is not believed more than that: if either leaves it open, it is
+    /// If the HTTP status is not 200, the gRPC status alone does not decide: if either is unknown, the outcome is
     /// [`Unknown`](Self::Unknown), and if they differ, [`Final`](Self::Final).
     #[must_use]
     pub fn of<B>(response: &Response<B>) -> Self {
@@ -86,7 +86,7 @@ impl Outcome {
         }
     }
 
-    /// Of a response over plain HTTP, whatever its extensions or a gRPC status say.
+    /// The outcome by HTTP status and headers only, without extensions or a gRPC status.
     #[must_use]
     pub fn of_http(status: StatusCode, headers: &HeaderMap) -> Self {
         let mark = Mark::read(headers);
@@ -100,7 +100,7 @@ impl Outcome {
         })
     }
 
-    /// Of a gRPC call with these trailers.
+    /// The outcome of a gRPC call with these trailers.
     #[must_use]
     pub fn of_trailers(trailers: Option<&HeaderMap>) -> Self {
         trailers
@@ -108,7 +108,7 @@ impl Outcome {
             .map_or(Self::Unknown, Self::of_code)
     }
 
-    /// Of a status, and of the hint that came with it.
+    /// The outcome by HTTP status and the hint of the response.
     pub(crate) fn of_status(status: StatusCode, hint: impl Fn() -> Hint) -> Self {
         let asks_to_return = || {
             let hint = hint();
@@ -118,13 +118,13 @@ impl Outcome {
             401 | 403 | 409 | 421 | 425 | 429 => Self::NotApplied,
             408 | 503 if asks_to_return() => Self::NotApplied,
             413 if asks_for_delay(&hint()) => Self::NotApplied,
-            // Intermediaries and timeouts answer so when they have handed the request on.
+            // Intermediaries and timeout layers use these after they have forwarded the request.
             408 | 500.. => Self::Unknown,
             _ => Self::Final,
         }
     }
 
-    /// Of a gRPC status, by its [number](crate::grpc::code()).
+    /// The outcome by gRPC status, given its [number](crate::grpc::code()).
     #[must_use]
     pub fn of_code(code: u16) -> Self {
         match GrpcCode::from_number(code) {
@@ -148,8 +148,8 @@ impl Outcome {
     }
 }
 
-/// The time does not matter: what counts is whether there is a delay, not how long it is. It only has to be near enough
-/// to tell the century of a year with two digits.
+/// A fixed time for callers that only need to know whether there is a delay. It only has to be close enough to
+/// determine the century of a two-digit year.
 pub(crate) fn some_time() -> SystemTime {
     const YEARS: u64 = 56;
     UNIX_EPOCH + Duration::from_secs(YEARS * 365 * 24 * 3600)

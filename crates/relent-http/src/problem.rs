@@ -1,4 +1,4 @@
-//! Problem details (RFC 9457): why a request failed, as JSON.
+//! Problem details (RFC 9457): the cause of a failed request, as JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,22 +7,21 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
 
-/// The type of a problem, for [`Problem::kind`]: a quota is used up
+/// Problem type for [`Problem::kind`]: a quota is used up
 /// (draft-ietf-httpapi-ratelimit-headers-11).
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// The type of a problem, for [`Problem::kind`]: there is less capacity than usual
+/// Problem type for [`Problem::kind`]: the service has less capacity than normal
 /// (draft-ietf-httpapi-ratelimit-headers-11).
 pub const TEMPORARY_REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// The media type.
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// The members that RFC 9457 defines.
 const STANDARD: [&str; 5] = ["type", "title", "status", "detail", "instance"];
 
-/// The details of a problem, written as `application/problem+json`.
+/// Problem details, written as `application/problem+json`.
 ///
 /// ```
 /// use http::StatusCode;
@@ -48,8 +47,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The problem that this status is: of the type `about:blank`, whose title is the phrase of the
-    /// status.
+    /// Creates the problem of this status: type `about:blank`, with the reason phrase of the status as its
+    /// title.
     #[must_use]
     pub const fn new(status: StatusCode) -> Self {
         Self {
@@ -61,7 +60,7 @@ impl Problem {
         }
     }
 
-    /// The same of this type, a URI, and with this title, a short text that is the same for all problems
+    /// Sets the type, a URI, and the title, a short text that is the same for all problems
     /// of the type.
     #[must_use]
     pub fn kind(
@@ -73,24 +72,24 @@ impl Problem {
         self
     }
 
-    /// The same with this explanation of what happened this time.
+    /// Sets the explanation of this occurrence.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same with a URI for what happened this time.
+    /// Sets a URI for this occurrence.
     #[must_use]
     pub fn instance(mut self, uri: impl Into<Cow<'static, str>>) -> Self {
         self.instance = Some(uri.into());
         self
     }
 
-    /// The same with an extension member; one of the same name is replaced.
+    /// Adds an extension member; one of the same name is replaced.
     ///
     /// # Errors
-    /// [`InvalidMember`] for an empty name, and for that of a member that RFC 9457 defines.
+    /// [`InvalidMember`] for an empty name, and for the name of a member that RFC 9457 defines.
     pub fn member(
         mut self,
         name: impl Into<Cow<'static, str>>,
@@ -107,7 +106,7 @@ impl Problem {
         Ok(self)
     }
 
-    /// The JSON object: the members of RFC 9457 in its order, and the extensions in theirs.
+    /// Formats the JSON object: the members of RFC 9457 in its order, then the extensions in order of insertion.
     #[must_use]
     pub fn to_json(&self) -> String {
         let (kind, title) = match &self.kind {
@@ -125,7 +124,7 @@ impl Problem {
             .iter()
             .filter_map(|(name, value)| Some((*name, value.as_ref()?)));
         let extensions = self.members.iter().map(|(name, value)| (&**name, value));
-        // Not a map of serde_json: its order depends on a feature that any crate may turn on.
+        // Not a map of serde_json: any crate may turn on the feature that changes its order.
         let members: Vec<String> = standard
             .chain(extensions)
             .map(|(name, value)| format!("{}:{value}", Value::from(name)))
@@ -133,7 +132,7 @@ impl Problem {
         format!("{{{}}}", members.join(","))
     }
 
-    /// The response with its status, its content type and itself as the body.
+    /// Builds the response with status, content type, and the JSON object as its body.
     #[must_use]
     pub fn into_response(self) -> Response<String> {
         let mut response = Response::new(self.to_json());
@@ -143,7 +142,7 @@ impl Problem {
     }
 }
 
-/// The name of an extension member is empty, or that of a member that RFC 9457 defines.
+/// Error: the name of an extension member is empty or defined by RFC 9457.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidMember {
     name: String,

@@ -1,9 +1,9 @@
-//! When a quota has something left again: `RateLimit` and `X-RateLimit-Reset`.
+//! Time until a quota has something left again: reads `RateLimit` and `X-RateLimit-Reset`.
 //! [`set_rate_limit`] writes `RateLimit` and `RateLimit-Policy`.
 //!
-//! These fields stand on every response of some servers, so they are a hint only when the quota is
-//! used up, and they never say that *this* request was refused. On a response from a cache they
-//! speak of somebody else's quota and are not read.
+//! Some servers send these fields on every response. So they are a hint only when the quota is used up, and
+//! they never mean that *this* request was rejected. On a response from a cache they describe another
+//! client's quota and are not read.
 
 mod write;
 
@@ -18,8 +18,8 @@ use crate::server_clock;
 
 pub use write::{InvalidQuotaName, Quota, set_rate_limit};
 
-/// What the `X-RateLimit-Reset` of a destination means. Vendors disagree, and a number does not
-/// show which it is, so it is declared, not guessed.
+/// The meaning of `X-RateLimit-Reset` at a destination. Vendors disagree, and the number alone does not
+/// show it, so the meaning must be declared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum XRateLimitReset {
     /// The default: the field is not read.
@@ -31,11 +31,11 @@ pub enum XRateLimitReset {
     UnixSeconds,
 }
 
-/// The delay of `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11): the longest `t`, in seconds,
+/// The delay from `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11): the longest `t`, in seconds,
 /// among the policies with nothing left, `r=0`.
 ///
-/// Malformed as a whole, as the draft asks, are: what is no structured list, members that are no
-/// items, and an `r` or a `t` that is no integer or negative.
+/// As the draft requires, the whole field is malformed in these cases: it is no structured list, a member is no
+/// item, or an `r` or a `t` is negative or no integer.
 pub(crate) fn rate_limit(headers: &HeaderMap) -> Result<Option<Duration>, Malformed> {
     if !headers.contains_key(RATELIMIT) || headers.contains_key(AGE) {
         return Ok(None);
@@ -71,7 +71,7 @@ fn count(policy: &Item, parameter: &str) -> Result<Option<u64>, Malformed> {
     }
 }
 
-/// The delay of `X-RateLimit-Reset`, if `X-RateLimit-Remaining` is zero or absent.
+/// The delay from `X-RateLimit-Reset`, if `X-RateLimit-Remaining` is zero or absent.
 pub(crate) fn x_rate_limit_reset(
     headers: &HeaderMap,
     now: SystemTime,

@@ -1,4 +1,4 @@
-//! Whether a request may run twice without harm.
+//! Whether a request may safely run twice.
 
 use http::{HeaderMap, Method};
 
@@ -6,28 +6,28 @@ use crate::field::trim;
 use crate::headers::{IF_MATCH, IF_NONE_MATCH};
 use crate::idempotency_key;
 
-/// What classification needs to know of a request. It is read from the request and kept, because
-/// many failures have no response to read it from.
+/// Properties of a request that classification needs. They are read once and kept, because many failures have no
+/// response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RequestFacts {
-    /// May run twice without harm, by method, key or precondition (design rule 1).
+    /// The request may safely run twice, by method, key or precondition.
     pub repeatable: bool,
-    /// Carries an `Idempotency-Key` that [is one](crate::IdempotencyKey::of).
+    /// The request carries a valid `Idempotency-Key` (see [`IdempotencyKey::of`](crate::IdempotencyKey::of)).
     pub keyed: bool,
-    /// Is a write under a precondition that no longer holds once it has taken effect: a 412 after an
-    /// attempt that may have taken effect is perhaps its own doing.
+    /// The request is a write under a precondition that its own success makes false. A 412 after an attempt that may
+    /// have taken effect may therefore be caused by that attempt.
     pub conditional: bool,
 }
 
 impl RequestFacts {
-    /// Reads them from a request.
+    /// Reads the facts of a request from its method and headers.
     ///
-    /// Repeatable are
+    /// Repeatable requests are:
     /// - GET, HEAD, OPTIONS, TRACE, PUT, DELETE and QUERY;
-    /// - any method with an `Idempotency-Key` that [is one](crate::IdempotencyKey::of);
-    /// - any method with an `If-Match` that names an entity tag: after the first success the tag is
-    ///   another one. `If-Match: *` still holds then, so it does not count;
-    /// - any method with `If-None-Match: *`: after the first success there is something.
+    /// - any method with a valid `Idempotency-Key` (see [`IdempotencyKey::of`](crate::IdempotencyKey::of));
+    /// - any method with an `If-Match` that names an entity tag: the first success changes the tag.
+    ///   `If-Match: *` still holds after a success, so it does not count;
+    /// - any method with `If-None-Match: *`: after the first success the resource exists.
     ///
     /// ```
     /// use http::{HeaderMap, Method};

@@ -1,4 +1,4 @@
-//! The policy that was set in place of the first, while calls run.
+//! A policy that replaces the original one while calls run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,9 +8,9 @@ use relent_core::Policy;
 
 use crate::destinations::DestinationSource;
 
-/// The policy that was set in place of the one that a client or a layer was made with.
+/// The policy that has replaced the original one of a client or a layer, if any.
 ///
-/// Until there is one, a call pays for one load of an atomic.
+/// Until a policy is set, each call costs one atomic load.
 #[derive(Debug, Default)]
 pub struct ReplacedPolicy {
     is_set: AtomicBool,
@@ -18,7 +18,7 @@ pub struct ReplacedPolicy {
 }
 
 impl ReplacedPolicy {
-    /// It, if there is one.
+    /// The replacing policy, if one was set.
     #[inline]
     #[must_use]
     pub fn get(&self) -> Option<Arc<Policy>> {
@@ -34,9 +34,9 @@ impl ReplacedPolicy {
         policy.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on new calls go by this policy, and so does what they share, as
-    /// [`relent::Destination::set_policy`] describes. Of two policies that are set at once, one is in force for
-    /// both. No lock is held while destinations wake those who wait, who may come back here.
+    /// Sets the policy of new calls, and of their shared destinations as described at
+    /// [`relent::Destination::set_policy`]. If two policies are set concurrently, one of them applies to
+    /// both. No lock is held while destinations wake waiters, which may call back.
     pub fn set(&self, policy: Arc<Policy>, destinations: &DestinationSource, clock: &impl Clock) {
         let before = {
             let mut own = self.policy.write().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl ReplacedPolicy {
         self.is_set.store(true, Ordering::Release);
         while let Some(policy) = self.read() {
             destinations.set_policy(&policy, clock);
-            // Another one that is set meanwhile may have been there already: the last one stays.
+            // A policy that was set meanwhile may already be in the destinations: the last one must stay.
             if self.read().is_some_and(|last| Arc::ptr_eq(&last, &policy)) {
                 break;
             }
@@ -54,7 +54,7 @@ impl ReplacedPolicy {
     }
 }
 
-/// What goes by another policy from then on.
+/// Makes an independent copy: policies that are set later do not affect it.
 impl Clone for ReplacedPolicy {
     fn clone(&self) -> Self {
         let policy = self.get();

@@ -1,8 +1,8 @@
-//! Bodies of requests that can be sent again (design rule 9).
+//! Request bodies that can be sent again.
 //!
-//! A body of known content is made anew for each attempt, whatever its size. Any other is kept while
-//! it streams to the server, up to a cap; beyond the cap the attempt is committed: what was kept is
-//! freed, the body goes on unharmed, and it cannot be sent again.
+//! A body of known content is made again for each attempt, whatever its size. Any other body is kept while
+//! it streams to the server, up to a cap. Beyond the cap the attempt is committed: the kept data is
+//! freed, the body continues unchanged, and it cannot be sent again.
 
 mod content;
 mod error;
@@ -29,13 +29,13 @@ pub use known::{ByType, Reopen};
 use pieces::Pieces;
 use stream::Stream;
 
-/// What is kept of the body of a request, for the attempts to come. Each has a [`ReplayBody`].
+/// Keeps the body of a request for later attempts. Each attempt has a [`ReplayBody`].
 ///
-/// Only the body of the latest attempt yields anything. A connection may still poll that of an
-/// earlier one, which then fails with [`Superseded`]: to end it instead would make a whole request
-/// of a half.
+/// Only the body of the latest attempt yields data. A connection may still poll the body of an
+/// earlier one, which then fails with [`Superseded`]: ending it instead would turn half a request
+/// into a complete one.
 ///
-/// Dropping this frees what is kept; the body of the latest attempt goes on.
+/// Dropping a `Replay` frees the kept data; the body of the latest attempt continues.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -46,7 +46,7 @@ use stream::Stream;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let (mut replay, first) = Replay::new(Full::<Bytes>::from("content"), &ByType, Replay::CAP);
 /// assert_eq!(first.collect().await?.to_bytes(), "content");
-/// // The attempt failed without an answer.
+/// // The attempt failed without a response.
 /// replay.take_back(false)?;
 /// assert_eq!(replay.again(&ByType)?.collect().await?.to_bytes(), "content");
 /// # Ok(())
@@ -62,15 +62,15 @@ enum Source<B> {
 
 /// The body of one attempt. See [`Replay`].
 ///
-/// One of more than 64 KiB is handed to its connection in pieces, and the next when the one before is
-/// written: so a connection to a server that does not read on learns that its attempt is over, and closes.
-/// That needs tokio; elsewhere it is handed over as it comes.
+/// A body of more than 64 KiB is passed to its connection in pieces, each after the previous one is
+/// written. So a connection to a server that does not read notices that its attempt has ended, and closes.
+/// That needs tokio; without it, frames are passed on as they come.
 pub struct ReplayBody<B> {
     turn: Turn<B>,
     pieces: Pieces,
 }
 
-// `B` lies behind mutexes, so that the body is `Sync`, which some clients ask for, if `B` is `Send`.
+// `B` is behind mutexes, so that the body is `Sync` if `B` is `Send`: some clients require `Sync`.
 enum Turn<B> {
     Empty,
     Known {
@@ -79,11 +79,11 @@ enum Turn<B> {
         turn: u32,
     },
     Streamed(Arc<Mutex<Stream<B>>>, u32),
-    /// All that an attempt beside this one has read. In a box, since few bodies are, and all are moved.
+    /// A shared copy for a hedge of all that the running attempt has read. Boxed, since few bodies are.
     Kept(Box<Kept>, Arc<Progress>),
 }
 
-/// Whether the body of an attempt has been read to its end, for one who has given the body away.
+/// Reports whether the body of an attempt has been read to its end, after the body has been given away.
 #[cfg(feature = "tower")]
 pub(crate) struct Progressed<B>(Reading<B>);
 
@@ -109,7 +109,7 @@ where
         }
     }
 
-    /// Its attempt is over. One that streams is beaten, or has been read to its end.
+    /// The attempt has ended. A streaming body is superseded by `take_back`, or has been read to its end.
     pub(crate) fn over(self) -> Sending {
         Sending(match self.0 {
             Reading::Known(progress, turn) => Some((progress, turn)),
@@ -118,17 +118,17 @@ where
     }
 }
 
-/// The body of an attempt that is over, which its connection may still send. Dropping this fails the body,
-/// so that the connection lets go of it.
+/// The body of an ended attempt, which its connection may still send. Dropping this fails the body,
+/// so that the connection releases it.
 #[cfg(feature = "tower")]
 pub(crate) struct Sending(Option<(Arc<Progress>, u32)>);
 
 #[cfg(feature = "tower")]
 impl Sending {
-    /// There is no such body, or [`Replay::take_back`] sees to it.
+    /// There is no such body, or [`Replay::take_back`] handles it.
     pub(crate) const NOTHING: Self = Self(None);
 
-    /// The response of the attempt is handed up, and the server may read on.
+    /// The response of the attempt is returned, and the server may continue to read the body.
     pub(crate) fn goes_on(mut self) {
         self.0 = None;
     }
@@ -145,23 +145,23 @@ impl Drop for Sending {
     }
 }
 
-/// How far the attempts of known content are.
+/// Progress of the attempts of known content.
 #[derive(Default)]
 struct Progress {
-    /// The attempt whose body may read.
+    /// The number of the attempt whose body may read.
     turn: AtomicU32,
-    /// One more than the last attempt whose body was read to its end.
+    /// One more than the number of the last attempt whose body was read to its end.
     whole: AtomicU32,
-    /// The task that waits for more of the body: its connection.
+    /// The task that waits for more of the body: the connection's.
     waiting: Mutex<Option<Waker>>,
-    /// The call is over: no attempt follows.
+    /// The call has ended: no attempt follows.
     over: AtomicBool,
-    /// What the connection is at.
+    /// The encoded [`Upload`].
     upload: AtomicU32,
 }
 
 impl Progress {
-    /// The next attempt has the turn. Who waits for the body of the last one learns that it fails.
+    /// Passes the turn to the next attempt. Wakes the reader of the previous body, which then fails.
     fn next_turn(&self) {
         self.turn.fetch_add(1, Ordering::AcqRel);
         let waiting = self.waiting.lock();
@@ -171,8 +171,8 @@ impl Progress {
         }
     }
 
-    /// The body of this turn has nothing to give at the moment. Whether it still has the turn: what
-    /// takes it from now on wakes the task.
+    /// Registers the task that waits for the body of this turn. Returns whether it still has the turn; a later
+    /// change of turn wakes the task.
     fn wait(&self, turn: u32, context: &Context<'_>) -> bool {
         let waiting = self.waiting.lock();
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
@@ -185,13 +185,13 @@ impl Progress {
     }
 }
 
-/// What the connection of an attempt has taken of its body: so that a server that is silent can be told
-/// from one that is busy with reading.
+/// How much of the request body the connection has taken: distinguishes a silent server
+/// from one that is still reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Upload {
     /// The connection waits for the body to yield more.
     WaitsForBody,
-    /// So many pieces, modulo 2^31.
+    /// The number of pieces taken, modulo 2^31.
     Taken(u32),
 }
 
@@ -206,7 +206,7 @@ impl Upload {
         }
     }
 
-    /// What is stored after the body was polled. `is_out`: a piece that was taken is on its way.
+    /// The value to store after a poll of the body. `is_out`: a piece that was taken is not written yet.
     const fn next(stored: u32, is_ready: bool, is_out: bool) -> u32 {
         let taken = stored & !Self::WAITS;
         match (is_ready, is_out) {
@@ -217,8 +217,8 @@ impl Upload {
     }
 }
 
-/// The attempts of a body that is made anew for each by somebody else. When all clones are dropped, the call
-/// is over.
+/// Tracks the attempts of a body that the caller makes again for each attempt. The call has ended when all clones
+/// are dropped.
 #[derive(Clone, Default)]
 pub struct Turns(Arc<Owned>);
 
@@ -232,27 +232,27 @@ impl Drop for Owned {
 }
 
 impl Turns {
-    /// The body of the current attempt, which fails when there is [another](Self::next).
+    /// Wraps the body of the current attempt, which fails when [the next one](Self::next) starts.
     pub fn body<B>(&self, body: B) -> ReplayBody<B> {
         let progress = &self.0.0;
         let turn = progress.turn.load(Ordering::Acquire);
         ReplayBody::known(body, progress.clone(), turn).for_hyper()
     }
 
-    /// What has gone out of the body of the current attempt.
+    /// How much of the body of the current attempt has been taken.
     #[must_use]
     pub fn upload(&self) -> Upload {
         Upload::of(self.0.0.upload.load(Ordering::Relaxed))
     }
 
-    /// The attempt is over, and its connection is to let go of the body.
+    /// Ends the attempt, so that its connection releases the body.
     pub fn next(&self) {
         self.0.0.next_turn();
     }
 }
 
 impl Replay<()> {
-    /// The default for the most bytes that are kept of a body: 64 KiB.
+    /// Default cap of the kept bytes of a body: 64 KiB.
     pub const CAP: usize = stream::CAP;
 }
 
@@ -260,11 +260,11 @@ impl<B> Replay<B>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    /// Keeps up to `cap` bytes of a body, unless its content is known to `reopen`; with the body of
+    /// Keeps up to `cap` bytes of a body, unless `reopen` knows its content. Also returns the body of
     /// the first attempt.
     ///
-    /// Memory: the buffer doubles as it grows, so less than twice the cap, whatever the number and
-    /// size of frames; a body that says at the start that it is longer than the cap is not kept.
+    /// Memory: the buffer doubles as it grows, so it uses less than twice the cap, whatever the number and
+    /// size of frames. A body whose size hint exceeds the cap is not kept.
     #[inline]
     pub fn new(mut body: B, reopen: &impl Reopen<B>, cap: usize) -> (Self, ReplayBody<B>) {
         if body.is_end_stream() {
@@ -283,26 +283,26 @@ where
         (replay, ReplayBody::of(Turn::Streamed(stream, 0)))
     }
 
-    /// Whether it is kept while it streams.
+    /// Whether the body is kept while it streams.
     #[cfg(feature = "tower")]
     pub(crate) const fn is_streamed(&self) -> bool {
         matches!(self.0, Source::Streamed(..))
     }
 
-    /// The length that the request announces by other means, such as a `Content-Length` that the
-    /// caller has set: a client stops reading there, and does not ask whether there is more.
+    /// Sets the length that the request announces elsewhere, such as in a `Content-Length` of the
+    /// caller: a client stops reading there, and does not poll for more.
     pub fn announce(&mut self, length: u64) {
         if let Source::Streamed(stream, _) = &self.0 {
             lock(stream).announce(length);
         }
     }
 
-    /// Takes the content back from the last attempt, which has failed: its body yields nothing from
-    /// now on. `answered`: the server has sent a response.
+    /// Takes the content back from the last attempt, which has failed: its body yields nothing
+    /// more. `answered`: the server has sent a response.
     ///
     /// # Errors
-    /// [`NotReplayable`], and the body goes on as it was. A response to a body that has not been
-    /// read to its end has beaten it: what is left has never been read, and reading it now could
+    /// [`NotReplayable`]; the body then continues as before. This also happens if the server responded before the
+    /// body was read to its end: the rest has never been read, and reading it now could
     /// wait forever.
     pub fn take_back(&mut self, answered: bool) -> Result<(), NotReplayable> {
         match &mut self.0 {
@@ -317,7 +317,7 @@ where
                     waker = stream.take_back(answered)?;
                     *turn = stream.turn();
                 }
-                // The connection of the last attempt learns of it and lets go.
+                // Wakes the connection of the last attempt, so that it releases the body.
                 if let Some(waker) = waker {
                     waker.wake();
                 }
@@ -326,10 +326,10 @@ where
         Ok(())
     }
 
-    /// The body for the next attempt, after [`take_back`](Self::take_back).
+    /// Creates the body for the next attempt, after [`take_back`](Self::take_back).
     ///
     /// # Errors
-    /// When `reopen` cannot make known content again.
+    /// [`NotReplayable`] if `reopen` cannot make the known content again.
     pub fn again(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
             Source::Empty => ReplayBody::of(Turn::Empty),
@@ -342,11 +342,11 @@ where
         })
     }
 
-    /// The body for an attempt beside the one that runs, which keeps its own: for a hedge.
+    /// Creates the body for a hedge, which runs beside the current attempt and its body.
     ///
     /// # Errors
-    /// When the content is not known: neither to `reopen`, nor because the running attempt has read
-    /// it to its end and all of it was kept.
+    /// [`NotReplayable`] if the content is not known: `reopen` does not know it, and the running attempt has not
+    /// read it to its end with all of it kept.
     pub fn beside(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
             Source::Empty => ReplayBody::of(Turn::Empty),
@@ -361,7 +361,7 @@ where
         })
     }
 
-    /// What has gone out of the body of the last attempt.
+    /// How much of the body of the last attempt has been taken.
     #[must_use]
     pub fn upload(&self) -> Upload {
         match &self.0 {
@@ -371,8 +371,8 @@ where
         }
     }
 
-    /// Whether the body of the last attempt was read to its end. If it was not and there is an
-    /// answer, the connection is still busy with it.
+    /// Whether the body of the last attempt was read to its end. If it was not and there is a
+    /// response, the connection is still busy with the body.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         match &self.0 {
@@ -397,7 +397,7 @@ impl<B> Drop for Replay<B> {
     }
 }
 
-/// A stream is valid after every statement, so a poisoned lock has lost nothing.
+/// Locks the stream; it is valid after every statement, so a poisoned lock has lost nothing.
 fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -426,8 +426,8 @@ impl<B> ReplayBody<B> {
         Self { turn, pieces }
     }
 
-    /// For hyper alone, which drops what it has written, and keeps nothing. One that keeps what it reads
-    /// would wait for ever.
+    /// Marks the body as one for hyper, which drops the data that it has written. A reader that keeps it
+    /// would wait forever.
     const fn for_hyper(mut self) -> Self {
         self.pieces.drops = true;
         self
@@ -540,7 +540,7 @@ where
         match turn {
             Turn::Empty => {}
             Turn::Known { progress, .. } | Turn::Kept(_, progress) => {
-                // Nobody else writes it.
+                // Only this body writes it.
                 let upload = progress.upload.load(Ordering::Relaxed);
                 let next = Upload::next(upload, is_ready, is_out);
                 progress.upload.store(next, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! | value | read as |
 //! |---|---|
 //! | `5`, `005`, ` 5 ` | 5 s; optional white space is trimmed |
-//! | `99999999999999999999` | as long as can be told; it saturates |
+//! | `99999999999999999999` | the longest time that can be stored; it saturates |
 //! | `Sun, 06 Nov 1994 08:49:37 GMT` | that date |
 //! | `Sunday, 06-Nov-94 08:49:37 GMT` | that date, in the century that ends 50 years from now |
 //! | `Sun Nov  6 08:49:37 1994` | that date |
@@ -16,8 +16,8 @@
 //!
 //! A malformed field is ignored, and noted in the trace.
 //!
-//! [`set`] and [`set_millis`] write it, for a server: whole seconds, or whole milliseconds in a field of
-//! its own. They round up and never write 0, so that nobody comes back early or at once.
+//! [`set`] and [`set_millis`] write it, for a server: whole seconds, or whole milliseconds in a separate
+//! field. They round up and never write 0, so that no client comes back early or immediately.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +29,7 @@ use crate::{http_date, server_clock};
 
 pub use field::Malformed;
 
-/// What a `Retry-After` says.
+/// The value of a `Retry-After` field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RetryAfter {
     /// Wait this long from the moment the response arrived.
@@ -62,7 +62,7 @@ pub fn parse(value: &[u8], now: SystemTime) -> Result<RetryAfter, Malformed> {
     }
 }
 
-/// The delay that the response asks for, if it does.
+/// The delay that the response asks for; `None` if it asks for none.
 pub(crate) fn delay(headers: &HeaderMap, now: SystemTime) -> Result<Option<Duration>, Malformed> {
     let retry_after = single(headers, &RETRY_AFTER, |value| parse(value, now))?;
     Ok(retry_after.map(|retry_after| match retry_after {
@@ -71,7 +71,7 @@ pub(crate) fn delay(headers: &HeaderMap, now: SystemTime) -> Result<Option<Durat
     }))
 }
 
-/// Writes `Retry-After` in whole seconds: rounded up, at least 1, at most 584 years. One that is there is
+/// Writes `Retry-After` in whole seconds: rounded up, at least 1, at most 584 years. An existing field is
 /// replaced.
 ///
 /// ```
@@ -87,8 +87,8 @@ pub fn set(headers: &mut HeaderMap, delay: Duration) {
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
 }
 
-/// Writes `retry-after-ms` in whole milliseconds: rounded up, at least 1, at most 584 years. One that is
-/// there is replaced. It outranks `Retry-After`, which belongs beside it for clients that do not know it.
+/// Writes `retry-after-ms` in whole milliseconds: rounded up, at least 1, at most 584 years. An existing
+/// field is replaced. It outranks `Retry-After`, which belongs beside it for clients that do not know it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(read("Mon, 06 Nov 1994 08:49:37 GMT"), Err(Malformed));
     }
 
-    /// The delay asked for by a response, for a client whose clock shows 2000-01-01T00:00:00Z.
+    /// The delay that a response asks for; the client's clock shows 2000-01-01T00:00:00Z.
     fn delay_of(fields: &[(http::HeaderName, &str)]) -> Result<Option<u64>, Malformed> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(delay_of(&[DATED, DATED, in_30_seconds]), Ok(Some(31)));
         let past = (RETRY_AFTER, "Wed, 21 Oct 2026 11:59:00 GMT");
         assert_eq!(delay_of(&[DATED, past]), Ok(Some(0)));
-        // Seconds count from the arrival of the response, however old it is.
+        // Seconds count from the arrival of the response, whatever its age.
         assert_eq!(
             delay_of(&[DATED, (AGE, "10"), (RETRY_AFTER, "30")]),
             Ok(Some(30))

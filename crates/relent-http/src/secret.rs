@@ -1,14 +1,14 @@
-//! What of a request can be a credential, and how it is shown without.
+//! Redaction of credentials in requests that are shown.
 
 use std::fmt;
 
 use http::HeaderMap;
 
-/// What stands in the place of a secret, as the conventions have it.
+/// Replacement for a secret, as in the semantic conventions.
 pub const REDACTED: &str = "REDACTED";
 
-/// Parameters whose values are secret, in lower case. The first seven are those of the conventions
-/// (signed addresses of AWS, Azure and Google); the others are where RFC 6749, RFC 6750 and common
+/// Parameters whose values are secret, in lower case. The first seven are those of the semantic conventions
+/// (signed URLs of AWS, Azure and Google); the others are where RFC 6749, RFC 6750 and common
 /// services put a credential.
 const SECRET: [&str; 20] = [
     "awsaccesskeyid",
@@ -33,8 +33,8 @@ const SECRET: [&str; 20] = [
     "x-goog-credential",
 ];
 
-/// Whether the value of this parameter is secret; so it is if its name is written in another way
-/// than the usual.
+/// Whether the value of this parameter is secret. A percent-encoded name counts as secret, since it may hide a
+/// known one.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     name.contains('%')
@@ -43,7 +43,7 @@ pub fn is_secret(name: &str) -> bool {
             .any(|secret| name.eq_ignore_ascii_case(secret))
 }
 
-/// Header fields as they are shown: by their names, since any value can be a credential.
+/// Shows header fields by their names only, since any value can be a credential.
 pub struct Names<'a>(pub &'a HeaderMap);
 
 impl fmt::Debug for Names<'_> {

@@ -1,4 +1,4 @@
-//! What time it is for the server that answered.
+//! The current time by the clock of the responding server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use crate::headers::{AGE, DATE};
 use crate::http_date;
 
 /// The server's own time when the response arrived: `Date` + `Age`. `now`, the local time, is used only
-/// if `Date` is missing or malformed, and as it is: the `Age` of a response is a part of its past.
+/// if `Date` is missing or malformed. `Age` is not added to it: the `Age` of a response lies in its past.
 pub(crate) fn time(headers: &HeaderMap, now: SystemTime) -> ServerTime {
     match single(headers, &DATE, |value| http_date::parse(value, now)) {
         Ok(Some(date)) => ServerTime::told(since_1970(date), age(headers)),
@@ -18,8 +18,8 @@ pub(crate) fn time(headers: &HeaderMap, now: SystemTime) -> ServerTime {
     }
 }
 
-/// The seconds that a response has spent in caches. Of a list the first member counts, and what is
-/// no number is ignored (RFC 9111 §5.1). Saturates at 2³¹ s (RFC 9111 §1.2.2).
+/// The seconds that a response has spent in caches. Of a list the first member counts; a malformed value is
+/// ignored (RFC 9111 §5.1). Saturates at 2³¹ s (RFC 9111 §1.2.2).
 fn age(headers: &HeaderMap) -> u64 {
     let value = headers
         .get(AGE)
@@ -28,12 +28,12 @@ fn age(headers: &HeaderMap) -> u64 {
     digits(trim(first)).unwrap_or(0).min(1 << 31)
 }
 
-/// How long to wait at `time` for `instant`.
+/// How long to wait for `instant` if it is now `time`.
 pub(crate) fn until(instant: SystemTime, time: ServerTime) -> Duration {
     time.until(since_1970(instant))
 }
 
-/// What is earlier counts as the beginning of 1970.
+/// Time since 1970; zero for an earlier time.
 fn since_1970(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -52,7 +52,7 @@ mod tests {
         at(1_792_584_000)
     }
 
-    /// As a time that can be compared.
+    /// Converts to a type that can be compared.
     fn is(time: SystemTime) -> ServerTime {
         ServerTime::local(since_1970(time))
     }

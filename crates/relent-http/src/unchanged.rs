@@ -1,10 +1,10 @@
-//! A file that is opened anew for every attempt, and must be the same each time.
+//! A file that is opened again for every attempt, and must not change.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A file as it was first seen.
+/// A file with the length and modification time that it had first.
 #[derive(Debug)]
 pub struct UnchangedFile {
     path: PathBuf,
@@ -13,10 +13,10 @@ pub struct UnchangedFile {
 }
 
 impl UnchangedFile {
-    /// Looks at a file, which must be a regular one: what comes out of a pipe cannot be read twice.
+    /// Records the state of a file, which must be a regular one: a pipe cannot be read twice.
     ///
     /// # Errors
-    /// When it cannot be looked at, or is not a regular file.
+    /// If its metadata cannot be read, or it is not a regular file.
     pub fn see(path: PathBuf) -> io::Result<Self> {
         let seen = std::fs::metadata(&path)?;
         if !seen.is_file() {
@@ -32,10 +32,10 @@ impl UnchangedFile {
         })
     }
 
-    /// Opens it, unless it has another length or time of modification by now.
+    /// Opens the file, unless its length or modification time has changed.
     ///
     /// # Errors
-    /// When it cannot be opened, or has changed.
+    /// If it cannot be opened, or has changed.
     pub async fn open(&self) -> io::Result<tokio::fs::File> {
         let in_file = |error| of_file(&self.path, &error);
         let file = tokio::fs::File::open(&self.path).await.map_err(in_file)?;
@@ -46,7 +46,7 @@ impl UnchangedFile {
         Ok(file)
     }
 
-    /// Its length in bytes.
+    /// The recorded length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub const fn len(&self) -> u64 {

@@ -1,9 +1,8 @@
 //! Signatures of webhooks: [Standard Webhooks 1.0.0][spec].
 //!
-//! A sender signs each attempt to deliver a message: its identifier, the time of the attempt and the body. The
-//! identifier is the same for every attempt, so that the receiver can drop what it has already done. The
-//! signature keeps whoever does not know the key from sending messages, and the time keeps a message that was
-//! overheard from being sent again later.
+//! A sender signs each attempt to deliver a message: its identifier, the time of the attempt, and the body. The
+//! identifier is the same for every attempt, so the receiver can drop duplicates. The signature prevents
+//! forgery, and the signed time prevents late replays of a captured message.
 //!
 //! ```
 //! use std::time::{Duration, SystemTime};
@@ -28,16 +27,16 @@
 //! ```
 //!
 //! # Keys
-//! | written | is |
+//! | key format | kind |
 //! |---|---|
-//! | `whsec_` and base64 of 24 to 64 bytes | a secret that both know: HMAC-SHA256, signatures `v1,…` |
-//! | `whsk_` and base64 of an Ed25519 key (the seed of 32 bytes, or seed and public key of 64) | the sender's: signatures `v1a,…` |
+//! | `whsec_` and base64 of 24 to 64 bytes | a shared secret: HMAC-SHA256, signatures `v1,…` |
+//! | `whsk_` and base64 of an Ed25519 key (the seed of 32 bytes, or seed and public key of 64) | the sender's private key: signatures `v1a,…` |
 //! | `whpk_` and base64 of 32 bytes | the public key of the one above, for the receiver |
 //!
-//! Keys are never shown: their `Debug` says which kind they are and nothing more.
+//! Keys are never printed: their `Debug` shows only the signature version.
 //!
-//! To change a key, the sender signs with the new one and the old one, and drops the old one when all
-//! receivers have the new one. A receiver is given all the keys that it believes.
+//! To rotate a key, the sender signs with both the new and the old one, and drops the old one when all
+//! receivers have the new one. A receiver is given all the keys that it trusts.
 //!
 //! [spec]: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 
@@ -54,45 +53,45 @@ pub use keys::{InvalidWebhookKey, SigningKey, VerifyingKey};
 
 /// `webhook-id`: the identifier of the message, the same in all attempts to deliver it.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-/// `webhook-timestamp`: when this attempt was made, in whole seconds since 1970.
+/// `webhook-timestamp`: the time of this attempt, in whole seconds since 1970.
 pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-/// `webhook-signature`: signatures with a space between them, one for each key.
+/// `webhook-signature`: signatures separated by spaces, one for each key.
 pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// The longest identifier of a message, in bytes.
+/// The longest message identifier, in bytes.
 const LONGEST_ID: usize = 255;
-/// How many signatures of a request are looked at. A sender has two while it changes its key; a stranger could
-/// send hundreds to have them all checked.
+/// The maximum number of signatures checked per request. A sender has two during key rotation; an attacker could
+/// send hundreds to waste the receiver's time.
 const MOST_SIGNATURES: usize = 16;
 
-/// Signs messages with one key or, while a key is being changed, with several.
+/// Signs messages with one key or, during key rotation, with several.
 #[derive(Clone, Debug)]
 pub struct Signer {
     keys: Vec<SigningKey>,
 }
 
 impl Signer {
-    /// Signs with this key.
+    /// Creates a signer with this key.
     #[must_use]
     pub fn new(key: SigningKey) -> Self {
         Self { keys: vec![key] }
     }
 
-    /// The same with one more signature, by the key that is being replaced.
+    /// Adds a signature with another key, the one that is being replaced.
     #[must_use]
     pub fn also(mut self, key: SigningKey) -> Self {
         self.keys.push(key);
         self
     }
 
-    /// Puts the three fields for an attempt at `now` into `headers`, in place of any that are there.
+    /// Writes the three fields for an attempt at `now` to `headers`, replacing existing ones.
     ///
-    /// The body is signed as it is: what is sent has to be these bytes. A time before 1970 is written as 0, and
+    /// The sender must send exactly these body bytes. A time before 1970 is written as 0, and
     /// no receiver accepts it.
     ///
     /// # Errors
-    /// [`InvalidMessageId`] if the identifier is empty, longer than 255 bytes, or has anything but visible ASCII
-    /// or a full stop in it: the full stop separates what is signed.
+    /// [`InvalidMessageId`] if the identifier is empty, longer than 255 bytes, or has any character other than visible
+    /// ASCII, or a full stop: full stops separate the signed parts.
     pub fn sign(
         &self,
         id: &str,
@@ -117,7 +116,7 @@ impl Signer {
         }
         headers.insert(WEBHOOK_ID, written);
         headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(seconds));
-        // Base64, commas and spaces are fit for a field.
+        // Base64, commas and spaces are valid in a field.
         if let Ok(signatures) = HeaderValue::try_from(signatures) {
             headers.insert(WEBHOOK_SIGNATURE, signatures);
         }
@@ -125,7 +124,7 @@ impl Signer {
     }
 }
 
-/// What is signed, up to the body.
+/// The signed text in front of the body.
 fn prefix(id: &str, seconds: u64) -> String {
     format!("{id}.{seconds}.")
 }
@@ -135,28 +134,28 @@ fn is_message_id(id: &str) -> bool {
     (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(fit)
 }
 
-/// Tells whether a message comes from one who has the key, as it was sent, and lately.
+/// Verifies that a message comes from a sender with a trusted key, unchanged and recently.
 ///
 /// # Default
-/// A message counts up to five minutes before and after the time that it names.
+/// A message is accepted up to five minutes before and after the time that it names.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     keys: Vec<VerifyingKey>,
     tolerance: Duration,
 }
 
-/// What a message with a good signature says of itself.
+/// A message whose signature is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verified<'h> {
-    /// The identifier of the message: whoever has done what it says once drops the next one with this
+    /// The identifier of the message: a receiver that has processed it drops later messages with the same
     /// identifier.
     pub id: &'h str,
-    /// When the attempt was made, to the second.
+    /// The time of the attempt, in whole seconds.
     pub at: SystemTime,
 }
 
 impl Verifier {
-    /// Believes these keys, any of them. Without a key it believes nothing.
+    /// Creates a verifier that trusts any of these keys. Without a key it rejects every message.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = VerifyingKey>) -> Self {
         Self {
@@ -165,28 +164,28 @@ impl Verifier {
         }
     }
 
-    /// The same with another distance between the clock here and the time of the attempt, to both sides.
+    /// Sets the accepted difference, in both directions, between the local clock and the time of the attempt.
     #[must_use]
     pub const fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
-    /// For how long one signature is good at most: twice the tolerance, since the time that it names may be ahead. An
-    /// attacker with a copy of a message can replay it for so long, so its receiver has to remember it at least as long.
+    /// The longest time for which one signature is valid: twice the tolerance, since the time that it names may be
+    /// ahead. An attacker can replay a captured message within it, so the receiver must remember it at least that long.
     #[must_use]
     pub const fn replay_window(&self) -> Duration {
         self.tolerance.saturating_mul(2)
     }
 
-    /// Verifies a message that arrived at `now`. The body is the bytes that were received: not parsed and
-    /// written anew.
+    /// Verifies a message that arrived at `now`. `body` must be the bytes that were received, not parsed and
+    /// written again.
     ///
-    /// The comparison takes the same time wherever two signatures differ. At most 16 signatures are looked
-    /// at; those of unknown versions are passed over.
+    /// Signatures are compared in constant time. At most 16 signatures are checked;
+    /// those of unknown versions are ignored.
     ///
     /// # Errors
-    /// [`SignatureError`] with the reason. Answer 401 (or 400) and do nothing; the reason is meant for a log, not
+    /// [`SignatureError`] with the reason. Respond with 401 (or 400) and do nothing else; the reason is for a log, not
     /// for the sender.
     pub fn verify<'h>(
         &self,
@@ -199,7 +198,7 @@ impl Verifier {
             return Err(SignatureError::Malformed(WEBHOOK_ID));
         }
         let written = one(headers, &WEBHOOK_TIMESTAMP)?;
-        // What is signed is the number: leading zeros and signs would be another text for the same time.
+        // The digits are signed: leading zeros or a sign would be another text for the same time.
         let seconds: u64 = written
             .parse()
             .ok()
@@ -231,7 +230,7 @@ impl Verifier {
         if !found {
             return Err(SignatureError::NoMatch);
         }
-        // After the signature, so that only whoever has the key learns what time it is here.
+        // Checked after the signature, so that only the holder of the key learns the local time.
         let distance = now
             .duration_since(at)
             .unwrap_or_else(|earlier| earlier.duration());
@@ -242,7 +241,7 @@ impl Verifier {
     }
 }
 
-/// The value of a field that stands there once.
+/// The value of a field that must occur exactly once.
 fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h str, SignatureError> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -254,7 +253,7 @@ fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h str, Signatu
     }
 }
 
-/// An identifier that no message can have.
+/// Error: a message identifier is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidMessageId;
 
@@ -270,22 +269,22 @@ impl fmt::Display for InvalidMessageId {
 
 impl std::error::Error for InvalidMessageId {}
 
-/// Why a message is not believed.
+/// Reason for rejecting a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SignatureError {
-    /// A field is not there.
+    /// A field is missing.
     Missing(HeaderName),
-    /// A field stands there twice, or is not written as it has to be.
+    /// A field occurs twice, or is malformed.
     Malformed(HeaderName),
-    /// No signature is one of a known key over this body: another key, another body, or another time.
+    /// No signature matches: another key, another body, or another time.
     NoMatch,
-    /// The signature is good, but the attempt was made too long ago or lies in the future: a message that was sent
-    /// again by somebody who overheard it, or clocks that differ.
+    /// The signature is valid, but the attempt was made too long ago or lies in the future: a replay by an attacker, or
+    /// clocks that differ.
     OutOfTime {
-        /// When the attempt was made, by its sender's clock.
+        /// The time of the attempt by its sender's clock.
         at: SystemTime,
-        /// The time here.
+        /// The local time.
         now: SystemTime,
     },
 }

@@ -1,4 +1,4 @@
-//! Whether an answer acknowledges a message, and what failure it is if not.
+//! Acknowledgement of messages: decides whether a response acknowledges, or how it failed.
 
 use std::time::SystemTime;
 
@@ -10,51 +10,51 @@ use serde_json::Value;
 use crate::endpoint::Acknowledgement;
 use crate::text::printable;
 
-/// As much of a body is read: 64 kB.
+/// The largest part of a body that is read: 64 KiB.
 pub const MAX_BODY: usize = 64 << 10;
-/// As much of a body is kept: 1 kB.
+/// The largest part of a body that is kept: 1 KiB.
 pub const MAX_EXCERPT: usize = 1 << 10;
-/// By which a receiver says what becomes of its messages: `abort-message`, that this one is not to be sent again (Svix);
-/// `disable`, that it wants no messages until somebody enables it.
+/// The header by which a receiver controls further delivery. `abort-message` ends the attempts for this message (Svix);
+/// `disable` stops all messages until an operator enables the endpoint.
 pub const WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("webhook-delivery");
 
-/// How far the body of an answer was read.
+/// How far the body of a response was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyEnd {
-    /// It is whole.
+    /// The body is complete.
     Whole,
-    /// It is longer than [`MAX_BODY`], and was not read further.
+    /// The body is longer than [`MAX_BODY`], and was not read further.
     TooLong,
-    /// It was cut off: it acknowledges nothing.
+    /// The body was truncated: it acknowledges nothing.
     Cut,
 }
 
-/// An answer, as far as it was read.
+/// A response of the receiver, as far as it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its fields.
+    /// The header fields.
     pub headers: &'a HeaderMap,
-    /// Its body, as far as it was read.
+    /// The body, as far as it was read.
     pub body: &'a [u8],
-    /// How far that is.
+    /// How far the body was read.
     pub end: BodyEnd,
 }
 
-/// Why an answer does not acknowledge.
+/// The failure of a response that does not acknowledge.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Refused {
-    /// What the schedule goes by.
+    /// The failure, as the schedule evaluates it.
     pub failure: Failure,
-    /// The same in words.
+    /// The description of the failure.
     pub error: String,
-    /// The receiver wants no messages any more: see [`disables`].
+    /// The receiver wants no more messages: see [`disables`].
     pub gone: bool,
 }
 
-/// Why an answer disables its endpoint, if it does: by the status 410, or by `webhook-delivery: disable`, also beside an
-/// acknowledgement.
+/// Returns the reason that a response disables its endpoint, if it does: the status 410, or `webhook-delivery:
+/// disable`, even in an acknowledgement.
 #[must_use]
 pub fn disables(status: StatusCode, headers: &HeaderMap) -> Option<&'static str> {
     if says(headers, b"disable") {
@@ -68,7 +68,7 @@ pub fn disables(status: StatusCode, headers: &HeaderMap) -> Option<&'static str>
     }
 }
 
-/// Whether the answer asks for the endpoint to be disabled and for this message to be held.
+/// Whether the response asks to disable the endpoint and to hold this message.
 pub(crate) fn holds(headers: &HeaderMap) -> bool {
     says(headers, b"disable") && !says(headers, b"abort-message")
 }
@@ -79,17 +79,18 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
     words.any(|word| word.trim_ascii().eq_ignore_ascii_case(what))
 }
 
-/// Judges an answer, by what HTTP says and by the lists of the policy.
+/// Evaluates a response, by the rules of HTTP and the lists of the policy.
 ///
-/// - A status from 200 to 299 acknowledges if it is the answer that `rule` [asks for](Acknowledgement::ALL). A body that is
-///   longer than [`MAX_BODY`] is none that a rule asks for; where none is asked for, what was read of it is enough.
+/// - A status from 200 to 299 acknowledges if the response is as `rule` [requires](Acknowledgement::ALL). A body longer
+///   than [`MAX_BODY`] never satisfies a rule about the body.
 /// - A redirect is a failure: it is never followed.
-/// - A status outside of 200 to 599 is none of HTTP, and counts as 500 (RFC 9110, section 15).
-/// - 410 and `webhook-delivery: disable` say that the endpoint is [gone](Refused::gone). Whether this message has more
-///   attempts after a 410 is for the policy.
+/// - A status outside of 200 to 599 is invalid in HTTP, and counts as 500 (RFC 9110, section 15).
+/// - 410 and `webhook-delivery: disable` set [`Refused::gone`]. Whether this message has more attempts after a 410
+///   depends on the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
-/// - A `Retry-After` counts up to the policy's `max_hint`. It never ends the attempts by itself.
-/// - A body that acknowledges nothing is no fault of the endpoint's: it is up, and asks for another attempt.
+/// - A `Retry-After` is limited to the policy's `max_hint`. It never ends the attempts by itself.
+/// - A success status with a body that does not acknowledge is retried, and does not count against the endpoint's
+///   health.
 ///
 /// # Errors
 /// [`Refused`] if it does not acknowledge.
@@ -103,14 +104,14 @@ pub fn judge(
         status, headers, ..
     } = answer;
     let options = HintOptions::default();
-    // The identifier makes it repeatable: the receiver drops what it has.
+    // The identifier makes the request idempotent: the receiver drops duplicates.
     let facts = RequestFacts {
         repeatable: true,
         ..RequestFacts::default()
     };
     let refused = |failure: Failure| refused(status, headers, bounded(failure, headers, policy));
     if !matches!(status.as_u16(), 200..=599) {
-        // No list of a policy can name it.
+        // No list of a policy can contain this status.
         let broken = classify(
             StatusCode::INTERNAL_SERVER_ERROR,
             headers,
@@ -146,7 +147,7 @@ pub fn judge(
     Err(refused)
 }
 
-/// What the answer lacks, which is a success, to acknowledge by this rule.
+/// Returns the missing part for which a success status does not acknowledge by this rule.
 fn lacks(answer: &Answer<'_>, rule: Acknowledgement) -> Option<&'static str> {
     let Answer { body, end, .. } = *answer;
     let lacking = match rule {
@@ -184,7 +185,7 @@ fn bounded(mut failure: Failure, headers: &HeaderMap, policy: &Policy) -> Failur
     }
     let most = policy.max_hint();
     if failure.hint.delay().is_some_and(|delay| delay > most) {
-        // It is a floor that is bounded, and no reason to give up.
+        // A delay beyond the limit is shortened, and is no reason to give up.
         let Hint {
             source,
             audience,
@@ -204,11 +205,11 @@ fn is_code_success(body: &[u8]) -> bool {
     value.is_some_and(|value| value.get("code").and_then(Value::as_str) == Some("SUCCESS"))
 }
 
-/// The beginning of a body as it is kept: at most [`MAX_EXCERPT`] bytes, printable, and without these secrets.
+/// Returns the beginning of a body: at most [`MAX_EXCERPT`] bytes, printable, and without these secrets.
 #[must_use]
 pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
     let longest = secrets.iter().map(|secret| secret.as_ref().len()).max();
-    // A secret that begins before the end of the excerpt is cut off as a whole.
+    // Read far enough to redact a secret that extends beyond the end of the excerpt.
     let most = MAX_EXCERPT.saturating_add(longest.unwrap_or_default());
     let mut text = String::from_utf8_lossy(&body[..body.len().min(most)]).into_owned();
     for secret in secrets {
@@ -341,7 +342,7 @@ mod tests {
                 assert_eq!(judged.is_ok(), expected, "{rule:?} {body} {end:?}");
             }
         }
-        // It has to be a success as well.
+        // The status must be a success, too.
         let failed = judged(
             "wechat-pay",
             BodySuccess,
@@ -415,7 +416,7 @@ mod tests {
         let none: [&str; 0] = [];
         assert_eq!(excerpt(&[b'a'; 5000], &none).len(), MAX_EXCERPT);
         assert!(excerpt(&[0xff; 5000], &none).len() <= MAX_EXCERPT);
-        // One that reaches over the end leaves no part behind.
+        // A secret that extends beyond the end leaves no part behind.
         let mut long = vec![b'a'; MAX_EXCERPT - 10];
         long.extend(secret.as_bytes());
         assert!(!excerpt(&long, &[secret]).contains("whsec"));

@@ -1,18 +1,18 @@
-//! The HTTP API by which an outbox is run, its page for people, and its metrics.
+//! HTTP API to operate an outbox, with a web page for operators and metrics.
 //!
-//! Programs enqueue messages and register endpoints; operators see what is stuck and why, and have it sent again. The
-//! routes are described in OpenAPI at `/openapi.json`: see [`OPENAPI`].
+//! Programs enqueue messages and register endpoints. Operators see which messages are stuck and why, and resend them.
+//! The routes are described in OpenAPI at `/openapi.json`: see [`OPENAPI`].
 //!
-//! | | needs the token |
+//! | route | authentication |
 //! |---|---|
-//! | `/v1/…`, `/metrics` | as `Authorization: Bearer TOKEN` |
+//! | `/v1/…`, `/metrics` | `Authorization: Bearer TOKEN` |
 //! | `/v1/messages/{id}/content` | the [content token](Api::content_token) |
-//! | `/` and the pages below it | once, in a form; then by a cookie that no script can read and no other site can use |
-//! | `/openapi.json`, `/health`, `/login` | no |
+//! | `/` and the pages below it | the token in a form, then a cookie that is `HttpOnly` and `SameSite=Strict` |
+//! | `/openapi.json`, `/health`, `/login` | none |
 //!
-//! Secrets go in and never come out. What cannot be meant is refused, with the name of what is wrong.
+//! Secrets are write-only. Invalid input is refused with a description.
 //!
-//! It speaks HTTP without TLS: bind it to the loopback, or to a private network behind something that does TLS.
+//! The API speaks HTTP without TLS: bind it to loopback, or to a private network behind a TLS proxy.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ use limits::{MAX_FORM, PATIENCE};
 use state::Route;
 
 impl<S: Store> Api<S> {
-    /// As a router, to serve it beside others.
+    /// Converts it to a router, to be merged with others.
     pub fn into_router(self) -> Router {
         let shared = Arc::new(self);
         let router = |routes: Vec<Route<S>>| {
@@ -60,7 +60,7 @@ impl<S: Store> Api<S> {
                 router.route(path, handlers)
             })
         };
-        // Who signs in has no token yet.
+        // An operator who signs in has no token yet.
         let page = router(page::routes()).layer(DefaultBodyLimit::max(MAX_FORM));
         router(routes())
             .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -71,8 +71,8 @@ impl<S: Store> Api<S> {
             .with_state(shared)
     }
 
-    /// Serves it until `shutdown`, and then until what was asked is answered. The header of a request may take 30 s, and so
-    /// may the rest, so that nobody who sends slowly keeps a connection.
+    /// Serves requests until `shutdown`, and then those that are in progress. The header of a request may take 30 s,
+    /// and so may the rest, so that a slow client cannot keep a connection.
     pub async fn serve(self, mut listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let router = self.into_router();
         let mut http = http1::Builder::new();
@@ -86,7 +86,7 @@ impl<S: Store> Api<S> {
             };
             let service = TowerToHyperService::new(router.clone());
             let connection = http.serve_connection(TokioIo::new(stream), service);
-            // What it fails with its client knows.
+            // The client knows of the failure.
             let connection = connections.watch(connection);
             tokio::spawn(async move { drop(connection.await) });
         }
@@ -95,7 +95,7 @@ impl<S: Store> Api<S> {
     }
 }
 
-/// What [`OPENAPI`] describes: the method, the path, and what answers.
+/// The routes that [`OPENAPI`] describes: method, path and handlers.
 fn routes<S: Store>() -> Vec<Route<S>> {
     vec![
         ("get", "/health", get(answer::health)),
@@ -177,7 +177,7 @@ mod tests {
     use crate::secrets::Secrets;
     use crate::store::Sqlite;
 
-    /// Whoever begins a request and does not go on loses the connection, and hears why if there is anything to answer.
+    /// A client that stops in the middle of a request loses the connection, with a response if the header was complete.
     #[tokio::test(start_paused = true)]
     async fn nobody_keeps_a_connection_by_sending_slowly() {
         let directory = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ mod tests {
         let cases = [
             ("", ""),
             ("GET /health HTTP/1.1\r\nhost:", ""),
-            // After an answer, too.
+            // Also an idle connection after a response.
             (ask, "200 OK"),
             (&put, "503 Service Unavailable"),
         ];

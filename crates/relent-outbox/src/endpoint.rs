@@ -1,4 +1,4 @@
-//! Where messages go, and by which rules.
+//! Endpoints: the URL that messages are sent to, with policy, limits and signing keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ pub use crate::invalid_message::MAX_TOPICS;
 use crate::invalid_message::{InvalidMessage, is_name};
 use crate::topic;
 
-/// Where messages go, and by which rules: what a receiver registers.
+/// A receiver of messages: its URL, retry policy, limits and signing keys.
 ///
 /// ```
 /// use relent_outbox::endpoint::{Acknowledgement, Endpoint};
@@ -24,42 +24,44 @@ use crate::topic;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Endpoint {
-    /// Whose it is; empty if there is one owner only.
+    /// The owner; empty if all endpoints have one owner.
     #[serde(default)]
     pub tenant: String,
-    /// Its name, unique for its tenant.
+    /// The name, unique within the tenant.
     pub name: String,
-    /// Where attempts are sent.
+    /// The URL that attempts are sent to.
     pub url: String,
-    /// The name of a preset, such as `standard-webhooks`, or a policy written in TOML: when attempts are repeated and
-    /// when they end, its `[gate]` and its `[request_rate]`. `standard-webhooks` unless said otherwise.
+    /// The name of a preset, or a policy written in TOML: it sets the delays between attempts, their number, the
+    /// `[gate]` and the `[request_rate]`. `standard-webhooks` by default.
     #[serde(default = "standard_webhooks")]
     pub policy: String,
-    /// Which answer says that the message has arrived.
+    /// The response that acknowledges a message.
     #[serde(default)]
     pub acknowledgement: Acknowledgement,
-    /// How many attempts may run concurrently; 4 unless said otherwise. Where the schedule is
-    /// [a contract](crate::schedule::is_contract), at least [`CONTRACT_CONCURRENCY`](crate::schedule::CONTRACT_CONCURRENCY)
-    /// may: attempts that take long must not delay those that are due.
+    /// The largest number of concurrent attempts; 4 by default. Where the schedule is [a
+    /// contract](crate::schedule::is_contract), at least
+    /// [`CONTRACT_CONCURRENCY`](crate::schedule::CONTRACT_CONCURRENCY) apply, so that slow attempts do not delay those
+    /// that are due.
     #[serde(default = "four")]
     pub concurrency: NonZeroU32,
-    /// Whether messages are held, without an attempt, while the endpoint is down; so unless said otherwise. Nothing is held
-    /// where the schedule is [a contract](crate::schedule::is_contract): each message has its attempts whatever becomes of
-    /// the others.
+    /// Whether messages are held, without an attempt, while the endpoint is down; `true` by default. Nothing is held
+    /// where the schedule is [a contract](crate::schedule::is_contract): each message has its attempts even if others
+    /// fail.
     #[serde(default = "yes")]
     pub park: bool,
-    /// What becomes of messages behind one with the same order key that is dead.
+    /// Whether messages wait behind a dead letter with the same order key.
     #[serde(default)]
     pub after_dead: AfterDead,
-    /// The keys that attempts are signed with, sealed or by reference; the newest first. None for no signature.
+    /// The signing keys, encrypted or by reference, the newest first. Attempts are not signed if there is none.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// Header fields of each attempt beside those of the message, by name; the values sealed or by reference, as the keys
-    /// are: see [`headers`](crate::headers).
+    /// Additional header fields of each attempt, by name. Values are encrypted or by reference, like the keys: see
+    /// [`headers`](crate::headers).
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// The topics of [published](crate::store::Store::publish) events that it gets, [`MAX_TOPICS`] at most: each a topic, or
-    /// a [pattern](crate::topic) such as `order.*`. Messages to it by name come beside these.
+    /// The topics of [published](crate::store::Store::publish) events that it receives, at most [`MAX_TOPICS`]. Each is
+    /// a topic or a [pattern](crate::topic) such as `order.*`. Messages enqueued for this endpoint by name come in
+    /// addition.
     #[serde(default)]
     pub topics: Vec<String>,
 }
@@ -77,7 +79,7 @@ fn yes() -> bool {
 }
 
 impl Endpoint {
-    /// An endpoint of this name at this URL.
+    /// Creates an endpoint with this name and URL, and default settings.
     #[must_use]
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
@@ -95,10 +97,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether its names and topics can be those of an endpoint. Stores ask.
+    /// Checks the names and topics. Stores call it.
     ///
     /// # Errors
-    /// [`InvalidMessage`] says which is not.
+    /// [`InvalidMessage`] names the first that is invalid.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         for (what, name, may_be_empty) in [
             ("tenant", &self.tenant, true),
@@ -116,35 +118,35 @@ impl Endpoint {
             .try_for_each(|one| topic::check_pattern(one))
     }
 
-    /// Whose it is.
+    /// Sets the owner.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
         self
     }
 
-    /// By which policy attempts are repeated.
+    /// Sets the retry policy: the name of a preset, or TOML.
     #[must_use]
     pub fn policy(mut self, policy: impl Into<String>) -> Self {
         self.policy = policy.into();
         self
     }
 
-    /// Which answer says that a message has arrived.
+    /// Sets the response that acknowledges a message.
     #[must_use]
     pub const fn acknowledgement(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledgement = acknowledgement;
         self
     }
 
-    /// How many attempts may run at once.
+    /// Sets the largest number of concurrent attempts.
     #[must_use]
     pub const fn concurrency(mut self, concurrency: NonZeroU32) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Whether messages wait without an attempt while the endpoint is down.
+    /// Sets whether messages are held, without an attempt, while the endpoint is down.
     #[must_use]
     pub const fn park(mut self, park: bool) -> Self {
         self.park = park;
@@ -158,7 +160,7 @@ impl Endpoint {
         self
     }
 
-    /// What becomes of messages behind a dead one.
+    /// Sets whether messages wait behind a dead letter with the same order key.
     #[must_use]
     pub const fn after_dead(mut self, after_dead: AfterDead) -> Self {
         self.after_dead = after_dead;
@@ -166,8 +168,7 @@ impl Endpoint {
     }
 }
 
-/// Which answer says that a message has arrived. In each case the answer has to be whole: one that is cut off
-/// acknowledges nothing.
+/// The response that acknowledges a message. The response must be complete: a truncated one acknowledges nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -184,7 +185,7 @@ pub enum Acknowledgement {
 }
 
 impl Acknowledgement {
-    /// Each with the name by which it is registered, and with the answer that it asks for.
+    /// Each variant with its registered name and a description of the response that it requires.
     pub const ALL: [(Self, &'static str, &'static str); 4] = [
         (Self::Success, "success", "a status from 200 to 299"),
         (
@@ -204,7 +205,7 @@ impl Acknowledgement {
         ),
     ];
 
-    /// The answer that it asks for, in words.
+    /// Describes the response that it requires.
     #[must_use]
     pub fn describe(self) -> &'static str {
         let mut all = Self::ALL.iter();
@@ -213,24 +214,24 @@ impl Acknowledgement {
     }
 }
 
-/// What becomes of messages behind one with the same order key that is dead.
+/// Whether messages wait behind a dead letter with the same order key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AfterDead {
-    /// They wait until somebody resends it or cancels it.
+    /// They wait until an operator resends or cancels it.
     #[default]
     Block,
-    /// They go.
+    /// They are delivered.
     Skip,
 }
 
-/// Whether messages go to an endpoint.
+/// Whether messages are sent to an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Activity {
-    /// They go.
+    /// Messages are sent.
     Active,
-    /// They wait: it has answered 410, or failed for too long, or somebody has disabled it.
+    /// Messages wait: the endpoint has responded with 410, failed for too long, or an operator has disabled it.
     Disabled,
 }
 

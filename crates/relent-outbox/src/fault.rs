@@ -1,9 +1,9 @@
-//! Faults of this side: they hold messages, and count no attempt.
+//! Local faults: problems of this process or machine, which hold messages without counting an attempt.
 //!
-//! An attempt that fails says something about its receiver only if this process could make it. Where it could not, the
-//! message stays due, its endpoint is held for up to [`LONGEST_WAIT`] and then tried again, so that delivery goes on when
-//! the operator mends the fault. A fault that [concerns one message](FaultKind::is_of_message) holds that message alone, for
-//! [`LONGEST_WAIT`] at a time. An endpoint is never disabled for one.
+//! A failed attempt is evidence about its receiver only if this process could make it. Otherwise the message stays due,
+//! and its endpoint is held for up to [`LONGEST_WAIT`] before the next try; delivery resumes when the operator fixes
+//! the fault. A fault that [concerns one message](FaultKind::is_of_message) holds only that message, for
+//! [`LONGEST_WAIT`] at a time. Local faults never disable an endpoint.
 
 use std::fmt;
 use std::io;
@@ -11,32 +11,32 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest time between two tries while a fault lasts.
+/// The longest time between two tries while a fault lasts: 15 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Which fault it is.
+/// The kind of a local fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// A signing key cannot be had: its variable is not set, or it was sealed with another key.
+    /// A signing key is unavailable: its variable is not set, or it was encrypted with another key.
     SigningKey,
-    /// What was registered cannot be used by this process: its policy cannot be read, or its options do not allow the URL.
+    /// This process cannot use the registration: its policy is unreadable, or its options forbid the URL.
     Registration,
-    /// The process or the machine has no more file descriptors, memory or ports.
+    /// The process or the machine is out of file descriptors, memory or ports.
     Resources,
-    /// No resolver answers, whatever the name.
+    /// No resolver responds, for any name.
     Resolver,
-    /// No network leads there from this machine, or its firewall forbids it.
+    /// This machine has no route to the address, or its firewall forbids it.
     Network,
-    /// The queue takes no message of this size: the limit of the NATS server, or of its stream, is lower. It holds that
-    /// message, and no other of the endpoint.
+    /// The message exceeds the size limit of the NATS server or of its stream. Only this message is held, not the
+    /// others of the endpoint.
     TooLarge,
 }
 
 impl FaultKind {
-    /// Each with its name, as it is counted and shown.
+    /// Each kind with its name in metrics and output.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::SigningKey, "signing-key"),
         (Self::Registration, "registration"),
@@ -46,7 +46,7 @@ impl FaultKind {
         (Self::TooLarge, "too-large"),
     ];
 
-    /// The names in that table.
+    /// The names in [`ALL`](Self::ALL).
     pub(crate) const NAMES: [&'static str; Self::ALL.len()] = {
         let mut names = [""; Self::ALL.len()];
         let mut at = 0;
@@ -57,7 +57,7 @@ impl FaultKind {
         names
     };
 
-    /// The name by which it is counted and shown.
+    /// The name in metrics and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         let mut all = Self::ALL.iter();
@@ -65,16 +65,16 @@ impl FaultKind {
             .map_or("", |(_, name)| name)
     }
 
-    /// Whether it concerns one message, so that the others of its endpoint go on.
+    /// Whether the fault concerns a single message, so that others of its endpoint are sent.
     #[must_use]
     pub const fn is_of_message(self) -> bool {
         matches!(self, Self::TooLarge)
     }
 
-    /// The fault behind an error of the system; `None` if the error comes from the other side, or may.
+    /// Classifies a system error; `None` if the other side causes it, or may cause it.
     #[must_use]
     pub fn of_io(error: &io::Error) -> Option<Self> {
-        // The same numbers on every Unix.
+        // These numbers are equal on all supported Unix systems.
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
         const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
@@ -84,7 +84,7 @@ impl FaultKind {
             io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
                 return Some(Self::Network);
             }
-            // A guard refuses with an error of its own, which has no number.
+            // An address guard's error has no system number.
             io::ErrorKind::PermissionDenied if error.raw_os_error().is_some() => {
                 return Some(Self::Network);
             }
@@ -101,16 +101,16 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// A fault of this side.
+/// A local fault with its description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalFault {
-    /// Which one.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// What is wrong, and what mends it.
+    /// The description of the fault and its remedy.
     pub error: String,
 }
 
-/// The wait before the next try, by the one before; `None` for the first.
+/// The wait before the next try, after the previous wait; `None` for the first.
 pub(crate) fn next_wait(before: Option<Duration>) -> Duration {
     before.map_or(FIRST_WAIT, |before| (2 * before).min(LONGEST_WAIT))
 }

@@ -1,8 +1,8 @@
-//! Which addresses a message may be sent to (SSRF).
+//! Address guard against SSRF: decides which addresses messages may be sent to.
 //!
-//! Whoever registers an endpoint chooses an address that a machine inside a private network then calls. So only public
-//! addresses are called: each address that a name resolves to is [checked](AddressGuard::check) for each connection, and
-//! the connection goes to an address that was checked, not to the name.
+//! The person who registers an endpoint chooses an address that a machine inside a private network calls. Only public
+//! addresses are therefore called. Each address that a name resolves to is [checked](AddressGuard::check) for each
+//! connection, and the connection goes to a checked address, not to the name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,10 +11,10 @@ use std::str::FromStr;
 /// Decides which addresses may be called.
 ///
 /// # Default
-/// Public unicast addresses only. Refused is what the registries of special-purpose addresses (IANA; RFC 6890 and
-/// those after it) do not call globally reachable, what is multicast or reserved, what is deprecated (6to4, its relays,
-/// site-local), the IPv4 address inside of an IPv6 address (mapped, NAT64) where that is refused, and addresses at
-/// which a cloud answers its own machines.
+/// Public unicast addresses only. It refuses addresses that the special-purpose registries (IANA; RFC 6890 and its
+/// successors) list as not globally reachable. It also refuses multicast, reserved and deprecated addresses (6to4, its
+/// relays, site-local), IPv6 addresses that contain a refused IPv4 address (mapped, NAT64), and the metadata addresses
+/// of clouds.
 ///
 /// ```
 /// use relent_outbox::guard::AddressGuard;
@@ -24,7 +24,7 @@ use std::str::FromStr;
 /// for inside in ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::ffff:127.0.0.1", "fd00:ec2::254"] {
 ///     assert!(guard.check(inside.parse()?).is_err(), "{inside}");
 /// }
-/// // A receiver in the own network, because the operator says so.
+/// // A receiver in the operator's own network, allowed by the operator.
 /// let guard = guard.allow("10.0.0.0/24".parse()?);
 /// assert!(guard.check("10.0.0.7".parse()?).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,7 +35,7 @@ pub struct AddressGuard {
 }
 
 impl AddressGuard {
-    /// A guard that lets nothing pass but public addresses.
+    /// Creates a guard that allows only public addresses.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -43,15 +43,15 @@ impl AddressGuard {
         }
     }
 
-    /// The same, and these addresses pass as well: a receiver in the operator's own network, or the loopback for tests.
-    /// This is for whoever runs the sender, never for whoever registers an endpoint.
+    /// Allows these addresses, too: receivers in the operator's own network, or loopback in tests. Only the operator of
+    /// the sender may decide this, never the person who registers an endpoint.
     #[must_use]
     pub fn allow(mut self, network: Network) -> Self {
         self.allowed.push(network);
         self
     }
 
-    /// Whether this address may be called.
+    /// Checks that this address may be called.
     ///
     /// # Errors
     /// [`Forbidden`] with the reason.
@@ -62,7 +62,7 @@ impl AddressGuard {
         };
         match reason {
             None => Ok(()),
-            // An address that is written in the form of IPv6 is the one inside: allowing 10.0.0.0/8 allows ::ffff:10.0.0.1.
+            // An IPv4-mapped address is the IPv4 address inside: allowing 10.0.0.0/8 allows ::ffff:10.0.0.1.
             Some(_) if self.allows(address) || self.allows(address.to_canonical()) => Ok(()),
             Some(reason) => Err(Forbidden { address, reason }),
         }
@@ -73,9 +73,9 @@ impl AddressGuard {
     }
 }
 
-/// What an IPv4 address is, if it is not to be called.
+/// Returns the kind of an IPv4 address that must not be called.
 fn reason_v4(address: Ipv4Addr) -> Option<&'static str> {
-    // Azure answers its machines here, at an address that is public otherwise.
+    // Azure's metadata service has this otherwise public address.
     if address == Ipv4Addr::new(168, 63, 129, 16) {
         return Some("the metadata of a cloud");
     }
@@ -90,7 +90,7 @@ fn reason_v6(address: Ipv6Addr) -> Option<&'static str> {
         return reason_v4(low());
     }
     if bits >> 32 == 0x0064_ff9b << 64 {
-        // NAT64 (RFC 6052): a gateway calls the address inside.
+        // NAT64 (RFC 6052): a gateway calls the IPv4 address inside.
         return reason_v4(low());
     }
     if bits >> 125 != 0b001 {
@@ -137,7 +137,7 @@ const fn v6(a: u16, b: u16, c: u16) -> u128 {
     Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0).to_bits()
 }
 
-/// Outside of 2000::/3, for the reason alone.
+/// Ranges outside of 2000::/3. All addresses there are refused; the table only gives the reason.
 const V6_OUTSIDE: [Row; 7] = [
     (1, 128, "the loopback"),
     (
@@ -157,18 +157,18 @@ const V6: [Row; 5] = [
     // Teredo, ORCHID and others.
     (v6(0x2001, 0, 0), 23, "reserved for protocols"),
     (v6(0x2001, 0xdb8, 0), 32, "documentation"),
-    // The address holds one of IPv4, to which a relay would send.
+    // The address contains an IPv4 address, which a relay would call.
     (v6(0x2002, 0, 0), 16, "6to4"),
     (v6(0x2620, 0x4f, 0x8000), 48, "a sink for reverse names"),
     (v6(0x3fff, 0, 0), 20, "documentation"),
 ];
 
-/// An address that is not called.
+/// The error for an address that must not be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forbidden {
     /// The address.
     pub address: IpAddr,
-    /// What it is.
+    /// The kind of address.
     pub reason: &'static str,
 }
 
@@ -185,7 +185,7 @@ impl fmt::Display for Forbidden {
 
 impl std::error::Error for Forbidden {}
 
-/// Addresses that share a prefix, written `10.0.0.0/24`, `fd00::/8`, or as one address.
+/// Addresses with a common prefix, written `10.0.0.0/24`, `fd00::/8`, or as a single address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Network {
     address: IpAddr,
@@ -193,7 +193,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether this address is one of them. One of IPv4 is none of a network of IPv6.
+    /// Whether the network contains this address. An IPv6 network contains no IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (differing, width) = match (self.address, address) {
@@ -203,7 +203,7 @@ impl Network {
             (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits() ^ other.to_bits(), 128),
             _ => return false,
         };
-        // A length of 0 leaves nothing to compare.
+        // A length of 0 compares nothing.
         differing.checked_shr(width - self.length).unwrap_or(0) == 0
     }
 }
@@ -236,7 +236,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// A text that is no network.
+/// The error for a text that is not a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidNetwork;
 

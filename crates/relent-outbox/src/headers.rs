@@ -1,7 +1,8 @@
-//! Header fields of an endpoint's own, and header fields of attempts as people may see them.
+//! Additional header fields of endpoints, and the redacted form of header fields for people.
 //!
-//! An endpoint may ask for fields beside those of the message, such as `authorization`. Their values are kept as signing
-//! keys are: sealed, or as `env:NAME` for one in the environment of each worker. No list, answer or attempt shows them.
+//! An endpoint may require additional fields, such as `authorization`. Their values are stored like signing keys:
+//! encrypted, or as `env:NAME` for a variable in the environment of each worker. No list, response or attempt shows
+//! them.
 //!
 //! ```
 //! use relent_outbox::endpoint::Endpoint;
@@ -26,20 +27,20 @@ use crate::endpoint::Endpoint;
 use crate::secrets::{KEY_VARIABLE, REFERENCE, SecretError, Secrets, header_owner};
 use crate::text::printable;
 
-/// The most fields of an endpoint's own.
+/// The largest number of additional fields of an endpoint.
 pub const MAX_FIELDS: usize = 32;
-/// The longest value of one, in bytes.
+/// The longest value of an additional field, in bytes.
 pub const MAX_VALUE: usize = 4096;
-/// As much of the fields of a request or an answer is kept, in bytes.
+/// The longest visible form of the header fields of a request or response, in bytes.
 pub const MAX_VISIBLE: usize = 4096;
-/// As much of one value.
+/// The longest visible form of one value, in bytes.
 const MAX_VISIBLE_VALUE: usize = 1024;
-/// What stands for a value that nobody may see.
+/// The replacement of a hidden value.
 pub const REDACTED: &str = "[redacted]";
-/// What ends the fields of which some are left out.
+/// The marker at the end of truncated fields.
 const CUT: &str = "[more fields are left out]";
 
-/// The names that an endpoint cannot have, and why. Those of the connection are hop-by-hop (RFC 9110 §7.6.1).
+/// Names that an endpoint cannot use, with the reason. The first group is hop-by-hop (RFC 9110 §7.6.1).
 const RESERVED: [(&str, &[&str]); 2] = [
     (
         "belongs to the connection, which the sender alone manages",
@@ -66,7 +67,7 @@ const RESERVED: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Parts of the names of fields whose values are not shown, whether the sender or the receiver has written them.
+/// Parts of names of sensitive fields, in requests and in responses. Their values are not shown.
 const SENSITIVE: [&str; 18] = [
     "access-key",
     "accesskey",
@@ -88,11 +89,11 @@ const SENSITIVE: [&str; 18] = [
     "xsrf",
 ];
 
-/// The fields of an endpoint's own, as they are sent.
+/// The additional header fields of an endpoint, as they are sent.
 #[derive(Clone, Default)]
 pub struct CustomHeaders {
     fields: HeaderMap,
-    /// What must not be kept of an answer that repeats them.
+    /// Texts to redact if a response echoes them.
     pub(crate) texts: Vec<Zeroizing<String>>,
 }
 
@@ -110,17 +111,17 @@ impl fmt::Debug for CustomHeaders {
     }
 }
 
-/// Why an endpoint cannot have a field. It never shows a value.
+/// The reason that an endpoint cannot have a field. It never contains a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidHeader {
-    /// Not the name of a field, in lower case.
+    /// The text is not a lower-case field name.
     Name(String),
-    /// A name that is not for endpoints, and why.
+    /// The name is reserved, with the reason.
     Reserved(String, &'static str),
-    /// The value of the field of this name cannot be sent.
+    /// The value of the field with this name cannot be sent.
     Value(String),
-    /// The value is not to be had.
+    /// The value is unavailable.
     Secret(String, SecretError),
     /// There are more than [`MAX_FIELDS`].
     TooMany,
@@ -163,10 +164,10 @@ impl fmt::Display for InvalidHeader {
 
 impl Error for InvalidHeader {}
 
-/// Whether an endpoint can have a field of this name.
+/// Checks that an endpoint can have a field with this name.
 ///
 /// # Errors
-/// [`InvalidHeader`] says why not: it is no name in lower case, belongs to the connection, or to the message.
+/// [`InvalidHeader`] if it is not a lower-case field name, or is reserved for the connection or the message.
 pub fn check_name(name: &str) -> Result<HeaderName, InvalidHeader> {
     let shown = || printable(name, 64);
     if name.len() > 256 {
@@ -194,16 +195,16 @@ fn value(name: &str, text: &str) -> Result<HeaderValue, InvalidHeader> {
         && !text.ends_with(' ');
     let value = is_valid.then(|| HeaderValue::from_str(text).ok()).flatten();
     let mut value = value.ok_or_else(|| InvalidHeader::Value(name.to_owned()))?;
-    // It is not put into the table that HTTP/2 compresses by.
+    // HTTP/2 must not put it into its compression table.
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// A value in the form in which it is kept beside this endpoint. What is a reference, or sealed for it already, stays as
-/// it is.
+/// Converts a value to its stored form for this endpoint. A reference, or a value already encrypted for it, stays
+/// unchanged.
 ///
 /// # Errors
-/// [`InvalidHeader`] if there can be no such field, or there is no key to seal with.
+/// [`InvalidHeader`] if there can be no such field, or there is no key to encrypt with.
 pub fn seal(
     secrets: &Secrets,
     tenant: &str,
@@ -221,10 +222,10 @@ pub fn seal(
     secrets.encrypt(&owner, text).map_err(failed)
 }
 
-/// The fields of this endpoint, as they are sent.
+/// Decrypts the additional fields of this endpoint.
 ///
 /// # Errors
-/// [`InvalidHeader`] if one of them cannot be had: then nothing is sent, rather than without it.
+/// [`InvalidHeader`] if any of them is unavailable: nothing is sent rather than a request without it.
 pub fn open(secrets: &Secrets, endpoint: &Endpoint) -> Result<CustomHeaders, InvalidHeader> {
     if endpoint.headers.len() > MAX_FIELDS {
         return Err(InvalidHeader::TooMany);
@@ -236,20 +237,20 @@ pub fn open(secrets: &Secrets, endpoint: &Endpoint) -> Result<CustomHeaders, Inv
             .open_text(&header_owner(&endpoint.tenant, &endpoint.name, name), kept)
             .map_err(|error| InvalidHeader::Secret(name.clone(), error))?;
         custom.fields.insert(field, value(name, &text)?);
-        // What follows the name of a scheme is a secret by itself. What is shorter is in any text.
+        // The part after a scheme name, such as `Bearer`, is secret by itself. Shorter parts may occur in any text.
         let parts = [text.as_str(), text.rsplit(' ').next().unwrap_or_default()];
         let parts = parts.into_iter().filter(|part| part.len() >= 4);
         let parts = parts.map(|part| Zeroizing::new(part.to_owned()));
         custom.texts.extend(parts);
     }
-    // What is part of another is taken away after it.
+    // Redact longer texts before their parts.
     custom
         .texts
         .sort_by_key(|text| std::cmp::Reverse(text.len()));
     Ok(custom)
 }
 
-/// How a value that is kept may be seen: where it is, never what.
+/// The visible form of a stored value: its kind or reference, never the value.
 #[must_use]
 pub fn shown(kept: &str) -> &str {
     match kept.starts_with(REFERENCE) {
@@ -258,15 +259,15 @@ pub fn shown(kept: &str) -> &str {
     }
 }
 
-/// Whether nobody may see the value of a field of this name, such as `authorization`, `set-cookie` or `x-api-key`.
+/// Whether values of fields with this name are hidden, such as `authorization`, `set-cookie` or `x-api-key`.
 #[must_use]
 pub fn is_sensitive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SENSITIVE.iter().any(|part| name.contains(part))
 }
 
-/// Header fields as people may see them, one on each line: [`MAX_VISIBLE`] bytes of them at most, without the values of
-/// [sensitive](is_sensitive) fields and of those that are `hidden`, and without these secrets.
+/// The visible form of header fields, one per line, at most [`MAX_VISIBLE`] bytes. Values of [sensitive](is_sensitive)
+/// fields and of `hidden` ones are replaced, and these secrets are redacted.
 #[must_use]
 pub fn visible(fields: &HeaderMap, hidden: &HeaderMap, secrets: &[impl AsRef<str>]) -> String {
     let mut lines = String::new();
@@ -388,7 +389,7 @@ mod tests {
                 InvalidHeader::Secret(field.to_owned(), SecretError::OtherKey)
             );
         }
-        // A signing key that is sealed for the endpoint is sent to nobody.
+        // A signing key encrypted for the endpoint is never sent as a field.
         let key = secrets
             .seal("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
             .unwrap();

@@ -1,17 +1,17 @@
-//! How an endpoint has fared, and when it is disabled.
+//! Health of an endpoint, and the rule by which a failing endpoint is disabled.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// When an endpoint that fails is disabled.
+/// The failures after which an endpoint is disabled.
 ///
 /// # Default
-/// After five days without a success, if ten attempts failed within the last 24 hours: an endpoint that is seldom sent
-/// anything is not judged by a few.
+/// Five days without a success, and ten failures within the last 24 hours. The second condition protects low-traffic
+/// endpoints from being disabled after few failures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DisableAfter {
-    /// So long without a success.
+    /// The time without a success.
     pub failing_for: Duration,
-    /// So many failures within the last 24 hours.
+    /// The number of failures within the last 24 hours.
     pub failures: u32,
 }
 
@@ -29,7 +29,7 @@ impl Default for DisableAfter {
     }
 }
 
-/// How an endpoint has fared, as it is kept beside it.
+/// The health of an endpoint, as it is stored with the endpoint.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -47,23 +47,23 @@ impl Default for DisableAfter {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Health {
-    /// Seconds since 1970 at the first failure since the last success; `None` if the last attempt succeeded.
+    /// Seconds since 1970 at the first failure after the last success; `None` if the last attempt succeeded.
     failing_since: Option<u64>,
-    /// The hour since 1970 that the last of `hours` is.
+    /// The hour since 1970 of the last entry of `hours`.
     hour: u64,
     /// Failures in each of the last 24 hours, the latest last.
     hours: [u32; 24],
     last_error: String,
 }
 
-/// The form that is written.
+/// The version of the stored format.
 const FORM: u8 = 1;
 const HEAD: usize = 1 + 8 + 8 + 24 * 4;
-/// As much of an error is kept, in bytes.
+/// The longest stored error, in bytes.
 const MOST_ERROR: usize = 256;
 
 impl Health {
-    /// Reads what was [written](Self::write). Bytes of any other form are the health of a new endpoint.
+    /// Parses the [written](Self::write) form. Other bytes give the health of a new endpoint.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
         Self::parse(bytes).unwrap_or_default()
@@ -91,7 +91,7 @@ impl Health {
         })
     }
 
-    /// As bytes, for [`Settled::health`](crate::store::Settled::health).
+    /// Serializes the health, for [`Settled::health`](crate::store::Settled::health).
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD + self.last_error.len());
@@ -105,7 +105,7 @@ impl Health {
         bytes
     }
 
-    /// An attempt was acknowledged. Whether that changes anything.
+    /// Records an acknowledged attempt. Returns whether the health changed.
     pub fn succeeded(&mut self) -> bool {
         let changes = self.failing_since.is_some();
         if changes {
@@ -114,7 +114,7 @@ impl Health {
         changes
     }
 
-    /// An attempt failed with this error.
+    /// Records a failed attempt with this error.
     pub fn failed(&mut self, now: SystemTime, error: &str) {
         let now = seconds(now);
         self.failing_since.get_or_insert(now);
@@ -128,7 +128,7 @@ impl Health {
         self.last_error.push_str(&error[..end.unwrap_or_default()]);
     }
 
-    /// Why the endpoint is to be disabled, if it is.
+    /// Returns the reason to disable the endpoint; `None` if it stays enabled.
     #[must_use]
     pub fn disables(&self, after: &DisableAfter, now: SystemTime) -> Option<String> {
         let since = self.failing_since?;
@@ -149,19 +149,19 @@ impl Health {
         })
     }
 
-    /// Since when no attempt has succeeded; `None` if the last did, or there was none.
+    /// The time since which no attempt has succeeded; `None` if the last one did, or there was none.
     #[must_use]
     pub fn failing_since(&self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_secs(self.failing_since?))
     }
 
-    /// What the last attempt met; empty if it succeeded.
+    /// The error of the last attempt; empty if it succeeded.
     #[must_use]
     pub fn last_error(&self) -> &str {
         &self.last_error
     }
 
-    /// The last 24 hours end with this one. A clock that goes back changes nothing.
+    /// Moves the 24-hour window to end with this hour. A clock that goes back changes nothing.
     fn turn_to(&mut self, hour: u64) {
         let passed = usize::try_from(hour.saturating_sub(self.hour)).unwrap_or(usize::MAX);
         if passed == 0 {
@@ -210,9 +210,9 @@ mod tests {
             reason.starts_with("no success for 5 days") && reason.ends_with("status 500"),
             "{reason}"
         );
-        // The same failures, long ago.
+        // The same failures, more than 24 hours ago.
         assert_eq!(hourly(5).disables(&after, at(7 * DAY)), None);
-        // An endpoint that is seldom sent anything.
+        // A low-traffic endpoint.
         assert_eq!(
             failing((0..=6).map(|day| day * DAY)).disables(&after, at(6 * DAY)),
             None

@@ -1,36 +1,36 @@
-//! What messages and endpoints may have, and the error that says it.
+//! Limits of messages and endpoints, and the error for their violation.
 
 use std::fmt;
 
-/// The longest name of a tenant, an endpoint, an event, a topic or an order, in characters: as JSON Schema counts them.
+/// The longest name of a tenant, endpoint, event, topic or order key, in characters as JSON Schema counts them.
 pub const MAX_NAME: usize = 256;
-/// The most that a message may hold: 1 MiB. Standard Webhooks asks for less than 20 kB.
+/// The largest payload: 1 MiB. Standard Webhooks recommends less than 20 kB.
 pub const MAX_PAYLOAD: usize = 1 << 20;
-/// The most subscriptions of an endpoint.
+/// The largest number of subscriptions of an endpoint.
 pub const MAX_TOPICS: usize = 64;
 
-/// Whether this is the name of anything: 1 to [`MAX_NAME`] characters, none of them NUL, of which PostgreSQL keeps none.
+/// Whether the text is a valid name: 1 to [`MAX_NAME`] characters without NUL, which PostgreSQL cannot store.
 pub(crate) fn is_name(text: &str) -> bool {
-    // No character has more than four bytes.
+    // A short byte length implies a short text, without counting.
     let is_short = text.len() <= MAX_NAME || text.chars().take(MAX_NAME + 1).count() <= MAX_NAME;
     !text.is_empty() && is_short && !text.contains('\0')
 }
 
-/// Why something is no message.
+/// The reason that a message or endpoint is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// A name is empty or too long.
+    /// A name is empty, too long, or contains a NUL.
     Name(&'static str),
-    /// The content type cannot stand in a header.
+    /// The content type cannot be sent in a header.
     ContentType,
-    /// The payload has so many bytes.
+    /// The payload is too large: its size in bytes.
     Payload(usize),
-    /// Not an identifier of a message.
+    /// The text is not a message identifier.
     Id,
-    /// The topic of a message has a `*` in it.
+    /// The topic of a message contains `*`.
     Topic,
-    /// Nothing that an endpoint can subscribe by.
+    /// The text is not a pattern to subscribe by, or there are too many of them.
     Pattern,
 }
 

@@ -1,13 +1,12 @@
-//! Durable delivery of webhooks: an outbox that sends each message until its receiver acknowledges it (R4.3).
+//! Transactional outbox for webhooks: stores each message in the transaction of your data, and delivers it.
 //!
-//! A service that has done something, such as taken a payment, has to tell others, and tells them again and again until
-//! they say that they have heard. The message is written in the transaction of what it tells of, so that neither is there
-//! without the other. A [worker](worker::Worker) sends it, by the schedule of its [`endpoint`], and writes down what came of
-//! each attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it
-//! has.
+//! The message is inserted in the same database transaction as your data, so both commit or neither does. A
+//! [worker](worker::Worker) sends it, signed, until the receiver acknowledges it or the schedule of its [`endpoint`]
+//! ends, and records each attempt. Delivery is at least once: all attempts have the same `webhook-id`, by which the
+//! receiver drops duplicates.
 //!
 //! # Example
-//! A shop that takes an order, tells `shop.example` of it in the same transaction, and delivers what there is to tell:
+//! A shop inserts an order and its message in one transaction, and runs a worker that delivers the message:
 //!
 //! ```no_run
 //! use relent_outbox::endpoint::Endpoint;
@@ -42,12 +41,9 @@
 //! - `sqlite` (on by default): the store [`Sqlite`](store::Sqlite), for one machine.
 //! - `postgres`: the store `Postgres`, for several workers and machines. `sqlx`: `Postgres::enqueue_in_sqlx`, in a
 //!   transaction of sqlx.
-//! - `api`: the module `api`, the HTTP API, its page and its metrics, as `relent deliver serve` has them.
-//! - `nats`: the module `nats`, which has attempts made by a fleet of processes.
-//! - `metrics`, `tracing`: what workers do, as metrics and events ([`observe`]).
-//!
-//! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
-//! reasons, sources and tests.
+//! - `api`: the module `api`, with the HTTP API, page and metrics of `relent deliver serve`.
+//! - `nats`: the module `nats`, which distributes attempts to many processes.
+//! - `metrics`, `tracing`: metrics and events of workers ([`observe`]).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acknowledgement;

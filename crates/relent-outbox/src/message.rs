@@ -1,4 +1,4 @@
-//! What is delivered.
+//! Messages and events to deliver.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use crate::topic;
 pub(crate) use crate::invalid_message::is_name;
 pub use crate::invalid_message::{InvalidMessage, MAX_NAME, MAX_PAYLOAD};
 
-/// Identifies a message over all its attempts: the `webhook-id`, by which a receiver drops what it has already done.
-/// It holds no `.`, which Standard Webhooks forbids.
+/// Identifies a message in all its attempts: the `webhook-id`, by which a receiver drops duplicates. It contains no
+/// `.`, which Standard Webhooks forbids.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MessageId(String);
 
 impl MessageId {
-    /// A new one, later in order than those of before.
+    /// Creates an identifier that sorts after those created before.
     #[must_use]
     pub fn new() -> Self {
         let mut hex = [0; 32];
@@ -27,13 +27,13 @@ impl MessageId {
         Self(["msg_", hex].concat())
     }
 
-    /// One that is stored, to be shown, whether it is one or not. What is sent is checked.
+    /// Wraps a stored identifier without a check, for display. Identifiers are checked before they are sent.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) const fn stored(id: String) -> Self {
         Self(id)
     }
 
-    /// As it is sent.
+    /// The identifier as it is sent.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -80,8 +80,8 @@ impl From<MessageId> for String {
 
 /// A message to one endpoint, to be enqueued.
 ///
-/// It is the same message as one that has the same tenant, event and endpoint: whoever is not sure whether it was
-/// enqueued enqueues it again, and it is there once.
+/// Messages with equal tenant, event and endpoint are the same message. A producer that is not sure whether it has
+/// enqueued a message enqueues it again; the store keeps one.
 ///
 /// ```
 /// use relent_outbox::message::NewMessage;
@@ -96,28 +96,28 @@ impl From<MessageId> for String {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NewMessage {
-    /// Whose endpoint it is; empty if there is one owner only.
+    /// The owner of the endpoint; empty if all endpoints have one owner.
     pub tenant: String,
     /// The name of the [endpoint](crate::endpoint::Endpoint) that it goes to.
     pub endpoint: String,
-    /// What it tells of: the producer's own identifier, the same whenever it is enqueued again.
+    /// The producer's own identifier of the event, the same whenever the event is enqueued again.
     pub event: String,
-    /// What kind of event it is, such as `payment.settled`: to find messages by. Empty for none.
+    /// The kind of event, such as `payment.settled`; messages can be listed by it. Empty for none.
     pub topic: String,
-    /// Messages of one endpoint and one order key are delivered one after another, never two at once, in the order in
-    /// which they were enqueued. One that is [resent](crate::store::Store::resend), or whose transaction commits after
-    /// that of a later one, waits for the later one if that is on its way, and goes before all other later ones.
+    /// Messages of one endpoint with the same order key are delivered one at a time, in the order in which they were
+    /// enqueued. A message that is [resent](crate::store::Store::resend), or whose transaction commits late, waits for
+    /// a later message that is already running, and precedes all other later ones.
     pub order: Option<String>,
-    /// `application/json` unless said otherwise.
+    /// The media type of the payload; `application/json` by default.
     pub content_type: String,
-    /// Sent and signed byte by byte as it is.
+    /// The body, sent and signed unchanged.
     pub payload: Bytes,
-    /// How long its first attempt waits.
+    /// The delay before the first attempt; zero by default.
     pub delay: Duration,
 }
 
 impl NewMessage {
-    /// A message to this endpoint about this event.
+    /// Creates a message to this endpoint about this event.
     #[must_use]
     pub fn new(
         endpoint: impl Into<String>,
@@ -136,8 +136,8 @@ impl NewMessage {
         }
     }
 
-    /// A message by which somebody sees whether an endpoint works: a new one each time, of the topic
-    /// [`topic::TEST`], whose payload says that it is a test.
+    /// Creates a message that tests an endpoint: it has a new event, the topic [`topic::TEST`], and a payload that says
+    /// that it is a test.
     #[must_use]
     pub fn test(tenant: impl Into<String>, endpoint: impl Into<String>) -> Self {
         let event = format!("test-{}", uuid::Uuid::now_v7().simple());
@@ -150,45 +150,45 @@ impl NewMessage {
             .topic(topic::TEST)
     }
 
-    /// The owner of the endpoint.
+    /// Sets the owner of the endpoint.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
         self
     }
 
-    /// The kind of event.
+    /// Sets the kind of event.
     #[must_use]
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = topic.into();
         self
     }
 
-    /// Delivers it after those of before with the same order key, to the same endpoint.
+    /// Delivers it after all earlier messages to the same endpoint with the same order key.
     #[must_use]
     pub fn in_order(mut self, key: impl Into<String>) -> Self {
         self.order = Some(key.into());
         self
     }
 
-    /// What the payload is.
+    /// Sets the media type of the payload.
     #[must_use]
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
         self.content_type = content_type.into();
         self
     }
 
-    /// Makes its first attempt so much later.
+    /// Delays the first attempt.
     #[must_use]
     pub const fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Whether it can be enqueued. Stores ask.
+    /// Checks that the message can be enqueued. Stores call it.
     ///
     /// # Errors
-    /// [`InvalidMessage`] says what is wrong.
+    /// [`InvalidMessage`] states the first violated limit.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         let names = [
             ("tenant", self.tenant.as_str(), true),
@@ -216,10 +216,10 @@ impl NewMessage {
     }
 }
 
-/// What has happened, for each endpoint that has [subscribed](crate::endpoint::Endpoint::topics) to its topic.
+/// An event, delivered to each endpoint that has [subscribed](crate::endpoint::Endpoint::topics) to its topic.
 ///
-/// It is the same event as one of the same tenant that has the same identifier: a producer that is not sure whether it was
-/// published publishes it again, and each endpoint gets it once.
+/// Events with equal tenant and identifier are the same event. A producer that is not sure whether it has published an
+/// event publishes it again; each endpoint gets it once.
 ///
 /// ```
 /// use relent_outbox::message::NewEvent;
@@ -232,7 +232,7 @@ impl NewMessage {
 pub struct NewEvent(NewMessage);
 
 impl NewEvent {
-    /// An event of this topic with the producer's own identifier.
+    /// Creates an event of this topic with the producer's own identifier.
     #[must_use]
     pub fn new(
         topic: impl Into<String>,
@@ -242,49 +242,49 @@ impl NewEvent {
         Self(NewMessage::new("", event, payload).topic(topic))
     }
 
-    /// Whose endpoints get it.
+    /// Sets the tenant whose endpoints get it.
     #[must_use]
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Self(self.0.tenant(tenant))
     }
 
-    /// Delivers it at each endpoint after the messages of before with the same order key.
+    /// Delivers it at each endpoint after all earlier messages with the same order key.
     #[must_use]
     pub fn in_order(self, key: impl Into<String>) -> Self {
         Self(self.0.in_order(key))
     }
 
-    /// What the payload is.
+    /// Sets the media type of the payload.
     #[must_use]
     pub fn content_type(self, content_type: impl Into<String>) -> Self {
         Self(self.0.content_type(content_type))
     }
 
-    /// Makes the first attempts so much later.
+    /// Delays the first attempts.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self(self.0.delay(delay))
     }
 
-    /// Whether it can be published. Stores ask.
+    /// Checks that the event can be published. Stores call it.
     ///
     /// # Errors
-    /// [`InvalidMessage`] says what is wrong.
+    /// [`InvalidMessage`] states the first violated limit.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         if self.0.topic.is_empty() {
             return Err(InvalidMessage::Name("topic"));
         }
-        // Any endpoint will do.
+        // Any valid endpoint name will do.
         self.to("-").check()
     }
 
-    /// Its tenant and its topic.
+    /// The tenant and the topic.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn subject(&self) -> (&str, &str) {
         (&self.0.tenant, &self.0.topic)
     }
 
-    /// The message to an endpoint of its tenant.
+    /// The message of this event to one endpoint of its tenant.
     pub(crate) fn to(&self, endpoint: &str) -> NewMessage {
         let mut message = self.0.clone();
         endpoint.clone_into(&mut message.endpoint);

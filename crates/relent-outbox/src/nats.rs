@@ -1,31 +1,35 @@
-//! Attempts that are made by a fleet of processes, which take them from NATS JetStream.
+//! Distribution of attempts to many processes by NATS JetStream.
 //!
-//! For more attempts at once than the processes that share the database can make, or for processes that reach the
-//! receivers and not the database. The row in the store stays the record: attempt, fence, schedule, dead letter and
-//! replay are decided by a [`Worker`](crate::worker::Worker) as without NATS. As a [relay](crate::worker::Worker::relay)
-//! it makes no exchange of HTTP itself. A [`Deliverer`] does, and decides nothing.
+//! Use it for more concurrent attempts than the processes at the database can make, or for processes that reach the
+//! receivers but not the database. The store stays the record: a [`Worker`](crate::worker::Worker) decides about
+//! attempts, fencing tokens, schedules, dead letters and resends as without NATS. As a
+//! [dispatcher](crate::worker::Worker::relay) it makes no HTTP request itself. A [`Deliverer`] makes them, and decides
+//! nothing.
 //!
 //! ```text
-//! relay                    NATS                       deliverer
-//!   │ claims what is due     │                            │
+//! dispatcher               NATS                       NATS worker
+//!   │ claims due messages    │                            │
 //!   ├── attempt ────────────►│ a stream in a file         │
-//!   │                        ├── attempt ────────────────►│ takes what it has room for
+//!   │                        ├── attempt ────────────────►│ takes as many as fit
 //!   │◄── begin? ─────────────┼────────────────────────────┤
 //!   ├── yes, for 0.5 s ──────┼───────────────────────────►│ acknowledges it to the stream, and
-//!   │                        │                            │ makes the one exchange
-//!   │◄── answer ─────────────┼────────────────────────────┤
-//!   │ judges and settles     │                            │
+//!   │                        │                            │ makes the one HTTP request
+//!   │◄── result ─────────────┼────────────────────────────┤
+//!   │ evaluates and settles  │                            │
 //! ```
 //!
-//! An attempt is begun only with leave of the relay that has published it, which gives it to one deliverer, once, and only
-//! while it holds the lease that it has claimed the message with, and the endpoint is as it was when the attempt was
-//! published. Leave ends [`GRANT`](crate::store::GRANT) after the relay has asked the store. So whatever NATS delivers twice, late, or to two is
-//! sent once at most, and neither a relay that was stopped for an hour nor one that was killed has anything sent.
-//! What was not begun within [`BEGIN_WITHIN`] is taken back and does not count as an attempt. What was begun and is
-//! not answered, because its deliverer was killed, counts as failed with unknown outcome, and the schedule repeats it.
+//! A NATS worker starts an attempt only with permission of the dispatcher that has published it. The dispatcher permits
+//! each attempt to one NATS worker, once. It does so only while it holds the lease of the claim, and while the endpoint
+//! is unchanged since publication. Permission expires [`GRANT`](crate::store::GRANT) after the dispatcher has asked the
+//! store. An attempt that NATS delivers twice or late is therefore sent at most once. A dispatcher that was suspended
+//! for an hour, or killed, causes no attempt.
 //!
-//! The relay signs: no key leaves it, and a deliverer needs none. Whoever may publish to the subjects of the stream can
-//! have requests sent from the addresses of the deliverers, so keep those to the relays by the permissions of NATS.
+//! An attempt not started within [`BEGIN_WITHIN`] is withdrawn and does not count. An attempt that was started without
+//! a result, because its NATS worker was killed, counts as failed with unknown outcome, and the schedule repeats it.
+//!
+//! The dispatcher signs: signing keys never leave it, and NATS workers need none. Any client that may publish to the
+//! subjects of the stream can cause requests from the addresses of the NATS workers. Restrict publishing to the
+//! dispatchers by NATS permissions.
 
 mod deliverer;
 mod relay;
@@ -46,39 +50,39 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stre
 pub use deliverer::{Deliverer, DelivererConfig};
 pub(crate) use relay::Relay;
 
-/// The client of NATS that queues are made with.
+/// The NATS client library that queues are built with.
 pub use async_nats;
 
-/// How long an attempt waits to be begun: 30 s. Then it is due as before.
+/// The time in which an attempt must be started: 30 s. After that the message is due as before.
 pub const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// How long a deliverer may take to begin once it has asked.
+/// The time in which a NATS worker must start after its first request for permission.
 const LEAVE: Duration = Duration::from_secs(5);
-/// How long it says what came of an attempt to a relay that does not hear it.
+/// The time for which a NATS worker repeats a result that the dispatcher does not confirm.
 const TELL_FOR: Duration = Duration::from_secs(10);
-/// How long NATS keeps an attempt, and knows that it has it. Longer than a relay publishes the same attempt, so that it
-/// is there once however often the relay had no answer: no relay publishes it after [`BEGIN_WITHIN`].
+/// The time for which NATS keeps an attempt and detects duplicates. It exceeds [`BEGIN_WITHIN`], after which no
+/// dispatcher publishes the same attempt, so an attempt that is published repeatedly exists once.
 const KEPT_FOR: Duration = Duration::from_secs(120);
-/// NATS gives an attempt to another deliverer if it has not heard for so long that one has begun.
+/// NATS redelivers an attempt that is not acknowledged as started within this time.
 const ACK_WAIT: Duration = Duration::from_secs(15);
-/// How long an answer of NATS or of a relay is waited for.
+/// The time limit for a response of NATS or of a dispatcher.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How long one that fails is left alone.
+/// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// As many attempts are in a stream, and as many bytes. Beyond that it takes none.
+/// The limits of a stream, in attempts and in bytes. Beyond them it accepts none.
 const MOST: i64 = 100_000;
 const MOST_BYTES: i64 = 1 << 30;
-/// Beside its payload a message has a subject and fields, which count too: so many bytes at most.
+/// The largest size of a NATS message's subject and headers, which count beside its payload, in bytes.
 const HEADROOM: usize = 512;
-/// What a relay says that takes what a deliverer tells it, and what it begins with if it does not.
+/// Replies of a dispatcher to a result: accepted, and the prefix of a refusal.
 const HEARD: &[u8] = b"heard";
 const REFUSED: &str = "refused: ";
-/// The consumer that all deliverers share.
+/// The consumer that all NATS workers share.
 const CONSUMER: &str = "deliverers";
 
-/// A stream of NATS JetStream by which relays have attempts made by deliverers.
+/// A stream of NATS JetStream by which dispatchers distribute attempts to NATS workers.
 ///
-/// Whoever uses it first makes it, unless an operator has: a work queue in files with one replica. Those who have
-/// the same name share it: relays of several databases may, since each attempt knows its relay.
+/// Its first user creates it, unless an operator has: a work queue in files with one replica. Queues with the same name
+/// share a stream. Dispatchers of several databases may share one, because each attempt names its dispatcher.
 #[derive(Clone, Debug)]
 pub struct Queue {
     client: async_nats::Client,
@@ -88,7 +92,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The queue of this name, over this client.
+    /// Creates a handle to the queue of this name, over this client.
     #[must_use]
     pub fn new(client: async_nats::Client, name: QueueName) -> Self {
         let context = ContextBuilder::new()
@@ -103,24 +107,24 @@ impl Queue {
         }
     }
 
-    /// How many servers of a cluster keep it, if it is made by this: 1 unless said otherwise, 5 at most.
+    /// Sets the number of replicas of a stream that this creates: 1 by default, at most 5.
     #[must_use]
     pub const fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Where attempts are published.
+    /// The subject that attempts are published to.
     fn attempts(&self) -> String {
         format!("{}.attempts", self.name)
     }
 
-    /// What the subjects of relays begin with.
+    /// The prefix of dispatchers' subjects.
     fn relays(&self) -> String {
         format!("{}.relay.", self.name)
     }
 
-    /// The stream, which is made if it is not there.
+    /// Returns the stream, and creates it if necessary.
     async fn stream(&self) -> Result<Stream, String> {
         let config = Config {
             name: self.name.to_string(),
@@ -138,7 +142,7 @@ impl Queue {
         stream.map_err(|error| self.describe("stream", &error))
     }
 
-    /// What deliverers take attempts from, which is made if it is not there.
+    /// Returns the consumer of NATS workers, and creates it if necessary.
     async fn consumer(&self) -> Result<PullConsumer, String> {
         let config = pull::Config {
             durable_name: Some(CONSUMER.to_owned()),
@@ -160,8 +164,8 @@ impl Queue {
     }
 }
 
-/// The name of a [`Queue`], and of its stream and subjects: letters, digits, `_` and `-`, 64 at most;
-/// `relent-outbox` unless said otherwise.
+/// The name of a [`Queue`], and of its stream and subjects: at most 64 letters, digits, `_` and `-`; `relent-outbox` by
+/// default.
 ///
 /// ```
 /// use relent_outbox::nats::QueueName;
@@ -196,7 +200,7 @@ impl FromStr for QueueName {
     }
 }
 
-/// The name of a queue is wrong.
+/// The error for an invalid queue name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidName;
 

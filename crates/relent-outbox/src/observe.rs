@@ -1,20 +1,20 @@
-//! What workers tell while they run: metrics by the [`metrics`](https://docs.rs/metrics) facade with the feature
-//! `metrics`, and events of `tracing` with the feature `tracing`. Both are off unless asked for.
+//! Metrics and events of workers: metrics by the [`metrics`](https://docs.rs/metrics) facade with the feature
+//! `metrics`, and `tracing` events with the feature `tracing`. Both are off by default.
 
 use std::time::Duration;
 
 use crate::fault::{FaultKind, LocalFault};
 
-/// A row of [`METRICS`], the one table of what is measured: the code records by it, [`describe`] tells an exporter of it, and
-/// `docs/observability.md` of the repository shows it.
+/// A row of [`METRICS`], the single table of metrics: the code records by it, [`describe`] passes it to an exporter,
+/// and `docs/observability.md` of the repository shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The name, as dashboards and alerts have it.
+    /// The name, as in dashboards and alerts.
     pub name: &'static str,
     /// The type.
     pub kind: Kind,
-    /// What is counted or measured, such as `attempts` or `seconds`.
+    /// The unit, such as `attempts` or `seconds`.
     pub unit: &'static str,
     /// The label, if it has one.
     pub label: Option<Label>,
@@ -28,7 +28,8 @@ pub struct Metric {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Kind {
-    /// It only rises. It is 0 as soon as its [part](Part) runs, so that a first event is seen as a rise.
+    /// It only rises. It is recorded as 0 as soon as its [part](Part) starts, so that the first event shows as an
+    /// increase.
     Counter,
     /// It rises and falls.
     Gauge,
@@ -37,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name of the type, as Prometheus writes it.
+    /// The name of the type in Prometheus.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +49,7 @@ impl Kind {
     }
 }
 
-/// A label of a metric, with all its values: none is taken out of a message.
+/// A label of a metric with its fixed set of values. No value comes from a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Label {
@@ -64,15 +65,15 @@ pub struct Label {
 pub enum Part {
     /// A [`Worker`](crate::worker::Worker).
     Worker,
-    /// A worker that hands its attempts out by NATS.
+    /// A worker that distributes its attempts by NATS.
     Relay,
-    /// A `Deliverer`, which makes attempts for a relay: `relent deliver work`.
+    /// A `Deliverer`, which makes attempts for a dispatcher: `relent deliver worker`.
     Deliverer,
-    /// The HTTP API, when its metrics are asked for.
+    /// The HTTP API, if its metrics are enabled.
     Api,
 }
 
-/// Attempts that are over.
+/// Completed attempts.
 pub const ATTEMPTS: Metric = Metric {
     name: "relent_outbox_attempts_total",
     kind: Kind::Counter,
@@ -84,7 +85,7 @@ pub const ATTEMPTS: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Attempts that are over; `lost` ones ended with the process that made them.",
 };
-/// From when a message was enqueued until it was acknowledged.
+/// Time from enqueuing a message to its acknowledgement.
 pub const ACKNOWLEDGED_AFTER: Metric = Metric {
     name: "relent_outbox_time_to_acknowledgement_seconds",
     kind: Kind::Histogram,
@@ -93,7 +94,7 @@ pub const ACKNOWLEDGED_AFTER: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Time from when a message was enqueued until it was acknowledged.",
 };
-/// How long attempts took.
+/// Duration of attempts.
 pub const ATTEMPT_TIME: Metric = Metric {
     name: "relent_outbox_attempt_seconds",
     kind: Kind::Histogram,
@@ -120,7 +121,7 @@ pub const DISABLED: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Endpoints that this process disabled, after a 410 or after long failure; each disabling counts once.",
 };
-/// Times that a fault of this side has held an endpoint's messages.
+/// Times that a local fault has held an endpoint's messages.
 pub const LOCAL_FAULTS: Metric = Metric {
     name: "relent_outbox_local_faults_total",
     kind: Kind::Counter,
@@ -132,7 +133,7 @@ pub const LOCAL_FAULTS: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Times that a fault of this side held the messages of an endpoint, by its kind; each try that meets it counts.",
 };
-/// Endpoints of the worker whose messages a fault of this side holds.
+/// Endpoints of the worker whose messages a local fault holds.
 pub const ENDPOINTS_FAULTY: Metric = Metric {
     name: "relent_outbox_endpoints_with_local_fault",
     kind: Kind::Gauge,
@@ -141,7 +142,7 @@ pub const ENDPOINTS_FAULTY: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Endpoints whose messages a fault of this side holds, as of the last poll.",
 };
-/// Attempts that run.
+/// Running attempts.
 pub const IN_FLIGHT: Metric = Metric {
     name: "relent_outbox_in_flight",
     kind: Kind::Gauge,
@@ -150,7 +151,7 @@ pub const IN_FLIGHT: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Attempts that run, as of the last poll.",
 };
-/// Endpoints that the worker has.
+/// Endpoints that the worker owns.
 pub const ENDPOINTS: Metric = Metric {
     name: "relent_outbox_endpoints",
     kind: Kind::Gauge,
@@ -159,7 +160,7 @@ pub const ENDPOINTS: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Endpoints that this process serves, as of the last poll.",
 };
-/// Calls of the store that failed.
+/// Store calls that failed.
 pub const STORE_ERRORS: Metric = Metric {
     name: "relent_outbox_store_errors_total",
     kind: Kind::Counter,
@@ -182,16 +183,16 @@ pub const LEASES_LOST: Metric = Metric {
     parts: &[Part::Worker],
     meaning: "Times that other processes could take its endpoints, since it gave no sign of life.",
 };
-/// Attempts that a relay has taken back since no deliverer had begun them.
+/// Offers of a dispatcher that expired because no NATS worker started the attempt.
 pub const NOT_BEGUN: Metric = Metric {
     name: "relent_outbox_not_begun_total",
     kind: Kind::Counter,
     unit: "attempts",
     label: None,
     parts: &[Part::Relay],
-    meaning: "Attempts that were taken back, since no `work` had begun them.",
+    meaning: "Attempts that were taken back, since no `worker` had begun them.",
 };
-/// What has kept a relay or a deliverer from NATS.
+/// Errors that kept a dispatcher or a NATS worker from NATS.
 pub const NATS_ERRORS: Metric = Metric {
     name: "relent_outbox_nats_errors_total",
     kind: Kind::Counter,
@@ -200,10 +201,10 @@ pub const NATS_ERRORS: Metric = Metric {
     parts: &[Part::Relay, Part::Deliverer],
     meaning: "Errors that kept this process from using NATS.",
 };
-/// What a relay or a deliverer was sent by NATS and has not taken. `unreadable`: not of this version of Relent, cut off, or
-/// with a number that cannot be; `unknown`: of an attempt that the relay has not published; `not_begun`: an answer without
-/// leave to begin; `over`: an answer that came before, which happens when NATS has lost what was said to it, or that the
-/// relay does not wait for any more.
+/// NATS messages that a dispatcher or a NATS worker has refused. `unreadable`: of another version of Relent, truncated,
+/// or with an impossible number; `unknown`: about an attempt that the dispatcher has not published; `not_begun`: a
+/// result without a grant; `over`: a repeated result, after NATS has lost the confirmation, or one that the dispatcher
+/// no longer waits for.
 pub const NATS_REFUSED: Metric = Metric {
     name: "relent_outbox_nats_refused_total",
     kind: Kind::Counter,
@@ -215,8 +216,8 @@ pub const NATS_REFUSED: Metric = Metric {
     parts: &[Part::Relay, Part::Deliverer],
     meaning: "Messages of NATS that were refused.",
 };
-/// What a deliverer has done with the attempts that it took. `answered`; `failed` without an answer; `withdrawn` by the relay
-/// before it began; `untold`, since the relay was gone when it had ended.
+/// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `withdrawn` by the
+/// dispatcher before the start; `untold` because the dispatcher was gone at the end.
 pub const EXCHANGES: Metric = Metric {
     name: "relent_outbox_exchanges_total",
     kind: Kind::Counter,
@@ -226,7 +227,7 @@ pub const EXCHANGES: Metric = Metric {
         values: &["answered", "failed", "withdrawn", "untold"],
     }),
     parts: &[Part::Deliverer],
-    meaning: "Attempts that `work` took from NATS.",
+    meaning: "Attempts that `worker` took from NATS.",
 };
 /// Messages of the whole outbox.
 pub const MESSAGES: Metric = Metric {
@@ -240,7 +241,7 @@ pub const MESSAGES: Metric = Metric {
     parts: &[Part::Api],
     meaning: "Messages of the whole outbox.",
 };
-/// How late the outbox is.
+/// Age of the oldest due message.
 pub const LAG: Metric = Metric {
     name: "relent_outbox_lag_seconds",
     kind: Kind::Gauge,
@@ -249,7 +250,7 @@ pub const LAG: Metric = Metric {
     parts: &[Part::Api],
     meaning: "Time for which the oldest message that may be attempted has been due; 0 if none is.",
 };
-/// Endpoints of the whole outbox that are disabled.
+/// Disabled endpoints of the whole outbox.
 pub const ENDPOINTS_DISABLED: Metric = Metric {
     name: "relent_outbox_endpoints_disabled",
     kind: Kind::Gauge,
@@ -281,8 +282,7 @@ pub const METRICS: [Metric; 18] = [
     EXCHANGES,
 ];
 
-/// Tells the installed recorder what the metrics mean and in which units they are. Call it once, after a recorder is
-/// installed.
+/// Describes the metrics and their units to the installed recorder. Call it once, after installing the recorder.
 #[cfg(feature = "metrics")]
 pub fn describe() {
     for metric in METRICS {
@@ -302,7 +302,7 @@ pub fn describe() {
 #[cfg(feature = "tracing")]
 pub const TARGET: &str = "relent";
 
-/// A part begins to run: its counters are there, at 0.
+/// Sets the counters of a part to 0 when it starts.
 pub(crate) fn begin(part: Part) {
     #[cfg(feature = "metrics")]
     for metric in METRICS {
@@ -317,7 +317,7 @@ pub(crate) fn begin(part: Part) {
     let _ = part;
 }
 
-/// The counter of this metric with this value of its label, which is empty if it has none.
+/// The counter of this metric with this label value, which is empty if it has no label.
 #[cfg(feature = "metrics")]
 fn counter(metric: &Metric, value: &'static str) -> metrics::Counter {
     match metric.label {
@@ -331,7 +331,7 @@ fn count(metric: &Metric, value: &'static str) {
     counter(metric, value).increment(1);
 }
 
-/// Sets a gauge, with this value of its label, which is empty if it has none.
+/// Sets a gauge with this label value, which is empty if it has no label.
 #[cfg(feature = "metrics")]
 pub(crate) fn gauge(metric: &Metric, label: &'static str, value: f64) {
     match metric.label {
@@ -371,7 +371,7 @@ pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
     let _ = (tenant, endpoint, reason);
 }
 
-/// A fault of this side holds messages; `new`: they were not held before.
+/// Records that a local fault holds messages; `new`: they were not held before.
 pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new: bool) {
     let LocalFault { kind, error } = fault;
     #[cfg(feature = "metrics")]
@@ -384,7 +384,7 @@ pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new:
     let _ = (tenant, endpoint, kind, error, new);
 }
 
-/// The fault is mended.
+/// Records that the fault is fixed.
 pub(crate) fn mended(tenant: &str, endpoint: &str) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a fault of this side");
@@ -455,7 +455,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests may")]
     use super::*;
 
-    /// The names are an interface: dashboards and alerts are made of them.
+    /// Metric names are an interface: dashboards and alerts use them.
     #[test]
     fn the_page_on_observability_shows_the_table_of_metrics() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/observability.md");

@@ -1,4 +1,4 @@
-//! Names to addresses that may be called, and connections to those.
+//! Name resolution with an address guard, and connections to the checked addresses.
 
 use std::error::Error;
 use std::fmt;
@@ -22,54 +22,54 @@ use tower_service::Service;
 use crate::fault::FaultKind;
 use crate::guard::{AddressGuard, Forbidden};
 
-/// A look-up that is under way.
+/// A running resolution.
 pub type Resolving = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
-/// Looks names up, for tests and for those who have a resolver of their own.
+/// Resolves names. Implement it for tests or for a custom resolver.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of this name. An error of the kind [`NotFound`](io::ErrorKind::NotFound) says that there is no such
-    /// name, any other one that this was not found out.
+    /// Returns the addresses of this name. An error of kind [`NotFound`](io::ErrorKind::NotFound) means that the name
+    /// does not exist; any other error means that the resolution failed.
     fn resolve(&self, name: String) -> Resolving;
 }
 
-/// Asks the resolver of the system (`getaddrinfo`), on a thread for blocking work. Of the 512 of them that a runtime of
-/// tokio has by default, look-ups take at most 384: one that gets no answer cannot be called off, and a
-/// store in the same process needs such threads as well.
+/// Resolves names by the system (`getaddrinfo`), on a thread for blocking work. A tokio runtime has 512 such threads by
+/// default; resolutions use at most 384. A resolution without a response cannot be cancelled, and a store in the same
+/// process needs such threads, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 
-/// Look-ups that may run.
+/// Limits concurrent resolutions.
 static LOOK_UPS: Semaphore = Semaphore::const_new(384);
 
 impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> Resolving {
         Box::pin(look_up(move || {
-            // Without a type of socket, every address is found once for each type.
+            // Without a socket type, each address is returned once per type.
             let hints = AddrInfoHints {
                 socktype: SockType::Stream.into(),
                 ..AddrInfoHints::default()
             };
             let found = getaddrinfo(Some(&name), None, Some(hints)).map_err(unknown)?;
-            // An address of a family that is neither IPv4 nor IPv6 is of no use.
+            // Addresses other than IPv4 and IPv6 cannot be called.
             Ok(found.flatten().map(|found| found.sockaddr.ip()).collect())
         }))
     }
 }
 
-/// Does this on a thread for blocking work, when there is room.
+/// Runs the closure on a thread for blocking work, when a permit is free.
 async fn look_up<T: Send + 'static>(
     look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let room = LOOK_UPS.acquire().await.map_err(io::Error::other)?;
     let looking = tokio::task::spawn_blocking(move || {
-        // Until it ends, and not until nobody waits for it any more.
+        // The permit is held until the closure ends, even if the caller no longer waits.
         let _room = room;
         look_up()
     });
     looking.await.map_err(io::Error::other)?
 }
 
-/// Tells a name that there is not from a look-up that failed.
+/// Distinguishes a name that does not exist from a failed resolution.
 fn unknown(error: LookupError) -> io::Error {
     let kind = match error.kind() {
         LookupErrorKind::NoName | LookupErrorKind::NoData => io::ErrorKind::NotFound,
@@ -80,17 +80,17 @@ fn unknown(error: LookupError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// A name that every resolver knows not to exist (RFC 6761): one that cannot say so answers nobody.
+/// A name that never exists, as every resolver knows (RFC 6761). A resolver that cannot say so is broken.
 pub(crate) const NO_NAME: &str = "relent.invalid.";
-/// So long it has.
+/// The time limit for [`NO_NAME`]. Also applies to other names in [`GuardedConnector::finds_out`].
 const FINDS_OUT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Why there is no connection.
+/// The reason that there is no connection.
 #[derive(Debug)]
 pub(crate) struct NoConnection {
     pub(crate) failure: Failure,
     pub(crate) error: String,
-    /// It is the fault of this side.
+    /// The local fault that caused it, if any.
     pub(crate) fault: Option<FaultKind>,
 }
 
@@ -112,13 +112,13 @@ impl fmt::Display for NoConnection {
 
 impl Error for NoConnection {}
 
-/// Connects to addresses that the guard has let pass, and to no others: it looks the name up once, refuses it if any of
-/// its addresses is forbidden, and connects to one of those that it has seen.
+/// Connects only to addresses that the guard allows. It resolves the name once, refuses it if any of its addresses is
+/// forbidden, and connects to one of the checked addresses.
 #[derive(Clone)]
 pub(crate) struct GuardedConnector {
     pub(crate) guard: Arc<AddressGuard>,
     pub(crate) resolver: Arc<dyn Resolve>,
-    /// For the look-up and all addresses together.
+    /// The time limit for the resolution and all addresses together.
     pub(crate) timeout: Duration,
 }
 
@@ -153,14 +153,15 @@ impl GuardedConnector {
             Ok(address) => vec![address],
             Err(_) => self.look_up(host).await?,
         };
-        // One that is forbidden among others is no accident: which one would be called is the owner's choice then.
+        // A forbidden address among others is no accident: otherwise the owner of the name could choose which one is
+        // called.
         for address in &addresses {
             let refused =
                 |forbidden: Forbidden| NoConnection::of(Network::Connect, forbidden.to_string());
             self.guard.check(*address).map_err(refused)?;
         }
         let mut last: Option<NoConnection> = None;
-        // One that does not answer leaves time for the others.
+        // Each address gets an equal share of the time left.
         let each = until.saturating_duration_since(Instant::now())
             / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         for address in addresses {
@@ -182,7 +183,7 @@ impl GuardedConnector {
                     fault: None,
                 },
             };
-            // It is this side's fault only if that of no address is another's.
+            // Report a local fault only if every address failed by one.
             if failed.fault.is_none() || last.as_ref().is_none_or(|last| last.fault.is_some()) {
                 last = Some(failed);
             }
@@ -213,7 +214,7 @@ impl GuardedConnector {
         Err(failed)
     }
 
-    /// Whether the resolver soon says of this name what its addresses are, or that there is none.
+    /// Whether the resolver responds in time for this name, with addresses or that it does not exist.
     pub(crate) async fn finds_out(&self, name: &str) -> bool {
         let within = self.timeout.min(FINDS_OUT_WITHIN);
         match timeout(within, self.resolver.resolve(name.to_owned())).await {
@@ -255,14 +256,14 @@ mod tests {
         let looking: Vec<_> = (0..600)
             .map(|_| {
                 let answers = Arc::clone(&answers);
-                // Nobody answers before the test ends.
+                // No resolution ends before the test does.
                 tokio::spawn(look_up(move || {
                     let _ = answers.lock().unwrap().recv();
                     Ok(())
                 }))
             })
             .collect();
-        // They are called off, as by an attempt whose time is over, and their threads go on.
+        // Cancel the waiting callers, as an attempt does at its time limit. The threads continue.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -275,7 +276,7 @@ mod tests {
         assert!(other.is_ok(), "a store would wait for a thread");
     }
 
-    /// Answers by these functions: for `shop.example`, and for any other name.
+    /// Resolves by these functions: the first for `shop.example`, the second for any other name.
     struct Answers(
         fn() -> io::Result<Vec<IpAddr>>,
         fn() -> io::Result<Vec<IpAddr>>,

@@ -1,4 +1,4 @@
-//! What becomes of a message after an attempt: another one by its policy, or none.
+//! Retry schedule of a message: the delay until the next attempt, or the end of delivery.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,17 +14,17 @@ use crate::acknowledgement::{Answer, BodyEnd, Refused, judge};
 use crate::endpoint::Acknowledgement;
 use crate::store::Next;
 
-/// So many attempts at least may run concurrently at an endpoint whose schedule is [a contract](is_contract).
+/// The least number of concurrent attempts that an endpoint allows if its schedule is [a contract](is_contract).
 pub const CONTRACT_CONCURRENCY: usize = 256;
 
-/// Behind a `Retry-After` the next attempt comes within this share of it: one sender is no herd.
+/// Largest jitter after a `Retry-After`, as a share of its delay. A single sender causes no thundering herd.
 const HINT_SPREAD: f64 = 0.1;
 
-/// The most that a session adds to a delay that is reserved for its caller.
+/// The largest jitter that a session adds to a `Retry-After` with a reserved slot.
 const TICKET_SPREAD: Duration = Duration::from_secs(1);
 
-/// What is repeated where a policy has no `retry_on`, as the presets for webhooks have it: a receiver that is
-/// being repaired answers anything. 410 says that it will not be.
+/// Failures that are retried if the policy has no `retry_on`, as in the presets for webhooks. A receiver under repair
+/// may respond with any status. 410 is excluded: the endpoint is gone for good.
 const REPEATED: [Pattern; 6] = [
     Pattern::Status(300, 399),
     Pattern::Status(400, 409),
@@ -34,8 +34,8 @@ const REPEATED: [Pattern; 6] = [
     Pattern::Network,
 ];
 
-/// The policy of an endpoint: the preset of this name, or what is written in TOML, [for messages](for_messages). It never
-/// reads a file, since the person who registers an endpoint writes the text.
+/// Returns the policy of an endpoint: the preset of this name, or the policy written in TOML, [for
+/// messages](for_messages). It never reads a file, because the text may come from an untrusted person.
 ///
 /// ```
 /// use relent_outbox::schedule;
@@ -47,7 +47,7 @@ const REPEATED: [Pattern; 6] = [
 /// ```
 ///
 /// # Errors
-/// [`PolicyFileError`] says what is wrong, and where.
+/// [`PolicyFileError`] states the error and its position.
 pub fn policy(text: &str) -> Result<Policy, PolicyFileError> {
     let policy = match presets::get(text) {
         Some(preset) => preset.load().map(|named| named.policy),
@@ -58,8 +58,8 @@ pub fn policy(text: &str) -> Result<Policy, PolicyFileError> {
     policy.map(for_messages)
 }
 
-/// The policy as messages are repeated by it. Without a `retry_on` it repeats what the presets for webhooks repeat: every
-/// status from 300 to 599 but 410, timeouts, and failures of the network.
+/// Adapts a policy to messages. Without a `retry_on` it retries the same failures as the presets for webhooks: every
+/// status from 300 to 599 except 410, timeouts, and network failures.
 #[must_use]
 pub fn for_messages(policy: Policy) -> Policy {
     match policy.retry_on() {
@@ -68,9 +68,9 @@ pub fn for_messages(policy: Policy) -> Policy {
     }
 }
 
-/// Whether the schedule is a contract, as those of `wechat-pay` and `alipay` are: a list of delays without jitter. Its
-/// attempts are made to the second. So nothing holds a message while others fail, unless the policy has a `[gate]` or a
-/// `[request_rate]` of its own, and a `Retry-After` moves nothing if the policy says `hint = "ignore"`, as those presets do.
+/// Whether the schedule is a contract, as in `wechat-pay` and `alipay`: a list of delays without jitter, kept to the
+/// second. Failures of other messages hold nothing back, unless the policy has its own `[gate]` or `[request_rate]`. A
+/// `Retry-After` changes nothing if the policy has `hint = "ignore"`, as those presets do.
 #[must_use]
 pub fn is_contract(policy: &Policy) -> bool {
     matches!(policy.backoff(), Backoff::Schedule { .. })
@@ -78,7 +78,7 @@ pub fn is_contract(policy: &Policy) -> bool {
         && policy.gate().is_none()
 }
 
-/// The share of a delay of the receiver over which attempts are spread behind it: small, and never beyond the policy's
+/// The jitter after a delay that the receiver requests, as a share of the delay. The sum never exceeds the policy's
 /// `max_hint`.
 pub(crate) fn hint_spread(policy: &Policy, delay: Duration) -> f64 {
     let room = policy.max_hint().saturating_sub(delay);
@@ -89,8 +89,8 @@ pub(crate) fn hint_spread(policy: &Policy, delay: Duration) -> f64 {
     }
 }
 
-/// What a person who registers an endpoint with this policy may not expect: statuses after which a message has no further
-/// attempt, and what has no effect in the policy.
+/// Returns warnings about a policy for messages: statuses after which a message has no further attempt, and settings
+/// without effect.
 #[must_use]
 pub fn warnings(policy: &Policy) -> Vec<Finding> {
     let mut warnings = policy.lint();
@@ -146,23 +146,23 @@ pub fn warnings(policy: &Policy) -> Vec<Finding> {
     warnings
 }
 
-/// Where a message stands in its schedule.
+/// The position of a message in its schedule.
 ///
-/// Its clock is that of the store, in nanoseconds since 1970, so that it goes on in another process.
+/// Its clock is that of the store, in nanoseconds since 1970, so that another process can continue it.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     session: Session,
-    /// Its last attempt was lost with its worker.
+    /// The last attempt was lost with its worker.
     lost: bool,
 }
 
-/// Behind the session where the last attempt was lost.
+/// Appended to the saved session if the last attempt was lost.
 const LOST: u8 = 1;
 
 impl Schedule {
-    /// Where a message stands whose attempt of this number begins: by the session that was
-    /// [saved](Self::save), or from the beginning if there is none, or none that can be read. What the store has
-    /// counted prevails: an attempt that was never settled is one.
+    /// Restores the schedule at the start of the attempt `number`, from the [saved](Self::save) session. Without a
+    /// readable session it starts from the beginning. The attempt count of the store takes precedence: an attempt that
+    /// was never settled counts.
     #[must_use]
     pub fn at_attempt(saved: &[u8], number: u32, began: SystemTime) -> Self {
         let saved = match saved.split_last() {
@@ -171,7 +171,7 @@ impl Schedule {
         };
         let mut session =
             Session::restore(saved).unwrap_or_else(|_| Session::new(instant(began), true));
-        // The number may come out of a store that somebody has written into: it is no loop of its own.
+        // The number may come from a corrupted store, so the loop needs a limit of its own.
         let missing = number.saturating_sub(session.attempts()).min(MOST_MISSING);
         for _ in 0..missing {
             session.on_attempt();
@@ -182,33 +182,34 @@ impl Schedule {
         }
     }
 
-    /// Whether the attempt before was [lost](Self::lose) with its worker, by what was [saved](Self::save).
+    /// Whether the previous attempt was [lost](Self::lose) with its worker, according to the [saved](Self::save)
+    /// session.
     #[must_use]
     pub fn was_lost(saved: &[u8]) -> bool {
         saved.len() == Session::SAVED + 1 && saved.ends_with(&[LOST])
     }
 
-    /// The attempt was lost with its worker.
+    /// Marks the attempt as lost with its worker.
     pub const fn lose(&mut self) {
         self.lost = true;
     }
 
-    /// Whether none would follow on the attempt that begins now, were it lost.
+    /// Whether the attempt that starts now is the last one, should it be lost.
     #[must_use]
     pub fn is_last(mut self, policy: &Policy, now: SystemTime, random: &mut impl Random) -> bool {
         let next = self.failed(policy, now, &lost(), "", random);
         matches!(next, Next::Dead(_))
     }
 
-    /// How long an attempt that starts now may run by the policy, if it says so.
+    /// Returns the policy's time limit for an attempt that starts now; `None` if it sets none.
     #[must_use]
     pub fn attempt_limit(&self, policy: &Policy, now: SystemTime) -> Option<Duration> {
         self.session.attempt_limit(policy, instant(now))
     }
 
-    /// What follows on an attempt that failed, or was lost, at `now`. The delay counts from then.
+    /// Returns the next step after an attempt that failed, or was lost, at `now`. The delay counts from `now`.
     ///
-    /// A delay that the receiver asks for ends no schedule: where there is no room for it, the schedule goes on without it.
+    /// A delay that the receiver requests never ends a schedule: if the time left is too short for it, it is ignored.
     pub fn failed(
         &mut self,
         policy: &Policy,
@@ -223,7 +224,7 @@ impl Schedule {
             None => policy,
             Some(delay) => {
                 if policy.max_hint().saturating_sub(delay) < TICKET_SPREAD {
-                    // That of a ticket would lead beyond it.
+                    // The jitter of a reserved slot would exceed `max_hint`.
                     failure.hint.audience = Audience::Shared;
                 }
                 of_hint = policy.clone().with_hint_spread(hint_spread(policy, delay));
@@ -241,7 +242,7 @@ impl Schedule {
                 StopReason::RetryLater => {
                     other.hint = Hint::NONE.with_advice(failure.hint.advice);
                 }
-                // Other callers repeat it once. Here the schedule says how often.
+                // Other callers retry this failure once. Here the schedule sets the number of attempts.
                 StopReason::RetriesExhausted => other.cause = without_own_limit(failure.cause),
                 _ => {}
             }
@@ -256,7 +257,7 @@ impl Schedule {
         }
     }
 
-    /// As bytes, for [`Settled::session`](crate::store::Settled::session).
+    /// Serializes the schedule, for [`Settled::session`](crate::store::Settled::session).
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let mut saved = self.session.save().to_vec();
@@ -267,7 +268,7 @@ impl Schedule {
     }
 }
 
-/// A cause that lists take for the same as this one, and that a session repeats as often as the policy says (design rule 2).
+/// Replaces a cause that a session retries only once by one that lists treat alike and that has no such limit.
 const fn without_own_limit(cause: Cause) -> Cause {
     match cause {
         Cause::Status(421 | 425) => Cause::Status(400),
@@ -277,12 +278,12 @@ const fn without_own_limit(cause: Cause) -> Cause {
     }
 }
 
-/// An attempt of which nothing is known. No list of failures has to name it.
+/// The failure of an attempt with unknown outcome. It is retried without being listed in the policy.
 pub(crate) fn lost() -> Failure {
     Failure::ambiguous().cause(Cause::Pending)
 }
 
-/// A message with more attempts than this has no schedule that counts them.
+/// Bound on missing attempts. No schedule counts more attempts than this.
 const MOST_MISSING: u32 = 100_000;
 
 fn reason(stop: StopReason, error: &str) -> String {
@@ -293,7 +294,7 @@ fn reason(stop: StopReason, error: &str) -> String {
     }
 }
 
-/// On the clock of sessions.
+/// Converts a time to the clock of sessions.
 fn instant(time: SystemTime) -> Instant {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Instant::ORIGIN.saturating_add(since)
@@ -314,7 +315,7 @@ mod tests {
         Failure::ambiguous().cause(Cause::Status(500))
     }
 
-    /// The delays of a message that always fails, each attempt taking so long, in a new process each.
+    /// The delays of a message that always fails after `took` seconds. Each attempt runs in a new process.
     fn delays(policy: &str, took: u64) -> Vec<u64> {
         let policy = super::policy(policy).unwrap();
         let (mut saved, mut now, mut delays) = (Vec::new(), 0, Vec::new());
@@ -370,13 +371,13 @@ mod tests {
             assert_eq!(is_last, number == 8);
             saved = schedule.save();
         }
-        // One whose worker could not write down anything for long.
+        // A message whose worker has not been able to record anything for long.
         let mut schedule = Schedule::at_attempt(&[], 8, at(0));
         let next = schedule.failed(&policy, at(9), &refused(), "lost", &mut Draw::at(0.5));
         assert!(matches!(next, Next::Dead(_)));
     }
 
-    /// The next delay after a 429 with this `Retry-After`, where chance is as given.
+    /// The next delay after a 429 with this `Retry-After` and random value.
     fn after_hint(policy: &Policy, hint: u64, draw: f64) -> Duration {
         let failure = Failure::throttled()
             .cause(Cause::Status(429))
@@ -396,7 +397,7 @@ mod tests {
             for hint in [100, 290, 3600, 80_000, 86_399, 86_400] {
                 let asked = Duration::from_secs(hint).min(most);
                 for draw in [0.0, 0.5, 1.0] {
-                    // As an answer is judged.
+                    // The delay is limited to `max_hint`, as in `judge`.
                     let after = after_hint(&policy, asked.as_secs(), draw);
                     let longest = asked.mul_f64(1.1).min(most);
                     assert!(
@@ -490,7 +491,7 @@ mod tests {
             }
             assert_eq!(attempts, 10, "{failure:?}");
         }
-        // The word of a policy prevails.
+        // An explicit rule of the policy takes precedence.
         let stops = super::policy(
             "retry_on = [\"4xx\"]\nstop_on = [425]\nbackoff.constant = { delay = \"1m\" }",
         )

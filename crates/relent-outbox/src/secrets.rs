@@ -1,4 +1,4 @@
-//! The keys that messages are signed with, as they are kept beside an endpoint.
+//! Signing keys of endpoints, encrypted or by reference.
 
 use std::env;
 use std::error::Error;
@@ -14,21 +14,21 @@ use zeroize::Zeroizing;
 use crate::endpoint::Endpoint;
 use crate::store::Store;
 
-/// The variable with the key that others are sealed with: 32 bytes in base64.
+/// The environment variable with the key that encrypts other keys: 32 bytes in base64.
 pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
 
 const SEALED: &str = "sealed:v1:";
 pub(crate) const REFERENCE: &str = "env:";
-/// What the check of a store is sealed for: no tenant and endpoint are written so.
+/// The associated data of a store's key check. No tenant and endpoint have this encoding.
 const CHECK_OF: &[u8] = b"key check";
 
-/// Reads the signing keys of endpoints, each of which is kept in one of two forms.
+/// Reads the signing keys of endpoints. Each key is stored in one of two forms:
 ///
-/// - `env:NAME`: the key is in the environment variable of this name, in that of each worker;
-/// - `sealed:v1:…`: the key is encrypted with the key of the operator (XChaCha20-Poly1305), and can be opened only for
-///   the tenant and the endpoint that it was sealed for.
+/// - `env:NAME`: the key is in this environment variable of each worker;
+/// - `sealed:v1:…`: the key is encrypted with the operator's key (XChaCha20-Poly1305). It can be decrypted only for the
+///   tenant and the endpoint that it was encrypted for.
 ///
-/// A key itself is written `whsec_…` or `whsk_…`: see [`relent_http::webhook`].
+/// The key itself is written `whsec_…` or `whsk_…`: see [`relent_http::webhook`].
 ///
 /// ```
 /// use relent_outbox::endpoint::Endpoint;
@@ -57,12 +57,12 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// What an attempt is signed with.
+/// The keys that sign attempts for an endpoint.
 #[derive(Clone)]
 pub struct Signing {
     pub(crate) signer: Signer,
     keys: usize,
-    /// Each [form](forms) in which an answer could repeat them, so that none is kept.
+    /// Each [form](forms) in which a response could echo the keys, to redact it.
     pub(crate) texts: Vec<Zeroizing<String>>,
 }
 
@@ -73,11 +73,10 @@ impl fmt::Debug for Signing {
 }
 
 impl Secrets {
-    /// With the key in [`KEY_VARIABLE`], or without one if it is not set: then nothing is sealed or opened, and
-    /// references work.
+    /// Uses the key in [`KEY_VARIABLE`]. If it is not set, nothing can be encrypted or decrypted, but references work.
     ///
     /// # Errors
-    /// If it is set to anything but 32 bytes in base64.
+    /// If the variable is set to anything but 32 bytes in base64.
     pub fn from_env() -> Result<Self, SecretError> {
         match env::var(KEY_VARIABLE) {
             Ok(key) => Self::with_key(&Zeroizing::new(key)),
@@ -86,10 +85,10 @@ impl Secrets {
         }
     }
 
-    /// With this key: 32 bytes in base64, such as `openssl rand -base64 32` writes.
+    /// Uses this key: 32 bytes in base64, such as the output of `openssl rand -base64 32`.
     ///
     /// # Errors
-    /// If it is anything else.
+    /// If the key has another form.
     pub fn with_key(key: &str) -> Result<Self, SecretError> {
         let bytes = STANDARD.decode(key.trim()).map_err(|_| SecretError::Key)?;
         let bytes = Zeroizing::new(bytes);
@@ -99,11 +98,11 @@ impl Secrets {
         })
     }
 
-    /// A signing key in the form in which it is kept beside this endpoint. What is a reference, or sealed for it
-    /// already, stays as it is.
+    /// Converts a signing key to its stored form for this endpoint. A reference, or a key already encrypted for it,
+    /// stays unchanged.
     ///
     /// # Errors
-    /// If the text is no signing key, or there is no key to seal it with.
+    /// If the text is not a signing key, or there is no key to encrypt it with.
     pub fn seal(&self, tenant: &str, endpoint: &str, secret: &str) -> Result<String, SecretError> {
         let owner = owner(tenant, endpoint);
         if let Some(kept) = self.kept(&owner, secret)? {
@@ -115,7 +114,7 @@ impl Secrets {
         self.encrypt(&owner, secret)
     }
 
-    /// A text that is in the form in which texts of this owner are kept already; `None` if it is to be sealed.
+    /// Returns the text if it is already in the stored form for this owner; `None` if it must be encrypted.
     pub(crate) fn kept(&self, owner: &[u8], text: &str) -> Result<Option<String>, SecretError> {
         if let Some(name) = text.strip_prefix(REFERENCE) {
             return match is_variable(name) {
@@ -130,7 +129,7 @@ impl Secrets {
         Ok(None)
     }
 
-    /// Seals a text, to be opened for this owner alone.
+    /// Encrypts a text for this owner alone.
     pub(crate) fn encrypt(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
         let nonce = XNonce::try_generate().map_err(|_| SecretError::NoRandomness)?;
@@ -146,10 +145,10 @@ impl Secrets {
         Ok(format!("{SEALED}{}", STANDARD.encode(bytes)))
     }
 
-    /// What attempts for this endpoint are signed with: all its keys, the newest first. `None` if it has none.
+    /// Returns all keys that sign attempts for this endpoint, the newest first. `None` if it has none.
     ///
     /// # Errors
-    /// If one of them cannot be had: then nothing is sent, rather than without its signature.
+    /// If any of them is unavailable: nothing is sent rather than a request without its signature.
     pub fn signing(&self, endpoint: &Endpoint) -> Result<Option<Signing>, SecretError> {
         let mut signing: Option<Signing> = None;
         for kept in &endpoint.secrets {
@@ -187,7 +186,7 @@ impl Secrets {
         self.open_text(&owner(tenant, endpoint), kept)
     }
 
-    /// The text that is kept for this owner.
+    /// Returns the stored text of this owner.
     pub(crate) fn open_text(
         &self,
         owner: &[u8],
@@ -215,14 +214,15 @@ impl Secrets {
         let opened = cipher
             .decrypt(nonce, payload)
             .map_err(|_| SecretError::OtherKey)?;
-        // On an error the bytes are dropped with it, as they are: they are of whoever has the key.
+        // On an error the decrypted bytes are dropped without zeroizing. Only a holder of the key can produce such
+        // bytes.
         let text = String::from_utf8(opened).map_err(|_| SecretError::OtherKey)?;
         Ok(Zeroizing::new(text))
     }
 }
 
-/// The forms in which an answer could repeat a signing key, the longest first: as it is written, without its prefix or
-/// its padding, in the other alphabet of base64, escaped for a URL or for JSON, and its bytes in hexadecimal.
+/// The forms in which a response could echo a signing key, the longest first: as written, without prefix or padding, in
+/// URL-safe base64, escaped for a URL or for JSON, and its bytes in hexadecimal.
 fn forms(text: &str) -> Vec<Zeroizing<String>> {
     let body = text.split_once('_').map_or(text, |(_, body)| body);
     let body = body.trim_end_matches('=');
@@ -250,19 +250,19 @@ fn forms(text: &str) -> Vec<Zeroizing<String>> {
     forms.into_iter().map(Zeroizing::new).collect()
 }
 
-/// What is sealed in a store to check keys by.
+/// The plain text of a store's key check.
 const KNOWN: &str = "relent-outbox";
-/// Between the one who reads the check of a store and the one who replaces it others may come.
+/// The number of tries to replace a key check while other processes replace it.
 const MOST_TRIES: usize = 16;
-/// So many endpoints are read at once.
+/// The number of endpoints read per query.
 const PAGE: usize = 500;
 
 impl Secrets {
-    /// Makes sure that the key opens what is sealed in this store, before anything is sent by it. A store without sealed
-    /// signing keys takes the key for its own from then on.
+    /// Checks that the key decrypts the secrets in this store, before anything is sent. A store without encrypted
+    /// secrets adopts the key.
     ///
     /// # Errors
-    /// [`KeyError`] if there are sealed signing keys that another key has sealed, or the store fails.
+    /// [`KeyError`] if another key has encrypted the stored secrets, or the store fails.
     pub async fn check<S: Store>(&self, store: &S) -> Result<(), KeyError<S::Error>> {
         for _ in 0..MOST_TRIES {
             let kept = store.key_check().await.map_err(KeyError::Store)?;
@@ -271,7 +271,7 @@ impl Secrets {
             }
             let (sealed, opens) = self.look_at_sealed(store).await?;
             match sealed {
-                // Before there was a check, some may have been registered again with the key of now.
+                // A store without a key check may have some keys that were registered again with the current key.
                 Some(_) if kept.is_none() && opens => {}
                 Some(endpoint) if self.cipher.is_none() => {
                     return Err(KeyError::Missing { endpoint });
@@ -287,8 +287,8 @@ impl Secrets {
         Err(KeyError::Secret(SecretError::OtherKey))
     }
 
-    /// Makes the key that of the store, whatever sealed the signing keys in it. Those that it does not open hold the
-    /// messages of their endpoints until they are registered again.
+    /// Makes the key that of the store, whichever key encrypted the stored secrets. If it does not decrypt the secrets
+    /// of an endpoint, the endpoint's messages are held until it is registered again.
     ///
     /// # Errors
     /// If there is no key, or the store fails.
@@ -317,7 +317,7 @@ impl Secrets {
         opened.is_ok_and(|text| text.as_str() == KNOWN)
     }
 
-    /// An endpoint with a sealed key, and whether the key opens that of any.
+    /// Returns an endpoint with an encrypted secret, and whether the key decrypts any of them.
     async fn look_at_sealed<S: Store>(
         &self,
         store: &S,
@@ -344,7 +344,7 @@ impl Secrets {
                     if self.open_text(&owner, kept).is_ok() {
                         return Ok((Some(name.clone()), true));
                     }
-                    // The first that it does not open is named.
+                    // Name the first endpoint whose secret it does not decrypt.
                     found.get_or_insert_with(|| name.clone());
                 }
             }
@@ -357,18 +357,18 @@ impl Secrets {
     }
 }
 
-/// Why a worker must not start with this key.
+/// The reason that a worker must not start with this key.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyError<E> {
-    /// The store has sealed signing keys, and there is no key.
+    /// The store has encrypted secrets, and there is no key.
     Missing {
-        /// An endpoint with such a key.
+        /// An endpoint with such a secret.
         endpoint: String,
     },
-    /// Another key has sealed them.
+    /// Another key has encrypted the secrets.
     Other {
-        /// An endpoint whose key is not opened.
+        /// An endpoint whose secret cannot be decrypted.
         endpoint: String,
     },
     /// The key cannot be used.
@@ -398,7 +398,7 @@ impl<E: fmt::Display> fmt::Display for KeyError<E> {
 
 impl<E: Error> Error for KeyError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
+        // `Display` already includes the text of the store's error.
         match self {
             Self::Store(error) => error.source(),
             _ => None,
@@ -413,7 +413,7 @@ fn is_variable(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Whose the secret is, with its lengths, so that no two owners are written the same.
+/// The associated data of an owner. Length prefixes make it unique.
 pub(crate) fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 + tenant.len() + endpoint.len());
     for part in [tenant, endpoint] {
@@ -423,7 +423,7 @@ pub(crate) fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
     bytes
 }
 
-/// Whose value it is, and that it is one of this field: one that is sealed is no signing key, and is for no other field.
+/// The associated data of a header value. It differs from that of signing keys and of other fields.
 pub(crate) fn header_owner(tenant: &str, endpoint: &str, name: &str) -> Vec<u8> {
     let mut owner = owner(tenant, endpoint);
     owner.extend(b"header ");
@@ -431,25 +431,25 @@ pub(crate) fn header_owner(tenant: &str, endpoint: &str, name: &str) -> Vec<u8> 
     owner
 }
 
-/// Why a signing key is not to be had. It never shows the key.
+/// The reason that a signing key is unavailable. It never contains the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// The operator's key is not one.
+    /// The operator's key is not 32 bytes in base64.
     Key,
-    /// There is none.
+    /// There is no operator's key.
     NoKey,
-    /// It was sealed with another key, for another endpoint, or changed.
+    /// It was encrypted with another key or for another endpoint, or was changed.
     OtherKey,
-    /// Neither a reference nor sealed.
+    /// It is neither a reference nor encrypted.
     Form,
-    /// A reference that names no variable.
+    /// The reference names no valid variable.
     Reference,
     /// The variable of this name is not set.
     Absent(String),
-    /// What is there is no signing key.
+    /// The text is not a signing key.
     NoSigningKey,
-    /// The system gives no randomness.
+    /// The system provides no randomness.
     NoRandomness,
 }
 

@@ -1,4 +1,4 @@
-//! One attempt: one exchange of HTTP with one endpoint.
+//! HTTP client for single attempts at an endpoint.
 
 use std::error::Error;
 use std::fmt;
@@ -37,27 +37,27 @@ use crate::resolver::{GuardedConnector, NO_NAME, NoConnection, Resolve, SystemRe
 use crate::secrets::Signing;
 use crate::target::Target;
 
-/// How attempts are sent.
+/// Settings of a [`Sender`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SenderConfig {
-    /// Which addresses are called: public ones unless said otherwise.
+    /// The addresses that may be called; public ones by default.
     pub guard: AddressGuard,
-    /// Whether URLs without TLS are called; not unless said otherwise.
+    /// Whether URLs without TLS are called; `false` by default.
     pub http: bool,
-    /// The time for a look-up and a connection: 5 s unless said otherwise.
+    /// The time limit for name resolution and connection; 5 s by default.
     pub connect_timeout: Duration,
-    /// The time for an attempt whose policy names no `attempt_timeout`: 20 s unless said otherwise.
+    /// The time limit of an attempt whose policy sets no `attempt_timeout`; 20 s by default.
     pub attempt_timeout: Duration,
-    /// How long a connection is used: 5 min unless said otherwise. It goes to an address that was looked up and checked when
-    /// it was made.
+    /// The time after which a connection gets no more attempts; 5 min by default. Its address was resolved and checked
+    /// when it was opened.
     pub connection_age: Duration,
-    /// What looks names up: the system unless said otherwise.
+    /// The name resolver; the system's by default.
     pub resolver: Arc<dyn Resolve>,
-    /// Authorities that may sign the certificates of endpoints, beside those of the system: a private CA. None unless said
-    /// otherwise; [`certificates`] reads them from a file.
+    /// Additional trusted CA certificates, such as those of a private CA; none by default. [`certificates`] reads them
+    /// from a file.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// Which certificates are believed, and the rest of TLS, in place of the system's and of `authorities`.
+    /// A complete TLS configuration, in place of the system's certificates and `authorities`; `None` by default.
     pub tls: Option<rustls::ClientConfig>,
 }
 
@@ -90,12 +90,12 @@ impl fmt::Debug for SenderConfig {
 
 type Connections = Client<HttpsConnector<GuardedConnector>, Full<Bytes>>;
 
-/// Sends attempts, over HTTP/1.1 or 2, each of them once (design rule 8), without following redirects, and by no proxy.
+/// Sends attempts over HTTP/1.1 or HTTP/2. It sends each request once, follows no redirects, and uses no proxy.
 ///
-/// A connection is kept for the attempts that follow. It goes to an address that was checked when it was made, whatever
-/// its name resolves to since, and is given up after [`connection_age`](SenderConfig::connection_age).
+/// A connection is reused by later attempts. Its address was checked when it was opened; a later change of the DNS name
+/// has no effect until it is closed after [`connection_age`](SenderConfig::connection_age).
 ///
-/// Its clones share the connections.
+/// Clones share the connections.
 #[derive(Clone)]
 pub struct Sender {
     shared: Arc<Shared>,
@@ -105,7 +105,7 @@ struct Shared {
     config: SenderConfig,
     guarded: GuardedConnector,
     connector: HttpsConnector<GuardedConnector>,
-    /// Since when they are used.
+    /// The current connection pool, and the time of its creation.
     connections: Mutex<(Instant, Connections)>,
 }
 
@@ -115,10 +115,10 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// The certificates in a file in PEM, of which there is at least one: for [`SenderConfig::authorities`].
+/// Reads the certificates in a PEM file, for [`SenderConfig::authorities`]. The file must contain at least one.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A description of the problem with the file.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).map_err(|error| error.to_string())?;
     let read: Result<Vec<_>, _> = read.collect();
@@ -135,7 +135,7 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// There is no TLS to be had.
+/// The error if TLS cannot be configured.
 #[derive(Debug)]
 pub struct NoTls(rustls::Error);
 
@@ -152,58 +152,58 @@ impl fmt::Display for NoTls {
 
 impl Error for NoTls {}
 
-/// A message on its way.
+/// A message to send in one attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// Where it goes.
+    /// The URL it is sent to.
     pub target: &'a Target,
-    /// Its identifier, the same at each attempt.
+    /// The identifier, the same in each attempt.
     pub id: &'a MessageId,
-    /// What the payload is.
+    /// The media type of the payload.
     pub content_type: &'a str,
-    /// What is sent, byte by byte.
+    /// The body, sent unchanged.
     pub payload: &'a Bytes,
-    /// What it is signed with.
+    /// The signing keys; `None` to send it unsigned.
     pub signing: Option<&'a Signing>,
-    /// The header fields of the endpoint's own.
+    /// The additional header fields of the endpoint.
     pub custom: Option<&'a CustomHeaders>,
-    /// Whose lists say what a failure is.
+    /// The policy, whose lists classify failures.
     pub policy: &'a Policy,
-    /// Which answer acknowledges it.
+    /// The response that acknowledges it.
     pub acknowledgement: Acknowledgement,
-    /// How long the attempt may take; `None` for the sender's own limit.
+    /// The time limit of the attempt; `None` for the sender's own limit.
     pub limit: Option<Duration>,
     /// The time of the attempt, which is signed.
     pub now: SystemTime,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sent {
-    /// Whether it was acknowledged, and why not.
+    /// `Ok` if it was acknowledged; otherwise the failure.
     pub outcome: Result<(), Refused>,
-    /// The status of the answer.
+    /// The status of the response.
     pub status: Option<u16>,
-    /// The beginning of the answer: see [`excerpt`].
+    /// The beginning of the response body: see [`excerpt`].
     pub excerpt: String,
-    /// The address that was connected to; empty if there was no connection.
+    /// The address of the connection; empty if there was none.
     pub address: String,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
-    /// The attempt failed by a fault of this side, and says nothing about the endpoint.
+    /// The attempt failed by a local fault, which is no evidence about the endpoint.
     pub fault: Option<FaultKind>,
-    /// Why the answer disables the endpoint: see [`disables`].
+    /// The reason that the response disables the endpoint: see [`disables`].
     pub disable: Option<&'static str>,
-    /// The answer asks for the message to be held until the endpoint is enabled.
+    /// The response asks to hold the message until the endpoint is enabled.
     pub hold: bool,
-    /// The header fields of the request as they may be seen: see [`visible`].
+    /// The request's header fields in their visible form: see [`visible`].
     pub request: String,
-    /// The same of the answer; empty if there was none.
+    /// The response's header fields in their visible form; empty if there was no response.
     pub response: String,
 }
 
 impl Sent {
-    /// An attempt that could not be made, or broke off on this side.
+    /// An attempt that could not be made, or failed locally.
     pub(crate) fn not(failure: Failure, error: String, took: Duration) -> Self {
         Self {
             outcome: Err(Refused {
@@ -223,7 +223,7 @@ impl Sent {
         }
     }
 
-    /// An attempt that could not be made by a fault of this side.
+    /// An attempt that could not be made because of a local fault.
     pub(crate) fn faulty(fault: &LocalFault) -> Self {
         let error = fault.error.clone();
         let mut sent = Self::not(Failure::not_processed(), error, Duration::ZERO);
@@ -232,17 +232,17 @@ impl Sent {
     }
 }
 
-/// What went wrong with an attempt whose time was over before there was a connection, or an answer.
+/// The errors of an attempt that timed out: without a connection, and without a response.
 pub(crate) const NO_CONNECTION: &str = "no connection in time";
 pub(crate) const NO_ANSWER: &str = "no answer in time";
 
 const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
 
 impl Sender {
-    /// A sender with this configuration.
+    /// Creates a sender with these settings.
     ///
     /// # Errors
-    /// [`NoTls`] if the certificates of the system cannot be used.
+    /// [`NoTls`] if the system's certificates cannot be used.
     pub fn new(config: SenderConfig) -> Result<Self, NoTls> {
         let guarded = GuardedConnector {
             guard: Arc::new(config.guard.clone()),
@@ -272,16 +272,16 @@ impl Sender {
         })
     }
 
-    /// Reads the URL of an endpoint as this sender calls it: see [`Target::parse`].
+    /// Parses the URL of an endpoint with the rules of this sender: see [`Target::parse`].
     ///
     /// # Errors
-    /// [`InvalidTarget`](crate::target::InvalidTarget) says what is wrong.
+    /// [`InvalidTarget`](crate::target::InvalidTarget) states the violated rule.
     pub fn target(&self, url: &str) -> Result<Target, crate::target::InvalidTarget> {
         let SenderConfig { http, guard, .. } = &self.shared.config;
         Target::parse(url, *http, guard)
     }
 
-    /// Makes one attempt. It ends within its limit, and is called off when it is dropped.
+    /// Makes one attempt. It ends within its limit, and is cancelled when the future is dropped.
     pub async fn send(&self, outgoing: Outgoing<'_>) -> Sent {
         let headers = match outgoing.headers() {
             Ok(headers) => headers,
@@ -297,13 +297,13 @@ impl Sender {
         exchange.await.judge(&outgoing, &headers)
     }
 
-    /// How long an attempt may take whose policy names no limit.
+    /// The time limit of an attempt whose policy sets none.
     #[cfg(feature = "nats")]
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.shared.config.attempt_timeout
     }
 
-    /// Sends one request, and reads its answer as far as an answer is read.
+    /// Sends one request, and reads its response up to the size limit.
     pub(crate) async fn exchange(
         &self,
         target: &Target,
@@ -334,7 +334,7 @@ impl Sender {
             && error == NO_CONNECTION
             && !self.shared.looks_up(target).await
         {
-            // The time of the attempt was over before that of the look-up.
+            // The attempt timed out before name resolution did.
             error.push_str("; no name can be looked up: check the resolver of this machine");
             fault = Some(FaultKind::Resolver);
         }
@@ -347,20 +347,20 @@ impl Sender {
     }
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// The answer, or why there is none, also in words.
+    /// The response, or the failure and its description.
     pub(crate) result: Result<Received, (Failure, String)>,
-    /// The address that was connected to; empty if there was no connection.
+    /// The address of the connection; empty if there was none.
     pub(crate) address: String,
-    /// How long it took.
+    /// The duration.
     pub(crate) took: Duration,
-    /// There is no answer by a fault of this side.
+    /// The local fault that prevented a response.
     pub(crate) fault: Option<FaultKind>,
 }
 
-/// An answer that was read.
+/// A response as read.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) status: StatusCode,
@@ -370,7 +370,7 @@ pub(crate) struct Received {
 }
 
 impl Exchange {
-    /// What it means for the message that was sent with these fields.
+    /// Evaluates the exchange for the message that was sent with these header fields.
     pub(crate) fn judge(self, outgoing: &Outgoing<'_>, request: &HeaderMap) -> Sent {
         let secrets = outgoing.secrets(request);
         let Received {
@@ -414,7 +414,7 @@ impl Exchange {
     }
 }
 
-/// TLS that believes what the system believes, and these authorities.
+/// Creates a TLS configuration that trusts the system's certificates and these.
 fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = authorities.iter().cloned();
@@ -428,7 +428,7 @@ fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, 
 }
 
 impl Shared {
-    /// Whether this target is an address, or its name or at least another one can be looked up.
+    /// Whether the target is an IP address, or name resolution works for its name or at least for a test name.
     async fn looks_up(&self, target: &Target) -> bool {
         let host = target.uri().host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -438,7 +438,7 @@ impl Shared {
             || guarded.finds_out(NO_NAME).await
     }
 
-    /// The connections that are used now. Those of before are closed when their attempts are over.
+    /// Returns the current connections. Older ones close when their attempts end.
     fn connections(&self) -> Connections {
         let mut kept = self
             .connections
@@ -458,25 +458,25 @@ fn connections(connector: &HttpsConnector<GuardedConnector>) -> Connections {
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(16)
-        // An attempt that times out does not end a connection of HTTP/2: this does.
+        // A timed-out attempt does not close a connection of HTTP/2; these pings close a dead one.
         .http2_keep_alive_interval(Duration::from_secs(10))
         .http2_keep_alive_timeout(Duration::from_secs(10))
         .build(connector.clone())
 }
 
 impl Outgoing<'_> {
-    /// The fields of its request, signed.
+    /// The header fields of its request, signed.
     ///
     /// # Errors
-    /// What came of the attempt, if it can have none.
+    /// The result of the attempt, if no request can be built.
     pub(crate) fn headers(&self) -> Result<HeaderMap, Box<Sent>> {
         let failure = Failure::network(Network::BadRequest);
         self.signed()
             .map_err(|error| Box::new(Sent::not(failure, error, Duration::ZERO)))
     }
 
-    /// What nobody may see of an answer that repeats it: keys, the fields of the endpoint's own, and the signatures of this
-    /// request.
+    /// Texts to redact if a response echoes them: signing keys, the endpoint's additional fields, and the signatures of
+    /// this request.
     pub(crate) fn secrets<'s>(&'s self, request: &'s HeaderMap) -> Vec<&'s str> {
         let signing = self.signing.map_or(&[][..], |signing| &signing.texts);
         let custom = self.custom.map_or(&[][..], |custom| &custom.texts);
@@ -488,7 +488,7 @@ impl Outgoing<'_> {
             .collect()
     }
 
-    /// The fields of a request or an answer as they may be seen.
+    /// The visible form of the header fields of a request or response.
     fn visible(&self, fields: &HeaderMap, secrets: &[&str]) -> String {
         let none = HeaderMap::new();
         let hidden = self.custom.map_or(&none, CustomHeaders::fields);
@@ -502,7 +502,7 @@ impl Outgoing<'_> {
         headers.insert(CONTENT_TYPE, content_type);
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(custom) = self.custom {
-            // Each has one value, and none is one that is written below.
+            // Each has one value, and none is set below.
             headers.extend(custom.fields().clone());
         }
         let id = self.id.as_str();
@@ -517,7 +517,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// A receiver drops what it has by the identifier, signed or not.
+/// Adds the identifier without a signature: receivers also use it to drop duplicates of unsigned messages.
 fn unsigned(id: &str, now: SystemTime, headers: &mut HeaderMap) -> Result<(), String> {
     use relent_http::webhook::{WEBHOOK_ID, WEBHOOK_TIMESTAMP};
     let id = HeaderValue::from_str(id)
@@ -553,7 +553,7 @@ async fn exchange(
             return (Err(why_not(&error)), address);
         }
         None => {
-            // Without a connection nothing was sent.
+            // Nothing is sent before there is a connection.
             let (failure, error) = match address.is_empty() {
                 true => (Failure::not_processed(), NO_CONNECTION),
                 false => (Failure::ambiguous(), NO_ANSWER),
@@ -586,20 +586,20 @@ async fn exchange(
     (Ok(received), address)
 }
 
-/// What the future comes to before the other is over.
+/// Returns the future's output, or `None` if `over` completes first.
 async fn before<T>(
     over: Pin<&mut impl Future<Output = ()>>,
     future: impl Future<Output = T>,
 ) -> Option<T> {
     tokio::select! {
-        // An answer that is there counts, however late it is looked at.
+        // A response that is ready counts, even if it is polled late.
         biased;
         done = future => Some(done),
         () = over => None,
     }
 }
 
-/// Reads a body up to its end, or to the most that is read of any.
+/// Reads a body to its end, or to [`MAX_BODY`].
 async fn read_body(body: Incoming, proof: Option<Proof>, read: &mut BytesMut) -> BodyEnd {
     let mut body = match proof {
         Some(proof) => Either::Left(Complete::new(body, proof)),
@@ -628,7 +628,7 @@ fn address(extras: &Extensions) -> String {
         .unwrap_or_default()
 }
 
-/// The same where there is no answer.
+/// The address of a connection that gave no response.
 fn captured_address(captured: &CaptureConnection) -> String {
     let mut extras = Extensions::new();
     if let Some(connected) = &*captured.connection_metadata() {
@@ -637,7 +637,7 @@ fn captured_address(captured: &CaptureConnection) -> String {
     address(&extras)
 }
 
-/// Why there is no answer.
+/// Classifies the error of a request without a response.
 fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
     if let Some(NoConnection {
         failure,
@@ -658,12 +658,12 @@ fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
         }
         FaultKind::of_io(source.downcast_ref()?)
     });
-    // Of what the receiver may have, it may have an opinion.
+    // If the receiver may have got the request, the failure is evidence about the receiver.
     let fault = fault.filter(|_| failure.kind == Kind::NotProcessed);
     let root = chain(error).last().map(ToString::to_string);
     let error = match failure.cause {
         Cause::Network(Network::Certificate) => {
-            // Nothing was sent, and its owner has until the schedule ends to renew it.
+            // Nothing was sent, and the owner of the certificate can renew it until the schedule ends.
             failure = Failure::network(Network::Handshake);
             let reason = chain(error).find_map(|source| source.downcast_ref());
             reason.map_or_else(
@@ -686,7 +686,7 @@ fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
     }
 }
 
-/// Says that this side has refused a certificate, and why; or that the other side wants one.
+/// Describes why this side rejected a certificate, or that the other side requires one.
 fn untrusted(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(reason) = error else {
         return format!("the TLS handshake failed: {error}");

@@ -1,8 +1,8 @@
-//! Where messages and what became of them are kept.
+//! Stores of messages, endpoints and attempts.
 //!
-//! An endpoint belongs to one worker at a time, so its limits hold for the whole fleet. A worker keeps a lease by
-//! [beating](Store::beat); whoever finds the lease of another expired takes its endpoints over, with a higher fence, and
-//! nothing is written with the fence of before. All times are those of the store.
+//! One worker at a time owns an endpoint, so the limits of the endpoint hold for the whole fleet. A worker keeps a
+//! lease by [heartbeats](Store::beat). Another worker takes over the endpoints of an expired lease with a higher
+//! fencing token ([`Fence`]); writes with an earlier token are rejected. All times are those of the store.
 
 pub mod conformance;
 mod hints;
@@ -30,31 +30,32 @@ use serde::{Deserialize, Serialize};
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage, is_name};
 
-/// Keeps messages, endpoints and attempts: see the [module](self). Its clones are the same store.
+/// A store of messages, endpoints and attempts: see the [module](self). Clones refer to the same store.
 ///
-/// Each of its methods is one transaction, unless it says otherwise; none waits for HTTP.
+/// Each method is one transaction, unless its documentation says otherwise. No method waits for HTTP.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// Why it fails.
+    /// The error of a failed operation.
     type Error: Error + Send + Sync + 'static;
 
     // Producers.
 
-    /// Enqueues these, all or none, each once however often it is enqueued. Durable when it returns.
+    /// Enqueues all of these messages or none. A message that is enqueued repeatedly is stored once. Durable when it
+    /// returns.
     ///
-    /// A message that [cannot be enqueued](NewMessage::check), whose endpoint is not registered, or that is there with
-    /// another payload, content type, topic or order key is refused, and none of the others is enqueued. Its delay may be
-    /// another: that of the first time holds.
+    /// A message is refused if it is [invalid](NewMessage::check), if its endpoint is not registered, or if it is
+    /// already stored with another payload, content type, topic or order key. Then no message is enqueued. A different
+    /// delay is accepted and ignored.
     fn enqueue(
         &self,
         messages: Vec<NewMessage>,
     ) -> impl Future<Output = Result<Vec<Enqueued>, EnqueueError<Self::Error>>> + Send;
 
-    /// Enqueues a message for each endpoint of the event's tenant that has [subscribed](Endpoint::topics) to its topic: what
-    /// [`enqueue`](Self::enqueue) does with them, in one transaction for all these events. For each event its messages, in
-    /// the order of the names of the endpoints; none if no endpoint has subscribed, and then nothing is kept of it.
+    /// Enqueues a message for each endpoint of the event's tenant that has [subscribed](Endpoint::topics) to its topic,
+    /// as [`enqueue`](Self::enqueue) does, in one transaction for all events. Returns the messages of each event,
+    /// ordered by the endpoint's name. An event without subscribers leaves no trace.
     ///
-    /// An event that is published again is enqueued for endpoints that have subscribed since, and for no other. The index
-    /// of a [refusal](EnqueueError::Refused) is that of the event. More than [`MAX_FAN_OUT`] messages, or
+    /// An event that is published again is enqueued only for endpoints that have subscribed since. The index of a
+    /// [refusal](EnqueueError::Refused) is that of the event. More than [`MAX_FAN_OUT`] messages, or more than
     /// [`MAX_FAN_OUT_BYTES`] of payloads, are refused.
     fn publish(
         &self,
@@ -63,23 +64,23 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Workers.
 
-    /// Tells when something may have been enqueued, and where, so that a worker need not look all the time. What it does
-    /// not tell of is there all the same: a worker looks now and then. By default it tells nothing.
+    /// Returns notifications of enqueued messages, so that workers need not poll often. Notifications may be lost:
+    /// workers poll nevertheless. The default implementation sends none.
     fn hints(&self) -> Hints {
         Hints::none()
     }
 
-    /// The worker lives, and has this lease from now on; with a lease of zero it has none. Workers whose lease has
-    /// expired are forgotten, and their endpoints are nobody's.
+    /// Sends a heartbeat: the worker's lease runs from now on; a lease of zero ends it. Workers with expired leases are
+    /// deleted, and their endpoints have no owner.
     fn beat(
         &self,
         worker: &str,
         lease: Duration,
     ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
 
-    /// Active endpoints with messages that are due before `within` is over, or that an earlier owner has left running,
-    /// which are this worker's or nobody's: those whose message is due first, `most` of them. Until the next claim there
-    /// it may tell of an endpoint all of whose due messages wait behind others with their order keys.
+    /// Lists active endpoints with messages due within `within`, or left running by an earlier owner. They belong to
+    /// this worker or to none; at most `most` of them, the earliest due first. Until the next claim, the list may
+    /// include an endpoint all of whose due messages wait behind others with their order keys.
     fn find_work(
         &self,
         worker: &str,
@@ -87,59 +88,59 @@ pub trait Store: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Work>, Self::Error>> + Send;
 
-    /// Takes those of these endpoints that are active and nobody's, whose worker's lease has expired, or that are this
-    /// worker's already: whoever lost the answer asks again. Each has a higher fence than ever before, so what ran is
-    /// [lost](Claimed::lost). None if the worker has no lease.
+    /// Takes those of these endpoints that are active and have no owner, whose owner's lease has expired, or that this
+    /// worker already owns: a worker that has lost the result calls it again. Each gets a fencing token higher than
+    /// ever before, so running attempts become [lost](Claimed::lost). Takes none if the worker has no lease.
     fn acquire(
         &self,
         worker: &str,
         endpoints: Vec<i64>,
     ) -> impl Future<Output = Result<Vec<Owned>, Self::Error>> + Send;
 
-    /// Gives those of these endpoints back that the worker has with this fence. What still runs may be settled until
-    /// another takes the endpoint.
+    /// Releases those of these endpoints that the worker owns with this fencing token. Running attempts may still be
+    /// settled until another worker takes the endpoint.
     fn release(
         &self,
         worker: &str,
         endpoints: Vec<(i64, Fence)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Claims messages that are due, [in this order](Wanted::first), and counts an attempt for each; or before them, without
-    /// counting, messages that an earlier owner of the endpoint has left running. None of an endpoint that is not the
-    /// worker's with this fence, or is disabled; none if the worker has no lease.
+    /// Claims due messages, [in this order](Wanted::first), and counts an attempt for each. Messages that an earlier
+    /// owner has left running come first, and are not counted again. Claims none of an endpoint that is disabled or
+    /// that the worker does not own with this fencing token, and none if the worker has no lease.
     ///
-    /// None either of an endpoint whose [revision](Work::revision) is another than the one that the worker knows: what the
-    /// endpoint is now is [returned](Claims::changed) instead. So an attempt that is claimed after a change goes by the
-    /// change. What was claimed before it may begin for [`GRANT`] from when the claim was asked for, and after that only
-    /// if it is [confirmed](Self::confirm).
+    /// If the [revision](Work::revision) of an endpoint differs from the one that the worker knows, none of its
+    /// messages is claimed. The current endpoint is [returned](Claims::changed) instead. An attempt claimed after a
+    /// change therefore follows the change. An attempt claimed before it may start within [`GRANT`] of the request, and
+    /// later only if it is [confirmed](Self::confirm).
     ///
-    /// A message with an order key is claimed only if no other one to the same endpoint with the same key is running, and
-    /// no earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So of
-    /// each key one attempt runs at a time, also after a [resend](Self::resend), and if the transaction of an earlier one
-    /// commits late.
+    /// A message with an order key is claimed only if no other message of this endpoint and key is running, and no
+    /// earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So one
+    /// attempt of each key runs at a time, also after a [resend](Self::resend) or a late commit of an earlier message.
     ///
-    /// A message that cannot be read, such as one that another version has written, is dead from then on, with the reason,
-    /// and the others are claimed.
+    /// An unreadable message, such as one written by another version, becomes dead with a reason; the others are
+    /// claimed.
     fn claim(
         &self,
         worker: &str,
         wanted: Vec<Wanted>,
     ) -> impl Future<Output = Result<Claims, Self::Error>> + Send;
 
-    /// Whether each of these claimed messages may begin its attempt, for [`GRANT`] from when this was asked; with its
-    /// payload, or an empty one if that is not asked for. `None` unless its attempt runs with this fence, which is that of
-    /// the endpoint, and the endpoint is the worker's, active, and of this [revision](Work::revision). Changes nothing.
+    /// Checks for each of these claimed messages that its attempt may start, within [`GRANT`] of this request. Returns
+    /// the payload, or an empty one if none is requested. `None` unless the attempt runs with this fencing token, which
+    /// is the endpoint's, and the worker owns the endpoint, which is active and has this [revision](Work::revision).
+    /// Changes nothing.
     fn confirm(
         &self,
         worker: &str,
         attempts: Vec<Confirm>,
     ) -> impl Future<Output = Result<Vec<Option<Bytes>>, Self::Error>> + Send;
 
-    /// Writes what came of these. For each, whether it was written: not unless the attempt of this number of the schedule
-    /// that began then runs with this fence, which is that of the endpoint. So what is written again, because the answer was
-    /// lost, changes no later attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
-    /// else has taken the endpoint. What it says of the endpoint is written only while the endpoint has the
-    /// [revision](Settled::revision) that the attempt was made by.
+    /// Writes the results of these attempts. For each, returns whether it was written: only if the attempt with this
+    /// number and start of the schedule is running with this fencing token, which is the endpoint's. A repeated write
+    /// after a lost response therefore changes no later attempt. A result is accepted after the endpoint was released
+    /// or disabled, or the lease has expired, until another worker takes the endpoint. Health and activity of the
+    /// endpoint are written only while it has the [revision](Settled::revision) of the attempt.
     fn settle(
         &self,
         settled: Vec<Settled>,
@@ -147,26 +148,29 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Operators.
 
-    /// Registers an endpoint, or replaces the one of this tenant and name: then its [`revision`](Work::revision) rises,
-    /// and its messages, its activity and its worker stay. The change is in force for every attempt that begins after this
-    /// returns: if attempts of the endpoint run, it waits for [`GRANT`], after which none of them can still begin.
+    /// Registers an endpoint, or replaces the one of this tenant and name. A replacement increments its
+    /// [`revision`](Work::revision); its messages, activity and worker stay. Every attempt that starts after this
+    /// returns follows the change. If attempts of the endpoint run, it waits for [`GRANT`], after which none of them
+    /// can still start.
     fn put_endpoint(
         &self,
         endpoint: Endpoint,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// The same if its [revision](EndpointStatus::revision) is still this one, or with `None` if there still is none:
-    /// `false` otherwise, and nothing is changed. So that whoever changes what was read undoes no change of others.
+    /// Registers or replaces an endpoint as [`put_endpoint`](Self::put_endpoint) does, if its
+    /// [revision](EndpointStatus::revision) is still this one, or with `None` if it does not exist. Returns `false`
+    /// otherwise, without a change. A caller can thus change an endpoint that it has read, without undoing other
+    /// changes.
     fn replace_endpoint(
         &self,
         endpoint: Endpoint,
         revision: Option<i64>,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Deletes an endpoint with all its messages, unless some of them are pending, running or dead and are not to be
-    /// discarded. In batches, the endpoint last: what was done before an error, or before another message came in, stays
-    /// done. A message that was enqueued before it is gone is deleted, or keeps it; one that comes later is refused. An
-    /// attempt that runs goes on, and is not written down; none begins after this returns.
+    /// Deletes an endpoint with all its messages. Unless `discard` is set, it refuses if some are pending, running or
+    /// dead. It deletes in batches, the endpoint last: deletions before an error, or before a new message, stay. A
+    /// message enqueued meanwhile is deleted, or keeps the endpoint; a later one is refused. A running attempt
+    /// continues but is not recorded; none starts after this returns.
     fn delete_endpoint(
         &self,
         tenant: &str,
@@ -174,24 +178,24 @@ pub trait Store: Clone + Send + Sync + 'static {
         discard: bool,
     ) -> impl Future<Output = Result<Deletion, Self::Error>> + Send;
 
-    /// The endpoint of this tenant and name.
+    /// Returns the endpoint of this tenant and name.
     fn endpoint(
         &self,
         tenant: &str,
         name: &str,
     ) -> impl Future<Output = Result<Option<EndpointStatus>, Self::Error>> + Send;
 
-    /// Endpoints in the order of tenant and name, after this one.
+    /// Lists endpoints ordered by tenant and name, after this one.
     fn endpoints(
         &self,
         after: Option<(String, String)>,
         most: usize,
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
 
-    /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there, and no attempt
-    /// begins after this returns; messages are enqueued as before. One that was disabled begins with an empty [health](Settled::health), so that what it was
-    /// disabled for does not disable it again, and its [`revision`](Work::revision) rises, so that its worker forgets it too.
-    /// `false` if there is none.
+    /// Enables or disables an endpoint, with the reason. A disabled endpoint accepts messages, but none is claimed
+    /// there, and no attempt starts after this returns. Enabling a disabled endpoint clears its
+    /// [health](Settled::health), so that the old failures do not disable it again. It also increments the
+    /// [`revision`](Work::revision), so that the worker clears its copy. Returns `false` if there is no such endpoint.
     fn set_activity(
         &self,
         tenant: &str,
@@ -200,14 +204,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         reason: &str,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Endpoints that need somebody: those that are disabled, have dead letters, or whose last attempt failed. The disabled
-    /// ones come first, then each group in the order of tenant and name: `most` of them.
+    /// Lists endpoints that need attention: disabled, with dead letters, or with a failed last attempt. Disabled ones
+    /// come first; each group is ordered by tenant and name. At most `most` of them.
     fn troubled_endpoints(
         &self,
         most: usize,
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
 
-    /// How the latest attempts at an endpoint went: those of the last [`RECENT`], as far as they are among the last
+    /// Returns statistics of an endpoint's attempts in the last [`RECENT`], as far as they are among the last
     /// [`RECENT_ATTEMPTS`] of the whole outbox. `None` if there is no such endpoint.
     fn recent(
         &self,
@@ -215,85 +219,85 @@ pub trait Store: Clone + Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<Option<Recent>, Self::Error>> + Send;
 
-    /// Messages, the one that was enqueued last first: `most` of them.
+    /// Lists at most `most` messages, the latest enqueued first.
     fn messages(
         &self,
         filter: Filter,
         most: usize,
     ) -> impl Future<Output = Result<Vec<MessageStatus>, Self::Error>> + Send;
 
-    /// The attempts of a message, in their order. Of a schedule that goes on and on these are the first 10 and the last
-    /// 40 to 49.
+    /// Lists the attempts of a message in their order. For a schedule without an end, the first 10 and the last 40 to
+    /// 49 are kept.
     fn attempts(
         &self,
         id: &MessageId,
     ) -> impl Future<Output = Result<Vec<AttemptRecord>, Self::Error>> + Send;
 
-    /// What a message holds: its payload. `None` if there is no such message.
+    /// Returns the payload of a message. `None` if there is no such message.
     fn content(
         &self,
         id: &MessageId,
     ) -> impl Future<Output = Result<Option<Content>, Self::Error>> + Send;
 
-    /// Makes pending messages due now, whatever they wait for until later: their attempts so far and their schedule stay as
-    /// they are. How many are due now. A message with an order key is due now and still waits for those before it; the
-    /// limits of its endpoint hold as before. In batches, the earliest first: what was done before an error stays done.
+    /// Makes pending messages due now, and returns their number. Attempts so far and schedule stay as they are. A
+    /// message with an order key still waits for earlier ones, and the limits of the endpoint apply. It works in
+    /// batches, the earliest first: changes before an error stay.
     fn send_now(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Has messages delivered again, from the beginning of their schedule, with the same identifiers: those that are
-    /// delivered, dead or cancelled. How many. In batches, the earliest first: what was done before an error stays done.
+    /// Delivers messages again that are delivered, dead or cancelled, and returns their number. Their schedule
+    /// restarts; their identifiers stay. It works in batches, the earliest first: changes before an error stay.
     fn resend(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Cancels messages that are pending or dead. How many. In batches: what was done before an error stays done.
+    /// Cancels pending or dead messages, and returns their number. It works in batches: changes before an error stay.
     fn cancel(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// By what workers check that they have the key of this store: what [`replace_key_check`](Self::replace_key_check) has
-    /// kept; `None` if nothing was.
+    /// Returns the value that [`replace_key_check`](Self::replace_key_check) has stored, by which workers check that
+    /// they have the key of this store. `None` if there is none.
     fn key_check(&self) -> impl Future<Output = Result<Option<String>, Self::Error>> + Send;
 
-    /// Keeps this in place of `before`: `false` if something else is kept, and nothing is changed.
+    /// Stores this value in place of `before`. Returns `false`, without a change, if another value is stored.
     fn replace_key_check(
         &self,
         check: String,
         before: Option<String>,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Forgets messages that were delivered, died or were cancelled before this time, with their attempts: `most` of them.
-    /// How many. Dead ones that others wait for by their order key stay. An event that is forgotten is a new one when it
-    /// is enqueued again.
+    /// Deletes at most `most` messages that were delivered, died or were cancelled before this time, with their
+    /// attempts, and returns their number. Dead letters that block others by their order key stay. An event whose
+    /// message was deleted counts as new when it is enqueued again.
     fn purge(
         &self,
         before: SystemTime,
         most: usize,
     ) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// How many messages are in each state, and how old the oldest is that is due.
+    /// Returns the number of messages in each state, and the age of the oldest due message.
     fn summary(&self) -> impl Future<Output = Result<Summary, Self::Error>> + Send;
 }
 
-/// What became of enqueuing a message.
+/// The result of enqueuing a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Enqueued {
-    /// Its identifier.
+    /// The identifier of the message.
     pub id: MessageId,
-    /// Whether it was there already.
+    /// Whether it was already stored.
     pub duplicate: bool,
 }
 
-/// The messages of one [published](Store::publish) event: the endpoint of each, and what became of enqueuing it.
+/// The messages of one [published](Store::publish) event: the name of each endpoint with the result of enqueuing.
 pub type Published = Vec<(String, Enqueued)>;
 
-/// The most messages that one call of [`Store::publish`] enqueues.
+/// The largest number of messages that one call of [`Store::publish`] enqueues.
 pub const MAX_FAN_OUT: usize = 10_000;
-/// The most bytes in the payloads of all these messages: 64 MiB.
+/// The largest total size of the payloads of these messages: 64 MiB.
 pub const MAX_FAN_OUT_BYTES: usize = 64 << 20;
 
-/// Gathers the messages of events, within the limits of [`Store::publish`].
+/// Collects the messages of events, within the limits of [`Store::publish`].
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Default)]
 struct FanOut {
     messages: Vec<NewMessage>,
-    /// Of each message the index of its event.
+    /// For each message, the index of its event.
     events: Vec<usize>,
     bytes: usize,
 }
@@ -310,7 +314,7 @@ impl FanOut {
         Ok(())
     }
 
-    /// Of a refusal the event, and not the message.
+    /// Replaces the index of the message by that of its event.
     fn refused<E>(&self, error: EnqueueError<E>) -> EnqueueError<E> {
         match error {
             EnqueueError::Refused { index, refusal } => EnqueueError::Refused {
@@ -321,7 +325,7 @@ impl FanOut {
         }
     }
 
-    /// What became of each event.
+    /// Groups the results by event.
     fn published(self, events: usize, enqueued: Vec<Enqueued>) -> Vec<Published> {
         let mut published = vec![Published::new(); events];
         let all = self.events.into_iter().zip(self.messages).zip(enqueued);
@@ -334,32 +338,32 @@ impl FanOut {
     }
 }
 
-/// Why nothing is enqueued.
+/// The reason that no message is enqueued.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EnqueueError<E> {
     /// A message is refused.
     Refused {
-        /// Its place among those that were given, from 0.
+        /// Its index among the arguments, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reason.
         refusal: Refusal,
     },
-    /// The store fails. Enqueue them again.
+    /// The store fails. Enqueue the messages again.
     Store(E),
 }
 
-/// What is wrong with a message that is refused.
+/// The reason for refusing a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It can be no message.
+    /// The message is invalid.
     Invalid(InvalidMessage),
-    /// Its endpoint is not registered.
+    /// The endpoint is not registered.
     UnknownEndpoint,
-    /// The message with this identifier tells of the same event with another payload, content type, topic or order key.
+    /// The same event is stored under this identifier with another payload, content type, topic or order key.
     OtherPayload(MessageId),
-    /// With the events before it, it is for more endpoints than one call may enqueue for.
+    /// The event and those before it address more endpoints than one call may.
     TooManyEndpoints,
 }
 
@@ -401,7 +405,7 @@ impl<E: fmt::Display> fmt::Display for EnqueueError<E> {
 
 impl<E: Error> Error for EnqueueError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
+        // `Display` already includes the text of the store's error.
         match self {
             Self::Refused { .. } => None,
             Self::Store(error) => error.source(),
@@ -415,92 +419,93 @@ impl<E> From<E> for EnqueueError<E> {
     }
 }
 
-/// What became of deleting an endpoint.
+/// The result of deleting an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deletion {
     /// No endpoint has this tenant and name.
     Unknown,
-    /// It stays, since it has messages that were not delivered.
+    /// The endpoint stays, because some of its messages were not delivered.
     Refused {
-        /// So many that wait or run.
+        /// The number of messages that wait or run.
         pending: u64,
-        /// So many dead letters.
+        /// The number of dead letters.
         dead: u64,
     },
-    /// It is deleted.
+    /// The endpoint is deleted.
     Done {
-        /// With so many messages.
+        /// The number of messages deleted with it.
         messages: u64,
     },
 }
 
-/// What a worker hears when it has said that it lives.
+/// The response to a heartbeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beat {
-    /// Whether it had a lease until now. If not, whatever the worker had may be another's. `false` for a new one.
+    /// Whether the worker had a lease until now; `false` for a new worker. If `false`, other workers may own its
+    /// endpoints.
     pub kept: bool,
-    /// How many endpoints each live worker would have, if all active ones were shared equally; rounded up.
+    /// The number of active endpoints divided by that of live workers, rounded up.
     pub share: usize,
 }
 
-/// Rises whenever an endpoint is taken. What is written with an earlier one is refused.
+/// A fencing token, incremented whenever a worker takes the endpoint. Writes with an earlier token are rejected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fence(pub i64);
 
-/// An endpoint that has something to do.
+/// An endpoint with due messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Work {
-    /// The endpoint.
+    /// The endpoint's row.
     pub endpoint: i64,
-    /// With which fence it is this worker's.
+    /// The fencing token, if this worker owns the endpoint.
     pub owned: Option<Fence>,
-    /// In how long its next message is due; zero if one is, or was left running.
+    /// The time until its next message is due; zero if one is due or was left running.
     pub due: Duration,
-    /// Rises when the endpoint is [registered](Store::put_endpoint) anew, also after it was deleted, or enabled after it was
-    /// disabled: whoever has it with a lower one has an old URL or health, and reads the endpoint again.
+    /// Incremented when the endpoint is [registered](Store::put_endpoint) again, even after deletion, or enabled after
+    /// it was disabled. A worker that holds a lower revision has an old URL or health, and reads the endpoint again.
     pub revision: i64,
 }
 
-/// An endpoint that was taken.
+/// An endpoint that a worker has taken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Owned {
-    /// The endpoint.
+    /// The endpoint's row.
     pub id: i64,
-    /// The fence to write with.
+    /// The fencing token for writes.
     pub fence: Fence,
-    /// Where it is, and its rules.
+    /// The registered endpoint.
     pub endpoint: Endpoint,
-    /// Of which [revision](Work::revision) that is.
+    /// The [revision](Work::revision) of `endpoint`.
     pub revision: i64,
-    /// What [`Settled::health`] said last; empty if nothing was.
+    /// The last value of [`Settled::health`]; empty if there is none.
     pub health: Vec<u8>,
 }
 
-/// For how long an attempt may begin once it was claimed or [confirmed](Store::confirm), counted from before the store was
-/// asked. A change of an endpoint takes as long to return while attempts of the endpoint run.
+/// The time in which an attempt may start after it was claimed or [confirmed](Store::confirm): 500 ms, counted from
+/// before the request. A change of an endpoint takes as long to return while attempts of the endpoint run.
 pub const GRANT: Duration = Duration::from_millis(500);
-/// A longer payload, in bytes, is not claimed with its message. The worker [loads](Store::confirm) it when the attempt
-/// starts.
+/// The largest payload that is claimed with its message: 8 KiB. The worker [loads](Store::confirm) a larger one when
+/// the attempt starts.
 pub const INLINE: usize = 8 << 10;
 
-/// Messages of an endpoint that a worker wants.
+/// A request for messages of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Wanted {
-    /// The endpoint.
+    /// The endpoint's row.
     pub endpoint: i64,
-    /// The fence that the worker has it with.
+    /// The worker's fencing token of the endpoint.
     pub fence: Fence,
-    /// The [revision](Work::revision) whose rules the worker knows.
+    /// The [revision](Work::revision) that the worker knows.
     pub revision: i64,
-    /// The most of them. With none, the worker asks whether the endpoint has changed.
+    /// The largest number of messages. Zero only checks whether the endpoint has changed.
     pub most: usize,
-    /// Which of them first.
+    /// The order in which due messages are claimed.
     pub first: First,
 }
 
 impl Wanted {
-    /// So many messages of an endpoint that was taken, those that are due first.
+    /// Requests at most `most` messages of an endpoint that the worker has taken, the earliest due first.
     #[must_use]
     pub const fn of(owned: &Owned, most: usize) -> Self {
         Self {
@@ -512,7 +517,7 @@ impl Wanted {
         }
     }
 
-    /// In this order.
+    /// Sets the order in which due messages are claimed.
     #[must_use]
     pub const fn first(mut self, first: First) -> Self {
         self.first = first;
@@ -520,130 +525,131 @@ impl Wanted {
     }
 }
 
-/// Which of the messages that are due are claimed first. A message is fresh that has never failed: it was neither attempted
-/// nor [resent](Store::resend).
+/// The order in which due messages are claimed. A message is fresh if it was never attempted and never
+/// [resent](Store::resend).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum First {
-    /// Those that are due first.
+    /// The earliest due first.
     #[default]
     Due,
-    /// Fresh ones, those that are due first; then the others. Behind 10,000 that are due earlier none is found.
+    /// Fresh messages first, the earliest due first; then the others. Only the first 10,000 due messages are searched.
     Fresh,
-    /// Fresh ones, those that are due last; then the others. Before 10,000 that are due later none is found.
+    /// Fresh messages first, the latest due first; then the others. Only the last 10,000 due messages are searched.
     Newest,
 }
 
-/// What a claim has come to.
+/// The result of a claim.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
-    /// The messages.
+    /// The claimed messages.
     pub messages: Vec<Claimed>,
-    /// Endpoints of which none was claimed, since their revision is another than the worker knows: as they are now, with
-    /// the fence of before.
+    /// Endpoints of which none was claimed, because their revision differs from the one that the worker knows. They are
+    /// in their current form, with the same fencing token.
     pub changed: Vec<Owned>,
 }
 
-/// A claimed message whose attempt is to begin.
+/// A claimed message whose attempt is about to start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Confirm {
-    /// The row.
+    /// The message's row.
     pub row: i64,
-    /// The endpoint.
+    /// The endpoint's row.
     pub endpoint: i64,
-    /// The fence that it was claimed with.
+    /// The fencing token that the message was claimed with.
     pub fence: Fence,
-    /// The [revision](Work::revision) whose rules the attempt goes by.
+    /// The [revision](Work::revision) that the attempt follows.
     pub revision: i64,
-    /// Whether the payload is wanted.
+    /// Whether to return the payload.
     pub payload: bool,
 }
 
-/// A message to be sent, or one that was lost with its worker.
+/// A message to send, or one that was lost with its worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claimed {
-    /// The row.
+    /// The message's row.
     pub row: i64,
-    /// The endpoint.
+    /// The endpoint's row.
     pub endpoint: i64,
-    /// The fence to settle with.
+    /// The fencing token to settle with.
     pub fence: Fence,
-    /// The [revision](Work::revision) whose rules the attempt goes by.
+    /// The [revision](Work::revision) that the attempt follows.
     pub revision: i64,
     /// The identifier that is sent.
     pub id: MessageId,
-    /// What the payload is.
+    /// The media type of the payload.
     pub content_type: String,
-    /// The payload; empty if the message was lost, or if it is longer than [`INLINE`].
+    /// The payload; empty if the message was lost, or if it is larger than [`INLINE`].
     pub payload: Bytes,
-    /// How many bytes the payload has; 0 if the message was lost.
+    /// The size of the payload in bytes; 0 if the message was lost.
     pub size: usize,
-    /// The attempts so far, with this one.
+    /// The number of attempts, including this one.
     pub attempt: u32,
-    /// Whether others wait for it, or may, by an order key.
+    /// Whether other messages wait for it, or may, by an order key.
     pub ordered: bool,
-    /// What [`Settled::session`] said last; empty if nothing was. After a
-    /// [resend](Store::resend) it is no schedule.
+    /// The last value of [`Settled::session`]; empty if there is none. After a [resend](Store::resend) it is a marker
+    /// and no schedule.
     pub session: Vec<u8>,
-    /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend), and by a microsecond for each
-    /// time that it was [not sent](Next::is_unsent).
+    /// The time at which it was enqueued or [resent](Store::resend), and its schedule started. It grows by a
+    /// microsecond whenever the message was [not sent](Next::is_unsent).
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,
-    /// An earlier owner has begun this attempt and not settled it: whether it arrived is unknown. Nothing is to be sent now.
+    /// An earlier owner has started this attempt and not settled it, so its outcome is unknown. Do not send it now.
     pub lost: bool,
 }
 
 impl Claimed {
-    /// Whether it is [fresh](First), and this is its first attempt.
+    /// Whether the message is [fresh](First), and this is its first attempt.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         !self.lost && self.attempt == 1 && self.session.is_empty()
     }
 }
 
-/// What came of a claimed message.
+/// The result of a claimed message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settled {
-    /// The row.
+    /// The message's row.
     pub row: i64,
-    /// The endpoint.
+    /// The endpoint's row.
     pub endpoint: i64,
-    /// With this fence.
+    /// The fencing token of the claim.
     pub fence: Fence,
-    /// By the rules of this [revision](Work::revision). The endpoint's health and activity stay as they are if it has
-    /// another one by now.
+    /// The [revision](Work::revision) that the attempt followed. If the endpoint has another one by now, its health and
+    /// activity stay unchanged.
     pub revision: i64,
-    /// The attempt that this is about: [`Claimed::attempt`].
+    /// The attempt: [`Claimed::attempt`].
     pub number: u32,
-    /// Of which schedule: [`Claimed::began`]. One that was resent counts its attempts anew, and one that was not sent counts
-    /// one of them again: each begins later than before, so nothing is taken for what is about another attempt.
+    /// The start of the schedule: [`Claimed::began`]. A resent message counts its attempts from 1 again, and an unsent
+    /// attempt reuses its number. Each starts later than before, so a result cannot be taken for that of another
+    /// attempt.
     pub began: SystemTime,
     /// Whether others may wait for it by an order key: [`Claimed::ordered`].
     pub ordered: bool,
-    /// What becomes of it.
+    /// The next step of the message.
     pub next: Next,
     /// The state of its schedule: [`Session::save`](relent_core::Session::save).
     pub session: Vec<u8>,
-    /// The attempt, to be kept. `None` if nothing was sent.
+    /// The record of the attempt; `None` if nothing was sent.
     pub attempt: Option<AttemptRecord>,
-    /// What is to be remembered of the endpoint; `None` to leave it as it is.
+    /// The new health of the endpoint; `None` to leave it unchanged.
     pub health: Option<Vec<u8>>,
-    /// Why the endpoint is disabled by this; `None` to leave it as it is.
+    /// The reason to disable the endpoint; `None` to leave it unchanged.
     pub disable: Option<String>,
 }
 
-/// What becomes of a message.
+/// The next step of a message after an attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Next {
     /// It is acknowledged.
     Delivered,
-    /// Another attempt, so much later than now.
+    /// Another attempt follows after this delay.
     Again(Duration),
-    /// It was surely not sent: it is due as before, and the attempt does not count. Not for one that was
-    /// [lost](Claimed::lost).
+    /// It was certainly not sent: it is due as before, and the attempt does not count. Not for a [lost](Claimed::lost)
+    /// attempt.
     Unsent,
-    /// The same, and it is due so much later than now: a [fault of this side](crate::fault) holds it, for this reason, which is
+    /// It was certainly not sent, and is due after this delay because of a [local fault](crate::fault). The reason is
     /// shown until the next attempt ends.
     Held(Duration, String),
     /// No attempt follows, for this reason.
@@ -651,26 +657,26 @@ pub enum Next {
 }
 
 impl Next {
-    /// Whether the attempt was surely not made, and does not count.
+    /// Whether the attempt was certainly not made, and does not count.
     #[must_use]
     pub const fn is_unsent(&self) -> bool {
         matches!(self, Self::Unsent | Self::Held(..))
     }
 }
 
-/// In which state a message is.
+/// The state of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// It waits for an attempt.
     Pending,
-    /// An attempt runs.
+    /// An attempt is running.
     Running,
     /// It is acknowledged.
     Delivered,
     /// No attempt follows: a dead letter.
     Dead,
-    /// Somebody has cancelled it.
+    /// An operator or program has cancelled it.
     Cancelled,
 }
 
@@ -686,71 +692,71 @@ impl fmt::Display for State {
     }
 }
 
-/// An attempt, as it is kept. A NUL in a text is kept as U+FFFD, since PostgreSQL has none.
+/// The stored record of an attempt. A NUL in a text is stored as U+FFFD, because PostgreSQL cannot store it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttemptRecord {
-    /// Its number; the first is 1.
+    /// The number of the attempt; the first is 1.
     pub number: u32,
-    /// When it began, in milliseconds since 1970.
+    /// The start, in milliseconds since 1970.
     pub began_ms: i64,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub took_ms: u32,
-    /// The status of the answer, if there was one.
+    /// The status of the response, if there was one.
     pub status: Option<u16>,
-    /// What went wrong, in words; empty if it was acknowledged.
+    /// The error; empty if the message was acknowledged.
     pub error: String,
-    /// The beginning of the answer.
+    /// The beginning of the response body.
     pub excerpt: String,
     /// The address that it was sent to; empty if there was no connection.
     pub address: String,
-    /// The header fields of the request as they may be seen: see [`visible`](crate::headers::visible). Not among what is
-    /// serialized, since more people may see the rest.
+    /// The request's header fields in their [visible](crate::headers::visible) form. Not serialized, because more
+    /// people may see the rest of the record.
     #[serde(skip)]
     pub request: String,
-    /// The same of the answer; empty if there was none.
+    /// The response's header fields in their visible form; empty if there was no response.
     #[serde(skip)]
     pub response: String,
 }
 
-/// What a message holds.
+/// The content of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Content {
-    /// What the payload is.
+    /// The media type of the payload.
     pub content_type: String,
-    /// As it is sent.
+    /// The payload as it is sent.
     pub payload: Bytes,
 }
 
-/// How far [`Store::recent`] looks back: 15 min.
+/// The period that [`Store::recent`] covers: 15 min.
 pub const RECENT: Duration = Duration::from_secs(900);
-/// Among how many attempts of the whole outbox it looks: 20 000.
+/// The number of latest attempts of the whole outbox that [`Store::recent`] considers: 20,000.
 pub const RECENT_ATTEMPTS: usize = 20_000;
 
-/// How the latest attempts at an endpoint went.
+/// Statistics of the latest attempts at an endpoint.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Recent {
-    /// Over how many milliseconds this is: less than [`RECENT`] if there are many attempts.
+    /// The period covered, in milliseconds: less than [`RECENT`] if there are many attempts.
     pub window_ms: u64,
-    /// The attempts.
+    /// The number of attempts.
     pub attempts: u64,
-    /// Those that were acknowledged.
+    /// The number of acknowledged attempts.
     pub acknowledged: u64,
-    /// Attempts in a minute.
+    /// Attempts per minute.
     pub per_minute: f64,
-    /// Half of them took no longer, in milliseconds; `None` if there was none.
+    /// The median duration, in milliseconds; `None` if there was no attempt.
     pub p50_ms: Option<u64>,
-    /// 99 of 100 took no longer, in milliseconds.
+    /// The 99th percentile of the duration, in milliseconds.
     pub p99_ms: Option<u64>,
 }
 
 impl Recent {
-    /// Of attempts that took so many milliseconds and were acknowledged or not, among all since `from_ms`.
+    /// Computes the statistics from the duration and success of all attempts since `from_ms`.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     fn of(now_ms: i64, from_ms: i64, attempts: &[(u64, bool)]) -> Self {
         let window_ms = u64::try_from(now_ms.saturating_sub(from_ms)).unwrap_or_default();
         let mut took: Vec<_> = attempts.iter().map(|(took, _)| *took).collect();
         took.sort_unstable();
-        // The nearest rank.
+        // Nearest-rank method.
         let quantile = |percent: usize| {
             let rank = (took.len() * percent).div_ceil(100);
             took.get(rank.checked_sub(1)?).copied()
@@ -767,95 +773,95 @@ impl Recent {
     }
 }
 
-/// An endpoint and how it fares.
+/// An endpoint with its status.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EndpointStatus {
-    /// What was registered.
+    /// The registered endpoint.
     pub endpoint: Endpoint,
-    /// Of which [revision](Work::revision) that is.
+    /// The [revision](Work::revision) of `endpoint`.
     pub revision: i64,
-    /// Whether messages go there.
+    /// Whether messages are sent there.
     pub activity: Activity,
-    /// Why it is disabled; empty if it is not.
+    /// The reason that it is disabled; empty if it is not.
     pub reason: String,
-    /// The worker that has it; empty for none.
+    /// The worker that owns it; empty if there is none.
     pub worker: String,
-    /// Messages that wait or run.
+    /// The number of messages that wait or run.
     pub pending: u64,
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
-    /// For how long the oldest has been due, in milliseconds; `None` if none is.
+    /// For how long the oldest due message has been due, in milliseconds; `None` if none is due.
     pub lag_ms: Option<u64>,
-    /// How it has fared: see [`Settled::health`].
+    /// The recorded health: see [`Settled::health`].
     #[serde(skip)]
     pub health: Vec<u8>,
 }
 
-/// A message and what became of it.
+/// A message with its status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MessageStatus {
-    /// Its identifier.
+    /// The identifier.
     pub id: MessageId,
-    /// Its place in the order in which messages were enqueued: [`Filter::before`] has a list go on behind it.
+    /// The position in the order of enqueuing, for [`Filter::before`].
     #[serde(skip)]
     pub place: i64,
-    /// Whose endpoint it goes to.
+    /// The owner of its endpoint.
     pub tenant: String,
-    /// The endpoint.
+    /// The name of the endpoint.
     pub endpoint: String,
-    /// What it tells of.
+    /// The producer's identifier of the event.
     pub event: String,
     /// The kind of event.
     pub topic: String,
-    /// Its order key.
+    /// The order key.
     pub order: Option<String>,
-    /// The dead letter that it waits behind, by their order key, if it does.
+    /// The dead letter with the same order key that it waits behind, if any.
     pub behind: Option<MessageId>,
-    /// Its state.
+    /// The state.
     pub state: State,
-    /// Why it is dead, was cancelled, or is [held](Next::Held); empty otherwise.
+    /// The reason that it is dead, cancelled or [held](Next::Held); empty otherwise.
     pub reason: String,
-    /// What went wrong in its last attempt: [`AttemptRecord::error`]; empty if there was none.
+    /// The error of its last attempt: [`AttemptRecord::error`]; empty if there was none.
     pub last_error: String,
-    /// Attempts since it was enqueued or resent.
+    /// The number of attempts since it was enqueued or resent.
     pub attempts: u32,
-    /// When it was enqueued, in milliseconds since 1970.
+    /// The time of enqueuing, in milliseconds since 1970.
     pub created_ms: i64,
-    /// When the next attempt is due, if it waits.
+    /// The time at which the next attempt is due, if it waits.
     pub due_ms: Option<i64>,
-    /// When it ended, if it has.
+    /// The time at which it ended, if it has.
     pub ended_ms: Option<i64>,
 }
 
-/// Which messages are meant. Each part narrows it; the default is all.
+/// Selects messages. Each field narrows the selection; the default selects all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
-    /// This one.
+    /// The message with this identifier.
     pub id: Option<MessageId>,
-    /// Of this tenant.
+    /// Messages of this tenant.
     pub tenant: Option<String>,
-    /// To this endpoint.
+    /// Messages to this endpoint.
     pub endpoint: Option<String>,
-    /// Whose event this is.
+    /// Messages about this event.
     pub event: Option<String>,
-    /// Whose event or identifier begins so.
+    /// Messages whose event or identifier begins with this text.
     pub search: Option<String>,
-    /// About this kind of event, or one that this [pattern](crate::topic) covers, such as `order.*`.
+    /// Messages of this topic, or of one that this [pattern](crate::topic) covers, such as `order.*`.
     pub topic: Option<String>,
-    /// In this state.
+    /// Messages in this state.
     pub state: Option<State>,
-    /// Enqueued then or later, in milliseconds since 1970.
+    /// Messages enqueued at this time or later, in milliseconds since 1970.
     pub from_ms: Option<i64>,
-    /// Enqueued before then.
+    /// Messages enqueued before this time, in milliseconds since 1970.
     pub until_ms: Option<i64>,
-    /// Enqueued before the one in this [place](MessageStatus::place), which may be gone by now: the next page of a list. So
-    /// no message comes twice, and none is missed that is there all the while, whatever changes meanwhile.
+    /// Messages enqueued before the one at this [position](MessageStatus::place), which may be deleted by now: the next
+    /// page of a list. Concurrent changes cause no repetition, and no message that stays is missed.
     pub before: Option<i64>,
 }
 
 impl Filter {
-    /// Whether it narrows nothing, so that all messages are meant.
+    /// Whether it selects all messages.
     #[must_use]
     pub fn is_all(&self) -> bool {
         let all = Self {
@@ -866,10 +872,10 @@ impl Filter {
         *self == all
     }
 
-    /// Whether its texts can be those of anything: what can be asked of a store.
+    /// Checks that its texts can be names.
     ///
     /// # Errors
-    /// [`InvalidMessage`] names one that is too long, or has a NUL in it.
+    /// [`InvalidMessage`] names one that is too long or contains a NUL.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         for (what, text) in [
             ("tenant", &self.tenant),
@@ -888,22 +894,22 @@ impl Filter {
     }
 }
 
-/// How many messages are in each state.
+/// The number of messages in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// Those that wait.
+    /// Messages that wait.
     pub pending: u64,
-    /// Those of which an attempt runs.
+    /// Messages with a running attempt.
     pub running: u64,
     /// Dead letters.
     pub dead: u64,
-    /// For how long the oldest that may be attempted has been due, in milliseconds; `None` if none is.
+    /// For how long the oldest message that may be attempted has been due, in milliseconds; `None` if there is none.
     pub lag_ms: Option<u64>,
-    /// Endpoints that are disabled.
+    /// Disabled endpoints.
     pub disabled: u64,
 }
 
-/// What was begun with leave of before a change has ended once this returns.
+/// Waits until no attempt can still start with a permission from before a change.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 async fn end_of_grants(runs: bool) {
     if runs {
@@ -911,22 +917,22 @@ async fn end_of_grants(runs: bool) {
     }
 }
 
-/// Of an endpoint that is the one named `e` in a statement of SQL, whether its last attempt failed: so
-/// [`Health`](crate::health::Health) writes it. `NONE` stands for eight bytes of ones.
+/// SQL condition: the last attempt at the endpoint with alias `e` failed, in the format of
+/// [`Health`](crate::health::Health). Replace `NONE` by eight bytes of 0xFF.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const FAILING: &str = "length(e.health) > 8 AND substr(e.health, 2, 8) <> NONE";
 
-/// So many messages are changed in one transaction, so that others need not wait for all.
+/// The number of messages changed in one transaction, so that other transactions wait only briefly.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const BATCH: usize = 500;
 
-/// A text as it is kept: see [`AttemptRecord`].
+/// Prepares a text for storage: see [`AttemptRecord`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// The specification of an endpoint cannot be read.
+/// The error for a stored endpoint that cannot be read.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
     format!(
@@ -935,7 +941,7 @@ fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
     )
 }
 
-/// Why an outbox with these tables of a later version is not opened.
+/// The error for opening an outbox with tables of a later version.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn later_tables(names: &str) -> String {
     format!(
@@ -944,7 +950,7 @@ pub(crate) fn later_tables(names: &str) -> String {
     )
 }
 
-/// Why a message is dead that cannot be read.
+/// The reason of death of an unreadable message.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn unreadable_message(why: &str) -> String {
     text(&format!(
@@ -952,35 +958,35 @@ fn unreadable_message(why: &str) -> String {
     ))
 }
 
-/// Of each schedule of a message the first attempts are kept.
+/// The number of first attempts kept per schedule.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const FIRST_KEPT: u32 = 10;
-/// And of the last at least so many.
+/// The least number of last attempts kept per schedule.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 const LAST_KEPT: u32 = 40;
 
-/// Which attempts of a message are forgotten after the one of this number was written, so that a schedule without end does
-/// not fill the store. A few at a time: most attempts forget nothing, and those of a published schedule never do.
+/// Returns the attempts of a message to delete after the attempt `number` was written, so that an endless schedule does
+/// not fill the store. It deletes ten at a time; published schedules are too short for any deletion.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn forgotten(number: u32) -> Option<RangeInclusive<u32>> {
     let many = number > FIRST_KEPT + LAST_KEPT && number.is_multiple_of(10);
     many.then(|| FIRST_KEPT + 1..=number - LAST_KEPT)
 }
 
-/// In milliseconds since 1970; what is before that is then.
+/// Converts to milliseconds since 1970; earlier times give 0.
 pub(crate) fn millis(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// In microseconds since 1970. Good until the year 294246.
+/// Converts to microseconds since 1970. Valid until the year 294246.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn micros(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// So much later in microseconds, rounded up.
+/// Adds a delay to a time in microseconds, rounded up.
 #[cfg(feature = "sqlite")]
 fn later(now: i64, wait: Duration) -> i64 {
     let wait = i64::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);

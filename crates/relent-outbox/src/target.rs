@@ -1,4 +1,4 @@
-//! Where an attempt goes: the URL of an endpoint, checked.
+//! Target of an attempt: the checked URL of an endpoint.
 
 use std::error::Error;
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::guard::{AddressGuard, Forbidden};
 
 /// The URL of an endpoint, in the form in which it is called.
 ///
-/// A host that is an address in any form that clients of HTTP understand (`2130706433`, `0x7f.1`, `0177.0.0.1`,
-/// `127.1`, full-width digits) is read as that address, so that the [guard](AddressGuard) sees where the connection
-/// goes.
+/// A host that is an address in any form that HTTP clients accept (`2130706433`, `0x7f.1`, `0177.0.0.1`, `127.1`,
+/// full-width digits) is parsed as that address. The [guard](AddressGuard) therefore checks the address that the
+/// connection uses.
 ///
 /// ```
 /// use relent_outbox::guard::AddressGuard;
@@ -34,14 +34,14 @@ pub struct Target {
 const LONGEST: usize = 2048;
 
 impl Target {
-    /// Reads the URL of an endpoint. `http` is whether one without TLS may be called. An address in it is
-    /// [checked](AddressGuard::check) here; those that a name resolves to, for each connection.
+    /// Parses the URL of an endpoint. `http` allows URLs without TLS. An address in the URL is
+    /// [checked](AddressGuard::check) here; addresses that a name resolves to are checked for each connection.
     ///
-    /// Of ports below 1024 only 80 and 443 are called: behind the others are services that an attempt could be mistaken
-    /// by, such as mail.
+    /// Of ports below 1024 only 80 and 443 are allowed: services behind the others, such as mail, could misinterpret a
+    /// request.
     ///
     /// # Errors
-    /// [`InvalidTarget`] says what is wrong.
+    /// [`InvalidTarget`] states the violated rule.
     pub fn parse(text: &str, http: bool, guard: &AddressGuard) -> Result<Self, InvalidTarget> {
         if text.len() > LONGEST {
             return Err(InvalidTarget::TooLong);
@@ -79,32 +79,32 @@ impl Target {
     }
 }
 
-/// Path and query may hold a secret of the receiver: they are not shown.
+/// Shows only the host: path and query may contain a secret of the receiver.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Target").field(&self.uri.host()).finish()
     }
 }
 
-/// Why a URL is not called.
+/// The reason that a URL is not called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidTarget {
-    /// It cannot be read.
+    /// The text is not a URL.
     NoUrl(ParseError),
     /// It is longer than 2048 bytes.
     TooLong,
-    /// Neither `https` nor `http`.
+    /// The scheme is neither `https` nor `http`.
     Scheme,
-    /// `http`, which the operator does not allow.
+    /// The scheme is `http`, which the operator does not allow.
     NotEncrypted,
-    /// A user or a password stands in it.
+    /// It contains a user or a password.
     User,
-    /// A port that is not called.
+    /// The port is not allowed.
     Port(u16),
-    /// There is no host in it.
+    /// It has no host.
     NoHost,
-    /// An address that is not called.
+    /// The address is not allowed.
     Forbidden(Forbidden),
 }
 

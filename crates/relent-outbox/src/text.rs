@@ -1,7 +1,6 @@
-//! Texts that others have written, as they are kept and shown: such a text does nothing but be read.
+//! Sanitizing of untrusted text for storage and display.
 
-/// Whether the character turns the direction of writing (`Bidi_Control` of Unicode), so that a line reads as another than
-/// it is.
+/// Whether the character changes the writing direction (`Bidi_Control` of Unicode), which can disguise a line.
 const fn turns(character: char) -> bool {
     matches!(
         character,
@@ -9,7 +8,7 @@ const fn turns(character: char) -> bool {
     )
 }
 
-/// The text with each character that turns the direction of writing shown as its number, such as `\u{202e}`.
+/// Replaces each character that changes the writing direction by its escape, such as `\u{202e}`.
 ///
 /// ```
 /// use relent_outbox::text::escape_bidi;
@@ -28,11 +27,11 @@ pub fn escape_bidi(text: &str) -> String {
     escaped
 }
 
-/// The same within the texts of a page: what is in its tags stays, such as the value of a field that is sent back.
+/// Applies [`escape_bidi`] to the text of an HTML page. Tags stay unchanged, such as form values that are sent back.
 #[cfg(feature = "api")]
 pub(crate) fn escape_bidi_in_page(page: &str) -> String {
     let mut escaped = String::with_capacity(page.len());
-    // Within values these two are written as references.
+    // Attribute values contain `<` and `>` only as references.
     for (at, part) in page.split('<').enumerate() {
         if at == 0 {
             escaped.push_str(&escape_bidi(part));
@@ -49,7 +48,7 @@ pub(crate) fn escape_bidi_in_page(page: &str) -> String {
     escaped
 }
 
-/// The beginning of a text, at most so many bytes, that can be shown and kept anywhere: PostgreSQL keeps no NUL.
+/// Returns the beginning of a text, at most `most` bytes, safe to show and to store: PostgreSQL stores no NUL.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     let mut kept = String::with_capacity(text.len().min(most));
     for character in text.chars() {
@@ -80,7 +79,7 @@ mod tests {
             assert_eq!(escape_bidi(&text), number);
             assert_eq!(printable(&text, 100), number);
         }
-        // What is written from right to left by itself stays.
+        // Right-to-left script without control characters stays.
         assert_eq!(escape_bidi("שלום"), "שלום");
         assert_eq!(
             printable("aa\u{202e}", 5),

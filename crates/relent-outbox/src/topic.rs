@@ -1,7 +1,7 @@
 //! Topics of events, and the patterns by which endpoints subscribe to them.
 //!
-//! A pattern is a topic, such as `order.paid`; or a topic followed by `.*`, such as `order.*`, which covers all that begin
-//! with `order.`, but not `order` itself; or `*`, which covers every topic.
+//! A pattern is one of three: a topic, such as `order.paid`; a topic followed by `.*`, such as `order.*`, which covers
+//! all topics that begin with `order.`, but not `order` itself; or `*`, which covers every topic.
 //!
 //! ```
 //! use relent_outbox::topic;
@@ -16,7 +16,7 @@ use crate::invalid_message::{InvalidMessage, is_name};
 /// The topic of messages that [test](crate::message::NewMessage::test) an endpoint.
 pub const TEST: &str = "relent.test";
 
-/// The patterns that cover this topic, the narrowest first.
+/// Returns the patterns that cover this topic, the narrowest first.
 #[must_use]
 pub fn patterns(topic: &str) -> Vec<String> {
     let mut patterns = vec![topic.to_owned()];
@@ -27,17 +27,17 @@ pub fn patterns(topic: &str) -> Vec<String> {
     patterns
 }
 
-/// What the topics begin with that this pattern covers; `None` if it covers one topic only.
+/// Returns the common prefix of the topics that this pattern covers; `None` if it covers a single topic.
 #[must_use]
 pub fn prefix(pattern: &str) -> Option<&str> {
     let prefix = pattern.strip_suffix('*')?;
     (prefix.is_empty() || prefix.ends_with('.')).then_some(prefix)
 }
 
-/// Whether messages can have this topic, which may be empty for them.
+/// Checks the topic of a message, which may be empty.
 ///
 /// # Errors
-/// [`InvalidMessage`] if it is too long, or has a `*` or NUL in it.
+/// [`InvalidMessage`] if it is too long, or contains `*` or NUL.
 pub fn check(topic: &str) -> Result<(), InvalidMessage> {
     match is_name(topic) || topic.is_empty() {
         true if topic.contains('*') => Err(InvalidMessage::Topic),
@@ -46,10 +46,10 @@ pub fn check(topic: &str) -> Result<(), InvalidMessage> {
     }
 }
 
-/// Whether endpoints can subscribe by this pattern.
+/// Checks a pattern by which an endpoint subscribes.
 ///
 /// # Errors
-/// [`InvalidMessage`] if it is no topic, or has a `*` anywhere but alone or after a dot at its end.
+/// [`InvalidMessage`] if it is not a valid topic, or contains `*` except alone or at its end after a dot.
 pub fn check_pattern(pattern: &str) -> Result<(), InvalidMessage> {
     let topic = prefix(pattern).unwrap_or(pattern);
     match is_name(pattern) && !topic.contains('*') {

@@ -1,18 +1,18 @@
-//! What sends: a worker takes endpoints, claims their messages and writes down what came of each attempt.
+//! Workers: they take endpoints, claim due messages, send them and record the results.
 //!
 //! ```text
-//! find work ──► acquire ──► ask (slot, gate, request rate, cooldown) ──► claim ──► send ──► settle
-//!     ▲                          one lane for each endpoint                          │
-//!     └──────────────── every second, at a hint, when a delay is over ◄─────────────┘
+//! find work ──► acquire ──► permission (slot, breaker, rate limit, cooldown) ──► claim ──► send ──► settle
+//!     ▲                         one state per endpoint                                                │
+//!     └──────────────────── every second, at a hint, when a delay is over ◄───────────────────────────┘
 //! ```
 //!
-//! A look for work costs as much as there are endpoints with work. So where a hint names the endpoints that have got
-//! messages, there is none: it claims at once what is its own, and acquires the others.
+//! Finding work costs as much as there are endpoints with work. If a hint names the endpoints with new messages, the
+//! worker skips it: it immediately claims messages of its own endpoints, and acquires the others.
 //!
-//! A message is claimed only when its endpoint may go, and its attempt is counted then. A claim is leave to begin for a short
-//! time, after which the attempt asks the store again: so whoever changes an endpoint waits that long, and no attempt begins
-//! by the old rules after that. One task decides; attempts and
-//! calls of the store are tasks of their own, so that none of them waits for another.
+//! A message is claimed, and its attempt counted, only when its endpoint may send. A claim permits an attempt to start
+//! for a short time; after that the worker asks the store for confirmation. A change of an endpoint waits that long,
+//! and no attempt starts by the old rules afterwards. One task decides; attempts and store calls run in tasks of their
+//! own, so none blocks another.
 
 pub(crate) mod attempt;
 pub(crate) mod beat;
@@ -41,10 +41,10 @@ use scheduler::Scheduler;
 pub use config::{Drained, WorkerConfig};
 pub use held::{Because, Held, Watch};
 
-/// Delivers the messages of a store, beside any number of other workers.
+/// Delivers the messages of a store, together with any number of other workers.
 ///
-/// An endpoint is one worker's at a time, so its concurrency, request rate and gate hold for all. What its attempts have
-/// taught about an endpoint (gate, cooldown) is this worker's and begins anew with the next.
+/// One worker at a time owns an endpoint, so its concurrency, request rate and circuit breaker hold for the whole
+/// fleet. The state learned from attempts (breaker, cooldown) is local: the next owner starts without it.
 #[derive(Debug)]
 pub struct Worker<S> {
     store: S,
@@ -58,22 +58,22 @@ pub struct Worker<S> {
     asked: held::Asked,
 }
 
-/// Tells a worker in the same process that something was enqueued, so that it looks at once. Nothing depends on it.
+/// Wakes a worker in the same process after something was enqueued, so that it looks for work immediately. Optional.
 #[derive(Clone, Debug)]
 pub struct Hint(Arc<Notify>);
 
 impl Hint {
-    /// There is work, perhaps.
+    /// Signals that there may be work.
     pub fn wake(&self) {
         self.0.notify_one();
     }
 }
 
 impl<S: Store> Worker<S> {
-    /// A worker for the messages in this store, if the key in `secrets` opens the signing keys there.
+    /// Creates a worker for this store, after a check that the key in `secrets` decrypts its signing keys.
     ///
     /// # Errors
-    /// [`KeyError`] if it does not, or if the store fails.
+    /// [`KeyError`] if the key does not decrypt them, or if the store fails.
     pub async fn open(
         store: S,
         sender: Sender,
@@ -84,8 +84,8 @@ impl<S: Store> Worker<S> {
         Ok(Self::new(store, sender, secrets, config))
     }
 
-    /// The same without a look at the store. What the key does not open holds the messages of its endpoint, as any
-    /// [fault of this side](crate::fault).
+    /// Creates a worker without access to the store. If the key cannot decrypt the secrets of an endpoint, its messages
+    /// are held, as with any [local fault](crate::fault).
     #[must_use]
     pub fn new(store: S, sender: Sender, secrets: Secrets, config: WorkerConfig) -> Self {
         let (watch, asked) = Watch::new(config.name.clone());
@@ -102,8 +102,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Makes it a relay: it decides as before, and has its attempts made by the [deliverers](crate::nats::Deliverer) of this
-    /// queue.
+    /// Makes it a dispatcher: it decides as before, and the [NATS workers](crate::nats::Deliverer) of this queue make the
+    /// attempts.
     #[cfg(feature = "nats")]
     #[must_use]
     pub fn relay(mut self, queue: crate::nats::Queue) -> Self {
@@ -111,26 +111,26 @@ impl<S: Store> Worker<S> {
         self
     }
 
-    /// A handle to see by what it holds back, and why.
+    /// Returns a handle that shows which messages the worker holds back, and why.
     #[must_use]
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// A handle to wake it by.
+    /// Returns a handle to wake the worker.
     #[must_use]
     pub fn hint(&self) -> Hint {
         Hint(Arc::clone(&self.hint))
     }
 
-    /// Works until `shutdown` is over, then drains: it claims nothing more, waits for the attempts that run up to
-    /// [`WorkerConfig::drain`], writes down what came of them, and gives its endpoints and its lease back. It ends no later
-    /// than that and three times its lease.
+    /// Works until `shutdown` completes, then shuts down: it claims nothing more, waits for running attempts up to
+    /// [`WorkerConfig::drain`], records them, and releases its endpoints and its lease. After `shutdown` it takes at
+    /// most [`WorkerConfig::drain`] and three leases.
     ///
-    /// While the store is away it waits, and writes what it has when it is back.
+    /// While the store is unavailable it waits, and writes its results when the store is back.
     ///
-    /// To be called within a runtime of tokio with time and I/O. A worker that is dropped instead is as one that was
-    /// killed: its attempts are lost, and repeated by whoever takes its endpoints over.
+    /// Call it within a tokio runtime with time and I/O. Dropping the future is like killing the worker: its attempts
+    /// are lost, and the next owners of its endpoints repeat them.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
         let Self {
             store,

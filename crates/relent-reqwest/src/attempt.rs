@@ -1,4 +1,4 @@
-//! One attempt on its way: a request goes out, until the head of its response has come.
+//! One attempt: sends a request and waits for the head of its response.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,18 +20,18 @@ use crate::read_timeout::Waiting;
 use crate::redirects::{Asking, Watch};
 use crate::request_template::Template;
 
-/// Which connections an attempt may use.
+/// The connections that an attempt may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Connection {
-    /// Any that is open.
+    /// Any open connection.
     #[default]
     Pooled,
-    /// A new one.
+    /// A new connection.
     Fresh,
 }
 
 impl Connection {
-    /// The one to take after this failure (design rule 2).
+    /// The connection for the attempt after this failure: a new one after a 421, which a pooled one would repeat.
     pub(crate) fn after(failure: &Failure) -> Self {
         match failure.cause {
             Cause::Status(421) => Self::Fresh,
@@ -40,23 +40,23 @@ impl Connection {
     }
 }
 
-/// The end of the time given to an attempt.
+/// The time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until(Option<(Instant, Duration)>);
 
 impl Until {
-    /// This long from now; `None` for as long as it takes.
+    /// A limit this long from now; `None` for no limit.
     pub(crate) fn after(limit: Option<Duration>) -> Self {
         let end = |limit| Instant::now().checked_add(limit).map(|end| (end, limit));
         Self(limit.and_then(end))
     }
 
-    /// Runs until then.
+    /// A timer that ends at the limit.
     pub(crate) fn timer(self) -> Option<Sleep> {
         self.0.map(|(end, _)| sleep_until(end))
     }
 
-    /// What an attempt has come to that was cut off then.
+    /// The result of an attempt that reached this limit.
     #[cold]
     pub(crate) fn over(self) -> Box<Broken> {
         Broken::timeout(self.0.map_or(Duration::MAX, |(_, given)| given))
@@ -72,23 +72,23 @@ impl Until {
 }
 
 pin_project! {
-    /// An attempt on its way. It is judged when it is over.
+    /// A running attempt. It is classified when it ends.
     pub(crate) struct Attempt<F> {
         #[pin]
         sending: F,
         span: AttemptSpan,
         watch: Watch,
-        // What ends it if the server is silent.
+        // Ends the attempt if the server is silent.
         waiting: Option<Waiting>,
     }
 }
 
-/// A request on its way through reqwest.
+/// A request in reqwest.
 type Call = <reqwest::Client as Service<reqwest::Request>>::Future;
 
 pin_project! {
-    /// A request on its way. One whose body reqwest does not send on when it is redirected is sent again
-    /// then, as a part of the attempt, with a body that it does.
+    /// A sent request. If a redirect must keep the body, and reqwest cannot send it again, the request is sent a
+    /// second time within the attempt, with a body that reqwest can send on.
     pub(crate) struct Sent {
         #[pin]
         call: Call,
@@ -97,7 +97,7 @@ pin_project! {
 }
 
 impl Sent {
-    /// Sends this. Not in a future, which would keep room for the request.
+    /// Sends the request. Not an async function, whose future would reserve space for the request.
     #[inline]
     pub(crate) fn new(
         mut http: &reqwest::Client,
@@ -131,11 +131,11 @@ impl Future for Sent {
     }
 }
 
-/// What an attempt sends, or why it cannot.
+/// The request of an attempt, or the reason why it cannot be built.
 type Built = Result<reqwest::Request, Box<Broken>>;
 
 impl<F> Attempt<F> {
-    /// Sends it, in this span. `asking`: what it begins with, if anything is sent.
+    /// Starts the attempt within this span. `asking` is its first request, if anything is sent.
     #[inline]
     pub(crate) fn start(
         span: AttemptSpan,
@@ -155,14 +155,14 @@ impl<F> Attempt<F> {
         }
     }
 
-    /// Its span, and the redirects that it has followed.
+    /// Its span and the redirects that it followed.
     #[inline]
     pub(crate) fn parts(self: Pin<&mut Self>) -> (&mut AttemptSpan, &mut Watch) {
         let this = self.project();
         (this.span, this.watch)
     }
 
-    /// Ready when it is over, or cut off by this timer.
+    /// Ready when the attempt ends or reaches its limit.
     #[inline]
     pub(crate) fn poll_until<E>(
         self: Pin<&mut Self>,
@@ -209,7 +209,7 @@ where
 }
 
 impl Client {
-    /// What an attempt sends, but for the body. `tell` has the last word on the address and the fields.
+    /// Builds the request of an attempt, without the body. `tell` makes the final changes to URL and headers.
     pub(crate) fn build(
         &self,
         template: &Template,
@@ -221,7 +221,7 @@ impl Client {
         Ok(built)
     }
 
-    /// This attempt starts, which sends what was built and the body.
+    /// Starts an attempt with this request and body.
     pub(crate) fn start(
         &self,
         connection: Connection,
@@ -245,7 +245,7 @@ impl Client {
         })
     }
 
-    /// The connections to take.
+    /// The reqwest client with these connections.
     pub(crate) fn http(&self, connection: Connection) -> &reqwest::Client {
         match connection {
             Connection::Pooled => &self.0.http,
@@ -254,7 +254,7 @@ impl Client {
     }
 }
 
-/// What the span tells of a request.
+/// The properties of a request that its span records.
 pub(crate) fn seen(built: &reqwest::Request) -> Option<(&Method, Uri)> {
     Some((built.method(), built.url().as_str().parse().ok()?))
 }

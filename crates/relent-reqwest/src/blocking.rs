@@ -1,4 +1,4 @@
-//! The same client for programs without async code, with the feature `blocking`.
+//! Blocking client for programs without async code (feature `blocking`).
 //!
 //! ```no_run
 //! use relent::Policy;
@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! Requests run on a thread of the client's own, and the calls here wait for it. Each blocks its thread: in an
-//! async task use [`Client`](crate::Client).
+//! Requests run on a background thread of the client, and each call here blocks its own thread until the request
+//! ends. In an async task use [`Client`](crate::Client).
 
 use std::fmt;
 use std::io::{self, Write};
@@ -33,23 +33,23 @@ use tokio::runtime::Runtime;
 use crate::body::Body;
 use crate::error::Error;
 
-/// Sends requests as often as a policy allows, as [`Client`](crate::Client) does, and waits for each.
+/// Blocking HTTP client that sends each request as often as its policy allows; see [`Client`](crate::Client).
 ///
-/// A clone shares everything with it.
+/// Clones share connections, options and the background thread.
 #[derive(Clone, Debug)]
 pub struct Client {
     client: crate::Client,
     runs: Arc<Runs>,
 }
 
-/// The thread on which the requests run, and which ends with the last that has it.
+/// The runtime thread of the requests. It ends with the last handle.
 #[derive(Debug)]
 struct Runs(Option<Runtime>);
 
 impl Drop for Runs {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // To wait for it is not allowed where async code runs.
+            // Blocking shutdown is not allowed in an async context.
             runtime.shutdown_background();
         }
     }
@@ -65,7 +65,7 @@ impl Runs {
         Ok(Arc::new(Self(Some(runtime))))
     }
 
-    /// Waits for this, which may be done anywhere.
+    /// Spawns the future on the runtime thread and blocks until it ends. Safe to call on any thread.
     fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -73,7 +73,7 @@ impl Runs {
         let (done, until_done) = sync_channel(1);
         if let Some(runtime) = &self.0 {
             runtime.spawn(async move {
-                // Nobody waits for it any more only if the waiting thread has ended.
+                // Sending fails only if the waiting thread has ended.
                 let _ = done.send(future.await);
             });
         }
@@ -83,18 +83,18 @@ impl Runs {
 }
 
 impl Client {
-    /// A client with connections and a thread of its own.
+    /// Creates a client with its own connections and background thread.
     ///
     /// # Errors
-    /// When the thread cannot be started, or as [`Client::new`](crate::Client::new) says.
+    /// If the thread cannot be started, or for the reasons of [`Client::new`](crate::Client::new).
     pub fn new(policy: impl Into<Arc<Policy>>) -> Result<Self, Error> {
         Self::over(crate::Client::new(policy).map_err(|error| Error::Request(error.into()))?)
     }
 
-    /// A client like this one, whose options it keeps: routes, keys, limits, read timeout.
+    /// Creates a blocking client from an async client, and keeps its options (routes, keys, limits, read timeout).
     ///
     /// # Errors
-    /// [`Error::Request`] when its thread cannot be started.
+    /// [`Error::Request`] if its thread cannot be started.
     ///
     /// ```
     /// use std::time::Duration;
@@ -112,37 +112,37 @@ impl Client {
         Ok(Self { client, runs })
     }
 
-    /// A GET request.
+    /// Starts a GET request.
     pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::GET, url)
     }
 
-    /// A HEAD request.
+    /// Starts a HEAD request.
     pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::HEAD, url)
     }
 
-    /// A POST request; see [`Client::post`](crate::Client::post) for when it is repeated.
+    /// Starts a POST request; see [`Client::post`](crate::Client::post) for when it is repeated.
     pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::POST, url)
     }
 
-    /// A PUT request.
+    /// Starts a PUT request.
     pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::PUT, url)
     }
 
-    /// A PATCH request; see [`post`](Self::post).
+    /// Starts a PATCH request; see [`post`](Self::post).
     pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::PATCH, url)
     }
 
-    /// A DELETE request.
+    /// Starts a DELETE request.
     pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::DELETE, url)
     }
 
-    /// A request by any method.
+    /// Starts a request with any method.
     pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
         RequestBuilder {
             builder: self.client.request(method, url),
@@ -151,7 +151,7 @@ impl Client {
     }
 }
 
-/// A request in the making; see [`RequestBuilder`](crate::RequestBuilder).
+/// Builder of one request; see [`RequestBuilder`](crate::RequestBuilder).
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder {
     builder: crate::RequestBuilder,
@@ -159,7 +159,7 @@ pub struct RequestBuilder {
 }
 
 impl RequestBuilder {
-    /// Says with the async builder what has no method here.
+    /// Sets options of the async builder that have no method here.
     ///
     /// ```no_run
     /// # fn example(client: relent_reqwest::blocking::Client) -> Result<(), relent_reqwest::Error> {
@@ -185,7 +185,7 @@ impl RequestBuilder {
         self.with(|builder| builder.header(name, value))
     }
 
-    /// Authenticates by a token.
+    /// Authenticates with a bearer token.
     pub fn bearer_auth(self, token: impl fmt::Display) -> Self {
         self.with(|builder| builder.bearer_auth(token))
     }
@@ -196,13 +196,13 @@ impl RequestBuilder {
         self.with(|builder| builder.query(query))
     }
 
-    /// Sends this as JSON.
+    /// Sends this value as JSON.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(self, json: &T) -> Self {
         self.with(|builder| builder.json(json))
     }
 
-    /// Sends this as a form.
+    /// Sends this value as a form.
     #[cfg(feature = "form")]
     pub fn form<T: serde::Serialize + ?Sized>(self, form: &T) -> Self {
         self.with(|builder| builder.form(form))
@@ -213,17 +213,17 @@ impl RequestBuilder {
         self.with(|builder| builder.body(body))
     }
 
-    /// The time given to each attempt, with the body of its response.
+    /// Sets the time limit of each attempt, including the response body.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|builder| builder.timeout(limit))
     }
 
-    /// Retries by this policy.
+    /// Uses this policy for the request.
     pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
         self.with(|builder| builder.policy(policy))
     }
 
-    /// Names the request, so that it may run twice; see
+    /// Sends this idempotency key, so the request may run twice; see
     /// [`RequestBuilder::idempotency_key`](crate::RequestBuilder::idempotency_key).
     pub fn idempotency_key<K>(self, key: K) -> Self
     where
@@ -233,13 +233,13 @@ impl RequestBuilder {
         self.with(|builder| builder.idempotency_key(key))
     }
 
-    /// Waits until the head of a response has arrived that is no failure, or the policy stops.
+    /// Waits until a response head arrives that is not a failure, or until the policy stops.
     ///
     /// # Errors
-    /// As [`RequestBuilder::send`](crate::RequestBuilder::send) says.
+    /// See [`RequestBuilder::send`](crate::RequestBuilder::send).
     pub fn send(self) -> Result<Response, Error> {
         let Self { builder, runs } = self;
-        // On its thread, where the request is made ready too: that may need the runtime.
+        // Also built on the runtime thread: that may need the runtime.
         let response = runs.wait(async move { builder.send().await })?;
         Ok(Response { response, runs })
     }
@@ -251,7 +251,7 @@ impl fmt::Debug for RequestBuilder {
     }
 }
 
-/// The last response to a request, and the account of the attempts; see [`Response`](crate::Response).
+/// The last response to a request, with a summary of the attempts; see [`Response`](crate::Response).
 #[derive(Debug)]
 pub struct Response {
     response: crate::Response,
@@ -259,7 +259,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The status.
+    /// The HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.response.status()
@@ -271,7 +271,7 @@ impl Response {
         self.response.headers()
     }
 
-    /// How many attempts it took, how long, and why there were no more.
+    /// Number of attempts, time, and the reason for giving up.
     #[must_use]
     pub const fn summary(&self) -> &Summary {
         self.response.summary()
@@ -293,7 +293,7 @@ impl Response {
         Ok(Self { response, runs })
     }
 
-    /// The body as text.
+    /// Reads the body as text.
     ///
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
@@ -301,7 +301,7 @@ impl Response {
         self.runs.wait(self.response.text())
     }
 
-    /// The body.
+    /// Reads the body.
     ///
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
@@ -309,10 +309,10 @@ impl Response {
         self.runs.wait(self.response.bytes())
     }
 
-    /// What the body holds as JSON.
+    /// Reads the body as JSON.
     ///
     /// # Errors
-    /// [`Error::Body`] if it cannot be read to its end, or is no such JSON.
+    /// [`Error::Body`] if it cannot be read to its end, or is not JSON of this type.
     #[cfg(feature = "json")]
     pub fn json<T: serde::de::DeserializeOwned + Send + 'static>(self) -> Result<T, Error> {
         self.runs.wait(self.response.json())
@@ -321,7 +321,7 @@ impl Response {
     /// Writes the body, and returns its length in bytes.
     ///
     /// # Errors
-    /// An error of `writer`, or one of kind `Other` with an [`Error::Body`] if it cannot be read to its end.
+    /// The error of `writer`; or kind `Other` with an [`Error::Body`] if the body cannot be read to its end.
     pub fn copy_to(self, writer: &mut (impl Write + ?Sized)) -> io::Result<u64> {
         let Self { mut response, runs } = self;
         let mut length = 0_u64;

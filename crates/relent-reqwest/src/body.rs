@@ -1,4 +1,4 @@
-//! Bodies of requests that can be sent again (design rule 9).
+//! Request bodies that can be sent again.
 
 use std::fmt;
 use std::io;
@@ -20,9 +20,10 @@ use tokio::runtime::Handle;
 
 use crate::streamed::Streamed;
 
-/// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
-/// made anew for every attempt. A stream of reqwest's is kept while it goes out, up to
-/// [`Client::body_cap`](crate::Client::body_cap), and sent again if that was all of it.
+/// Request body: bytes, or a file or stream that each attempt opens again.
+///
+/// A reqwest stream can be read only once. It is kept while it is sent, up to
+/// [`Client::body_cap`](crate::Client::body_cap), and sent again if all of it was kept.
 ///
 /// ```
 /// use relent_reqwest::Body;
@@ -39,35 +40,35 @@ enum Source {
     Bytes(Bytes),
     File(Arc<UnchangedFile>),
     Made(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
-    /// A stream; `None` when a request has it.
+    /// A stream; `None` after a request has taken it.
     Once(Arc<Mutex<Option<reqwest::Body>>>),
-    /// The same in a request, where it is kept while it goes out.
+    /// A stream in a request, which is kept while it is sent.
     Streamed(Streamed),
 }
 
-/// More bytes than this are handed to a connection piece by piece, as [`ReplayBody`] says.
+/// Longer bodies are given to a connection piece by piece; see [`ReplayBody`].
 ///
 /// [`ReplayBody`]: relent_http::body::ReplayBody
 const SHORT: usize = 64 << 10;
 
-/// What an attempt sends.
+/// The opened body of one attempt.
 #[derive(Default)]
 pub(crate) struct Opened {
-    /// `None` is no body.
+    /// `None` if there is no body.
     body: Option<reqwest::Body>,
-    /// Of bytes that are handed over in pieces.
+    /// Set for bytes that are handed over in pieces.
     turns: Option<Turns>,
 }
 
 impl Opened {
-    /// As it is, for one that wants to look at it.
+    /// The plain body, for a middleware that inspects it.
     #[cfg(feature = "middleware")]
     pub(crate) fn into_body(self) -> Option<reqwest::Body> {
         self.body
     }
 
-    /// Gives it to a request. With it, the request again if it must be followed by another that has the
-    /// bytes in one piece: reqwest sends no other body on to where a 307 or 308 leads.
+    /// Sets the body of a request. Returns a copy of the request for a 307 or 308 if the body goes out in pieces:
+    /// on these redirects reqwest sends only a body that is in one piece.
     #[inline]
     pub(crate) fn attach(self, request: &mut reqwest::Request) -> Option<Box<Redirected>> {
         *request.body_mut() = self.body;
@@ -75,7 +76,7 @@ impl Opened {
     }
 }
 
-/// The request of an attempt, for the case that it is redirected with its body.
+/// Copy of the request of an attempt, for a redirect that keeps the body.
 pub(crate) struct Redirected {
     request: reqwest::Request,
     turns: Turns,
@@ -93,7 +94,7 @@ impl Redirected {
         }))
     }
 
-    /// Whether this response leads elsewhere with the body.
+    /// Whether this response is a redirect that keeps the body.
     pub(crate) fn by(response: &reqwest::Response) -> bool {
         matches!(
             response.status(),
@@ -101,7 +102,7 @@ impl Redirected {
         ) && response.headers().contains_key(LOCATION)
     }
 
-    /// The request with a body that reqwest can send on. The connection of the first lets go of its own.
+    /// The request with a body that reqwest can send on. The first connection releases its body.
     pub(crate) fn into_request(self) -> reqwest::Request {
         self.turns.next();
         self.request
@@ -115,24 +116,24 @@ impl Default for Source {
 }
 
 impl Body {
-    /// No body.
+    /// Creates an empty body.
     #[must_use]
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// The contents of a file, which must not change until the request is done: an attempt that
-    /// finds it with another length or time of modification is not sent.
+    /// Sends the contents of a file, which must not change until the request ends. An attempt is not sent if the
+    /// length or modification time of the file has changed.
     ///
     /// # Errors
-    /// When the file cannot be looked at, or is not a regular file: what comes out of a pipe cannot
-    /// be sent again.
+    /// If the file cannot be inspected or is not a regular file: the contents of a pipe cannot be sent again.
     pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
         let file = UnchangedFile::see(path.into())?;
         Ok(Self::of(Source::File(Arc::new(file))))
     }
 
-    /// What this makes, which it must make alike for every attempt: such as a stream.
+    /// Sends the body that this function makes for each attempt, such as a stream. It must make the same body each
+    /// time.
     ///
     /// ```
     /// use relent_reqwest::Body;
@@ -145,7 +146,7 @@ impl Body {
         Self::of(Source::Made(Arc::new(make)))
     }
 
-    /// The length in bytes, if it is known before the body is made.
+    /// The length in bytes, if it is known before the body is opened.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
         match &self.0 {
@@ -155,21 +156,20 @@ impl Body {
         }
     }
 
-    /// Whether there is no body, or one that is known to be of no bytes.
+    /// Whether there is no body, or its length is known to be zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Whether there is a body for another attempt, however long it is. A stream has one only if it
-    /// was short enough to be kept, which shows when it has gone out.
+    /// Whether the body can be sent again at any length. It is `false` for a stream, which can be sent again only if
+    /// it was short enough to be kept; that is known only after it was sent.
     #[must_use]
     pub const fn can_be_sent_again(&self) -> bool {
         !matches!(self.0, Source::Once(_) | Source::Streamed(_))
     }
 
-    /// The same for one request, which keeps up to `cap` bytes of a stream. `length` is what a header
-    /// says of it, if one does.
+    /// The body for one request, which keeps up to `cap` bytes of a stream. `length` is the length in its header.
     pub(crate) fn kept(self, cap: usize, length: impl FnOnce() -> Option<u64>) -> Self {
         match &self.0 {
             Source::Once(stream) => {
@@ -187,10 +187,10 @@ impl Body {
         }
     }
 
-    /// A stream that may have no more than `cap` bytes, all of them in memory: as bytes if so, else as a stream.
+    /// Reads a stream of parts in memory: up to `cap` bytes become bytes, a longer body stays a stream.
     pub(crate) fn at_hand(mut body: reqwest::Body, cap: usize) -> Self {
         let fits = body.size_hint().lower() <= cap as u64;
-        // What reads a file needs a runtime.
+        // Reading a file needs a runtime.
         if !fits || Handle::try_current().is_err() {
             return body.into();
         }
@@ -220,8 +220,8 @@ impl Body {
         Self(source, None)
     }
 
-    /// The body of one attempt, so that it fails when the attempt is over: a connection that still waits
-    /// for it would wait for ever. Short bytes are never waited for.
+    /// The body of one attempt, which fails when the attempt has ended. Otherwise a connection that still waits for
+    /// it would wait forever. Short bytes are never waited for.
     fn turned(&self, body: reqwest::Body) -> Opened {
         let turns = self.1.as_ref();
         match body.as_bytes().map(<[u8]>::len) {
@@ -239,20 +239,20 @@ impl Body {
         }
     }
 
-    /// The same for one of several attempts that run at once, each of which ends by itself.
+    /// A copy for one of several concurrent attempts, which ends independently of the others.
     pub(crate) fn beside(&self) -> Self {
         Self(self.0.clone(), self.1.as_ref().map(|_| Turns::default()))
     }
 
-    /// The attempt is over, and no other is to follow it: its connection lets go of the body.
+    /// The attempt has ended and no other follows: its connection releases the body.
     pub(crate) fn let_go(&self) {
         if let Some(turns) = &self.1 {
             turns.next();
         }
     }
 
-    /// Whether an attempt that has failed leaves a body for another. `answered`: the server has sent
-    /// a response. To be asked once for each attempt.
+    /// Whether a failed attempt leaves a body for another one. `answered`: the server has sent a response. Call it
+    /// once per attempt.
     pub(crate) fn take_back(&self, answered: bool) -> bool {
         match &self.0 {
             Source::Streamed(stream) => stream.take_back(answered),
@@ -263,13 +263,13 @@ impl Body {
         }
     }
 
-    /// The body for one attempt; none for an empty one, which needs no framing.
+    /// Opens the body for one attempt. An empty body is `None` and needs no framing.
     ///
     /// # Errors
-    /// When it cannot be read again.
+    /// If it cannot be read again.
     pub(crate) async fn open(&self) -> io::Result<Opened> {
         match &self.0 {
-            // Apart, since every request would be as large, and is moved.
+            // Boxed; otherwise the future of every request would be as large, and it is moved.
             Source::File(file) if file.len() > 0 => {
                 let file = Box::pin(file.open()).await?;
                 Ok(self.turned(reqwest::Body::wrap_stream(read(file))))
@@ -278,10 +278,10 @@ impl Body {
         }
     }
 
-    /// What an attempt sends that may have it opened already.
+    /// Opens the body, unless it is already `opened`.
     ///
     /// # Errors
-    /// When it cannot be read again.
+    /// If it cannot be read again.
     pub(crate) async fn opened(&self, opened: Option<Opened>) -> io::Result<Opened> {
         match opened {
             Some(opened) => Ok(opened),
@@ -289,12 +289,12 @@ impl Body {
         }
     }
 
-    /// Whether it need not be waited for.
+    /// Whether the body can be opened without waiting.
     pub(crate) const fn is_at_hand(&self) -> bool {
         !matches!(self.0, Source::File(_))
     }
 
-    /// The same as [`open`](Self::open) for one that need not be waited for.
+    /// Opens a body that needs no waiting; see [`open`](Self::open).
     #[inline]
     pub(crate) fn open_now(&self) -> io::Result<Opened> {
         let body = match &self.0 {
@@ -312,7 +312,7 @@ impl Body {
         Ok(Opened { body, turns: None })
     }
 
-    /// What has gone out of it in the current attempt. Short bytes need no time.
+    /// The progress of the body in the current attempt. Short bytes need no time.
     pub(crate) fn upload(&self) -> Upload {
         match (&self.0, &self.1) {
             (Source::Streamed(stream), _) => stream.upload(),
@@ -321,7 +321,7 @@ impl Body {
         }
     }
 
-    /// The length that must be told in a header, because the opened body does not know it.
+    /// The length that needs a header, because the opened body does not know it.
     pub(crate) fn told_length(&self) -> Option<u64> {
         match &self.0 {
             Source::File(file) => Some(file.len()),
@@ -330,7 +330,7 @@ impl Body {
     }
 }
 
-/// The contents of a file, in pieces that are worth a write each.
+/// The contents of a file, in pieces that are large enough for one write each.
 fn read(file: File) -> impl stream::Stream<Item = io::Result<Bytes>> {
     stream::try_unfold(file, |mut file| async move {
         let mut piece = BytesMut::with_capacity(SHORT);
@@ -342,7 +342,7 @@ fn read(file: File) -> impl stream::Stream<Item = io::Result<Bytes>> {
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What is sent can be a secret.
+            // The content can be a secret.
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
             Self::File(file) => f.debug_tuple("File").field(file).finish(),
             Self::Made(_) => f.write_str("Made"),
@@ -352,7 +352,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// Bytes can be sent again, a stream if it could be kept.
+/// Bytes can be sent again; a stream only if all of it was kept.
 impl From<reqwest::Body> for Body {
     fn from(mut body: reqwest::Body) -> Self {
         Self::of(match bytes_of(&mut body) {
@@ -362,7 +362,7 @@ impl From<reqwest::Body> for Body {
     }
 }
 
-/// The bytes of a body that holds some. They are to be had, uncopied, only by reading it.
+/// The bytes of a body in memory. Only reading the body returns them without a copy.
 fn bytes_of(body: &mut reqwest::Body) -> Option<Bytes> {
     if body.as_bytes()?.is_empty() {
         return Some(Bytes::new());

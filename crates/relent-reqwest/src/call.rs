@@ -1,4 +1,4 @@
-//! A request over its attempts, until the head of a response: all that send one have this loop.
+//! The retry loop that all calls share, and the calls that end with the head of a response.
 
 use std::future::{Future, poll_fn, ready};
 use std::io;
@@ -28,20 +28,19 @@ use crate::redirects::Asking;
 use crate::request_template::Template;
 use crate::response::Response;
 
-/// Who makes the attempts of a call. What is decided between them, who is waited for, and what remains
-/// in the end is the same for all.
+/// Makes the attempts of a call. The retry loop, its delays and its result are the same for all implementations.
 pub(crate) trait Attempts {
-    /// What an attempt has brought.
+    /// The result of a successful attempt.
     type Success;
 
     fn options(&self) -> Arc<CallOptions>;
 
     fn driver(&mut self) -> &mut CallDriver;
 
-    /// What all attempts send.
+    /// The request of all attempts.
     fn template(&self) -> &Template;
 
-    /// One attempt, or several at once, by leave of the destination. `body` is what the first of them sends.
+    /// Makes one attempt, or several concurrent ones, with permission of the destination. `body` is that of the first.
     async fn attempt(
         &mut self,
         connection: Connection,
@@ -49,17 +48,17 @@ pub(crate) trait Attempts {
         body: Opened,
     ) -> Result<Self::Success, Box<Failed>>;
 
-    /// What was decided about an attempt that failed.
+    /// Called with the decision about a failed attempt.
     fn on_decision(&mut self, failed: &Failed, decision: &Decision) {
         let _ = (failed, decision);
     }
 
-    /// Waits for leave of the destination.
+    /// Waits for permission of the destination.
     async fn entered(&mut self) -> Result<Leave, Stop> {
         self.driver().entered().await
     }
 
-    /// Leave for the next attempt, with the body that it sends.
+    /// Permission for the next attempt, with its opened body.
     async fn admitted(&mut self) -> Result<(Leave, Opened), Unable> {
         let mut leave = self.entered().await.map_err(Unable::HeldBack)?;
         loop {
@@ -68,10 +67,10 @@ pub(crate) trait Attempts {
                 return Ok((leave, body.open_now().map_err(Unable::Unopened)?));
             }
             let room = self.driver().room();
-            // The last instant at which it may start is in time.
+            // Starting at the last allowed instant is in time.
             let late = room.map(|room| room.saturating_add(Duration::from_nanos(1)));
             let opened = Until::after(late).timeout(body.open()).await;
-            // It takes time to open a file, so it is asked again.
+            // Opening a file takes time, so request admission again.
             leave = self.entered().await.map_err(Unable::HeldBack)?;
             if let Ok(opened) = opened {
                 return Ok((leave, opened.map_err(Unable::Unopened)?));
@@ -79,7 +78,7 @@ pub(crate) trait Attempts {
         }
     }
 
-    /// All attempts, or those after the first, which has failed thus.
+    /// Makes all attempts, or those after a first one that failed with `failed`.
     async fn go_on(&mut self, mut failed: Option<Box<Failed>>) -> Result<Self::Success, Ended> {
         let options = self.options();
         let repeatable = options.may_repeat(self.template().facts());
@@ -108,7 +107,7 @@ pub(crate) trait Attempts {
                     let last = last.map(|last: Box<Last>| *last);
                     return Err(Ended { last, stop });
                 }
-                // Nothing goes out, so this is no attempt.
+                // Nothing is sent, so this does not count as an attempt.
                 Err(Unable::Unopened(error)) => {
                     let stop = self
                         .driver()
@@ -126,15 +125,15 @@ pub(crate) trait Attempts {
     }
 }
 
-/// Why an attempt cannot start.
+/// Reason why an attempt cannot start.
 pub(crate) enum Unable {
-    /// The destination held it back for as long as it may wait.
+    /// The destination held it back until its time limit.
     HeldBack(Stop),
-    /// Its body cannot be read again.
+    /// The request body cannot be read again.
     Unopened(io::Error),
 }
 
-/// How a call ended without a success: with its last real outcome, if there is one.
+/// Result of a call without a success: the last real outcome, if any, and the reason to stop.
 pub(crate) struct Ended {
     pub(crate) last: Option<Last>,
     pub(crate) stop: Stop,
@@ -143,29 +142,29 @@ pub(crate) struct Ended {
 type Ending = Result<Response, Error>;
 
 pin_project! {
-    /// The future of a request. It is no larger than its first attempt needs, since it is moved with
-    /// all that it has, and most requests have no other.
+    /// The future of a request. It is only as large as a first attempt needs: the whole future is moved, and most
+    /// requests need no other attempt.
     pub(crate) struct CallFuture {
-        // Before `call`, so that the attempt is dropped first.
+        // Declared before `call`, so that the attempt is dropped first.
         first: Option<First>,
-        // Of the first attempt, if it has a limit.
+        // Of the first attempt, if it has a time limit.
         #[pin]
         timer: Option<Sleep>,
-        // What the first attempt sends, which uses it up.
+        // The request of the first attempt, which takes it.
         built: Option<reqwest::Request>,
-        // Until it is over, or goes on in the box.
+        // `None` after the call has ended or continues in `rest`.
         call: Option<Call>,
         rest: Option<Pin<Box<dyn Future<Output = Ending> + Send>>>,
     }
 }
 
-/// The first attempt, where nothing had to be waited for before it.
+/// A first attempt that could start immediately.
 struct First {
     attempt: Attempt<Sent>,
     until: Until,
 }
 
-/// What the attempts of a request have in common.
+/// The state that the attempts of a request share.
 pub(crate) struct Call {
     pub(crate) client: Client,
     pub(crate) options: Arc<CallOptions>,
@@ -175,7 +174,7 @@ pub(crate) struct Call {
 }
 
 impl CallFuture {
-    /// What reqwest has built, by this plan.
+    /// Creates the call of a request that reqwest has built.
     #[inline]
     pub(crate) fn new(built: reqwest::Result<reqwest::Request>, plan: Plan) -> Self {
         let mut built = match built {
@@ -202,7 +201,7 @@ impl CallFuture {
         }
     }
 
-    /// Something else that ends like a call.
+    /// Wraps another future with the result of a call.
     pub(crate) fn boxed(rest: impl Future<Output = Ending> + Send + 'static) -> Self {
         Self {
             call: None,
@@ -261,7 +260,7 @@ impl Future for CallFuture {
         }
         match this.rest {
             Some(rest) => rest.as_mut().poll(context),
-            // Polled again by mistake.
+            // Polled after completion.
             None => Poll::Pending,
         }
     }
@@ -279,8 +278,7 @@ impl Call {
         }
     }
 
-    /// The first attempt starts, unless something has to be waited for before it, or others may join.
-    /// What it sends is what reqwest has built.
+    /// Starts the first attempt with the request that reqwest has built. `None` if it must wait, or may be hedged.
     #[inline]
     fn start_at_once(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
         if self.options.hedges(&self.template) {
@@ -335,7 +333,7 @@ impl Call {
         })
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     async fn send(
         &mut self,
         connection: Connection,
@@ -370,7 +368,7 @@ impl Call {
 }
 
 impl CallOptions {
-    /// What the caller gets.
+    /// The response for the caller.
     #[inline]
     pub(crate) fn answer(
         &self,
@@ -406,7 +404,7 @@ impl Attempts for Call {
         body: Opened,
     ) -> Result<Response, Box<Failed>> {
         match self.options.hedge_for(&self.driver, &self.template) {
-            // Apart, since few requests have one.
+            // Boxed, because few requests are hedged.
             Some(hedge) => Box::pin(self.race(&hedge, connection, leave, body)).await,
             None => self.send(connection, leave, body).await,
         }
@@ -414,24 +412,24 @@ impl Attempts for Call {
 }
 
 impl Client {
-    /// Sends a request that is there already; [`get`](Self::get) and the others make one.
+    /// Sends an existing request; [`get`](Self::get) and similar methods build one.
     ///
-    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
-    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
-    /// success. The body is yours to read, under no limit of the policy and with the
-    /// [read timeout](Self::read_timeout); for an attempt that includes the body,
-    /// use [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) or
+    /// Makes attempts until a response head arrives that is not a failure, or until the policy stops. The result is
+    /// the last real outcome. If the last attempt had a response, that response is `Ok`, whether its status is 200 or
+    /// 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a success.
+    ///
+    /// You read the body yourself. No limit of the policy applies to it, only the [read timeout](Self::read_timeout).
+    /// For attempts that include the body use [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) or
     /// [`download`](Self::download).
     ///
-    /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
-    /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
-    /// is not all, the body ends with [`NotKept`](relent_http::body::NotKept).
+    /// A circuit breaker, a cooldown or a rate limit may hold back a retry until the call ends. The refused response
+    /// is then returned with the part of its body that was read meanwhile, at most 256 KiB. If that is not all, the
+    /// body ends with [`NotKept`](relent_http::body::NotKept).
     ///
-    /// The version of the request is obeyed, its extensions are not sent.
+    /// The HTTP version of the request is used; its extensions are ignored.
     ///
     /// # Errors
-    /// [`Error::GaveUp`] when the last attempt brought no response.
+    /// [`Error::GaveUp`] if the last attempt had no response.
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
         let client = self.clone();
         let sent = match Template::build(request.clone(), &self.0.http) {

@@ -1,4 +1,4 @@
-//! How a request is retried: what a client does for all of them, and what one request changes.
+//! How a request is retried: options of a client, and changes by one request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,24 +26,23 @@ use crate::read_timeout::{ReadTimeout, Waiting};
 use crate::redirects::Watch;
 use crate::request_template::Template;
 
-/// Whether an attempt is to be repeated.
+/// Decides whether an attempt is repeated.
 type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool + Send + Sync;
-/// How long to wait before the next.
+/// Computes the delay before the next attempt.
 type Delay =
     dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration + Send + Sync;
 
-/// Where an attempt goes.
+/// Chooses the URL of an attempt.
 type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
 
-/// What each call draws from.
+/// Makes the random stream of a call.
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 
-/// The driver of a request, with shares in its policy and destination.
+/// The driver of a request, which holds its policy and destination in an `Arc`.
 pub(crate) type CallDriver =
     Driver<'static, TokioClock, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
-/// What a client or a middleware does for all of its requests. One that is changed goes by another policy from
-/// then on.
+/// Options of all requests of a client or a middleware. `replaced` holds the policy of a later `set_policy`.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedOptions {
     options: Arc<CallOptions>,
@@ -58,7 +57,7 @@ impl SharedOptions {
         }
     }
 
-    /// Those of a request that is sent now.
+    /// The options of a request that is sent now.
     #[inline]
     pub(crate) fn now(&self) -> Arc<CallOptions> {
         let mut options = Arc::clone(&self.options);
@@ -68,7 +67,7 @@ impl SharedOptions {
         options
     }
 
-    /// To be changed.
+    /// The options, to be changed.
     pub(crate) fn change(&mut self) -> &mut CallOptions {
         if let Some(policy) = std::mem::take(&mut self.replaced).get() {
             Arc::make_mut(&mut self.options).policy = policy;
@@ -90,27 +89,27 @@ impl SharedOptions {
 pub(crate) struct CallOptions {
     pub(crate) policy: Arc<Policy>,
     pub(crate) destinations: DestinationSource,
-    /// In place of what the policy says.
+    /// Replaces the hedge of the policy.
     pub(crate) hedge: Option<Arc<Hedge>>,
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
     pub(crate) reroute: Option<Arc<Reroute>>,
-    /// Whether the request may run twice, by the caller's word.
+    /// Whether the request may run twice, as the caller declared.
     pub(crate) repeatable: Repeatable,
-    /// The least that is to arrive of a body that is read in the attempt.
+    /// The minimum rate of a body that is read within the attempt.
     pub(crate) rate: Option<Rate>,
     pub(crate) read_timeout: ReadTimeout,
     pub(crate) traced: bool,
-    /// In place of a stream that is seeded by the operating system.
+    /// Replaces the stream that the operating system seeds.
     pub(crate) random: Option<Arc<NewRandom>>,
     pub(crate) named: Named,
     pub(crate) on_attempt: OnAttempt,
-    /// What is told to the server, if anything.
+    /// The headers of cross-layer retries, if they are sent.
     pub(crate) cross: Option<CrossLayer>,
     pub(crate) hints: HintOptions,
-    /// Whether the redirects that an attempt follows are seen, and it makes no other calls.
+    /// Whether every redirect of an attempt is seen, and the attempt makes no other calls.
     pub(crate) watched: bool,
-    /// Whether an attempt is known to follow no redirect.
+    /// Whether an attempt is known to follow no redirects.
     pub(crate) no_redirects: bool,
 }
 
@@ -137,7 +136,7 @@ impl CallOptions {
         }
     }
 
-    /// Retries exactly these failures.
+    /// Retries exactly these failures, and drops `when`.
     pub(crate) fn retry_on(&mut self, patterns: impl IntoIterator<Item = Pattern>) {
         self.when = None;
         self.change_policy(|policy| policy.retrying(patterns));
@@ -147,9 +146,9 @@ impl CallOptions {
         self.policy = Arc::new(change(Policy::clone(&self.policy)));
     }
 
-    /// A driver for one request to this address, which does not run twice until that is
-    /// [found out](Self::may_repeat): most do not fail. The only place that knows what is shared among
-    /// the requests to a destination.
+    /// A driver for one request to this URL. It counts as not repeatable until its first failure, when
+    /// [`may_repeat`](Self::may_repeat) is computed: most requests do not fail. This is the only place that
+    /// connects a request to its shared destination.
     pub(crate) fn driver(&self, url: Option<&Url>) -> CallDriver {
         let destination = Some(self.destinations.named(url.map_or("", origin)));
         let driver = Driver::shared(self.policy.clone(), destination, TokioClock);
@@ -163,7 +162,7 @@ impl CallOptions {
         self.named.name(driver).start()
     }
 
-    /// Whether a request of which this is known may run twice. The caller's word goes before all else.
+    /// Whether a request with these facts may run twice. The caller's declaration takes precedence.
     pub(crate) fn may_repeat(&self, facts: RequestFacts) -> Repeatable {
         match self.repeatable {
             Repeatable::Unknown => Repeatable::known(facts.repeatable),
@@ -171,8 +170,8 @@ impl CallOptions {
         }
     }
 
-    /// An attempt failed, which may have followed redirects: what that says about the whole of it, and
-    /// whom it names. The destination that redirects led to is told.
+    /// Applies the redirects that a failed attempt followed: to its classification, to the URL that its error names,
+    /// and to the destination that they led to.
     #[cold]
     pub(crate) fn heed_redirects(
         &self,
@@ -185,8 +184,8 @@ impl CallOptions {
         self.tell_failed(driver, failed, watch);
     }
 
-    /// The first half of it. The failure is that of the last request. Where not all redirects are seen,
-    /// nothing proves that what is not repeatable was sent once.
+    /// Applies the redirects to the failure, which is that of the last request. If some redirects are not seen,
+    /// nothing proves that a request that is not repeatable was sent only once.
     #[cold]
     pub(crate) fn note_redirects(&self, failed: &mut Failed, template: &Template, watch: &Watch) {
         let proven = || {
@@ -204,8 +203,8 @@ impl CallOptions {
         failed.body = Some(template.body().clone());
     }
 
-    /// Tells the destination that redirects led to how the attempt failed there. Where redirects are not
-    /// seen, the URL of a response tells of those to another origin, unless the caller has chosen it.
+    /// Reports the failure to the destination that redirects led to. If redirects are not seen, the URL of the
+    /// response reveals those to another origin, unless the caller chose the URL.
     #[cold]
     pub(crate) fn tell_failed(&self, driver: &mut CallDriver, failed: &mut Failed, watch: &Watch) {
         let (error, response) = failed.last.parts();
@@ -223,8 +222,7 @@ impl CallOptions {
         }
     }
 
-    /// An attempt was answered from this address, which redirects may have led to: tells the destination
-    /// there.
+    /// Reports a success to the destination at this URL, if redirects led there.
     #[inline]
     pub(crate) fn tell_answered(&self, driver: &mut CallDriver, url: &Url, watch: &Watch) {
         if let Some(followed) = watch.followed() {
@@ -232,8 +230,8 @@ impl CallOptions {
         }
     }
 
-    /// Tells the destination at this address, if it is another than the session's own, how an attempt
-    /// ended that was redirected there; `None` is a success.
+    /// Reports the end of a redirected attempt to the destination at this URL, unless it is the call's own. `None`
+    /// is a success.
     #[cold]
     pub(crate) fn tell_elsewhere(
         &self,
@@ -253,8 +251,8 @@ impl CallOptions {
         }
     }
 
-    /// What ends an attempt, which sends this body, if the server is silent before its head. None where its
-    /// limit ends it no later.
+    /// The timer that ends an attempt with this body if the server is silent before the head. `None` if the limit of
+    /// the attempt ends it no later.
     #[inline]
     pub(crate) fn waiting(
         &self,
@@ -268,20 +266,20 @@ impl CallOptions {
         (!sooner).then(|| Waiting::new(within, body.clone()))
     }
 
-    /// The longest silence in the body of a response that is handed up. No limit of the policy includes it.
+    /// The longest silence in the body of a returned response. No limit of the policy includes it.
     #[inline]
     pub(crate) fn read_timeout_of(&self, template: &Template) -> Option<Duration> {
         self.read_timeout.unless(|| template.has_timeout())
     }
 
-    /// The same as a rate, for a body that is read in the attempt.
+    /// The read timeout as a minimum rate, for a body that is read within the attempt.
     pub(crate) fn least_rate(&self, template: &Template) -> Option<Rate> {
         let limited = || self.policy.attempt_timeout().is_some() || template.has_timeout();
         let within = self.read_timeout.unless(limited)?;
         Some(Rate { bytes: 1, within })
     }
 
-    /// Lets the caller choose where the attempt goes.
+    /// Lets the caller choose the URL of the attempt.
     #[inline]
     pub(crate) fn route(&self, attempt: u32, request: &mut reqwest::Request) {
         if let Some(reroute) = &self.reroute {
@@ -298,17 +296,17 @@ impl CallOptions {
             && request.can_be_sent_again()
     }
 
-    /// By what this request is hedged, if it is.
+    /// The hedge of this request, if it is hedged.
     pub(crate) fn hedge_for(&self, driver: &CallDriver, request: &Template) -> Option<Arc<Hedge>> {
         if !self.hedges(request) {
             return None;
         }
-        // There is a destination, which can remember what any policy needs.
+        // There is always a destination here, so any policy's hedge has its statistics.
         let of_policy = || driver.hedge().ok().flatten();
         self.hedge.clone().or_else(of_policy)
     }
 
-    /// What an attempt has come to, which its span and the destinations are told.
+    /// Evaluates an attempt, and reports the result to its span and to the destinations.
     #[inline]
     pub(crate) fn conclude(
         &self,
@@ -332,7 +330,7 @@ impl CallOptions {
         }
     }
 
-    /// What HTTP and the lists of the policy say of an attempt, which its span is told.
+    /// Classifies an attempt by HTTP and the lists of the policy, and reports that to its span.
     #[inline]
     pub(crate) fn classify(
         &self,
@@ -366,7 +364,7 @@ impl CallOptions {
                 let (status, headers) = (response.status(), response.headers());
                 let (facts, now) = (template.facts(), SystemTime::now());
                 let failure = judge.failure(status, headers, response.extensions(), facts, now);
-                // The lists of the policy are out of the way of the caller's own judgement.
+                // The caller's `when` replaces the lists of the policy.
                 let only_listed = status.as_u16() < 400 && !is_grpc(headers);
                 let failure = failure.filter(|_| !only_listed || self.when.is_none());
                 span.answered(status, failure.as_ref());
@@ -382,7 +380,7 @@ impl CallOptions {
         }
     }
 
-    /// The caller's own judgement, which goes before that of the status. `attempt` counts from 0.
+    /// Applies the caller's `when`, which takes precedence over the status. `attempt` counts from 0.
     #[inline]
     pub(crate) fn judge(
         &self,
@@ -403,7 +401,7 @@ impl CallOptions {
         }
     }
 
-    /// The caller's own judgement of a failed attempt.
+    /// Applies the caller's `when` to a failed attempt.
     pub(crate) fn judge_failed(&self, attempt: u32, failed: &mut Failed) {
         let Some(when) = &self.when else {
             return;
@@ -412,12 +410,12 @@ impl CallOptions {
         if !when(attempt, error, response) {
             failed.stop.get_or_insert(StopReason::Permanent);
         } else if failed.failure.kind == Kind::Permanent {
-            // Whether it may run twice is asked all the same.
+            // Whether it may run twice still matters.
             failed.failure.kind = Kind::Ambiguous;
         }
     }
 
-    /// Lets the driver decide, with the caller's own wait if there is one.
+    /// Lets the driver decide, with the caller's own delay if there is one.
     pub(crate) fn decide(&self, driver: &mut CallDriver, failed: &Failed) -> Decision {
         match &self.delay {
             Some(delay) if failed.stop.is_none() => {
@@ -429,13 +427,13 @@ impl CallOptions {
         }
     }
 
-    /// What a call tells the server.
+    /// The headers that a call sends to the server.
     pub(crate) fn telling(&self) -> Telling<TokioClock> {
         Telling::of(self.cross.as_ref(), || TokioClock)
     }
 
-    /// For a request with these headers: under the deadline that it brings along, and with every list
-    /// of the policy out of the way of the caller's own judgement.
+    /// The options of a request with these headers: under the deadline of its header, and without the lists of the
+    /// policy if the caller has a `when`.
     #[inline]
     pub(crate) fn for_request(self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
         if self.cross.is_none() && self.when.is_none() {
@@ -456,19 +454,20 @@ impl CallOptions {
     }
 }
 
-/// What a client and a middleware say alike of all their requests: both have `shared(&self) -> &SharedOptions`
-/// and `options(&mut self) -> &mut CallOptions`.
+/// Options that a client and a middleware share. Both have `shared(&self) -> &SharedOptions` and
+/// `options(&mut self) -> &mut CallOptions`.
 macro_rules! call_option_methods {
     ($who:ty) => {
         impl $who {
-            /// Goes by this policy from now on: the requests that are sent later by this one and its clones, and
-            /// all their destinations, which keep what they have learnt. A request that runs keeps the
-            /// policy that it began with, and waits at its destination by the new rules: see
-            /// [`Destination::set_policy`](relent::Destination::set_policy). What a route or a request says itself
-            /// goes before it as ever. Replaces what [`retry_on`](Self::retry_on) has changed in the policy.
+            /// Replaces the policy of this client or middleware, of its clones, and of all their destinations.
             ///
-            /// A clone that one of the methods here that take `self` has changed since goes by a policy of its
-            /// own.
+            /// The destinations keep their statistics. A running request keeps the policy that it started with,
+            /// but waits at its destination by the new rules: see
+            /// [`Destination::set_policy`](relent::Destination::set_policy). A policy of a route or a request
+            /// still takes precedence. Changes by [`retry_on`](Self::retry_on) are lost.
+            ///
+            /// A clone that was changed by one of the methods that take `self` has a policy of its own, and is
+            /// not affected.
             ///
             /// ```
             /// use relent::Policy;
@@ -483,8 +482,8 @@ macro_rules! call_option_methods {
                 self.shared().set_policy(policy.into());
             }
 
-            /// Takes all that it calls for this one destination, in place of one for each origin: to
-            /// share its budget, gate and cooldown with others, or where many hosts fail as one.
+            /// Uses this one destination for all requests, instead of one per origin: to share its budget,
+            /// circuit breaker and cooldown with others, or because many hosts fail together.
             #[must_use]
             pub fn destination(mut self, destination: std::sync::Arc<relent::Destination>) -> Self {
                 self.options().destinations =
@@ -492,7 +491,7 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// What the destination means by headers that do not say it themselves.
+            /// Sets how to read response headers whose meaning is not standardized.
             #[must_use]
             pub fn hints(mut self, options: relent_http::HintOptions) -> Self {
                 self.options().hints = options;
@@ -506,8 +505,8 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// Draws each call's randomness from a stream made by this; by default they are seeded by
-            /// the operating system.
+            /// Sets the function that makes the random stream of each call. By default the operating system seeds
+            /// it.
             #[must_use]
             pub fn random(
                 mut self,
@@ -517,7 +516,7 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// Names the destination in metrics: a name of your choice, such as `payments`.
+            /// Sets the name of the destination in metrics, such as `payments`.
             #[cfg(feature = "metrics")]
             #[must_use]
             pub fn label(mut self, name: impl Into<std::sync::Arc<str>>) -> Self {
@@ -525,14 +524,14 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// Tells the server which attempt a request is (from the second on), how much time is left
-            /// until the deadline, and from time to time how many attempts the calls of this one and
-            /// its clones take: see [`CallerFacts`](relent_http::CallerFacts), which reads it, and
-            /// `docs/headers.md`. Off by default, since it is for services that know each other.
+            /// Sends headers about the retries to the server. Off by default, for services that cooperate.
             ///
-            /// A request that brings a deadline along in
-            /// [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS) has no more time than
-            /// that for all its attempts together.
+            /// The headers state the number of the attempt (from the second on), the time left until the deadline,
+            /// and from time to time how many attempts the calls of this client and its clones take. The server
+            /// reads them with [`CallerFacts`](relent_http::CallerFacts); see `docs/headers.md`.
+            ///
+            /// If a request already has a deadline in
+            /// [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS), it limits all attempts together.
             ///
             /// ```
             /// use relent::Policy;
@@ -548,10 +547,10 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// Writes into the headers of each attempt, hedges too, before it goes out: a `traceparent` of
-            /// its own, a signature with the time. It is called within the span of the attempt (feature
-            /// `tracing`), so that `tracing::Span::current()` is that span; in a middleware, within that
-            /// of the caller.
+            /// Sets a function that changes the headers of each attempt, including hedges, before it is sent: for
+            /// a `traceparent` or a signature with the time. With the feature `tracing` it is called within the
+            /// span of the attempt, so `tracing::Span::current()` is that span. In a middleware it is called
+            /// within the span of the caller.
             ///
             /// ```
             /// use http::HeaderValue;
@@ -573,8 +572,8 @@ macro_rules! call_option_methods {
                 self
             }
 
-            /// Retries exactly these failures, statuses or patterns, in place of those that the policy
-            /// lists; see [`RequestBuilder::retry_on`](crate::RequestBuilder::retry_on).
+            /// Retries exactly these failures, statuses or patterns, instead of those that the policy lists; see
+            /// [`RequestBuilder::retry_on`](crate::RequestBuilder::retry_on).
             #[must_use]
             pub fn retry_on<P: Into<relent_core::Pattern>>(
                 mut self,
@@ -593,8 +592,7 @@ pub(crate) fn cause(status: StatusCode) -> Cause {
     Cause::Status(status.as_u16())
 }
 
-/// The beginning of an address up to its path. A `Url` has no port that the scheme has anyway, and no
-/// capitals.
+/// The part of a URL before its path. A `Url` omits the default port of its scheme and is in lower case.
 #[inline]
 fn origin(url: &Url) -> &str {
     const SEPARATOR: usize = "://".len();

@@ -1,4 +1,4 @@
-//! From an error of reqwest to a [`Failure`]. They say how far the attempt got.
+//! Classification of reqwest errors: a [`Failure`] states how far the attempt got.
 
 #[cfg(feature = "middleware")]
 use std::error::Error;
@@ -12,34 +12,34 @@ use relent_http::network::{
 };
 use relent_http::{HintOptions, RequestFacts};
 
-/// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
+/// Classifies a reqwest error by the types and codes in its chain of sources, never by its text.
 ///
 /// | error | kind | cause |
 /// |---|---|---|
 /// | the request cannot be built | permanent | [`Network::BadRequest`] |
-/// | too many redirects, a loop of them, or one to something that is not HTTP | permanent | [`Cause::Error`] |
-/// | look-up failed just now | not processed | [`Network::Dns`] |
-/// | name not found | not processed | [`Network::NameNotFound`], which a session retries once |
+/// | too many redirects, a redirect loop, or a redirect to another scheme than HTTP | permanent | [`Cause::Error`] |
+/// | temporary failure of the DNS look-up | not processed | [`Network::Dns`] |
+/// | name not found | not processed | [`Network::NameNotFound`], which is retried once |
 /// | no connection in time | not processed | [`Cause::Timeout`] |
 /// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
 /// | a proxy refused CONNECT with 407, or with the status of a [`TunnelRefused`](relent_http::network::TunnelRefused) | permanent, or [as the status says](relent_http::network::TunnelRefused::failure) | [`Network::Connect`] |
-/// | a SOCKS proxy opened no connection | [as its reply says](relent_http::network::SocksRefused::failure) | [`Network::Connect`] |
+/// | a SOCKS proxy opened no connection | [depends on its reply](relent_http::network::SocksRefused::failure) | [`Network::Connect`] |
 /// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
-/// | no answer in time | ambiguous | [`Cause::Timeout`] |
-/// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
+/// | no response in time | ambiguous | [`Cause::Timeout`] |
+/// | connection closed or reset before the response began | ambiguous | [`Network::Reset`] |
 /// | response ended early | ambiguous | [`Network::Truncated`] |
-/// | a response that is not valid HTTP | ambiguous | [`Network::Malformed`], which a session retries once |
+/// | a response that is not valid HTTP | ambiguous | [`Network::Malformed`], which is retried once |
 /// | anything else | ambiguous | [`Network::Other`] |
 ///
-/// An error tells of the last request only. After a redirect that reqwest has followed, an earlier request
-/// may have taken effect, whatever the kind of the error: a [`Client`](crate::Client) sees to that itself,
-/// and a loop of your own says so by [`Failure::hop`].
+/// An error describes the last request only. After a redirect that reqwest has followed, an earlier request may have
+/// taken effect, regardless of the kind of the error. A [`Client`](crate::Client) handles that itself; your own loop
+/// must set [`Failure::hop`].
 ///
-/// Look-ups can be told apart only with [`dns::Resolver`](crate::dns::Resolver); with another
-/// resolver, every failed look-up is "name not found".
+/// Failed DNS look-ups are distinguished only with [`dns::Resolver`](crate::dns::Resolver). With another resolver
+/// every one is "name not found".
 ///
 /// ```
 /// use relent_core::{Cause, Network};
@@ -57,13 +57,13 @@ pub fn classify(error: &reqwest::Error) -> Failure {
         return Failure::permanent();
     }
     if let Some(status) = error.status() {
-        // From `error_for_status`: the headers are gone, and with them any hint.
+        // From `error_for_status`: the headers are gone, including any server hint.
         let (facts, options) = (RequestFacts::default(), HintOptions::default());
         let failure = relent_http::classify(status, &HeaderMap::new(), facts, UNIX_EPOCH, &options);
         return failure.unwrap_or(Failure::network(Network::Other));
     }
     let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
-    // reqwest does not see the look-up of a SOCKS proxy's own name.
+    // reqwest does not report a failed look-up of a SOCKS proxy's name as a DNS error.
     if error.is_dns() || lookup.is_some() {
         return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
     }
@@ -95,8 +95,7 @@ pub fn classify(error: &reqwest::Error) -> Failure {
     chain(error).find_map(while_sending).unwrap_or(unknown)
 }
 
-/// The error of another middleware, which may have taken effect whatever failed in it, unless it is what
-/// reqwest said.
+/// Classifies the error of another middleware: as ambiguous, unless it contains a reqwest error.
 #[cfg(feature = "middleware")]
 pub(crate) fn classify_foreign(error: &(dyn Error + 'static)) -> Failure {
     let reqwest = chain(error).find_map(|source| source.downcast_ref());

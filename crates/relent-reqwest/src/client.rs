@@ -1,4 +1,4 @@
-//! A client over reqwest that retries, and hedges if it is asked to.
+//! The async client and its options.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -18,20 +18,19 @@ use crate::read_timeout::ReadTimeout;
 use crate::redirects::{self, limited};
 use crate::route::Route;
 
-/// Sends requests as often as a policy allows, by design rules 1–9.
+/// HTTP client that sends each request as often as its policy allows.
 ///
-/// A clone shares connections, policy and destinations: each origin (scheme, host and port) that it
-/// calls has a budget, a gate and a cooldown of its own, which all requests to it share
-/// ([`Destinations`]). A failure after a [redirect](crate::watched) is one of the origin that it led to.
-/// An attempt that is cut off by the attempt timeout
-/// or the deadline of the policy may have taken effect.
+/// Clones share connections, policy and destinations. Each origin (scheme, host and port) has its own retry
+/// budget, circuit breaker and cooldown, which all requests to it share ([`Destinations`]). After a
+/// [redirect](crate::watched), a failure counts for the origin that the redirect led to. An attempt that
+/// the attempt timeout or the deadline cuts off may have taken effect.
 ///
 /// # How long a call takes
 /// While an origin is down, a call with a deadline ([`PolicyBuilder::deadline`](relent_core::PolicyBuilder::deadline))
-/// is queued until then, for five minutes at most. With the policy [`STANDARD`](relent_core::Policy::STANDARD) and no
-/// deadline no attempt starts later than 30 s after the call began, and 9 s while no attempt of this client has ever
-/// had a response from the origin. A running attempt is never cut off by that, and a `Retry-After` beyond it ends the
-/// call at once.
+/// is queued until the deadline, for at most five minutes. Without a deadline, the policy
+/// [`STANDARD`](relent_core::Policy::STANDARD) starts no attempt later than 30 s after the start of the call. This
+/// limit is 9 s while no attempt of this client has had a response from the origin. Neither limit cuts off a
+/// running attempt. A `Retry-After` beyond the limit ends the call immediately.
 ///
 /// ```no_run
 /// use relent::Policy;
@@ -46,38 +45,37 @@ use crate::route::Route;
 /// # }
 /// ```
 ///
-/// # What is hedged
-/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a second
-/// attempt joins the first when that takes long, and the answer that is there first is taken. Only
-/// requests that are repeatable are hedged, and whose body can be [sent
-/// again](crate::Body::can_be_sent_again). The delay counts from the start of an attempt: while a
-/// destination holds it back it is not slow. A hedge counts among the retries of the policy and is taken
-/// from the same budget. [`Race`](relent_core::Race) says what a failure means while another attempt runs;
-/// a judgement by [`when`](Self::when) that says no ends the race.
+/// # Hedging
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a slow first attempt
+/// is joined by a second one, and the first response is used. A request is hedged only if it is repeatable and
+/// its body can be [sent again](crate::Body::can_be_sent_again). The hedge delay counts from the start of an
+/// attempt, so time in a queue does not count. A hedge counts as a retry of the policy and is paid from the same
+/// budget. [`Race`](relent_core::Race) defines the effect of a failure while another attempt runs. If
+/// [`when`](Self::when) returns `false` for a failure, the race ends.
 ///
-/// An attempt is over with the head of its response, so [`send`](Self::send) is hedged; a
-/// [`download`](Self::download) and [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) are
-/// not, whose attempts go on with the body. The loser is dropped: in HTTP/2 that resets its stream, in
-/// HTTP/1.1 it closes its connection. The server may go on with what it has begun.
+/// An attempt ends with the head of its response, so [`send`](Self::send) is hedged.
+/// [`download`](Self::download) and [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) are not
+/// hedged, because their attempts include the body. The losing attempt is dropped: HTTP/2 resets its stream,
+/// HTTP/1.1 closes its connection. The server may still complete it.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Made>);
 
-/// What a client is made of, apart, since each request has a share in its client.
+/// Contents of a client, behind one `Arc` because each request holds its client.
 #[derive(Clone)]
 pub(crate) struct Made {
     pub(crate) http: reqwest::Client,
-    /// Makes `unpooled`.
+    /// Builds `unpooled`.
     recipe: Option<Arc<Recipe>>,
-    /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
+    /// For the retry of a 421, which needs a new connection. Built on first use.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
     shared: SharedOptions,
     routes: Vec<(Route, Routed)>,
     pub(crate) key_form: KeyForm,
-    /// The most bytes that are kept of a body that streams.
+    /// The largest part of a streamed request body that is kept, in bytes.
     pub(crate) body_cap: usize,
 }
 
-/// What a route has of its own.
+/// Options that belong to one route.
 #[derive(Clone)]
 struct Routed {
     policy: Arc<Policy>,
@@ -86,12 +84,11 @@ struct Routed {
 
 type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 
-/// How [`Client::new`] makes its reqwest client: rustls, HTTP/1 and HTTP/2, proxies from the
-/// environment, [`Resolver`] so that failed look-ups can be told apart, and none of reqwest's own
-/// retries, which no policy would count. It follows at most ten redirects and no loop, by [`limited`]. A
-/// header field that is folded over several lines is read as one (RFC 9112 §5.2).
+/// Builder of the reqwest client that [`Client::new`] uses; start from it for a client of your own.
 ///
-/// Start from it for a client of your own.
+/// It sets rustls, HTTP/1 and HTTP/2, proxies from the environment, and [`Resolver`], which distinguishes failed
+/// DNS look-ups. reqwest's own retries are off, because no policy would count them. Redirects are [`limited`] to
+/// ten, without loops. A header field folded over several lines is read as one (RFC 9112 §5.2).
 pub fn recipe() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .retry(reqwest::retry::never())
@@ -101,23 +98,24 @@ pub fn recipe() -> reqwest::ClientBuilder {
 }
 
 impl Client {
-    /// A client with connections of its own, made by [`recipe`].
+    /// Creates a client with its own connections, built by [`recipe`].
     ///
     /// # Errors
-    /// When the system's certificates or the proxies in the environment cannot be read.
+    /// If the system's certificates or the proxies in the environment cannot be read.
     pub fn new(policy: impl Into<Arc<Policy>>) -> reqwest::Result<Self> {
         Self::made_by(recipe, policy)
     }
 
-    /// A client with connections of its own, made by your recipe. It is used a second time if a
-    /// server answers 421, to make one that does not keep connections. Retries of reqwest's own are
-    /// turned off: no policy would count them.
+    /// Creates a client with its own connections, built by your function.
     ///
-    /// A redirect policy that the recipe sets has to be [`watched`](crate::watched). If it is not, a request that is not
-    /// repeatable is never sent again, as described at [`over`](Self::over).
+    /// The function is called a second time if a server responds with 421, to build a client that keeps no
+    /// connections. reqwest's own retries are turned off, because no policy would count them.
+    ///
+    /// If the function sets a redirect policy, wrap that policy in [`watched`](crate::watched). Otherwise a request
+    /// that is not repeatable is never sent again, as described at [`over`](Self::over).
     ///
     /// # Errors
-    /// What building the reqwest client returns.
+    /// The error of building the reqwest client.
     pub fn made_by(
         recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
         policy: impl Into<Arc<Policy>>,
@@ -130,13 +128,15 @@ impl Client {
         Ok(client)
     }
 
-    /// A client over one that you have. It should come from a [`recipe`]: reqwest's own retries are
-    /// not counted otherwise. After a 421 its pool may hand out the same connection again.
+    /// Creates a client from an existing reqwest client.
     ///
-    /// Nothing proves how often such a client sends a request: it may follow a redirect after a `POST`
-    /// that was processed, and what the last server says is no proof that the first did nothing. So a
-    /// request that is not repeatable is never sent again, whatever the answer, unless you say that its
-    /// [redirects are watched](Self::redirects_are_watched). Repeatable requests are retried as ever.
+    /// Build the reqwest client with [`recipe`]; otherwise its own retries are not counted. After a 421 its pool
+    /// may return the same connection again.
+    ///
+    /// Such a client may send a request more often than Relent can see. It may follow a redirect after a `POST`
+    /// that was processed, and the last server's response does not prove that the first server did nothing. A
+    /// request that is not repeatable is therefore never sent again, unless you declare that its
+    /// [redirects are tracked](Self::redirects_are_watched). Repeatable requests are retried as usual.
     pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
         Self(Arc::new(Made {
             http,
@@ -149,9 +149,10 @@ impl Client {
         }))
     }
 
-    /// Says of a client [over one that you have](Self::over) that its redirect policy is [`watched`](crate::watched),
-    /// which that of a [`recipe`] is, and that it has no retries of its own. A request that is not
-    /// repeatable is sent again then after an answer that proves that it was not processed.
+    /// Declares that an [existing client](Self::over) tracks its redirects and has no retries of its own.
+    ///
+    /// Redirects are tracked if the redirect policy comes from [`watched`](crate::watched) or [`recipe`]. A request
+    /// that is not repeatable is then sent again after a response that proves that it was not processed.
     ///
     /// ```
     /// use relent::Policy;
@@ -169,7 +170,7 @@ impl Client {
         self
     }
 
-    /// What it is made of, to be changed: other clones stay as they are.
+    /// The contents, for a change that does not affect other clones.
     fn made(&mut self) -> &mut Made {
         Arc::make_mut(&mut self.0)
     }
@@ -182,34 +183,35 @@ impl Client {
         self.made().shared.change()
     }
 
-    /// Finds the destination of each origin here, to share them with other clients. An origin is called
-    /// by its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
+    /// Takes the destination of each origin from this set, to share it with other clients. The name of an origin is
+    /// its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
         self.options().destinations = DestinationSource::ByOrigin(destinations);
         self
     }
 
-    /// The most bytes that are kept of a body that streams, so that it can be sent again: 64 KiB unless
-    /// said otherwise. What is longer goes out all the same, once. See [`Body`](crate::Body).
+    /// Sets how many bytes of a streamed request body are kept for a retry. The default is 64 KiB. A longer body is
+    /// still sent, but only once. See [`Body`](crate::Body).
     #[must_use]
     pub fn body_cap(mut self, bytes: usize) -> Self {
         self.made().body_cap = bytes;
         self
     }
 
-    /// Ends an attempt when the server is silent for this long: when no byte of the head of a response
-    /// arrives and none of the request goes out. It also ends the body of the response, with an
-    /// [`Error::Body`](crate::Error::Body), when its next byte does not arrive within this time.
+    /// Ends an attempt when the server is silent for this long. The default is 60 s.
     ///
-    /// 60 s unless said otherwise, so that no call waits for ever for a server that says nothing. By
-    /// itself that default applies where nothing else limits the time: an attempt timeout of the policy
-    /// takes its place until the head, and [`RequestBuilder::timeout`](crate::RequestBuilder::timeout) for all
-    /// of the attempt. A time that is set here applies beside them. After a part of the request has gone
-    /// out, a silence can take up to twice as long until it is noticed.
+    /// The server is silent while no byte of the response head arrives and no byte of the request is sent. The
+    /// timeout also applies to the body of the response: reading fails with [`Error::Body`](crate::Error::Body) if
+    /// the next byte does not arrive within this time.
     ///
-    /// It is the same for a client [over one that you have](Self::over), beside a `read_timeout` of that
-    /// one. reqwest's own also ends an upload that takes longer, though the server reads; this one does not.
+    /// The default applies only where nothing else limits the time. An attempt timeout of the policy replaces it
+    /// until the head arrives, and [`RequestBuilder::timeout`](crate::RequestBuilder::timeout) replaces it for the
+    /// whole attempt. A time set here applies in addition to them. After a part of the request has been sent, it can
+    /// take up to twice this time to detect the silence.
+    ///
+    /// It also applies to an [existing client](Self::over), in addition to that client's own `read_timeout`.
+    /// reqwest's `read_timeout` also ends a longer upload while the server is still reading; this one does not.
     ///
     /// ```
     /// use std::time::Duration;
@@ -227,26 +229,26 @@ impl Client {
         self
     }
 
-    /// Waits for a silent server for as long as it takes; see [`read_timeout`](Self::read_timeout).
+    /// Waits for a silent server without a limit; see [`read_timeout`](Self::read_timeout).
     #[must_use]
     pub fn no_read_timeout(mut self) -> Self {
         self.options().read_timeout = ReadTimeout::Never;
         self
     }
 
-    /// How the keys of [`RequestBuilder::idempotency_key`](crate::RequestBuilder::idempotency_key) are written: in quotes, unless said
-    /// otherwise.
+    /// Sets how [`RequestBuilder::idempotency_key`](crate::RequestBuilder::idempotency_key) writes its keys. The
+    /// default is in quotes.
     #[must_use]
     pub fn key_form(mut self, form: KeyForm) -> Self {
         self.made().key_form = form;
         self
     }
 
-    /// Retries the requests of this route by this policy (R2.4). The first route that matches
-    /// decides; what a request says itself goes before it.
+    /// Uses this policy for the requests of this route. The first route that matches decides; an option of the
+    /// request itself takes precedence.
     ///
-    /// A policy with a budget or a gate has them for this route, for each origin; without, the route
-    /// shares the client's.
+    /// A policy with a budget or a circuit breaker gets its own ones for this route, per origin. Otherwise the
+    /// route shares those of the client.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -273,7 +275,7 @@ impl Client {
         self
     }
 
-    /// Retries when this says so; see [`RequestBuilder::when`](crate::RequestBuilder::when).
+    /// Sets the function that decides whether to retry; see [`RequestBuilder::when`](crate::RequestBuilder::when).
     #[must_use]
     pub fn when(
         mut self,
@@ -286,7 +288,7 @@ impl Client {
         self
     }
 
-    /// Waits for as long as this says; see [`RequestBuilder::delay`](crate::RequestBuilder::delay).
+    /// Sets the function that computes the delay; see [`RequestBuilder::delay`](crate::RequestBuilder::delay).
     #[must_use]
     pub fn delay(
         mut self,
@@ -299,11 +301,11 @@ impl Client {
         self
     }
 
-    /// Chooses where an attempt goes: given its number (the first is 1) and the address of the
-    /// request, which it may change. For a fallback, or for another node when only some fail.
+    /// Sets the function that chooses the URL of each attempt, for a fallback or another node.
     ///
-    /// The destination, with its budget, gate and cooldown, stays that of the request's own address.
-    /// All header fields go along, credentials too: reroute only to those who may have them.
+    /// It receives the number of the attempt (the first is 1) and the URL of the request, which it may change. The
+    /// destination with its budget, circuit breaker and cooldown stays that of the original URL. All header fields
+    /// are sent along, including credentials: only name hosts that may receive them.
     ///
     /// ```
     /// use relent::Policy;
@@ -311,7 +313,7 @@ impl Client {
     ///
     /// let client = Client::new(Policy::STANDARD)?.reroute(|attempt, url| {
     ///     if attempt > 1 {
-    ///         // An address without a host cannot be given one, and stays.
+    ///         // A URL without a host cannot be given one, and stays unchanged.
     ///         let _ = url.set_host(Some("fallback.example"));
     ///     }
     /// });
@@ -327,7 +329,7 @@ impl Client {
         self
     }
 
-    /// How a request to this address is retried, unless it says otherwise itself.
+    /// The options of a request to this URL, before the changes of the request itself.
     pub(crate) fn options_of(
         &self,
         method: &Method,
@@ -348,13 +350,13 @@ impl Client {
         options
     }
 
-    /// The client without a pool, if one can be made.
+    /// The client without a connection pool, or the normal one if it cannot be built.
     pub(crate) fn unpooled(&self) -> &reqwest::Client {
         let make = || {
             let recipe = self.0.recipe.as_ref()?;
             let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
             let (http, redirects) = redirects::built(build).ok()?;
-            // A recipe may make another client each time.
+            // The function may build another client each time.
             (redirects.watched || !self.0.shared.is_watched()).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
@@ -364,7 +366,7 @@ impl Client {
 
 call_option_methods!(Client);
 
-/// A builder of the recipe, without retries of reqwest's own.
+/// Calls the builder function and turns off reqwest's own retries.
 fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
     recipe().retry(reqwest::retry::never())
 }

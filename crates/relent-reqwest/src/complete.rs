@@ -1,4 +1,4 @@
-//! Whether the body of a response of reqwest is whole.
+//! Checks that a response body is whole, and drains refused responses.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -14,15 +14,14 @@ use reqwest::ResponseBuilderExt;
 use crate::failed::Last;
 use crate::read_timeout::Reading;
 
-/// What the body of this response has to prove; see [`Proof::needed`].
+/// The proof that the body of this response must give; see [`Proof::needed`].
 #[inline]
 pub(crate) fn proof_of(method: Option<&Method>, response: &reqwest::Response) -> Option<Proof> {
     let (status, version) = (response.status(), response.version());
     Proof::needed(method, status, version, response.headers(), tells_end)
 }
 
-/// A response that is handed up: the end of its body is an error unless it is proved to be one, and so is
-/// a silence for longer than `read`.
+/// The response for the caller. Its body fails if its end is not proved, or if it is silent for longer than `read`.
 #[inline]
 pub(crate) fn checked(
     method: Option<&Method>,
@@ -32,7 +31,7 @@ pub(crate) fn checked(
     match (proof_of(method, &response), read) {
         (None, None) => response,
         (Some(proof), None) => with_body(response, |body| Complete::new(body, proof)),
-        // There is nothing to wait for.
+        // There is no body to wait for.
         (None, Some(_)) if response.content_length() == Some(0) => response,
         (None, Some(read)) => with_body(response, |body| Reading::new(body, read)),
         (Some(proof), Some(read)) => with_body(response, |body| {
@@ -41,7 +40,7 @@ pub(crate) fn checked(
     }
 }
 
-/// The same for one that came through other middleware, whose bodies may not tell their end.
+/// Like [`checked`] for a response from other middleware, whose bodies may not report their end.
 #[cfg(feature = "middleware")]
 pub(crate) fn checked_by_length(method: &Method, response: reqwest::Response) -> reqwest::Response {
     let (status, version) = (response.status(), response.version());
@@ -64,9 +63,9 @@ where
     head.map(|()| reqwest::Body::wrap(body)).into()
 }
 
-/// The head, from which a response can be made again, and the body.
+/// Splits a response into a head, from which it can be rebuilt, and a body.
 fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
-    // It is not handed on with the rest of the head.
+    // The URL is not a part of the converted head.
     let url = Response::builder().url(response.url().clone());
     let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
     let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
@@ -74,7 +73,7 @@ fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
     (Response::from_parts(head, ()), body)
 }
 
-/// The response again, with what was read of its body in place of the body.
+/// Rebuilds the response, with a body of the bytes that were read within `time`.
 async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
     let (head, body) = apart(response);
     let mut drain = pin!(Drain::new(&head, body, tells_end));
@@ -83,11 +82,11 @@ async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Respon
     head.map(|()| reqwest::Body::wrap(drain.take())).into()
 }
 
-/// Waits, and drains a refused response, which may take longer; what there is to show is given back, with
-/// what was read. The next attempt must start within `room`.
+/// Waits for `after`, and meanwhile drains a refused response, which may take longer. Returns it with the bytes read.
+/// The next attempt must start within `room`.
 pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last: Last) -> Last {
     let sleep = async {
-        // The timer of tokio makes even no wait take a millisecond.
+        // tokio's timer takes a millisecond even for a zero delay.
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
@@ -105,15 +104,15 @@ pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last:
     }
 }
 
-/// Whether reqwest passes on what hyper tells. It does unless it was built to decode: the body that
-/// decodes, or would, does not (tower-http 0.6).
+/// Whether reqwest passes on the end of the stream as reported by hyper. It does not if it is built with a feature
+/// that decodes bodies, even for bodies that need no decoding (tower-http 0.6).
 ///
-/// Any crate of a program can have asked for that. It shows in whether the builder has the method to
-/// turn it on: if not, the one of the trait is called.
+/// Any crate of the program can enable such a feature. If the builder lacks the methods for it, the calls resolve to
+/// the trait methods below.
 fn tells_end() -> bool {
     use std::any::TypeId;
 
-    /// Stands for a builder that has no such method.
+    /// Returned by the trait methods, if the builder has no such method.
     struct Cannot;
 
     #[allow(unused, reason = "reqwest's own come before these, if it has them")]

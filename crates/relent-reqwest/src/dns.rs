@@ -1,13 +1,12 @@
-//! A resolver for reqwest whose errors tell a name that does not exist from a look-up that failed.
+//! Resolver for reqwest that distinguishes an unknown name from a failed look-up.
 //!
-//! The resolvers of the standard library and of tokio ask `getaddrinfo` too, but keep of its answer
-//! only a text in the system's words.
+//! The resolvers of the standard library and of tokio also call `getaddrinfo`, but keep only the text of its error.
 
 use dns_lookup::{AddrInfo, AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
 use relent_core::Network;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Looks names up with the system's `getaddrinfo`, on tokio's threads for blocking work.
+/// Resolver that calls the system's `getaddrinfo` on tokio's blocking threads.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -30,18 +29,18 @@ impl Resolve for Resolver {
 }
 
 fn look_up(name: &str) -> Result<Vec<AddrInfo>, LookupError> {
-    // Without a type of socket, every address is found once for each type.
+    // Without a socket type, every address is returned once per type.
     let hints = AddrInfoHints {
         socktype: SockType::Stream.into(),
         ..AddrInfoHints::default()
     };
-    // An address of a family that is neither IPv4 nor IPv6 is of no use and left out.
+    // Addresses that are neither IPv4 nor IPv6 are skipped.
     Ok(getaddrinfo(Some(name), None, Some(hints))?
         .flatten()
         .collect())
 }
 
-/// What a failed look-up says about the name.
+/// Classifies a failed look-up.
 pub(crate) fn network(error: &LookupError) -> Network {
     match error.kind() {
         LookupErrorKind::Again

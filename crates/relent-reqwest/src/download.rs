@@ -1,4 +1,4 @@
-//! Attempts that include reading the body, which resume where the last one was cut off.
+//! Downloads: attempts that include the response body and resume where the last one was cut off.
 
 use std::io;
 use std::pin::pin;
@@ -31,14 +31,14 @@ use crate::request_template::Template;
 use crate::resumable::{Resumable, announces_ranges};
 use crate::sink::Sink;
 
-/// One download across its attempts, which [`run`](Self::run) makes. [`Client::download`] is a shorter way for
-/// one that begins anew and has nobody to tell.
+/// A download, resumed across attempts; [`run`](Self::run) makes the attempts. For a download that starts at the
+/// beginning and needs no hook, [`Client::download`] is shorter.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// use relent_reqwest::{Body, Download, Resumable};
 ///
-/// // What another process has stored when it had to stop, and the bytes that it has got.
+/// // Stored by another process before it stopped, with the bytes that it received.
 /// let stored = Resumable::new("https://example.com/large", "\"v1\"", Some(1 << 31))?;
 /// let mut bytes = std::fs::read("large.part")?;
 ///
@@ -56,26 +56,25 @@ pub struct Download<'c> {
     options: Arc<CallOptions>,
     partial: Option<Partial>,
     asking: Asking,
-    /// Whether a body has begun in this download: the sink has a part of it.
+    /// Whether a body has begun in this download, so the sink has a part of it.
     begun_body: bool,
     progress: Progress,
-    /// Whether the sink is at work: after an attempt that was dropped then, nobody knows how far it
-    /// came.
+    /// Whether a call to the sink is running. If the attempt is dropped then, it is unknown how much was written.
     in_sink: bool,
     connection: Connection,
     until: Until,
-    /// Where the call ends, whatever the sink is at.
+    /// The end of the call, which also cuts off the sink.
     deadline: Until,
     rate: Option<Rate>,
     telling: Telling<TokioClock>,
     /// The running attempt.
     begun: Attempt,
-    /// The redirects that it follows.
+    /// The redirects of the running attempt.
     watch: Watch,
 }
 
 impl<'c> Download<'c> {
-    /// A download that has not begun.
+    /// Creates a download that starts at the beginning.
     #[must_use]
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
         let options = client.options_of(request.method(), || Some(request.uri().clone()));
@@ -109,43 +108,40 @@ impl<'c> Download<'c> {
         }
     }
 
-    /// Begins with the first `received` bytes of a response, which the sink has already, from an
-    /// earlier call or another process.
+    /// Starts after the first `received` bytes, which the sink already has from an earlier call or another process.
     ///
-    /// The first attempt asks the URL of the request for the rest. The sink hears
-    /// [`Sink::resume`] if the answer is provably the rest of the same representation: from the same
-    /// final URL, under the same validator, beginning where it should. Only the query of the URL may
-    /// differ, as that of a signed URL does, if the total length is the same. Otherwise the download begins
-    /// anew, and the sink hears [`Sink::start`].
+    /// The first attempt requests the rest from the URL of the request. If the response provably continues the same
+    /// representation, the download calls [`Sink::resume`]. It must come from the same final URL, with the same
+    /// validator, and begin at the right position. Only the query of a signed URL may differ, if the total length
+    /// is the same. Otherwise the download restarts and calls [`Sink::start`].
     ///
-    /// A server that says that nothing is missing (416 with that length and that validator) completes
-    /// the download. The head that is returned is that of the whole, with a status of 200. A request that is no GET, or has a
-    /// `Range` of its own, begins anew.
+    /// If the server responds that nothing is missing (416 with that length and validator), the download is complete.
+    /// The returned head is that of the whole, with status 200. A request that is not a GET, or that has its own
+    /// `Range`, starts at the beginning.
     #[must_use]
     pub fn resume(self, of: Resumable, received: u64) -> Self {
         self.beginning_with(Partial::earlier(of, received))
     }
 
-    /// The same without a validator, on your statement that the bytes are the beginning of what the URL
-    /// leads to now. It includes [`assume_unchanged`](Self::assume_unchanged). From the first answer on
-    /// a retry is bound to the URL and validator of that answer, if it has any.
+    /// Starts after the first `received` bytes, without a validator. You declare that the URL still leads to the
+    /// same content.
     ///
-    /// `total` is the length of all of it in bytes, if the response of the earlier call stated it. An answer
-    /// that states another length belongs to another representation, and the download begins anew.
+    /// Includes [`assume_unchanged`](Self::assume_unchanged). After the first response, retries require the URL and
+    /// the validator of that response, if it has one. `total` is the total length in bytes, if the response of the
+    /// earlier call stated it. If a response states another length, the download restarts.
     #[must_use]
     pub fn resume_unchecked(self, received: u64, total: Option<u64>) -> Self {
         self.assume_unchanged()
             .beginning_with(Partial::stated(received, total))
     }
 
-    /// States that the representation does not change while this download lasts, nor since the call
-    /// whose bytes it [resumes](Self::resume). If it does, bytes of two representations can be mixed, as
-    /// with `curl -C -`.
+    /// Declares that the representation does not change during this download, nor since the call that it
+    /// [resumes](Self::resume). If it does change, bytes of two representations can be mixed, as with `curl -C -`.
     ///
-    /// Then the rest is requested also of a response without a strong validator. The answer must be a 206
-    /// that begins where it should and states the same total. A strong validator that is known still
-    /// has to be the same, unless servers evidently send one each: two answers of one attempt differ. After
-    /// any other answer the same attempt requests the whole.
+    /// The rest is then requested even after a response without a strong validator. The response must be a 206 that
+    /// begins at the right position and states the same total. A known strong validator must still be the same,
+    /// unless two responses of one attempt differ, which shows that each server sends its own. After any other
+    /// response the same attempt requests the whole.
     #[must_use]
     pub const fn assume_unchanged(mut self) -> Self {
         self.asking.states_unchanged = true;
@@ -166,9 +162,9 @@ impl<'c> Download<'c> {
         self
     }
 
-    /// Cuts an attempt off when fewer than `bytes` of the body arrive `within` this time: such a
-    /// server is as good as idle, and would hold its caller for as long as it likes. The time that
-    /// the sink takes does not count. The attempt fails with [`AttemptError::Slow`].
+    /// Cuts off an attempt if fewer than `bytes` of the body arrive `within` this time, because such a server would
+    /// delay the caller without limit. The time of the sink does not count. The attempt fails with
+    /// [`AttemptError::Slow`].
     ///
     /// ```
     /// # fn example(download: relent_reqwest::Download<'_>) -> relent_reqwest::Download<'_> {
@@ -183,7 +179,7 @@ impl<'c> Download<'c> {
         self
     }
 
-    /// Says whether the request may run twice, whatever its method and header say; see
+    /// Declares whether the request may run twice, regardless of its method and headers; see
     /// [`RequestBuilder::repeatable`](crate::RequestBuilder::repeatable).
     #[must_use]
     pub fn repeatable(mut self, repeatable: bool) -> Self {
@@ -191,7 +187,7 @@ impl<'c> Download<'c> {
         self
     }
 
-    /// A driver for its attempts.
+    /// A driver for the attempts.
     pub(crate) fn driver(&self) -> CallDriver {
         self.options.driver(self.template.url())
     }
@@ -204,12 +200,12 @@ impl<'c> Download<'c> {
         self.options.clone()
     }
 
-    /// The redirects that the last attempt has followed.
+    /// The redirects of the last attempt.
     pub(crate) const fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Goes on with another request, to which the response to the one before has led.
+    /// Continues with another request, to which the last response has led.
     fn go_to(&mut self, next: Request<Body>) {
         self.template = Template::of(next, &self.client.0.http, self.client.0.body_cap);
         self.partial = None;
@@ -222,11 +218,11 @@ impl<'c> Download<'c> {
         self.template.facts()
     }
 
-    /// One attempt, which ends when the whole body is in `sink`, or its time is over. `opened` is what it
-    /// sends first.
+    /// Makes one attempt, which ends when the whole body is in `sink`, or at its time limit. `opened` is the body of
+    /// its first request.
     ///
-    /// It may be dropped, and another made. If it is dropped while the sink is at work, nobody knows
-    /// what the sink has got, and the next attempt begins anew.
+    /// The future may be dropped and another attempt made. If it is dropped during a call to the sink, it is unknown
+    /// how much was written, and the next attempt restarts.
     pub(crate) async fn attempt<S: Sink, H: DownloadHook>(
         &mut self,
         begun: Attempt,
@@ -260,7 +256,7 @@ impl<'c> Download<'c> {
             let (template, watch) = (&self.template, &self.watch);
             self.options.note_redirects(&mut failed, template, watch);
             if let Cause::Grpc(code) = failed.failure.cause {
-                // No body comes, and the status of HTTP would pass for success.
+                // The body is not returned, and HTTP status 200 alone would look like a success.
                 failed.last = Last::Error(AttemptError::Grpc(code));
             }
             match &self.partial {
@@ -277,11 +273,11 @@ impl<'c> Download<'c> {
         })
     }
 
-    /// Reads the body of the last refused response into `sink`, within the limit of its attempt:
-    /// for an attempt that is not followed by another.
+    /// Reads the body of the last refused response into `sink`, within the limit of its attempt. Use it only if no
+    /// attempt follows.
     ///
     /// # Errors
-    /// When the body cannot be read to its end, or the sink refuses it.
+    /// If the body cannot be read to its end, or the sink fails.
     pub async fn finish<S: Sink>(
         &mut self,
         response: reqwest::Response,
@@ -292,8 +288,8 @@ impl<'c> Download<'c> {
         read.map_err(|broken| broken.error)
     }
 
-    /// Sends one request and receives its response. `None` if another one is to be sent in the same attempt,
-    /// which asks in another way: without `If-Range`, or for the whole.
+    /// Sends one request and receives its response. `None` if the same attempt must send another request: without
+    /// `If-Range`, or for the whole.
     async fn receive<S: Sink>(
         &mut self,
         opened: Option<Opened>,
@@ -321,7 +317,7 @@ impl<'c> Download<'c> {
                     Settled::Failure => {}
                 }
                 return match failed.last {
-                    // That of an error is judged when the attempt is over.
+                    // An error goes through `when` at the end of the attempt.
                     Last::Error(_) => Err(failed),
                     Last::Refused(_) => {
                         let attempt = self.begun.number.saturating_sub(1);
@@ -340,7 +336,7 @@ impl<'c> Download<'c> {
         };
         let (status, head) = (response.status(), head_of(&response));
         let is_direct = partial.is_direct(&self.asking);
-        // Another request is worth its cost to a server that knows ranges, and where the whole is of no use.
+        // Another request is worth its cost if the server announces ranges, or if the whole is of no use.
         let is_whole = status == StatusCode::OK;
         let reads_whole = is_whole && !self.asking.states_unchanged && sink.can_start_over();
         match partial.answered(&mut self.asking, response.url(), &head) {
@@ -369,8 +365,8 @@ impl<'c> Download<'c> {
         }
     }
 
-    /// Gives up what has arrived, since the answer was not the rest of it. Where the caller states that nothing
-    /// has changed, the same attempt asks for the whole, so that no further call gets the same answer.
+    /// Drops the received part, because the response was not its rest. If the caller declares it unchanged, the same
+    /// attempt requests the whole, so that the next call does not get the same response.
     fn without_the_rest(&mut self, what: impl Into<String>) -> Result<(), Box<Broken>> {
         self.partial = None;
         match self.asking.states_unchanged {
@@ -379,7 +375,7 @@ impl<'c> Download<'c> {
         }
     }
 
-    /// What a failure means if the rest was asked for.
+    /// Handles a failed request for the rest.
     fn settle_failure(&mut self, rest: bool, failed: &Failed) -> Result<Settled, Box<Broken>> {
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
             return Ok(Settled::Failure);
@@ -407,12 +403,12 @@ impl<'c> Download<'c> {
                 self.asking.first_url = true;
                 Err(Broken::not_the_rest(moved(status)))
             }
-            // What has arrived is still good.
+            // The received part is still valid.
             _ => Ok(Settled::Failure),
         }
     }
 
-    /// Asks for the whole, or for the rest of what is there.
+    /// Requests the whole, or the rest if a part has arrived.
     async fn send(
         &mut self,
         opened: Option<Opened>,
@@ -448,7 +444,7 @@ impl<'c> Download<'c> {
         (asked, classified)
     }
 
-    /// Reads a response from its beginning, to a request for `asked`.
+    /// Reads a response from its beginning. `asked` is the URL of its request.
     async fn read_anew<S: Sink>(
         &mut self,
         response: reqwest::Response,
@@ -480,7 +476,7 @@ impl<'c> Download<'c> {
         }
         if !has_content(method, head.status()) {
             if self.begun_body {
-                // The part of it that the sink has would pass for the whole.
+                // The part that the sink already has would look like the whole.
                 let status = head.status().as_u16();
                 let what = format!(
                     "the server answered {status}, without a body, after a part of the body had arrived"
@@ -507,8 +503,8 @@ impl<'c> Download<'c> {
         Ok(head)
     }
 
-    /// Whether a 304 answers a request without a condition. It says that what the caller has is current,
-    /// which only a caller can have who asked under a condition (RFC 9110 §15.4.5).
+    /// Whether this is a 304 to a request without a condition. A 304 means that the copy of the client is current,
+    /// and only a client that sent a condition has a copy (RFC 9110 §15.4.5).
     fn is_unasked_304(&self, status: StatusCode) -> bool {
         let method = self.template.method();
         let conditional = |headers: &HeaderMap| {
@@ -519,7 +515,7 @@ impl<'c> Download<'c> {
             && !self.template.headers().is_some_and(conditional)
     }
 
-    /// Reads a response that goes on where `partial` ends, up to `end`.
+    /// Reads a response that continues after `partial`, up to `end`.
     async fn read_rest<S: Sink>(
         &mut self,
         response: reqwest::Response,
@@ -541,7 +537,7 @@ impl<'c> Download<'c> {
         self.complete(sink).await
     }
 
-    /// Reads a body to its end. A piece that goes beyond `end` is not written: the range was a lie.
+    /// Reads a body to its end. A piece beyond `end` is not written: the stated range was wrong.
     async fn read<S: Sink>(
         &mut self,
         response: reqwest::Response,
@@ -594,7 +590,7 @@ impl<'c> Download<'c> {
         }
     }
 
-    /// Everything is in the sink.
+    /// Completes the sink.
     async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Broken>> {
         self.in_sink = true;
         in_time(self.deadline, sink.complete()).await?;
@@ -603,33 +599,33 @@ impl<'c> Download<'c> {
     }
 }
 
-/// What was asked of whom.
+/// A request of a download.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Before redirects, and without the short cut to a final URL.
+    /// The URL before redirects, even if the request goes directly to a final URL.
     url: Option<Url>,
-    /// Whether only for the rest.
+    /// Whether only the rest was requested.
     rest: bool,
 }
 
-/// What a failure means if the rest was asked for.
+/// Result of a failed request for the rest.
 enum Settled {
     /// Nothing is missing.
     Complete(Response<()>),
-    /// The whole is to be asked for in the same attempt.
+    /// Request again in the same attempt, for the whole.
     Again,
-    /// No more than for any other request.
+    /// An ordinary failure.
     Failure,
 }
 
-/// Why the first URL is asked next.
+/// The reason for requesting the first URL next.
 fn moved(status: StatusCode) -> String {
     let status = status.as_u16();
     format!("the URL that the redirect had led to answered {status} when asked for the rest")
 }
 
-/// What the sink is asked to do. It ends at the deadline of the call at the latest: no attempt follows
-/// that would have to know how far it came.
+/// Waits for a call to the sink until the deadline of the call. No attempt follows after it, so it does not matter
+/// how much was written.
 async fn in_time(
     deadline: Until,
     done: impl Future<Output = io::Result<()>>,

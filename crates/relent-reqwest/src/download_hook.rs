@@ -1,4 +1,4 @@
-//! Hooks into the attempts of a download.
+//! Callbacks for the attempts of a download.
 
 use std::time::Duration;
 
@@ -9,28 +9,27 @@ use relent::hook::Queued;
 use crate::body::Body;
 use crate::failed::Failed;
 
-/// Hears what happens to a download that [runs](crate::Download::run): for whoever shows it to a person. `()`
-/// hears nothing.
+/// Callbacks for a download that is [run](crate::Download::run), to show its progress. `()` ignores all events.
 pub trait DownloadHook {
-    /// An attempt starts.
+    /// Called when an attempt starts.
     fn before_attempt(&mut self, attempt: Attempt) {
         let _ = attempt;
     }
 
-    /// The attempt of this number has failed. The next starts after `wait`, unless it is
-    /// [queued](Self::queued) then; `None` says that there is no other.
+    /// Called when the attempt of this number has failed. The next one starts after `wait`, unless it is
+    /// [queued](Self::queued) then; `None` means that no attempt follows.
     fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
         let _ = (attempt, failed, wait);
     }
 
-    /// The attempt that is due is queued at its destination: by which control, and for how long at most.
+    /// Called when the next attempt is due but queued, with the cause and the maximum time.
     fn queued(&mut self, queued: &Queued) {
         let _ = queued;
     }
 
-    /// The request to which a complete response leads, as a part of the same attempt: for redirects that
-    /// the client does not follow. It takes the place of the one before, also for the attempts that
-    /// follow.
+    /// Returns the next request after a complete response, for redirects that the client does not follow.
+    ///
+    /// That request belongs to the same attempt, and replaces the previous one for later attempts, too.
     fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {
         let _ = head;
         None

@@ -1,4 +1,4 @@
-//! Why there is no response, or nothing of it that can be used.
+//! The error of a request.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,7 +8,7 @@ use relent::{GaveUp, Summary};
 
 use crate::failed::{AttemptError, root};
 
-/// Why a request brought nothing that can be used.
+/// Error of a request without a usable response.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) {
@@ -26,19 +26,19 @@ use crate::failed::{AttemptError, root};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request cannot be built: nothing was sent.
+    /// The request cannot be built; nothing was sent.
     Request(Box<dyn StdError + Send + Sync>),
-    /// No attempt was answered, or none completely.
+    /// No attempt got a response, or no complete one.
     GaveUp(GaveUp<AttemptError>),
-    /// The response has a status that says failure; from
+    /// The response has an error status (400 or above); from
     /// [`Response::error_for_status`](crate::Response::error_for_status).
     Status(reqwest::Error, Box<Summary>),
-    /// The body of the response broke off, or is not what it was taken for.
+    /// The body of the response ended early or has an invalid format.
     Body(reqwest::Error, Box<Summary>),
 }
 
 impl Error {
-    /// How the attempts went; `None` if nothing was sent.
+    /// Summary of the attempts; `None` if nothing was sent.
     #[must_use]
     pub fn summary(&self) -> Option<&Summary> {
         match self {
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// The status of the response, if it is the reason.
+    /// The status of the response, if the status is the error.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
@@ -57,7 +57,7 @@ impl Error {
         }
     }
 
-    /// Whether time ended the last attempt, or the reading of the body.
+    /// Whether a time limit ended the last attempt or the reading of the body.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -93,7 +93,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Only what the text does not contain already is a source; the errors themselves are in the variants.
+/// A source is only an error whose text is not part of this text; the variants hold all errors.
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
@@ -110,7 +110,7 @@ impl From<GaveUp<AttemptError>> for Error {
     }
 }
 
-/// What is within an error of the client, and in its text.
+/// The inner error of an error of this crate, whose text it includes.
 pub(crate) fn within<'e>(
     error: &'e (dyn StdError + 'static),
 ) -> Option<&'e (dyn StdError + 'static)> {

@@ -1,4 +1,4 @@
-//! How one attempt of the client ends.
+//! Results of failed attempts.
 
 use std::error::Error;
 use std::fmt;
@@ -20,40 +20,41 @@ use crate::classify::classify;
 use crate::classify::classify_foreign;
 use crate::secret::{Shown, redacted};
 
-/// Why an attempt brought no response, or an incomplete one.
+/// Error of an attempt without a complete response.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttemptError {
-    /// The transport failed. The text of this names the innermost cause alone; this error has the
-    /// others, and the URL.
+    /// The transport failed. The text contains only the innermost cause; the reqwest error has the others and the
+    /// URL.
     Transport(reqwest::Error),
-    /// The attempt was cut off by its limit.
+    /// The attempt reached its time limit.
     Timeout(Duration),
-    /// Fewer bytes of the body arrived than [`Download::min_rate`](crate::Download::min_rate) asks
-    /// for, within the time that it gives.
+    /// Fewer bytes of the body arrived in the given time than [`Download::min_rate`](crate::Download::min_rate)
+    /// requires.
     Slow {
         /// The bytes that arrived.
         received: u64,
-        /// The time in which they did.
+        /// The time in which they arrived.
         within: Duration,
     },
-    /// The server was silent for this long, the read timeout: no byte of the head of a response arrived, and
-    /// none of the request went out. See [`Client::read_timeout`](crate::Client::read_timeout).
+    /// The server was silent for this long, the read timeout: no byte of the response head arrived, and no byte of
+    /// the request was sent. See [`Client::read_timeout`](crate::Client::read_timeout).
     Silent(Duration),
-    /// The body ended before it was whole, though its connection did not fail.
+    /// The body ended before it was whole, although its connection did not fail.
     Truncated(Truncated),
     /// The gRPC call failed with this status, in the headers or trailers of a response whose HTTP
     /// status is 200.
     Grpc(u16),
-    /// The answer to a request for the rest of a response was not that rest: its bytes would have
-    /// been mixed with those of another representation. Or it was a part where the whole was asked
-    /// for, or no complete response at all. The text says what it was.
+    /// The response was not the requested part. The text describes it.
+    ///
+    /// Either it was not the rest of the download, so bytes of two representations would have been mixed. Or it was a
+    /// part when the whole was requested, or not a complete response.
     NotTheRest(String),
     /// The request's own body could not be read again.
     Body(io::Error),
-    /// The sink refused the response.
+    /// The sink returned an error.
     Sink(io::Error),
-    /// The error of another middleware of a stack of reqwest-middleware.
+    /// Another middleware of a reqwest-middleware stack returned an error.
     #[cfg(feature = "middleware")]
     Middleware(anyhow::Error),
 }
@@ -83,7 +84,7 @@ impl fmt::Display for AttemptError {
     }
 }
 
-/// Only what the text does not contain already is a source.
+/// A source is only an error whose text is not part of this text.
 impl Error for AttemptError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
@@ -101,7 +102,7 @@ impl Error for AttemptError {
     }
 }
 
-/// The innermost source: the texts of the errors around it say "error sending request".
+/// The innermost source: the texts of the outer errors are only "error sending request".
 pub(crate) fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut root = error;
     while let Some(source) = root.source() {
@@ -110,35 +111,35 @@ pub(crate) fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'st
     root
 }
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failed {
-    /// What a session decides by.
+    /// The classification, which the retry decision uses.
     pub failure: Failure,
-    /// Set if no decision can help, for a reason that a policy cannot know.
+    /// The reason to stop, if a retry cannot help for a reason unknown to the policy.
     pub stop: Option<StopReason>,
-    /// Whether the attempt has brought the download on for good by as much as
-    /// [`Progress`](relent_core::Progress) asks for: the count of retries and the backoff begin anew.
+    /// Whether the download has advanced by as much as [`Progress`](relent_core::Progress) requires. The count of
+    /// retries and the backoff then start again.
     pub progressed: bool,
-    /// What there is to show.
+    /// The response or the error.
     pub last: Last,
-    /// What would be sent again, to be asked only if there is to be another attempt.
+    /// The request body. Used only if there is another attempt.
     pub(crate) body: Option<Body>,
-    /// Why nothing could be made of another attempt, if that is so.
+    /// The reason why another attempt is impossible, if it is.
     pub(crate) unable: Option<StopReason>,
 }
 
-/// What a failed attempt leaves behind.
+/// The response or error of a failed attempt.
 pub enum Last {
-    /// A response with a status that says failure, or that the caller's own judgement refuses. Of its body
-    /// as much is there as was read while a retry was waited for that has not come; see [`Client::send`](crate::Client::send).
+    /// A response with an error status, or one that the caller's `when` refuses. If a retry was delayed and did not
+    /// follow, it has the part of the body that was read meanwhile; see [`Client::send`](crate::Client::send).
     Refused(reqwest::Response),
     /// No response, or an incomplete one.
     Error(AttemptError),
 }
 
-/// Without header fields, which can hold credentials.
+/// Omits header fields, which can contain credentials.
 impl fmt::Debug for Last {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -153,7 +154,7 @@ impl fmt::Debug for Last {
 }
 
 impl Last {
-    /// As a caller's own judgement sees it.
+    /// The arguments of the caller's `when`.
     pub(crate) const fn parts(&self) -> (Option<&AttemptError>, Option<&reqwest::Response>) {
         match self {
             Self::Refused(response) => (None, Some(response)),
@@ -170,8 +171,8 @@ impl Last {
     }
 }
 
-/// An attempt that failed without a response to show. It goes about in a box, since what does not
-/// happen on success would be moved as often as the response.
+/// A failed attempt without a response. It is boxed, because otherwise every successful response would be moved with
+/// the space for it.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) failure: Failure,
@@ -189,7 +190,7 @@ impl Broken {
         })
     }
 
-    /// A failure that only a new response from the beginning, or a further part, can repair.
+    /// A failure of a download that a restart, or another part, can repair.
     pub(crate) fn not_the_rest(what: impl Into<String>) -> Box<Self> {
         Box::new(Self {
             failure: Failure::network(Network::Truncated),
@@ -198,14 +199,14 @@ impl Broken {
         })
     }
 
-    /// A response that answers another question than the one that was asked.
+    /// A response that does not match its request.
     pub(crate) fn malformed(what: impl Into<String>) -> Box<Self> {
         let mut broken = Self::not_the_rest(what);
         broken.failure = Failure::network(Network::Malformed);
         broken
     }
 
-    /// An attempt that was cut off after this time.
+    /// An attempt that reached its time limit.
     pub(crate) fn timeout(given: Duration) -> Box<Self> {
         Box::new(Self {
             failure: Failure::ambiguous().cause(Cause::Timeout),
@@ -224,7 +225,7 @@ impl Broken {
         })
     }
 
-    /// An attempt that brought only so much.
+    /// An attempt whose body arrived too slowly.
     pub(crate) fn slow(received: u64, within: Duration) -> Box<Self> {
         Box::new(Self {
             failure: Failure::ambiguous().cause(Cause::Timeout),
@@ -278,7 +279,7 @@ impl Broken {
         Self::local(StopReason::NotReplayable, AttemptError::Body(error))
     }
 
-    /// A failure of this side, which no server can help.
+    /// A failure on the client's side, which no retry can repair.
     pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
         Box::new(Self {
             failure: Failure::permanent(),
@@ -295,7 +296,7 @@ impl From<reqwest::Error> for Box<Broken> {
     }
 }
 
-/// What another middleware leaves is as it is, since the caller gets it back.
+/// Unlike errors of our own requests, these are not redacted: the caller gets the original error back.
 #[cfg(feature = "middleware")]
 impl From<reqwest_middleware::Error> for Box<Broken> {
     fn from(error: reqwest_middleware::Error) -> Self {
@@ -320,7 +321,7 @@ impl From<Box<Broken>> for Box<Failed> {
 }
 
 impl Failed {
-    /// A failure that is decided by a session.
+    /// A failure without a reason to stop: the policy decides.
     pub(crate) fn new(failure: Failure, last: Last) -> Box<Self> {
         Box::new(Self {
             failure,
@@ -332,9 +333,8 @@ impl Failed {
         })
     }
 
-    /// Lets the driver decide, unless nothing can help. Progress is told it first. Whether the body of the
-    /// request can be sent again is asked only if there would be a retry, so that the policy's own reason
-    /// to stop stands.
+    /// Lets the driver decide, unless `stop` is set. Progress is reported first. The request body is checked only if
+    /// there would be a retry, so that the policy's own reason to stop takes precedence.
     pub(crate) fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
     where
         K: Clock,
@@ -351,7 +351,7 @@ impl Failed {
         }
     }
 
-    /// The same with a wait of the caller's own.
+    /// Lets the driver decide, with a delay of the caller's own.
     pub(crate) fn decide_by<K, R, P, D>(
         &self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -385,7 +385,7 @@ impl Failed {
         }
     }
 
-    /// Takes the body back for another attempt. Why there is none for it, if so.
+    /// Takes the body back for another attempt; returns the reason if that is impossible.
     fn unable(&self) -> Option<StopReason> {
         let answered = self.last.status().is_some();
         let left = || {
@@ -398,5 +398,5 @@ impl Failed {
     }
 }
 
-/// What an attempt has come to.
+/// The result of an attempt before its classification.
 pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;

@@ -1,4 +1,4 @@
-//! Heads of responses whose bodies go elsewhere.
+//! Heads of responses without their bodies.
 
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{Response, StatusCode};
@@ -14,11 +14,11 @@ pub(crate) fn head_of(response: &reqwest::Response) -> Response<()> {
     head
 }
 
-/// The head of a response that has brought the last part of a body, as that of the whole body, of this
-/// length: who asked for the whole has it, and need not know in how many parts it came.
+/// Turns the head of the response with the last part into that of the whole body, of this length. A caller that
+/// requested the whole does not see in how many parts it arrived.
 pub(crate) fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
     if head.status() == StatusCode::RANGE_NOT_SATISFIABLE {
-        // Its own content said that nothing is missing.
+        // The type of the error text of the 416, not of the body.
         head.headers_mut().remove(CONTENT_TYPE);
     }
     *head.status_mut() = StatusCode::OK;

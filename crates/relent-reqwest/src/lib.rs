@@ -1,8 +1,8 @@
-//! A client over reqwest that retries, hedges and resumes.
+//! HTTP client over reqwest that retries, hedges, and resumes downloads.
 //!
-//! [`Client`] sends requests as often as a policy allows, and takes for granted what has to be known of
-//! HTTP for that: which request may run twice, what a status or a broken connection means, what the
-//! server said about time. All of that is in [`relent_http`]; this crate is what needs reqwest.
+//! [`Client`] sends a request as often as its policy allows. The rules of HTTP are in [`relent_http`]: which
+//! requests may run twice, which statuses and network errors are failures, and which times the server asks for.
+//! This crate adds the parts that need reqwest.
 //!
 //! ```no_run
 //! use relent::Policy;
@@ -16,14 +16,14 @@
 //! # }
 //! ```
 //!
-//! # Which one?
+//! # Which function?
 //! | to | take |
 //! |---|---|
-//! | send a request, and read its body outside the attempts | [`RequestBuilder::send`] |
+//! | send a request, and read its body outside of the attempts | [`RequestBuilder::send`] |
 //! | have the whole body in memory, resumed where it was cut off | [`RequestBuilder::whole_body`] |
-//! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
-//! | go on with a download of another process | [`Download::resume`] |
-//! | hear of the attempts of a download, and cancel it | [`Download::run`] |
+//! | write a body of any size to a file or another sink | [`RequestBuilder::download`] into a [`Sink`] |
+//! | continue a download that another process began | [`Download::resume`] |
+//! | be notified of each attempt of a download, or cancel it | [`Download::run`] |
 //! | write the loop yourself | reqwest, a [`Driver`](relent::driver::Driver) and `relent_http::classify` |
 //! | retry in a stack of reqwest-middleware | `RetryMiddleware`, with the feature `middleware` |
 //! | retry the calls of another client | `relent_http::RetryLayer` |
@@ -31,14 +31,14 @@
 //! # Features
 //! - `middleware`: `RetryMiddleware`, for a stack of reqwest-middleware.
 //! - `tracing`: a span for each attempt, by OpenTelemetry's semantic conventions for HTTP, and the
-//!   [events](https://docs.rs/relent/latest/relent/observe) of waits and give-ups.
-//! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//!   [events](https://docs.rs/relent/latest/relent/observe) of delays and give-ups.
+//! - `metrics`: the counters of `relent`, labelled with the destination if you name it.
 //! - `blocking`: a [`blocking`] client, for programs without async code.
-//! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
+//! - `json`, `form`, `multipart`, `query`: request methods of the reqwest features with these names.
 //!
 //! # reqwest
-//! This version is over reqwest 0.13, which is re-exported as [`reqwest`]: a builder, a form or a
-//! redirect policy that is handed in has to be of the same version.
+//! This version uses reqwest 0.13 and re-exports it as [`reqwest`]. Builders, forms and redirect policies that
+//! you pass in must come from the same version.
 //!
 //! ```
 //! use relent::Policy;
@@ -51,7 +51,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Coming from another library: [`fetch_retry`] has every option side by side, and [`coming_from`] shows
+//! Migrating from another library: [`fetch_retry`] lists every option side by side, and [`coming_from`] shows
 //! programs before and after.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -106,7 +106,7 @@ pub use receiving::Received;
 pub use redirects::{RedirectRefused, limited, watched};
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
-/// The version of reqwest that this crate is over.
+/// The version of reqwest that this crate uses.
 pub use reqwest;
 pub use response::Response;
 pub use resumable::{NotResumable, Resumable};

@@ -1,4 +1,4 @@
-//! Retries as a middleware of reqwest-middleware, for a stack that is there already.
+//! Retries as a middleware, for an existing stack of reqwest-middleware.
 
 use std::io;
 use std::pin::pin;
@@ -24,31 +24,27 @@ use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::redirects::Asking;
 use crate::request_template::Template;
 
-/// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
-/// rules 1–8.
+/// Middleware for reqwest-middleware that retries each request as often as its policy allows.
 ///
-/// - The last real outcome is returned as it is: a 503 stays `Ok`, an error of reqwest its own.
-///   Only where the policy cut the last attempt off, or there was no attempt, there is none, and the
-///   error is `Error::Middleware` with a [`GaveUp`]. A response whose retry was held back has what was
-///   read of its body, at most 256 KiB, and ends with [`NotKept`](relent_http::body::NotKept) if that is not all.
-///   A [`Summary`] is in the extensions of the response, and
-///   in those that the caller gave.
-/// - A body that reqwest can clone is sent for each attempt. A stream is kept while it goes out, up to
-///   [`Replay::CAP`], and sent again if that was all of it (design rule 9).
-/// - Each attempt begins with the extensions that the caller gave: what one attempt has put into them
-///   is not seen by the next.
-/// - The error of another middleware may have taken effect, so it is retried only if the request may
-///   run twice. The same holds for any failure unless you say that
-///   [redirects are watched](Self::redirects_are_watched), and for one after a redirect.
-/// - A 421 is retried once, but on any connection: for a fresh one, use [`Client`](crate::Client).
+/// - The result is the last real outcome: a 503 is `Ok`, a reqwest error stays a reqwest error. If the policy cut
+///   off the last attempt, or no attempt was made, the error is `Error::Middleware` with a [`GaveUp`].
+/// - A response whose retry was held back has the part of its body that was read, at most 256 KiB. If that is not
+///   all, the body ends with [`NotKept`](relent_http::body::NotKept).
+/// - The extensions of the response, and those of the caller, contain a [`Summary`].
+/// - A body that reqwest can clone is sent with each attempt. A stream is kept while it is sent, up to
+///   [`Replay::CAP`], and sent again if all of it was kept.
+/// - Each attempt starts with the extensions of the caller, not with those of the previous attempt.
+/// - After an error of another middleware the request may have taken effect, so it is retried only if it may run
+///   twice. That also applies after a redirect, and to every failure unless you declare that
+///   [redirects are tracked](Self::redirects_are_watched).
+/// - A 421 is retried once, but on any connection. Use [`Client`](crate::Client) for a new connection.
 ///
-/// With the feature `tracing` it tells of waits and give-ups; it makes no spans, which are the work of
-/// another middleware after it, such as reqwest-tracing.
+/// With the feature `tracing` it emits events for delays and give-ups, but no spans: for these add another
+/// middleware after it, such as reqwest-tracing.
 ///
-/// The reqwest client should come from a [`recipe`](crate::recipe), so that its own retries do not
-/// multiply. Requests take another policy with `.with_extension(Arc<Policy>)`, and with
-/// `.with_extension(Repeatable::No)` or `Yes` they say whether they may run twice, whatever their method and
-/// headers say.
+/// Build the reqwest client with [`recipe`](crate::recipe), so that its own retries do not multiply. A request sets
+/// its own policy with `.with_extension(Arc<Policy>)`. With `.with_extension(Repeatable::No)` or `Yes` it declares
+/// whether it may run twice, regardless of its method and headers.
 ///
 /// ```no_run
 /// use relent::Policy;
@@ -72,7 +68,7 @@ pub struct RetryMiddleware {
 }
 
 impl RetryMiddleware {
-    /// Retries by this policy. Clones share the budget that it has.
+    /// Creates a middleware with this policy. Clones share its retry budget.
     #[must_use]
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
@@ -88,14 +84,15 @@ impl RetryMiddleware {
         Arc::make_mut(&mut self.shared).change()
     }
 
-    /// Says that each attempt makes one call, or lets it be seen if it makes more: the redirect policy of
-    /// the reqwest client is [`watched`](crate::watched), which that of a [`recipe`](crate::recipe) is,
-    /// the client has no retries of its own, and no middleware after this one calls twice.
+    /// Declares that every call of an attempt is visible.
     ///
-    /// Without this nothing proves how often an attempt sends a request. It may follow a redirect after a
-    /// `POST` that was processed, and what the last server says is no proof that the first did nothing. So
-    /// a request that is not repeatable is never sent again, whatever the answer. Repeatable requests are
-    /// retried as ever.
+    /// That requires three conditions. The redirect policy of the reqwest client is [`watched`](crate::watched), as
+    /// that of [`recipe`](crate::recipe) is. The client has no retries of its own. No middleware after this one
+    /// sends a request twice.
+    ///
+    /// Without this declaration, an attempt may follow a redirect after a `POST` that was processed, and the last
+    /// server's response does not prove that the first server did nothing. A request that is not repeatable is
+    /// therefore never sent again. Repeatable requests are retried as usual.
     #[must_use]
     pub fn redirects_are_watched(mut self) -> Self {
         self.options().watched = true;
@@ -105,15 +102,15 @@ impl RetryMiddleware {
 
 call_option_methods!(RetryMiddleware);
 
-/// A request over its attempts.
+/// A request with the state of its attempts.
 struct Handled<'a, 'n> {
     options: Arc<CallOptions>,
     template: Template,
     driver: CallDriver,
     telling: Telling<TokioClock>,
-    /// What the first attempt sends.
+    /// The request of the first attempt.
     first: Option<Request>,
-    /// As the caller gave them.
+    /// The extensions of the caller.
     given: Extensions,
     extensions: &'a mut Extensions,
     next: Next<'n>,
@@ -134,7 +131,7 @@ impl Attempts for Handled<'_, '_> {
         &self.template
     }
 
-    /// Nothing tells the middleware below to take a fresh connection.
+    /// Ignores the connection: nothing can ask the inner middleware for a new one.
     async fn attempt(
         &mut self,
         _: Connection,
@@ -146,13 +143,13 @@ impl Attempts for Handled<'_, '_> {
         let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
             return Err(Broken::unopened(io::Error::other(NotReplayable)).into());
         };
-        // In one piece: what follows may want to look at it.
+        // A body in one piece, because the next middleware may inspect it.
         *request.body_mut() = body.into_body();
         self.telling.tell(&begun, request.headers_mut());
         self.options.on_attempt.write(&begun, request.headers_mut());
         self.extensions.clone_from(&self.given);
         let (next, extensions) = (self.next.clone(), &mut *self.extensions);
-        // Spans are the work of another middleware.
+        // Another middleware makes the spans.
         let span = AttemptSpan::of(|| None, begun.number);
         let (mut outcome, watch) = {
             let asking = Some(Asking::of(request.method()));
@@ -162,7 +159,7 @@ impl Attempts for Handled<'_, '_> {
             (outcome, std::mem::take(attempt.parts().1))
         };
         if let Err(broken) = &mut outcome {
-            // Another of these below leaves its account here, also of an error.
+            // An inner `RetryMiddleware` stores its summary here, also for an error.
             broken.failure = in_view_of_below(broken.failure, self.extensions);
         }
         let (options, driver) = (&self.options, &mut self.driver);

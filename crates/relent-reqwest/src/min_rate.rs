@@ -1,4 +1,4 @@
-//! The least that has to arrive of a body.
+//! Minimum rate of a response body.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use crate::failed::Broken;
 
-/// So many bytes within so much time.
+/// A minimum of `bytes` in each period of `within`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) bytes: u64,
     pub(crate) within: Duration,
 }
 
-/// The time in which some bytes have to arrive. It stands still while the sink is at work.
+/// The current period of a rate. Its time stops during calls to the sink.
 #[derive(Debug)]
 pub(crate) struct Window {
     rate: Rate,

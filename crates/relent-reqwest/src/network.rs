@@ -1,5 +1,4 @@
-//! From an error to a [`Failure`]: of reqwest, and of this crate. Those of other transports are for
-//! [`relent_http::network`].
+//! Classification of errors of reqwest and of this crate. For other transports see [`relent_http::network`].
 
 use std::error::Error;
 
@@ -11,8 +10,9 @@ pub use crate::classify::classify;
 use crate::error::within;
 use crate::failed::AttemptError;
 
-/// The same for any error that has one of reqwest, or one of this crate, in its chain of sources. Any
-/// other is for [`relent_http::network::classify_error`].
+/// Classifies any error that has an error of reqwest or of this crate in its chain of sources.
+///
+/// All other errors are passed to [`relent_http::network::classify_error`].
 ///
 /// ```
 /// use relent_core::{Cause, Network};
@@ -23,8 +23,8 @@ use crate::failed::AttemptError;
 /// assert_eq!(failure.cause, Cause::Network(Network::BadRequest));
 /// ```
 ///
-/// An error that another layer of this process [has given up](given_up) is as its last error, with the
-/// advice not to retry (design rule 8).
+/// If another layer of this process has [given up](given_up) the call, its last error is classified, and marked as
+/// not to be retried.
 #[must_use]
 pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     let failure = classify_cause(error);
@@ -34,9 +34,10 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     }
 }
 
-/// Why another layer of this process has given up the call that failed with this error; `None` if none
-/// has. It knows a request that a [`Client`](crate::Client) or a `RetryMiddleware` has given up, and what
-/// [`relent_http::network::given_up`] knows.
+/// Returns the reason why another layer of this process gave up the call with this error; `None` if none did.
+///
+/// Recognizes errors of a [`Client`](crate::Client) or a `RetryMiddleware`, and the errors that
+/// [`relent_http::network::given_up`] recognizes.
 #[must_use]
 pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
     chain(error).find_map(|source| {
@@ -50,7 +51,7 @@ pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
     })
 }
 
-/// By what is at the bottom of it, whoever has given it up.
+/// Classifies by the innermost known error, regardless of the layer that gave up.
 fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     for source in chain(error) {
         if let Some(error) = source.downcast_ref() {

@@ -1,9 +1,9 @@
-//! Asking for the rest of a response that was cut short (RFC 9110 §13.1.5 and §14).
+//! Requests for the rest of a response that was cut short (RFC 9110 §13.1.5 and §14).
 //!
-//! Bytes of two representations must never be mixed. So an answer is believed only if it comes from the
-//! same resource, repeats the validator and begins where it should. Where no validator can prove it, the
-//! caller may state that the representation does not change, as with `curl -C -`. Every request of a
-//! download decides by [`Partial::answered`], whether it is its first or a retry.
+//! Bytes of two representations must never be mixed. A response is therefore accepted only if it comes from the same
+//! resource, repeats the validator and begins at the right position. If no validator can prove that, the caller may
+//! declare that the representation does not change, as with `curl -C -`. Every request of a download uses
+//! [`Partial::answered`], whether it is the first or a retry.
 
 use http::header::{
     CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE,
@@ -16,69 +16,68 @@ use crate::resumable::{
     Resumable, bare, is_strong_tag, length, number, only, opaque, strong_validator,
 };
 
-/// How one download asks for the rest, as its caller and the answers so far have it.
+/// State of the requests for the rest within one download.
 #[derive(Default, Debug)]
 pub(crate) struct Asking {
-    /// The caller states that the representation does not change.
+    /// The caller declares that the representation does not change.
     pub(crate) states_unchanged: bool,
-    /// The first URL is asked: the one that it had led to has refused, or has not answered.
+    /// Requests go to the first URL, because the final one has refused or has not responded.
     pub(crate) first_url: bool,
-    /// `Range` goes out without `If-Range`: a server has ignored it beside `If-Range`, as some content
-    /// delivery networks do.
+    /// `Range` is sent without `If-Range`, because a server ignores it beside `If-Range`. Some content delivery
+    /// networks do so.
     without_if_range: bool,
-    /// One representation has several validators, since each server sends its own. None of them proves
-    /// anything.
+    /// Each server sends its own validator for the same representation, so none proves anything.
     validators_vary: bool,
 }
 
-/// What has arrived of a representation, and where the rest of it is.
+/// The received part of a representation, and the place of the rest.
 #[derive(Debug)]
 pub(crate) struct Partial {
     of: Of,
     pub(crate) received: u64,
-    /// The address asked in this call that led to this response. `None` for bytes of an earlier call:
-    /// where the address leads today is found out by asking it.
+    /// The URL requested in this call that led to this response. `None` for bytes of an earlier call: a request shows
+    /// where the URL leads now.
     asked: Option<Url>,
-    /// The validator that the last answer of this attempt had, if the rest was not in it.
+    /// The validator of the last response of this attempt, if that response did not contain the rest.
     other: Option<HeaderValue>,
 }
 
-/// Whose bytes they are.
+/// The identity of the representation.
 #[derive(Debug)]
 enum Of {
-    /// The representation's that this names.
+    /// A validator identifies the representation.
     Named(Resumable),
-    /// The caller's statement has to do. The URL and the total are known once a response has stated them.
+    /// Only the caller's declaration identifies it. URL and total are known once a response states them.
     Stated {
         url: Option<Url>,
         total: Option<u64>,
     },
 }
 
-/// What an answer to the request for the rest is.
+/// Meaning of a response to the request for the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The rest, up to this position, exclusively.
+    /// The rest, up to this position (exclusive).
     Rest(u64),
     /// Nothing is missing.
     Complete,
-    /// Not the rest, but the same request without `If-Range` can bring it.
+    /// Not the rest, but the same request without `If-Range` can return it.
     Again,
-    /// Something else, or not provably the rest.
+    /// Another content, or not provably the rest.
     Other,
 }
 
-/// Whether an answer is of the same representation, by its validator.
+/// Comparison of the validator of a response with the known one.
 enum Compared {
     Same,
-    /// It has another validator, which can be another server's.
+    /// Another validator, possibly because another server sent it.
     Another(HeaderValue),
     Unproven,
 }
 
 impl Partial {
-    /// Nothing as yet of the response `head` from `url` to a request for `asked`. `None` if the rest of
-    /// it cannot be asked for.
+    /// Starts a part with no bytes, of the response `head` from `url` to a request for `asked`. `None` if its rest
+    /// cannot be requested.
     pub(crate) fn begun<B>(
         method: &Method,
         url: &Url,
@@ -103,7 +102,7 @@ impl Partial {
         })
     }
 
-    /// These first bytes, from an earlier call, of what `of` names.
+    /// The first bytes of `of`, from an earlier call.
     pub(crate) const fn earlier(of: Resumable, received: u64) -> Self {
         Self {
             of: Of::Named(of),
@@ -113,8 +112,8 @@ impl Partial {
         }
     }
 
-    /// These first bytes, from an earlier call, on the caller's statement. The length of all of it is
-    /// known if a response has stated it.
+    /// The first bytes from an earlier call, by the caller's declaration. `total` is the total length, if a response
+    /// stated it.
     pub(crate) const fn stated(received: u64, total: Option<u64>) -> Self {
         Self {
             of: Of::Stated { url: None, total },
@@ -124,7 +123,7 @@ impl Partial {
         }
     }
 
-    /// What names it.
+    /// The identity with a strong validator, if there is one.
     pub(crate) const fn resumable(&self) -> Option<&Resumable> {
         match &self.of {
             Of::Named(resumable) => Some(resumable),
@@ -132,7 +131,7 @@ impl Partial {
         }
     }
 
-    /// The length of all of it, if it is known.
+    /// The total length in bytes, if it is known.
     pub(crate) const fn total(&self) -> Option<u64> {
         match &self.of {
             Of::Named(resumable) => resumable.total,
@@ -140,7 +139,7 @@ impl Partial {
         }
     }
 
-    /// Where it came from, if that is known.
+    /// The final URL, if it is known.
     const fn url(&self) -> Option<&Url> {
         match &self.of {
             Of::Named(resumable) => Some(&resumable.url),
@@ -148,18 +147,17 @@ impl Partial {
         }
     }
 
-    /// Another attempt begins.
+    /// Starts another attempt.
     pub(crate) fn begin_attempt(&mut self) {
         self.other = None;
     }
 
-    /// Turns a request for the whole into one for the rest. `false` if it is addressed elsewhere: it
-    /// is left as it was.
+    /// Turns a request for the whole into one for the rest. Returns `false`, and does not change the request, if its
+    /// URL differs from that of the part.
     ///
-    /// If redirects led to the response in this call, the final URL is asked: that is where the
-    /// representation is, whatever the first address leads to by now. Once the final URL has refused,
-    /// as a signed one does when it expires, the first one is asked. Credentials go to no other origin
-    /// than the one they were for, as in any redirect.
+    /// If redirects led to the response in this call, the request goes to the final URL. The representation is there,
+    /// even if the first URL leads elsewhere by now. Once the final URL has refused, as an expired signed URL does,
+    /// the request goes to the first URL. As with any redirect, credentials are not sent to another origin.
     pub(crate) fn ask(&self, asking: &Asking, request: &mut reqwest::Request) -> bool {
         let rerouted = |asked: &Url| asked != request.url();
         if self.asked.as_ref().is_some_and(rerouted) {
@@ -179,7 +177,7 @@ impl Partial {
         true
     }
 
-    /// What `If-Range` names, if it is sent.
+    /// The identity in `If-Range`, if that header is sent.
     const fn under_condition(&self, asking: &Asking) -> Option<&Resumable> {
         match asking.without_if_range {
             true => None,
@@ -187,7 +185,7 @@ impl Partial {
         }
     }
 
-    /// Whether the final URL is asked, and not the first one.
+    /// Whether the request goes to the final URL instead of the first one.
     pub(crate) fn is_direct(&self, asking: &Asking) -> bool {
         match (&self.asked, self.url()) {
             (Some(asked), Some(url)) => !asking.first_url && *url != bare(asked),
@@ -195,12 +193,12 @@ impl Partial {
         }
     }
 
-    /// The rest has come, to a request for `asked`.
+    /// Continues with the rest, which came in response to a request for `asked`.
     pub(crate) fn goes_on(&mut self, asked: Option<Url>) {
         self.asked = asked;
     }
 
-    /// What this answer from `url` is. Learns what it tells of the representation, and of the server.
+    /// Evaluates the response from `url`. Stores what it reveals about the representation and the server.
     pub(crate) fn answered<B>(
         &mut self,
         asking: &mut Asking,
@@ -239,7 +237,7 @@ impl Partial {
         }
     }
 
-    /// What a part that begins where it should is.
+    /// Evaluates a 206 that begins at the right position.
     fn part(
         &mut self,
         asking: &mut Asking,
@@ -250,14 +248,14 @@ impl Partial {
         let ours = self.resumable().map(|of| of.validator.clone());
         let others = match self.compared(asking, headers) {
             Compared::Unproven => return Answer::Other,
-            // One answer of this attempt had another validator, and this one has ours.
+            // One response of this attempt had another validator, and this one has ours.
             Compared::Same => self.other.take().is_some_and(|other| Some(other) != ours),
             Compared::Another(theirs) => match self.other.replace(theirs.clone()) {
                 None => {
                     asking.without_if_range = true;
                     return Answer::Again;
                 }
-                // Two answers agree: the representation has changed.
+                // Two responses agree: the representation has changed.
                 Some(before) if before == theirs => return Answer::Other,
                 Some(_) => true,
             },
@@ -268,8 +266,8 @@ impl Partial {
         Answer::Rest(range.last + 1)
     }
 
-    /// What the whole is, when the rest was asked for. `Range` is ignored if the representation has changed,
-    /// and by some servers whenever `If-Range` is there; others have other validators.
+    /// Evaluates a 200 to a request for the rest. A server ignores `Range` if the representation has changed. Some
+    /// servers ignore it beside `If-Range`; others have other validators.
     fn whole(&mut self, asking: &mut Asking, url: &Url, headers: &HeaderMap) -> Answer {
         let Some(of) = self.under_condition(asking) else {
             return Answer::Other;
@@ -286,7 +284,7 @@ impl Partial {
         Answer::Again
     }
 
-    /// Whether an answer from `url` can be of the same representation, of `total` bytes.
+    /// Whether a response from `url` can be of the same representation with `total` bytes.
     fn can_be_at(&self, asking: &Asking, url: &Url, total: Option<u64>) -> bool {
         let same_total = match (self.total(), total) {
             (Some(known), Some(total)) => known == total,
@@ -297,7 +295,7 @@ impl Partial {
         same_total && self.resumable().is_none_or(same_url)
     }
 
-    /// Compares by the validator. Without the caller's statement it has to be there, and the same.
+    /// Compares the validator. Without the caller's declaration it must be present and the same.
     fn compared(&self, asking: &Asking, headers: &HeaderMap) -> Compared {
         let Of::Named(of) = &self.of else {
             return Compared::Same;
@@ -320,14 +318,14 @@ impl Partial {
         }
     }
 
-    /// Learns from an answer with a part. Bytes of an earlier call are named by it, if it has a name.
+    /// Stores the identity from a 206. Bytes of an earlier call get its validator, if it has one.
     fn learn(&mut self, asking: &Asking, url: &Url, headers: &HeaderMap, total: u64) {
         let (url, total) = (bare(url), Some(total));
         let validator = match &self.of {
             _ if asking.validators_vary => None,
             Of::Named(of) => Some(&of.validator),
             Of::Stated { url: None, .. } => strong_validator(headers),
-            // The first response of this call had none.
+            // The first response of this call had no validator.
             Of::Stated { .. } => None,
         };
         self.of = match validator.cloned() {
@@ -343,7 +341,7 @@ impl Partial {
         };
     }
 
-    /// Whether all of it has arrived; so it has if the length was never told.
+    /// Whether all of it has arrived. Always `true` if the length is unknown.
     pub(crate) fn is_complete(&self) -> bool {
         self.total().is_none_or(|total| total == self.received)
     }
@@ -354,7 +352,7 @@ pub(crate) fn has_own_range(request: &HeaderMap) -> bool {
     request.contains_key(RANGE) || request.contains_key(IF_RANGE)
 }
 
-/// Sends a request elsewhere, as a redirect would.
+/// Changes the URL of a request, as a redirect would.
 fn direct(request: &mut reqwest::Request, to: &Url) {
     if request.url().origin() != to.origin() {
         use http::header::{AUTHORIZATION, COOKIE, HOST, PROXY_AUTHORIZATION, WWW_AUTHENTICATE};
@@ -371,7 +369,7 @@ fn direct(request: &mut reqwest::Request, to: &Url) {
     *request.url_mut() = to.clone();
 }
 
-/// Whether the body has several ranges, each with a head of its own (RFC 9110 §14.6).
+/// Whether the body contains several ranges, each with its own head (RFC 9110 §14.6).
 fn is_multipart(headers: &HeaderMap) -> bool {
     const KIND: &[u8] = b"multipart/byteranges";
     headers.get_all(CONTENT_TYPE).iter().any(|value| {
@@ -389,8 +387,8 @@ struct ContentRange {
     total: u64,
 }
 
-/// `bytes 0-499/1234`. An unknown total (`*`) is not accepted: nothing would tell when the
-/// representation is complete, or that it is the same one.
+/// Parses `bytes 0-499/1234`. An unknown total (`*`) is rejected: it would not show when the representation is
+/// complete, or that it is the same one.
 fn content_range(value: &[u8]) -> Option<ContentRange> {
     let value = trim(value);
     let unit = value.get(..6)?;
@@ -403,7 +401,7 @@ fn content_range(value: &[u8]) -> Option<ContentRange> {
     (first <= last && last < total).then_some(ContentRange { first, last, total })
 }
 
-/// The total of `bytes */1234`.
+/// Parses the total of `bytes */1234`.
 fn unsatisfied(value: &[u8]) -> Option<u64> {
     let value = trim(value);
     let unit = value.get(..6)?;
@@ -462,7 +460,7 @@ mod tests {
         begun_from(&url(), fields, &Asking::default()).unwrap()
     }
 
-    /// The same, after a request for this URL.
+    /// 40 bytes, after a request for this URL.
     fn begun_from(asked: &Url, fields: &[(&str, &str)], asking: &Asking) -> Option<Partial> {
         let head = head(200, fields);
         let mut partial = Partial::begun(&Method::GET, &url(), &head, Some(asked.clone()), asking)?;
@@ -479,7 +477,7 @@ mod tests {
         }
     }
 
-    /// What an answer from `url` to the request for the rest is, without a statement of the caller's.
+    /// Evaluates a response from `url` without a declaration of the caller.
     fn answer(partial: &mut Partial, url: &Url, head: &Response<()>) -> Answer {
         partial.answered(&mut Asking::default(), url, head)
     }
@@ -719,7 +717,7 @@ mod tests {
         }
     }
 
-    /// As that of a signed URL, which is another one each time.
+    /// A signed URL has a different query each time.
     #[test]
     fn only_the_query_of_the_url_may_differ_if_the_total_is_the_same() {
         let part = |total: u64| {
@@ -789,7 +787,7 @@ mod tests {
         assert_eq!(answer(&mut begun(), &url(), &changed), Answer::Other);
         let longer = head(200, &[TAG, ("content-length", "101")]);
         assert_eq!(answer(&mut begun(), &url(), &longer), Answer::Other);
-        // Without the condition the tag of the answer is what proves it.
+        // Without the condition the tag of the response is the proof.
         let mut asking = Asking {
             without_if_range: true,
             ..Asking::default()
@@ -801,7 +799,7 @@ mod tests {
         }
     }
 
-    /// The tags of the answers of one attempt, and what it comes to on the caller's statement.
+    /// Tags of the responses of one attempt, and the result with the caller's declaration.
     #[test]
     fn tags_that_differ_among_the_answers_of_an_attempt_are_those_of_servers() {
         let part = ("content-range", "bytes 40-99/100");
@@ -809,7 +807,7 @@ mod tests {
             // The representation has changed.
             (&[(200, "\"v2\""), (206, "\"v2\"")][..], Answer::Other),
             (&[(206, "\"v2\""), (206, "\"v2\"")], Answer::Other),
-            // Each server has a tag of its own.
+            // Each server has its own tag.
             (&[(200, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
             (&[(206, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
             (&[(200, "\"v2\""), (206, TAG.1)], Answer::Rest(100)),
@@ -851,7 +849,7 @@ mod tests {
         assert_eq!(rest, Answer::Rest(100));
     }
 
-    /// What a field can hold: anything, and what is almost right.
+    /// A field value: any bytes, or an almost valid value.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..30),
@@ -875,8 +873,8 @@ mod tests {
             let _ = content_range(&value);
         }
 
-        /// Whatever a server says of what it sends: no panic, what it names can be stored and read back,
-        /// and the rest begins where it should.
+        /// For any response head: no panic, its identity can be stored and read back, and the rest begins at the right
+        /// position.
         #[test]
         fn any_head_names_what_is_read_back_or_nothing(
             fields in prop::collection::vec((0..7usize, value()), 0..6),
@@ -893,7 +891,7 @@ mod tests {
             if let Some(of) = Resumable::of(&Method::GET, &url(), &head) {
                 prop_assert_eq!(status, 200);
                 match of.validator() {
-                    // An entity tag beyond ASCII is not to be stored.
+                    // A non-ASCII entity tag cannot be stored.
                     "" => prop_assert!(Resumable::new(of.url(), "", of.total()).is_err()),
                     stored => prop_assert_eq!(Resumable::new(of.url(), stored, of.total()), Ok(of.clone())),
                 }

@@ -1,4 +1,4 @@
-//! What is known of a request beside what reqwest builds.
+//! Options of a request outside of reqwest's builder.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::secret::redacted;
 
-/// What reqwest's builder does not know of a request.
+/// Options of a request that reqwest's builder does not have.
 pub(crate) struct Plan {
     pub(crate) client: Client,
     pub(crate) body: Option<Body>,
     pub(crate) key: Option<IdempotencyKey>,
     pub(crate) changes: Vec<Change>,
     pub(crate) whole_body: bool,
-    /// What reqwest has built is a form, whose parts may all be at hand.
+    /// Whether reqwest has built a form, whose parts may all be in memory.
     pub(crate) multipart: bool,
     pub(crate) wrong: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// A change of how the client retries, made when it is known where the request goes.
+/// A change of the options, applied when the URL of the request is known.
 type Change = Box<dyn FnOnce(&mut CallOptions) + Send>;
 
 impl Plan {
-    /// A plan without anything of its own but the body, in place of one that reqwest has.
+    /// Default options with this body, which replaces that of reqwest.
     #[inline]
     pub(crate) const fn new(client: Client, body: Option<Body>) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Plan {
         }
     }
 
-    /// By whom and how the request is sent, and its body. The rest of it is made ready.
+    /// Computes client, options and body of the request, and completes its headers.
     #[inline]
     pub(crate) fn settle(
         self,
@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// What reqwest could not build.
+/// The error of a request that reqwest could not build.
 pub(crate) fn wrong(error: reqwest::Error) -> Error {
     Error::Request(redacted(error).into())
 }

@@ -1,4 +1,4 @@
-//! The attempts of a request that is hedged.
+//! Attempts of a hedged request.
 
 use std::future::{Future, poll_fn, ready};
 use std::io;
@@ -21,7 +21,7 @@ use crate::request_template::Template;
 use crate::response::Response;
 
 pin_project! {
-    /// One of the attempts, which is classified when it is over.
+    /// One of the attempts, classified when it ends.
     struct Contender<'c, F> {
         #[pin]
         attempt: Attempt<F>,
@@ -31,10 +31,10 @@ pin_project! {
     }
 }
 
-/// The body of a hedge that is not sent yet.
+/// The body of a hedge that is being opened.
 type Opening = Pin<Box<dyn Future<Output = (Body, io::Result<Opened>)> + Send>>;
 
-/// What it came to, the redirects that it followed, and its body.
+/// The result of an attempt, its redirects, and its body.
 type Came = (Result<reqwest::Response, Box<Failed>>, Watch, Body);
 
 impl<F> Contender<'_, F> {
@@ -45,7 +45,7 @@ impl<F> Contender<'_, F> {
         (classified, std::mem::take(watch), std::mem::take(this.body))
     }
 
-    /// It has reached its limit.
+    /// Ends the attempt at its time limit.
     fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Came {
         let given = racer.attempt().limit.unwrap_or_default();
         self.came_to(Err(Broken::timeout(given)))
@@ -65,7 +65,7 @@ where
 }
 
 impl Call {
-    /// An attempt that others join if it takes long, until one has succeeded or all have failed.
+    /// Makes an attempt that hedges join if it is slow, until one succeeds or all have failed.
     pub(crate) async fn race(
         &mut self,
         hedge: &Hedge,
@@ -101,9 +101,9 @@ impl Call {
         running.begin(driver, hedge, leave, |racer| {
             start(racer, template.body().clone(), body)
         });
-        // What the hedge that is due sends. It takes time to open a file.
+        // The body of the hedge that is due. It takes time to open a file.
         let mut opening: Option<Opening> = None;
-        // What belongs to the failure that decides, unless a plainer one comes.
+        // The failure that decides so far; a clearer one replaces it.
         let mut kept: Option<Box<Failed>> = None;
         loop {
             let next = poll_fn(|context| {
@@ -119,7 +119,7 @@ impl Call {
                     opening = None;
                     match opened {
                         Ok(opened) => running.join(driver, |racer| start(racer, body, opened)),
-                        // Nothing goes out, so this is no attempt. The one that runs may yet succeed.
+                        // Nothing is sent, so this does not count as an attempt. The running one may succeed.
                         Err(_) => running.call_off(driver),
                     }
                     continue;
@@ -156,7 +156,7 @@ impl Call {
                 failed.failure = in_view_of_others(failed.failure, method);
             }
             let told = Failure {
-                // The caller says that no other helps.
+                // The caller's `when` has ruled out a retry.
                 kind: match failed.stop {
                     Some(StopReason::Permanent) => Kind::Permanent,
                     _ => failed.failure.kind,
@@ -185,7 +185,7 @@ impl Call {
     }
 }
 
-/// An attempt was refused that does not decide: its connection may still wait for more of the body.
+/// Releases the request body of a failure that does not decide: its connection may still wait for more of it.
 fn let_go(failed: Option<Box<Failed>>) {
     if let Some(body) = failed.and_then(|failed| failed.body) {
         body.let_go();

@@ -1,4 +1,4 @@
-//! The longest silence of a server.
+//! Read timeout: the longest silence of a server.
 
 use std::io;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::body::Body;
 use crate::failed::Broken;
 
-/// Which silence ends an attempt, and the body of a response.
+/// The read timeout of attempts and of response bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ReadTimeout {
-    /// [`ReadTimeout::DEFAULT`], where nothing else limits the time.
+    /// [`ReadTimeout::DEFAULT`], unless another limit applies.
     #[default]
     Default,
     Never,
@@ -25,10 +25,10 @@ pub(crate) enum ReadTimeout {
 }
 
 impl ReadTimeout {
-    /// As long as `relent fetch` waits.
+    /// The default of `relent fetch`, too.
     pub(crate) const DEFAULT: Duration = Duration::from_secs(60);
 
-    /// The time, if `limited` does not say that there is another limit.
+    /// The timeout; `None` for the default if `limited` returns that there is another limit.
     pub(crate) fn unless(self, limited: impl FnOnce() -> bool) -> Option<Duration> {
         match self {
             Self::Default => (!limited()).then_some(Self::DEFAULT),
@@ -38,13 +38,13 @@ impl ReadTimeout {
     }
 }
 
-/// Waits for the head of a response, until the server has been silent for too long. While it reads the
-/// request it is not silent.
+/// Timer for the response head, which ends when the server has been silent for too long. A server that reads the
+/// request is not silent.
 pub(crate) struct Waiting {
     within: Duration,
     body: Body,
     seen: Upload,
-    // Most attempts of a quick server need none. It is in a box, since attempts are moved.
+    // Most attempts at a fast server need none. Boxed, because attempts are moved.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -58,7 +58,7 @@ impl Waiting {
         }
     }
 
-    /// To be polled while there is no head.
+    /// Polls the timer while there is no head.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<Broken>> {
         let within = self.within;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(within)));
@@ -74,7 +74,7 @@ impl Waiting {
     }
 }
 
-/// Far off if it would overflow.
+/// The end of the timeout, 30 years from now if it overflows.
 fn end_of(within: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     let now = Instant::now();
@@ -82,14 +82,14 @@ fn end_of(within: Duration) -> Instant {
 }
 
 pin_project! {
-    /// The body of a response, which fails if the next piece of it does not come for too long.
+    /// A response body that fails if its next piece takes too long.
     pub(crate) struct Reading<B> {
         #[pin]
         body: B,
         within: Duration,
         #[pin]
         timer: Option<Sleep>,
-        // Whether the timer runs for the piece that is waited for.
+        // Whether the timer runs for the next piece.
         waits: bool,
     }
 }

@@ -1,4 +1,4 @@
-//! A download over its attempts.
+//! The retry loop of a download.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -21,24 +21,24 @@ use crate::failed::{AttemptError, Failed, Last};
 use crate::request_template::Template;
 use crate::sink::Sink;
 
-/// What has come of a download that [ran](Download::run).
+/// Result of a download that was [run](Download::run).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Received<'c> {
-    /// The head of the response whose body is in the sink, or what the last attempt has left behind:
-    /// nothing if there was none, or the caller cancelled. The body of a refused response is for
-    /// [`Download::finish`].
+    /// The head of the response whose body is in the sink, or the result of the last attempt. That is `None` if no
+    /// attempt was made or the caller cancelled. Read the body of a refused response with [`Download::finish`].
     pub result: Result<Response<()>, Option<Last>>,
-    /// The account of it.
+    /// Summary of the attempts.
     pub summary: Summary,
-    /// The download as the last attempt has left it.
+    /// The download after the last attempt.
     pub download: Download<'c>,
 }
 
 impl<'c> Download<'c> {
-    /// Attempts until the whole body is in `sink`, or the policy of the client stops, or `cancelled` is
-    /// ready: with what is to be told of the attempt that it cuts off, if one runs.
-    /// [`Client::download`] is this for those who have nobody to tell.
+    /// Makes attempts until the whole body is in `sink`, the policy stops, or `cancelled` is ready.
+    ///
+    /// `cancelled` returns the failure to report for the attempt that it cuts off. If you need neither hook nor
+    /// cancellation, use [`Client::download`].
     ///
     /// ```no_run
     /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -113,35 +113,35 @@ impl<'c> Download<'c> {
 }
 
 impl Client {
-    /// Attempts until the whole body is in `sink`, or the policy stops.
+    /// Makes attempts until the whole body is in `sink`, or until the policy stops.
     ///
-    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
-    /// a strong validator ([`Resumable`](crate::Resumable)), the next attempt asks for the rest with `Range` and
-    /// `If-Range`, of the URL that the redirects had led to, and of the first URL once that one refuses: a
-    /// signed URL may have expired. A server that ignores `Range` beside `If-Range` is asked without
-    /// `If-Range`. Otherwise, and whenever the answer is not provably the rest of the same
-    /// representation from the same URL, it begins anew: bytes of two representations are never mixed.
-    /// Of the URL only the query may differ, if validator and total length are the same. A caller who
-    /// knows that the representation does not change can say so with [`Download::assume_unchanged`].
+    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with a strong validator
+    /// ([`Resumable`](crate::Resumable)), the next attempt requests the rest with `Range` and `If-Range`. It uses the
+    /// final URL after redirects, and the first URL once the final one refuses: a signed URL may have expired. If a
+    /// server ignores `Range` beside `If-Range`, the request is sent without `If-Range`.
     ///
-    /// A download that advances is not given up: after an attempt that went on with what was there, by
-    /// as much as [`Progress`](relent_core::Progress) asks for, the count of retries and the backoff begin anew. The deadline
-    /// and `max_elapsed` of the policy hold.
+    /// In all other cases, and if the response is not provably the rest of the same representation from the same
+    /// URL, the download restarts. Bytes of two representations are never mixed. Only the query of the URL may
+    /// differ, if validator and total length are the same. If you know that the representation does not change, use
+    /// [`Download::assume_unchanged`].
     ///
-    /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
-    /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
-    /// it is whole (RFC 9112 §8): it is taken to be. So is one of HTTP/2 without `Content-Length` if
-    /// reqwest was built with one of the features that decode bodies, which hide the end of the stream.
+    /// The policy does not give up a download that advances. After an attempt that resumes and makes enough
+    /// [`Progress`](relent_core::Progress), the count of retries and the backoff start again. The deadline and
+    /// `max_elapsed` of the policy still apply.
     ///
-    /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
-    /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
-    /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
-    /// body that was cut short neither is a 204. A 206 is `Ok` only as the
-    /// answer to a `Range` of the request's own: a body that came in parts is returned as the 200 that it
-    /// is a whole of. A gRPC call that failed is an error.
+    /// The end of a body is distinguishable from a cut if it has a `Content-Length` or chunks, and in HTTP/2. An HTTP/1
+    /// body with neither ends when the connection closes (RFC 9112 §8), and counts as whole. So does an HTTP/2 body
+    /// without `Content-Length` if reqwest is built with a feature that decodes bodies, which hides the end of the
+    /// stream.
+    ///
+    /// As with [`send`](Self::send), a last response with an error status is `Ok`, and its body is in the sink. A
+    /// success without a representation, such as a 304, is `Ok` and does not change the sink ([`Sink::no_content`]).
+    /// A 304 to a request without a condition is a failure, and so is a 204 after a body that was cut short. A 206 is
+    /// `Ok` only if the request has its own `Range`; a body received in parts is returned as the 200 of the whole.
+    /// A gRPC call that failed is an error.
     ///
     /// # Errors
-    /// When the last attempt brought no complete response.
+    /// If the last attempt had no complete response.
     ///
     /// ```no_run
     /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -190,13 +190,13 @@ impl Client {
     }
 }
 
-/// A download on its way into a sink.
+/// A download with its driver, sink and hook.
 struct Receiving<'c, 'r, S, H> {
     download: Download<'c>,
     driver: CallDriver,
     sink: &'r mut S,
     hook: &'r mut H,
-    /// Whether an attempt runs.
+    /// Whether an attempt is running.
     attempting: bool,
 }
 
@@ -229,7 +229,7 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
         driver.entered_telling(|queued| hook.queued(queued)).await
     }
 
-    /// It knows itself which connection it is to take.
+    /// The download itself chooses the connection.
     async fn attempt(
         &mut self,
         _: Connection,
@@ -246,12 +246,12 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
         self.attempting = false;
         let options = self.download.options();
         let (driver, watch) = (&mut self.driver, self.download.watch());
-        // It may be another request by now.
+        // The hook may have changed the request.
         driver.set_repeatable(options.may_repeat(self.download.facts()));
         match attempted {
             Ok(head) => {
                 let followed = watch.followed();
-                // A redirect that was not followed is an answer of the one that was asked.
+                // A redirect that was not followed is a response of the original destination.
                 if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
                     options.tell_elsewhere(driver, followed.url(), Some(followed.at), None);
                 }

@@ -1,23 +1,23 @@
-//! Redirects that reqwest follows within one attempt, seen where they happen.
+//! Tracks the redirects that reqwest follows within one attempt.
 //!
-//! reqwest follows redirects inside one call, and its answer or error tells of the last request only.
-//! After `POST` → 303 → `GET`, a refused connection or a 429 speaks of the `GET`, while the `POST` was
-//! processed. The final URL does not show it either: a 303 may lead to the same URL.
+//! reqwest follows redirects inside one call, and its response or error describes the last request only. After
+//! `POST` → 303 → `GET`, a refused connection or a 429 belongs to the `GET`, but the `POST` was processed. The final
+//! URL does not show it either: a 303 may lead to the same URL.
 //!
-//! reqwest asks its redirect policy while the future of the call is polled, on the same thread. So a
-//! policy made by [`watched`] leaves the address in a thread-local, and [`Watch`] looks there after each
-//! poll. The other way round, it leaves there what reqwest does not give to a policy: the method, and since
-//! which request of the attempt it has been that. [`limited`] finds loops by it.
+//! reqwest calls its redirect policy while the future of the call is polled, on the same thread. A policy made by
+//! [`watched`] stores the URL in a thread-local, and [`Watch`] reads it after each poll. In the other direction,
+//! `Watch` stores data that reqwest does not pass to a policy: the method, and the first request of the attempt with
+//! that method. [`limited`] uses it to find loops.
 //!
-//! # What a hop means
-//! A failure after a hop is ambiguous for the attempt as a whole, whatever the last server said. That
-//! holds for every redirect status:
+//! # Meaning of a redirect
+//! A failure after a redirect is ambiguous for the attempt as a whole, regardless of the last server's response.
+//! That holds for every redirect status:
 //!
-//! - After 301, 302 and 303 to a `POST` another request was sent, by `GET`. RFC 9110 §15.4.4 describes
-//!   303 as the usual answer to a `POST` that was processed, and user agents treat 301 and 302 alike.
-//! - After 307 and 308 the same request was sent to another URL. RFC 9110 §15.4.8 and §15.4.9 say where
-//!   the resource is and that the method stays; they do not say that the server which redirects has not
-//!   acted. Nothing proves it, so it is not assumed.
+//! - After 301, 302 and 303 to a `POST`, a `GET` is sent. RFC 9110 §15.4.4 describes 303 as the usual response to a
+//!   `POST` that was processed, and user agents treat 301 and 302 alike.
+//! - After 307 and 308 the same request is sent to another URL. RFC 9110 §15.4.8 and §15.4.9 state where the resource
+//!   is and that the method stays. They do not state that the redirecting server has done nothing, so that is not
+//!   assumed.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -33,24 +33,23 @@ use reqwest::redirect::{Attempt, Policy};
 use crate::secret::redact;
 
 thread_local! {
-    /// How many redirects watched policies were asked about on this thread.
+    /// Number of calls to tracked redirect policies on this thread.
     static ASKED: Cell<u32> = const { Cell::new(0) };
-    /// The last of them.
+    /// The last redirect.
     static LATEST: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
-    /// The watched policies that were made on this thread since a client began to be built.
+    /// Tracked policies made on this thread while a client is being built.
     static MADE: RefCell<Option<Vec<Weak<Watched>>>> = const { RefCell::new(None) };
-    /// What the attempt asks that is polled on this thread; `None` outside of one.
+    /// The current request of the attempt that is polled on this thread; `None` outside of one.
     static ASKING: Cell<Option<Asking>> = const { Cell::new(None) };
 }
 
-/// Follows redirects by this policy, and lets a [`Client`](crate::Client) and a
-/// [`RetryMiddleware`](crate::RetryMiddleware) see each one that is followed.
+/// Tracks this redirect policy, so that a [`Client`](crate::Client) and a
+/// [`RetryMiddleware`](crate::RetryMiddleware) see every redirect that is followed.
 ///
-/// After a redirect, a refused connection or a 429 speaks of the last request only. An earlier one, such
-/// as a `POST` that was answered with 303, may have taken effect, so a request that is not repeatable is
-/// not sent again then. [`recipe`](crate::recipe) watches reqwest's own policy. Use this function for a
-/// redirect policy of your own, also for [`Policy::none`]: where redirects cannot be seen, a request that
-/// is not repeatable is never sent again.
+/// After a redirect, a refused connection or a 429 describes the last request only. An earlier request, such as a
+/// `POST` with response 303, may have taken effect, so a request that is not repeatable is not sent again.
+/// [`recipe`](crate::recipe) tracks its own policy. Wrap every other redirect policy in this function, including
+/// [`Policy::none`]. Where redirects are not tracked, a request that is not repeatable is never sent again.
 ///
 /// ```
 /// use relent::Policy;
@@ -65,9 +64,9 @@ thread_local! {
 /// ```
 #[must_use]
 pub fn watched(policy: Policy) -> Policy {
-    // It lives as long as the policy, which is dropped if another takes its place in a recipe.
+    // Lives as long as the policy. A builder drops the policy when another replaces it.
     let alive = Arc::new(Watched {
-        // A policy says so only there.
+        // Only its `Debug` text identifies the policy `none`.
         none: format!("{policy:?}") == format!("{:?}", Policy::none()),
     });
     MADE.with_borrow_mut(|made| {
@@ -82,11 +81,11 @@ pub fn watched(policy: Policy) -> Policy {
     })
 }
 
-/// Follows at most `most` redirects, as [`Policy::limited`] does, but no loop, and none to something that is
-/// not HTTP. These end the attempt with [`RedirectRefused`], which is permanent. It is [`watched`].
+/// Follows at most `most` redirects, and neither loops nor redirects to a scheme other than HTTP.
 ///
-/// A loop ends at its first repetition: when the same method would ask the same URL again. In a program
-/// with reqwest's feature `cookies` a repetition may differ by its cookies, so there it ends at the second.
+/// Like [`Policy::limited`], but [tracked](watched). A redirect beyond these limits ends the attempt with
+/// [`RedirectRefused`], which is permanent. A loop ends at its first repetition: the same method and the same URL.
+/// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
 /// ```
 /// use relent_reqwest::{limited, recipe};
@@ -120,7 +119,7 @@ fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
     Some(RedirectRefused { why, to })
 }
 
-/// Whether the same request was sent before within this attempt.
+/// Whether the attempt has already sent the same request.
 fn is_loop(status: StatusCode, to: &Url, previous: &[Url]) -> bool {
     match ASKING.get() {
         Some(asking) => {
@@ -128,7 +127,7 @@ fn is_loop(status: StatusCode, to: &Url, previous: &[Url]) -> bool {
             let same = previous.iter().skip(since).filter(|url| *url == to);
             same.count() > usize::from(may_keep_cookies())
         }
-        // A client without retries: nothing tells the method, but these two keep it.
+        // A client without retries: the method is unknown, but these two statuses keep it.
         None => {
             let keeps = matches!(status.as_u16(), 307 | 308);
             keeps && previous.last() == Some(to) && !may_keep_cookies()
@@ -136,12 +135,12 @@ fn is_loop(status: StatusCode, to: &Url, previous: &[Url]) -> bool {
     }
 }
 
-/// Whether reqwest can keep cookies in this program. It shows in whether its builder has the method for that: if
-/// not, the one of the trait is called.
+/// Whether reqwest is built with cookies. If its builder lacks the method `cookie_store`, the call resolves to the
+/// trait method below.
 fn may_keep_cookies() -> bool {
     use std::any::TypeId;
 
-    /// Stands for a builder that has no such method.
+    /// Returned by the trait method, if the builder has no such method.
     struct Cannot;
 
     #[allow(unused, reason = "reqwest's own comes before it, if it has it")]
@@ -160,9 +159,9 @@ fn may_keep_cookies() -> bool {
     returned(|builder| builder.cookie_store(true)) != TypeId::of::<Cannot>()
 }
 
-/// A redirect that is not followed, by [`limited`].
+/// Error of a redirect that [`limited`] does not follow.
 ///
-/// It is the innermost source of the error of reqwest. The URL in its text has no credentials.
+/// It is the innermost source of the reqwest error. The URL in its text has no credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedirectRefused {
     why: Refusal,
@@ -177,13 +176,13 @@ enum Refusal {
 }
 
 impl RedirectRefused {
-    /// Whether the same method would have asked the same URL again.
+    /// Whether the redirect is a loop: the same method and the same URL again.
     #[must_use]
     pub fn is_loop(&self) -> bool {
         self.why == Refusal::Loop
     }
 
-    /// Where the redirect leads, without credentials.
+    /// The URL that the redirect leads to, without credentials.
     #[must_use]
     pub const fn url(&self) -> &Url {
         &self.to
@@ -212,15 +211,15 @@ impl fmt::Display for RedirectRefused {
 
 impl Error for RedirectRefused {}
 
-/// What an attempt asks at present.
+/// The method of the current request of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asking {
     verb: Verb,
-    /// Which request of the attempt, from 0, was the first with this method.
+    /// The index (from 0) of the first request of the attempt with this method.
     since: u32,
 }
 
-/// A method, as far as redirects change it.
+/// The methods that redirects treat differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verb {
     Get,
@@ -230,7 +229,7 @@ enum Verb {
 }
 
 impl Asking {
-    /// An attempt that begins with this method.
+    /// The start of an attempt with this method.
     pub(crate) fn of(method: &Method) -> Self {
         let verb = match *method {
             Method::HEAD => Verb::Head,
@@ -241,8 +240,8 @@ impl Asking {
         Self { verb, since: 0 }
     }
 
-    /// After a redirect with this status, which the request of this number follows: reqwest makes a GET of a
-    /// POST after 301 and 302, and after 303 of anything but a HEAD.
+    /// The state after a redirect with this status, for request `number`. reqwest turns a POST into a GET after 301
+    /// and 302, and any method but HEAD after 303.
     fn redirected(self, status: StatusCode, number: u32) -> Self {
         match (status.as_u16(), self.verb) {
             (301 | 302, Verb::Post) | (303, Verb::Post | Verb::Other) => Self {
@@ -254,8 +253,8 @@ impl Asking {
     }
 }
 
-/// Notes a redirect. It counts as followed: if the policy stops there, the redirect itself is the
-/// response, which is no failure.
+/// Stores a redirect. It counts as followed: if the policy stops there, the redirect itself is the response, which
+/// is not a failure.
 fn note(attempt: &Attempt<'_>) {
     let followed = Followed {
         url: attempt.url().clone(),
@@ -269,27 +268,27 @@ fn note(attempt: &Attempt<'_>) {
     ASKED.set(ASKED.get().wrapping_add(1));
 }
 
-/// A watched policy.
+/// Marker of a tracked policy.
 struct Watched {
-    /// It follows no redirect.
+    /// Whether the policy follows no redirects.
     none: bool,
 }
 
-/// What is known of the redirects of a client.
+/// Properties of the redirects of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Redirects {
-    /// They are seen.
+    /// All redirects are tracked.
     pub(crate) watched: bool,
-    /// None is followed.
+    /// No redirects are followed.
     pub(crate) none: bool,
 }
 
-/// Builds a client, and tells whether its redirects are watched: a watched policy that was made
-/// meanwhile is still alive then, in the client.
+/// Builds a client and detects whether its redirects are tracked: a tracked policy that was made during the build
+/// and is still alive must be in the client.
 pub(crate) fn built(
     build: impl FnOnce() -> reqwest::Result<reqwest::Client>,
 ) -> reqwest::Result<(reqwest::Client, Redirects)> {
-    /// Puts back what was there, also if a recipe panics.
+    /// Restores the outer value, even if the builder function panics.
     struct Outer(Option<Vec<Weak<Watched>>>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -310,20 +309,20 @@ pub(crate) fn built(
 /// The last redirect that was followed.
 #[derive(Debug)]
 pub(crate) struct Followed {
-    /// Where to.
+    /// The URL it led to.
     url: Url,
-    /// When.
+    /// The time of the redirect.
     pub(crate) at: Instant,
 }
 
 impl Followed {
-    /// Where to.
+    /// The URL it led to.
     pub(crate) const fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Who was asked last, given what came of it; `None` if nobody was, since reqwest would not follow
-    /// the last redirect.
+    /// The URL that was requested last, given the result. `None` if the last redirect was not requested, because
+    /// reqwest refused to follow it.
     pub(crate) fn by<'a>(
         &'a self,
         response: Option<&'a reqwest::Response>,
@@ -337,7 +336,7 @@ impl Followed {
     }
 }
 
-/// Sees the redirects that are followed while one attempt is polled.
+/// Detects the redirects that are followed while one attempt is polled.
 #[derive(Default, Debug)]
 pub(crate) struct Watch {
     followed: Option<Box<Followed>>,
@@ -346,7 +345,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// For an attempt that begins so.
+    /// Creates a watch for an attempt that starts with this request.
     #[inline]
     pub(crate) const fn over(asking: Option<Asking>) -> Self {
         Self {
@@ -355,7 +354,7 @@ impl Watch {
         }
     }
 
-    /// Polls a part of the attempt.
+    /// Polls the attempt, and stores the redirects of that poll.
     #[inline]
     pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let before = ASKED.get();
@@ -370,15 +369,15 @@ impl Watch {
 
     #[cold]
     fn take_note(&mut self, before: u32) {
-        // Whoever polls around this attempt has not been redirected.
+        // An enclosing attempt must not count this redirect as its own.
         ASKED.set(before);
         if let Some(followed) = LATEST.take() {
             self.followed = Some(followed);
         }
     }
 
-    /// Lets the error of an attempt name the address that was asked last. reqwest names the first, which
-    /// has answered.
+    /// Replaces the URL in the error of an attempt by the one that was requested last. reqwest names the first one,
+    /// which has responded.
     pub(crate) fn name_asked(&self, error: &mut reqwest::Error) {
         let Some(followed) = self.followed() else {
             return;

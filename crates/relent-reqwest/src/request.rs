@@ -1,4 +1,4 @@
-//! A request in the making.
+//! The request builder.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::response::Response;
 use crate::sink::Sink;
 use crate::whole_body;
 
-/// A request in the making: reqwest's builder, and how this one is retried.
+/// Builder of one request: reqwest's builder, plus the retry options of this request.
 ///
-/// What is wrong with a part is told by [`send`](Self::send), before anything is sent.
+/// [`send`](Self::send) returns the errors of all parts before anything is sent.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -58,38 +58,38 @@ pub struct RequestBuilder {
 }
 
 impl Client {
-    /// A GET request.
+    /// Starts a GET request.
     pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::GET, url)
     }
 
-    /// A HEAD request.
+    /// Starts a HEAD request.
     pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::HEAD, url)
     }
 
-    /// A POST request, which is repeated only after an attempt that was not processed, unless it has
-    /// a [key](RequestBuilder::idempotency_key).
+    /// Starts a POST request. It is repeated only if the failed attempt was not processed, or if it has an
+    /// [idempotency key](RequestBuilder::idempotency_key).
     pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::POST, url)
     }
 
-    /// A PUT request.
+    /// Starts a PUT request.
     pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::PUT, url)
     }
 
-    /// A PATCH request; see [`post`](Self::post).
+    /// Starts a PATCH request; see [`post`](Self::post).
     pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::PATCH, url)
     }
 
-    /// A DELETE request.
+    /// Starts a DELETE request.
     pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::DELETE, url)
     }
 
-    /// A request by any method.
+    /// Starts a request with any method.
     pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
         RequestBuilder::new(self.clone(), self.0.http.request(method, url))
     }
@@ -113,7 +113,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Adds these header fields, in place of those of the same name.
+    /// Sets these header fields, and replaces existing ones of the same names.
     pub fn headers(mut self, headers: HeaderMap) -> Self {
         self.http = self.http.headers(headers);
         self
@@ -126,7 +126,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Sends this as JSON.
+    /// Sends this value as JSON.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(mut self, json: &T) -> Self {
         self.http = self.http.json(json);
@@ -135,7 +135,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Sends this as a form.
+    /// Sends this value as a form.
     #[cfg(feature = "form")]
     pub fn form<T: serde::Serialize + ?Sized>(mut self, form: &T) -> Self {
         self.http = self.http.form(form);
@@ -144,13 +144,12 @@ impl RequestBuilder {
         self
     }
 
-    /// Sends this as `multipart/form-data`.
+    /// Sends this form as `multipart/form-data`.
     ///
-    /// A form whose parts are all in memory (texts and bytes) is sent again like any bytes, and hedged, if it
-    /// has no more bytes than [`Client::body_cap`], 64 KiB unless said otherwise: raise the cap for larger
-    /// forms. A longer form, and one with a part that streams, goes out as a stream. It is sent again only if
-    /// all of it was kept, and if not, the request ends with
-    /// [`StopReason::NotReplayable`](relent::StopReason::NotReplayable) in place of a retry.
+    /// If all parts are in memory (texts and bytes) and the form is no longer than [`Client::body_cap`] (64 KiB by
+    /// default), it is retried and hedged like bytes. Raise the cap for larger forms. A longer form, or one with a
+    /// streamed part, is sent as a stream. It is retried only if all of it was kept; otherwise the call ends with
+    /// [`StopReason::NotReplayable`](relent::StopReason::NotReplayable).
     #[cfg(feature = "multipart")]
     pub fn multipart(mut self, form: reqwest::multipart::Form) -> Self {
         self.http = self.http.multipart(form);
@@ -160,20 +159,20 @@ impl RequestBuilder {
     }
 
     /// Sends this body: bytes, a [file](Body::file), a [stream that can be made
-    /// again](Body::made_by), or one of reqwest's. If that is a stream, it is kept while it goes out, up
-    /// to [`Client::body_cap`], and sent again if that was all of it (design rule 9).
+    /// again](Body::made_by), or a reqwest body. A reqwest stream is kept while it is sent, up to
+    /// [`Client::body_cap`], and is retried only if all of it was kept.
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.plan.body = Some(body.into());
         self
     }
 
-    /// Authenticates by a token.
+    /// Authenticates with a bearer token.
     pub fn bearer_auth(mut self, token: impl fmt::Display) -> Self {
         self.http = self.http.bearer_auth(token);
         self
     }
 
-    /// Authenticates by name and password.
+    /// Authenticates with a name and a password (HTTP Basic).
     pub fn basic_auth(
         mut self,
         name: impl fmt::Display,
@@ -183,52 +182,50 @@ impl RequestBuilder {
         self
     }
 
-    /// The time given to each attempt, from connecting until its response's body has been read, as
-    /// in reqwest. For a limit of all attempts together, a policy has a
-    /// [`deadline`](relent_core::PolicyBuilder::deadline).
+    /// Sets the time limit of each attempt, from connecting to the end of the response body, as in reqwest. To limit
+    /// all attempts together, give the policy a [`deadline`](relent_core::PolicyBuilder::deadline).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.http = self.http.timeout(limit);
         self
     }
 
-    /// Ends an attempt, or the body of its response, when the server is silent for this long; see
+    /// Ends an attempt, or the reading of its response body, when the server is silent for this long; see
     /// [`Client::read_timeout`].
     pub fn read_timeout(self, silence: Duration) -> Self {
         self.change(move |options| options.read_timeout = ReadTimeout::After(silence))
     }
 
-    /// Waits for a silent server for as long as it takes; see [`Client::read_timeout`].
+    /// Waits for a silent server without a limit; see [`Client::read_timeout`].
     pub fn no_read_timeout(self) -> Self {
         self.change(|options| options.read_timeout = ReadTimeout::Never)
     }
 
-    /// The version of HTTP.
+    /// Sets the HTTP version.
     pub fn version(mut self, version: Version) -> Self {
         self.http = self.http.version(version);
         self
     }
 
-    /// Retries by this policy. The budget stays that of the destination.
+    /// Uses this policy for the request. The retry budget stays that of the destination.
     pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         self.change(|options| options.policy = policy)
     }
 
-    /// Retries exactly these failures, statuses or [patterns](Pattern), in place of those that the
-    /// policy lists and of a judgement by [`when`](Self::when).
+    /// Retries exactly these failures, statuses or [patterns](Pattern), instead of those that the policy lists and
+    /// instead of [`when`](Self::when).
     ///
-    /// It never makes a request repeatable: what may have taken effect is retried only if it may run
-    /// twice (design rule 1).
+    /// It never makes a request repeatable: a request that may have taken effect is retried only if it may run twice.
     pub fn retry_on<P: Into<Pattern>>(self, failures: impl IntoIterator<Item = P>) -> Self {
         let failures: Vec<Pattern> = failures.into_iter().map(Into::into).collect();
         self.change(|options| options.retry_on(failures))
     }
 
-    /// Retries when this says so, of the number of the attempt (from 0), its error, and its response
-    /// as far as its head; one of the two is there. It judges any response, also a 200.
+    /// Sets the function that decides whether to retry.
     ///
-    /// The policy's limits hold, and so do "do not retry" and that only what may run twice is
-    /// repeated.
+    /// It receives the number of the attempt (from 0), and either its error or its response head. It is called for
+    /// every response, including a 200. The limits of the policy still apply, as does a no-retry marker. A request
+    /// that may have taken effect is repeated only if it may run twice.
     pub fn when(
         self,
         when: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool
@@ -239,8 +236,8 @@ impl RequestBuilder {
         self.change(|options| options.when = Some(Arc::new(when)))
     }
 
-    /// Waits for as long as this says, in place of the policy's backoff; its arguments are those of
-    /// [`when`](Self::when). Ceiling, jitter, hints and limits of the policy apply as ever.
+    /// Sets the function that computes the delay, instead of the policy's backoff. Its arguments are those of
+    /// [`when`](Self::when). The cap, jitter, server hints and limits of the policy still apply.
     pub fn delay(
         self,
         delay: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration
@@ -251,18 +248,18 @@ impl RequestBuilder {
         self.change(|options| options.delay = Some(Arc::new(delay)))
     }
 
-    /// Chooses where an attempt goes; see [`Client::reroute`].
+    /// Chooses the URL of each attempt; see [`Client::reroute`].
     pub fn reroute(self, route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static) -> Self {
         self.change(|options| options.reroute = Some(Arc::new(route)))
     }
 
-    /// Hedged by this in place of the `[hedge]` of the policy; see [`Client`].
+    /// Hedges the request with this, instead of the `[hedge]` of the policy; see [`Client`].
     pub fn hedge(self, hedge: impl Into<Arc<Hedge>>) -> Self {
         let hedge = hedge.into();
         self.change(|options| options.hedge = Some(hedge))
     }
 
-    /// Not hedged.
+    /// Turns hedging off for this request.
     pub fn no_hedge(self) -> Self {
         self.change(|options| {
             options.hedge = None;
@@ -270,15 +267,14 @@ impl RequestBuilder {
         })
     }
 
-    /// Says whether the request may run twice, whatever its method and header say, and whatever the
-    /// policy assumes of all requests. With `true` you promise that a duplicate does no harm; `false` is
-    /// for a GET that does something.
+    /// Declares whether the request may run twice, regardless of its method, its headers and the policy. With `true`
+    /// you promise that a duplicate is harmless. Use `false` for a GET that has side effects.
     pub fn repeatable(self, repeatable: bool) -> Self {
         self.change(move |options| options.repeatable = repeatable.into())
     }
 
-    /// Names the request, so that it may run twice: with a [new key](IdempotencyKey::new), or one of
-    /// your own. It is the same for every attempt, and takes the place of one in the header.
+    /// Sends this idempotency key with every attempt, so the request may run twice. Use a
+    /// [new key](IdempotencyKey::new) or your own; it replaces a key in the headers.
     pub fn idempotency_key<K>(mut self, key: K) -> Self
     where
         K: TryInto<IdempotencyKey>,
@@ -291,22 +287,22 @@ impl RequestBuilder {
         self
     }
 
-    /// Attempts once.
+    /// Makes one attempt only.
     pub fn no_retry(self) -> Self {
         self.change(|options| options.change_policy(Policy::without_retries))
     }
 
-    /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
-    /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory. Such
+    /// Makes reading the response body a part of each attempt. If the body is cut short, the attempt is retried, and
+    /// resumes where the body ended if possible (see [`Client::download`]). The body is kept in memory. Such
     /// attempts are not hedged.
     pub const fn whole_body(mut self) -> Self {
         self.plan.whole_body = true;
         self
     }
 
-    /// Cuts off an attempt that includes its body ([`download`](Self::download),
-    /// [`whole_body`](Self::whole_body)) when fewer than `bytes` of it arrive `within` this time; see
-    /// [`Download::min_rate`](crate::Download::min_rate). No limit unless said otherwise.
+    /// Cuts off an attempt that includes its body ([`download`](Self::download), [`whole_body`](Self::whole_body)) if
+    /// fewer than `bytes` of it arrive `within` this time. No limit by default; see
+    /// [`Download::min_rate`](crate::Download::min_rate).
     pub fn min_rate(self, bytes: u64, within: Duration) -> Self {
         self.change(move |options| options.rate = Some(Rate { bytes, within }))
     }
@@ -316,11 +312,10 @@ impl RequestBuilder {
         self
     }
 
-    /// The request, to be sent by [`Client::send`] or [`Client::download`]. What was said of this
-    /// one's retries is not a part of it.
+    /// Builds the request for [`Client::send`] or [`Client::download`]. The result does not contain the retry options.
     ///
     /// # Errors
-    /// [`Error::Request`] when a part of it makes no sense.
+    /// [`Error::Request`] if a part of the request is invalid.
     pub fn build(self) -> Result<Request<Body>, Error> {
         let mut head = self.http.build().map_err(wrong)?;
         let (_, _, body) = self.plan.settle(&mut head)?;
@@ -333,15 +328,14 @@ impl RequestBuilder {
         Ok(request)
     }
 
-    /// Attempts until the head of a response has arrived that is no failure, or the policy stops;
-    /// with [`whole_body`](Self::whole_body) until its end.
+    /// Makes attempts until a response head arrives that is not a failure, or until the policy stops. With
+    /// [`whole_body`](Self::whole_body) each attempt includes the body.
     ///
-    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503.
+    /// The result is the last real outcome. If the last attempt had a response, that response is `Ok`, whether its
+    /// status is 200 or 503.
     ///
     /// # Errors
-    /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
-    /// no response.
+    /// [`Error::Request`] if nothing could be sent; [`Error::GaveUp`] if the last attempt had no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
         if self.plan.whole_body {
             return CallFuture::boxed(async move {
@@ -352,17 +346,16 @@ impl RequestBuilder {
         CallFuture::new(self.http.build(), self.plan)
     }
 
-    /// Attempts until the whole body is in `sink`, or the policy stops; see [`Client::download`].
+    /// Makes attempts until the whole body is in `sink`, or until the policy stops; see [`Client::download`].
     ///
     /// # Errors
-    /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
-    /// no complete response.
+    /// [`Error::Request`] if nothing could be sent; [`Error::GaveUp`] if the last attempt had no complete response.
     pub async fn download<S: Sink>(self, sink: &mut S) -> Result<(Head<()>, Summary), Error> {
         let (client, options, template) = self.prepare()?;
         Ok(client.receive(template, options, sink).await?)
     }
 
-    /// What its attempts are made of.
+    /// The client, options and template of the attempts.
     pub(crate) fn prepare(self) -> Result<(Client, Arc<CallOptions>, Template), Error> {
         let mut built = self.http.build().map_err(wrong)?;
         let (client, options, body) = self.plan.settle(&mut built)?;
@@ -371,7 +364,7 @@ impl RequestBuilder {
     }
 }
 
-/// Without the request, which reqwest shows with its header fields.
+/// Omits the request, because reqwest shows its header values.
 impl fmt::Debug for RequestBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestBuilder").finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! A request as it goes out, alike in every attempt.
+//! The request that every attempt sends.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use reqwest::Url;
 use crate::body::Body;
 use crate::failed::Broken;
 
-/// What the attempts of a request send.
+/// The request of all attempts.
 #[derive(Debug)]
 pub(crate) struct Template {
     head: Result<RequestTemplate<Url, Option<Duration>>, Refused>,
     body: Body,
 }
 
-/// An address that reqwest refuses, which every attempt asks it about.
+/// A URL that reqwest refuses. Every attempt passes it to reqwest again.
 struct Refused {
     address: String,
     facts: RequestFacts,
 }
 
-/// An address that is none can have a credential anywhere.
+/// Omits the URL: an invalid one can contain a credential anywhere.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused").finish_non_exhaustive()
@@ -34,10 +34,10 @@ impl fmt::Debug for Refused {
 }
 
 impl Template {
-    /// What was built, which is without its body. Of one that streams up to `cap` bytes are kept.
+    /// From a request that reqwest has built, without its body. Up to `cap` bytes of a streamed body are kept.
     #[inline]
     pub(crate) fn new(built: &mut reqwest::Request, body: Body, cap: usize) -> Self {
-        // Hyper would leave out a length of zero, and some servers insist on it (RFC 9110 §8.6).
+        // hyper omits a length of zero, and some servers require it (RFC 9110 §8.6).
         let zero = || matches!(*built.method(), Method::POST | Method::PUT | Method::PATCH);
         let length = if body.is_empty() {
             zero().then_some(0)
@@ -54,7 +54,7 @@ impl Template {
         }
     }
 
-    /// The same for a request that is not of reqwest.
+    /// From a request that reqwest has not built.
     pub(crate) fn of(request: Request<Body>, http: &reqwest::Client, cap: usize) -> Self {
         match Self::build(request, http) {
             Ok((mut built, body)) => Self::new(&mut built, body, cap),
@@ -62,10 +62,10 @@ impl Template {
         }
     }
 
-    /// What reqwest makes of it, and the body.
+    /// Builds the reqwest request and the body.
     ///
     /// # Errors
-    /// What there is to attempt if reqwest refuses the address.
+    /// A template of the refused URL.
     pub(crate) fn build(
         request: Request<Body>,
         http: &reqwest::Client,
@@ -87,29 +87,29 @@ impl Template {
         }
     }
 
-    /// By which method; `None` if reqwest will refuse the address.
+    /// The method; `None` if reqwest refuses the URL.
     pub(crate) fn method(&self) -> Option<&Method> {
         self.head.as_ref().ok().map(RequestTemplate::method)
     }
 
-    /// The fields that are sent, if there are any.
+    /// The header fields, if there are any.
     pub(crate) fn headers(&self) -> Option<&HeaderMap> {
         let (headers, _) = self.head.as_ref().ok()?.rest()?;
         Some(headers)
     }
 
-    /// Where it goes; `None` if reqwest will refuse the address.
+    /// The URL; `None` if reqwest refuses it.
     pub(crate) fn url(&self) -> Option<&Url> {
         self.head.as_ref().ok().map(RequestTemplate::address)
     }
 
-    /// Whether its caller limits the time of each attempt.
+    /// Whether the caller limits the time of each attempt.
     pub(crate) fn has_timeout(&self) -> bool {
         let rest = self.head.as_ref().ok().and_then(RequestTemplate::rest);
         rest.is_some_and(|(_, timeout)| timeout.is_some())
     }
 
-    /// What classification needs to know of it.
+    /// The facts for the classification.
     pub(crate) fn facts(&self) -> RequestFacts {
         match &self.head {
             Ok(head) => head.facts(),
@@ -117,12 +117,12 @@ impl Template {
         }
     }
 
-    /// The body that all attempts send.
+    /// The body of all attempts.
     pub(crate) const fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Whether there is a body for another attempt, however long it is.
+    /// Whether the body can be sent again at any length.
     pub(crate) const fn can_be_sent_again(&self) -> bool {
         self.body.can_be_sent_again()
     }
@@ -135,20 +135,20 @@ impl Template {
         }
     }
 
-    /// The same without asking reqwest about an address.
+    /// The request of an attempt; `None` if reqwest refuses the URL.
     #[cfg(feature = "middleware")]
     pub(crate) fn again(&self) -> Option<reqwest::Request> {
         self.head.as_ref().ok().map(request_of)
     }
 
-    /// The body, if it need not be waited for.
+    /// The body, if it can be opened without waiting.
     #[inline]
     pub(crate) fn body_at_hand(&self) -> Option<&Body> {
         self.body.is_at_hand().then_some(&self.body)
     }
 }
 
-/// What is kept of a request that reqwest has built.
+/// The kept parts of a request that reqwest has built.
 #[inline]
 fn head_of(built: &reqwest::Request) -> RequestTemplate<Url, Option<Duration>> {
     let timeout = built.timeout().copied();
@@ -157,8 +157,8 @@ fn head_of(built: &reqwest::Request) -> RequestTemplate<Url, Option<Duration>> {
     RequestTemplate::new(method, built.version(), url, built.headers(), timeout)
 }
 
-/// A request with this head. What is as in a new one is not touched: reqwest makes a map for a timeout that
-/// is not there.
+/// Builds a request with this head. Defaults are not set explicitly: for a missing timeout reqwest would allocate a
+/// map.
 fn request_of(head: &RequestTemplate<Url, Option<Duration>>) -> reqwest::Request {
     let mut request = reqwest::Request::new(head.method().clone(), head.address().clone());
     *request.version_mut() = head.version();

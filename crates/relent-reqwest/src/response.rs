@@ -1,4 +1,4 @@
-//! A response, and how it was come by.
+//! The response, with a summary of its attempts.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use reqwest::Url;
 use crate::error::Error;
 use crate::secret::{Shown, redacted};
 
-/// The last response to a request, and the account of the attempts.
+/// The last response to a request, with a summary of the attempts.
 ///
-/// Its errors carry that account along. What is not here, such as its cookies, is to be had from
-/// reqwest's own response, by [`as_inner`](Self::as_inner) or [`into_inner`](Self::into_inner).
+/// Errors of its methods carry the summary, too. For everything else, such as cookies, use reqwest's response, from
+/// [`as_inner`](Self::as_inner) or [`into_inner`](Self::into_inner).
 pub struct Response {
     http: reqwest::Response,
     summary: Summary,
 }
 
-/// Without the values of header fields, which can be credentials.
+/// Omits the values of header fields, which can be credentials.
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
@@ -39,8 +39,7 @@ impl Response {
         Self { http, summary }
     }
 
-    /// How many attempts it took, how long, and why there were no more: [`Summary::reason`] is
-    /// `None` for a success.
+    /// Number of attempts, time, and the reason for giving up: [`Summary::reason`] is `None` for a success.
     #[must_use]
     pub const fn summary(&self) -> &Summary {
         &self.summary
@@ -52,7 +51,7 @@ impl Response {
         self.summary.attempts
     }
 
-    /// The status.
+    /// The HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.http.status()
@@ -64,13 +63,13 @@ impl Response {
         self.http.headers()
     }
 
-    /// The version of HTTP.
+    /// The HTTP version.
     #[must_use]
     pub fn version(&self) -> Version {
         self.http.version()
     }
 
-    /// The address that answered, which redirects may have led to.
+    /// The URL that responded, after redirects.
     #[must_use]
     pub fn url(&self) -> &Url {
         self.http.url()
@@ -88,13 +87,13 @@ impl Response {
         self.http.remote_addr()
     }
 
-    /// What others have added to the response.
+    /// The extensions of the response.
     #[must_use]
     pub fn extensions(&self) -> &Extensions {
         self.http.extensions()
     }
 
-    /// The same, to add to it.
+    /// The extensions of the response, to be changed.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         self.http.extensions_mut()
     }
@@ -110,7 +109,7 @@ impl Response {
         }
     }
 
-    /// The body as text.
+    /// Reads the body as text.
     ///
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
@@ -119,7 +118,7 @@ impl Response {
         http.text().await.map_err(|error| of_body(error, &summary))
     }
 
-    /// The body.
+    /// Reads the body.
     ///
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
@@ -128,41 +127,42 @@ impl Response {
         http.bytes().await.map_err(|error| of_body(error, &summary))
     }
 
-    /// What the body holds as JSON.
+    /// Reads the body as JSON.
     ///
     /// # Errors
-    /// [`Error::Body`] if it cannot be read to its end, or is no such JSON.
+    /// [`Error::Body`] if it cannot be read to its end, or is not JSON of this type.
     #[cfg(feature = "json")]
     pub async fn json<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
         let Self { http, summary } = self;
         http.json().await.map_err(|error| of_body(error, &summary))
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Reads the next piece of the body; `None` at its end.
     ///
     /// # Errors
-    /// [`Error::Body`] if it breaks off.
+    /// [`Error::Body`] if it ends early.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         let Self { http, summary } = self;
         http.chunk().await.map_err(|error| of_body(error, summary))
     }
 
-    /// The body, piece by piece. An [`Error::Body`] among them is the last.
+    /// Reads the body as a stream of pieces. The stream ends after the first [`Error::Body`].
     pub fn bytes_stream(self) -> impl Stream<Item = Result<Bytes, Error>> + Send {
         let Self { http, summary } = self;
         let pieces = http.bytes_stream();
         pieces.map(move |piece| piece.map_err(|error| of_body(error, &summary)))
     }
 
-    /// reqwest's response.
+    /// The reqwest response.
     #[must_use]
     pub const fn as_inner(&self) -> &reqwest::Response {
         &self.http
     }
 
-    /// The same, with the account of the attempts in its extensions: there
-    /// [`mark_response`](relent_http::mark_response) finds it, and a layer above, which does not repeat
-    /// what was given up here (design rule 8).
+    /// The reqwest response, with the attempt summary in its extensions.
+    ///
+    /// [`mark_response`](relent_http::mark_response) and an outer retry layer find the summary there, so that a call
+    /// that was given up here is not repeated above.
     #[must_use]
     pub fn into_inner(self) -> reqwest::Response {
         let Self { mut http, summary } = self;
@@ -170,7 +170,7 @@ impl Response {
         http
     }
 
-    /// Both parts.
+    /// The reqwest response and the attempt summary.
     #[must_use]
     pub fn into_parts(self) -> (reqwest::Response, Summary) {
         (self.http, self.summary)

@@ -1,7 +1,7 @@
-//! What names a representation, so that the rest of it can be asked for (RFC 9110 §8.8).
+//! Identity of a representation, needed to request the rest of it (RFC 9110 §8.8).
 //!
-//! Bytes of two representations must never be mixed. So a response is resumed only if a strong
-//! validator names its representation.
+//! Bytes of two representations must never be mixed. A response is therefore resumed only if it has a strong
+//! validator.
 
 use std::error::Error;
 use std::fmt;
@@ -13,21 +13,20 @@ use relent_http::field::http_date;
 use relent_http::field::{digits, trim};
 use reqwest::Url;
 
-/// How much older than its response a `Last-Modified` must be to be a strong validator: within the
-/// same second the representation can have changed twice, and two clocks may have been read.
-/// RFC 9110 §8.8.2.2 asks for "enough difference"; RFC 7232 named this time.
+/// Minimum age of a `Last-Modified` to be a strong validator, relative to its response. The representation can change
+/// twice within one second, and the two times may come from different clocks. RFC 9110 §8.8.2.2 asks for "enough
+/// difference"; RFC 7232 named this time.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A representation of which the rest can be asked for, when a part of it has arrived.
+/// Identity of a representation that can be resumed after a part of it has arrived.
 ///
-/// It names the representation by the final URL of its response, after all redirects, and by a strong
-/// validator: an entity tag, or a `Last-Modified` that is at least 60 seconds older than the response
-/// (RFC 9110 §8.8). Bytes are taken for the rest only if they come from the same URL and under the
-/// same validator. The query of the URL may differ, as that of a signed URL does, if both responses
+/// It consists of the final URL of the response, after all redirects, and a strong validator. That is an entity tag,
+/// or a `Last-Modified` at least 60 seconds older than the response (RFC 9110 §8.8). Bytes count as the rest only if
+/// they come from the same URL with the same validator. The query of a signed URL may differ, if both responses
 /// state the same total length.
 ///
-/// A [`Sink`](crate::Sink) is given it before the first byte. To go on in another process, store the
-/// three parts beside the bytes, and give them to [`Download::resume`](crate::Download::resume).
+/// A [`Sink`](crate::Sink) receives it before the first byte. To continue in another process, store its three parts
+/// with the bytes and pass them to [`Download::resume`](crate::Download::resume).
 ///
 /// ```
 /// use relent_reqwest::Resumable;
@@ -41,15 +40,15 @@ const SETTLED: Duration = Duration::from_secs(60);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Resumable {
     pub(crate) url: Url,
-    /// What `If-Range` says: a strong entity tag or a date.
+    /// The value of `If-Range`: a strong entity tag or a date.
     pub(crate) validator: HeaderValue,
     pub(crate) total: Option<u64>,
 }
 
-/// Why parts do not name a representation that can be resumed.
+/// Error of [`Resumable::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotResumable {
-    /// The URL is none.
+    /// The URL is invalid.
     Url,
     /// The validator is neither a strong entity tag, such as `"v1"`, nor a date in the form of
     /// `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -71,11 +70,10 @@ impl fmt::Display for NotResumable {
 impl Error for NotResumable {}
 
 impl Resumable {
-    /// From its parts, as they were stored. `total` is the length of all of it in bytes, if it was
-    /// told.
+    /// Restores an identity from its stored parts. `total` is the total length in bytes, if the response stated it.
     ///
     /// # Errors
-    /// When the URL cannot be read, or the validator is no strong one.
+    /// If the URL is invalid or the validator is not a strong one.
     pub fn new(url: &str, validator: &str, total: Option<u64>) -> Result<Self, NotResumable> {
         let url = Url::parse(url).map_err(|_| NotResumable::Url)?;
         let validator = HeaderValue::from_str(validator).map_err(|_| NotResumable::Validator)?;
@@ -89,11 +87,11 @@ impl Resumable {
         })
     }
 
-    /// Whether the rest of this response may be requested by `Range`, if it is cut short.
+    /// Whether the rest of this response may be requested with `Range` if it is cut short.
     ///
-    /// It may for a plain 200 to a GET, without `Content-Encoding` (many servers encode while they send
-    /// and leave the tag as it was), and without `Accept-Ranges: none`. Whether the rest belongs to
-    /// the same representation is for a strong validator to prove, or for the caller to state
+    /// It may for a plain 200 to a GET, without `Content-Encoding` and without `Accept-Ranges: none`. Many servers
+    /// encode the body while sending and do not change the tag. A strong validator must still prove that the rest
+    /// belongs to the same representation, or the caller must declare it
     /// ([`Download::assume_unchanged`](crate::Download::assume_unchanged)).
     #[must_use]
     pub fn allows_ranges<B>(method: &Method, head: &Response<B>) -> bool {
@@ -104,8 +102,8 @@ impl Resumable {
             && !accepts(headers, b"none")
     }
 
-    /// The representation in `head`, the response from `url` to a request without a range; `None` if
-    /// it cannot be resumed: without a strong validator, or where no range may be requested.
+    /// The representation of `head`, the response from `url` to a request without a range. `None` if it cannot be
+    /// resumed: it has no strong validator, or ranges are not allowed.
     pub(crate) fn of<B>(method: &Method, url: &Url, head: &Response<B>) -> Option<Self> {
         let validator = strong_validator(head.headers());
         let validator = validator.filter(|_| Self::allows_ranges(method, head))?;
@@ -116,7 +114,7 @@ impl Resumable {
         })
     }
 
-    /// The final URL of the response, without a fragment and without name and password.
+    /// The final URL of the response, without fragment, user name and password.
     #[must_use]
     pub fn url(&self) -> &str {
         self.url.as_str()
@@ -125,25 +123,25 @@ impl Resumable {
     /// The strong validator: an entity tag with its quotes, or the date of `Last-Modified`.
     #[must_use]
     pub fn validator(&self) -> &str {
-        // An entity tag may have bytes beyond ASCII (RFC 9110 §8.8.3), and then is not to be stored.
+        // An entity tag may contain non-ASCII bytes (RFC 9110 §8.8.3). It cannot be stored then.
         self.validator.to_str().unwrap_or_default()
     }
 
-    /// The length of all of it in bytes, if the server told it.
+    /// The total length in bytes, if the server stated it.
     #[must_use]
     pub const fn total(&self) -> Option<u64> {
         self.total
     }
 
-    /// Whether a response from `url` can be of this representation. Another query is that of another
-    /// signature, if the server states the same total or the caller `states` that nothing has changed.
+    /// Whether a response from `url` can be of this representation. Another query may be another signature: it counts
+    /// as the same if the server states the same total, or the caller declares it unchanged (`states`).
     pub(crate) fn can_be_at(&self, url: &Url, total: Option<u64>, states: bool) -> bool {
         let same_resource = || self.url.origin() == url.origin() && self.url.path() == url.path();
         let same_total = || self.total.is_some() && self.total == total;
         self.url == bare(url) || same_resource() && (states || same_total())
     }
 
-    /// Whether these fields name the same representation.
+    /// Whether these header fields contain the same validator.
     pub(crate) fn is_named_by(&self, headers: &HeaderMap) -> bool {
         let named = if is_strong_tag(&self.validator) {
             strong_etag(headers)
@@ -155,7 +153,7 @@ impl Resumable {
 }
 
 impl fmt::Debug for Resumable {
-    /// Leaves out the query, which can hold a secret.
+    /// Omits the query, which can contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut url = self.url.clone();
         url.set_query(None);
@@ -167,17 +165,16 @@ impl fmt::Debug for Resumable {
     }
 }
 
-/// A URL without what is not sent to its server as an address.
+/// A URL without the parts that are not sent to the server: fragment, user name and password.
 pub(crate) fn bare(url: &Url) -> Url {
     let mut bare = url.clone();
     bare.set_fragment(None);
-    // A URL that cannot have them has none.
+    // Fails only for a URL that cannot have them.
     let _ = (bare.set_username(""), bare.set_password(None));
     bare
 }
 
-/// The validator by which the representation can be resumed. A date is one only where there is no
-/// entity tag (RFC 9110 §13.1.5).
+/// The strong validator of a response. A date counts only if there is no entity tag (RFC 9110 §13.1.5).
 pub(crate) fn strong_validator(headers: &HeaderMap) -> Option<&HeaderValue> {
     if headers.contains_key(ETAG) {
         strong_etag(headers)
@@ -186,7 +183,7 @@ pub(crate) fn strong_validator(headers: &HeaderMap) -> Option<&HeaderValue> {
     }
 }
 
-/// A `Last-Modified` that is old enough by the server's own clock.
+/// A `Last-Modified` that is old enough by the clock of the server.
 pub(crate) fn strong_last_modified(headers: &HeaderMap) -> Option<&HeaderValue> {
     let value = only(headers, &LAST_MODIFIED)?;
     let (modified, sent) = (date(value)?, date(only(headers, &DATE)?)?);
@@ -194,14 +191,14 @@ pub(crate) fn strong_last_modified(headers: &HeaderMap) -> Option<&HeaderValue> 
     (age >= SETTLED).then_some(value)
 }
 
-/// A date in the one form that may be generated, so that the server finds its own again.
+/// Parses a date only in the one form that servers may generate, so that the server recognizes its own date.
 pub(crate) fn date(value: &HeaderValue) -> Option<std::time::SystemTime> {
     const FORM: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
     let value = value.as_bytes();
     if value.len() != FORM {
         return None;
     }
-    // The time by which a century is told is not asked for in this form.
+    // This form has a four-digit year, so the current time does not matter.
     http_date(value, UNIX_EPOCH).ok()
 }
 
@@ -209,12 +206,12 @@ pub(crate) fn is_date(value: &HeaderValue) -> bool {
     date(value).is_some()
 }
 
-/// `"…"`, not `W/"…"`, and only one of them.
+/// A strong entity tag (`"…"`, not `W/"…"`), if there is exactly one.
 pub(crate) fn strong_etag(headers: &HeaderMap) -> Option<&HeaderValue> {
     only(headers, &ETAG).filter(|value| is_strong_tag(value))
 }
 
-/// Whether the server says that it knows ranges.
+/// Whether the server announces byte ranges.
 pub(crate) fn announces_ranges(headers: &HeaderMap) -> bool {
     accepts(headers, b"bytes")
 }
@@ -224,12 +221,12 @@ fn accepts(headers: &HeaderMap, unit: &[u8]) -> bool {
     units.any(|value| trim(value.as_bytes()).eq_ignore_ascii_case(unit))
 }
 
-/// The total length in bytes that the response to a request without a range states.
+/// The total length in bytes, as stated by the response to a request without a range.
 pub(crate) fn length(headers: &HeaderMap) -> Option<u64> {
     only(headers, &CONTENT_LENGTH).and_then(|value| number(trim(value.as_bytes())))
 }
 
-/// What remains of an entity tag in a weak comparison (RFC 9110 §8.8.3.2).
+/// The opaque part of an entity tag, for a weak comparison (RFC 9110 §8.8.3.2).
 pub(crate) fn opaque(tag: &HeaderValue) -> &[u8] {
     let tag = tag.as_bytes();
     tag.strip_prefix(b"W/").unwrap_or(tag)
@@ -246,14 +243,14 @@ pub(crate) fn is_strong_tag(value: &HeaderValue) -> bool {
     })
 }
 
-/// The value of a field that is there once.
+/// The value of a field that occurs exactly once.
 pub(crate) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
 
-/// Digits that fit; one that saturates is no length of anything.
+/// Parses digits. A number that saturates is not a length.
 pub(crate) fn number(value: &[u8]) -> Option<u64> {
     digits(value).ok().filter(|number| *number != u64::MAX)
 }

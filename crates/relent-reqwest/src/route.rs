@@ -1,4 +1,4 @@
-//! Which requests a policy of their own is for (R2.4).
+//! Routes: sets of requests that have their own policy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use http::{Method, Uri};
 ///
 /// | part | matches |
 /// |---|---|
-/// | `GET,HEAD` | these methods; any, if it is left out |
-/// | `api.example.com` | this host, in any capitals, on any port |
-/// | `api.example.com:8443` | on this port; 80 and 443 are those of `http` and `https` |
-/// | `*.example.com` | every host below it, not itself |
+/// | `GET,HEAD` | these methods; any method if left out |
+/// | `api.example.com` | this host, case-insensitive, on any port |
+/// | `api.example.com:8443` | this port; the default ports of `http` and `https` are 80 and 443 |
+/// | `*.example.com` | every host below it, but not the host itself |
 /// | `*` | any host |
-/// | `/reports` | this path and everything below it, not `/reports-old` |
-/// | `/users/*/avatar` | one segment of any name in the place of each `*` |
+/// | `/reports` | this path and everything below it, but not `/reports-old` |
+/// | `/users/*/avatar` | any one segment for each `*` |
 ///
-/// Paths are compared as they are sent: `%41` is not `A`.
+/// Paths are compared without decoding: `%41` is not `A`.
 ///
 /// ```
 /// use http::Method;
@@ -33,24 +33,24 @@ use http::{Method, Uri};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// None for any.
+    /// Empty for any method.
     methods: Vec<Method>,
     host: Host,
     port: Option<u16>,
-    /// Each `None` is one segment of any name; matches what begins so.
+    /// The first segments; `None` is any segment.
     path: Vec<Option<String>>,
 }
 
-/// In lower case.
+/// A host pattern in lower case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Host {
     Any,
     Is(String),
-    /// With the dot in front.
+    /// The suffix, including its leading dot.
     Below(String),
 }
 
-/// Why a text is no route.
+/// Error of parsing a [`Route`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidRoute {
     text: String,
@@ -70,7 +70,7 @@ impl fmt::Display for InvalidRoute {
 impl std::error::Error for InvalidRoute {}
 
 impl Route {
-    /// Whether a request by this method to this address is meant.
+    /// Whether a request with this method and URL belongs to the route.
     #[must_use]
     pub fn matches(&self, method: &Method, uri: &Uri) -> bool {
         (self.methods.is_empty() || self.methods.contains(method))
@@ -145,7 +145,7 @@ fn parse(text: &str) -> Result<Route, &'static str> {
         None => (place, ""),
     };
     let (host, port) = match authority.rsplit_once(':') {
-        // Not the last part of an address in brackets.
+        // Not the last part of an IPv6 address in brackets.
         Some((host, port)) if !port.ends_with(']') => {
             let port = port
                 .parse()

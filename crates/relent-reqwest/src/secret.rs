@@ -1,13 +1,13 @@
-//! An address, and what names one, without credentials.
+//! Removal of credentials from URLs and from errors with URLs.
 
 use std::fmt;
 
 use relent_http::attempt::{REDACTED, is_secret};
 use reqwest::Url;
 
-/// Takes name and password and the values of secret parameters out of an address.
+/// Removes user name, password and the values of secret parameters from a URL.
 pub(crate) fn redact(url: &mut Url) {
-    // An address that can have no name has none.
+    // Fails only for a URL that cannot have a user name.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     let Some(query) = url.query() else { return };
@@ -29,7 +29,7 @@ pub(crate) fn redact(url: &mut Url) {
     url.set_query(Some(&query));
 }
 
-/// An error whose texts have no credential of the address in them.
+/// Removes credentials from the URL of an error.
 #[cold]
 pub(crate) fn redacted(mut error: reqwest::Error) -> reqwest::Error {
     if let Some(url) = error.url_mut() {
@@ -38,7 +38,7 @@ pub(crate) fn redacted(mut error: reqwest::Error) -> reqwest::Error {
     error
 }
 
-/// An address as it is shown.
+/// Shows a URL without credentials.
 pub(crate) struct Shown<'a>(pub(crate) &'a Url);
 
 impl fmt::Debug for Shown<'_> {

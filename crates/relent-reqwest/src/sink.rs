@@ -1,4 +1,4 @@
-//! Where the body of a response goes.
+//! Destinations of response bodies.
 
 use std::fmt;
 use std::future::ready;
@@ -11,23 +11,20 @@ use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
 use crate::resumable::Resumable;
 
-/// Where the body of a response goes.
+/// Receives the body of a response.
 ///
-/// It hears [`start`](Self::start), then [`write`](Self::write) for each piece in order, and
-/// [`complete`](Self::complete) when all of it is there. If the response begins anew it hears `start`
-/// again: what was written before is void then. If it goes on where it was cut off it hears
-/// [`resume`](Self::resume), and then the rest by `write`.
+/// A download calls [`start`](Self::start), then [`write`](Self::write) for each piece in order, and
+/// [`complete`](Self::complete) when the body is whole. If the response restarts, `start` is called again, and
+/// the bytes written before are void. If it resumes, [`resume`](Self::resume) is called, then `write` for the rest.
 ///
-/// A response without a representation, such as a 304, has nothing to start: the sink hears
-/// [`no_content`](Self::no_content) and nothing else of it.
+/// For a response without a representation, such as a 304, only [`no_content`](Self::no_content) is called.
 ///
-/// A call is never cut off by an attempt timeout, but by the deadline of the policy, after which there
-/// is no other attempt. A call that is dropped with its attempt leaves it open what the sink has got;
-/// the next attempt begins anew then.
+/// The attempt timeout never cuts off a call; the deadline of the policy does, and no attempt follows then. If a
+/// call is dropped together with its attempt, it is unknown how much was written, and the next attempt restarts.
 pub trait Sink {
-    /// A response begins. If it is `resumable` and is cut short, the rest will be asked for, and only
-    /// when that fails begins it anew. What names it can be stored before any byte, to go on in another
-    /// process by [`Download::resume`](crate::Download::resume).
+    /// Begins a response. If it is `resumable` and is cut short, the next attempt asks for the rest, and restarts
+    /// only if that fails. Store `resumable` before any byte to continue in another process with
+    /// [`Download::resume`](crate::Download::resume).
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).
@@ -37,10 +34,9 @@ pub trait Sink {
         resumable: Option<&Resumable>,
     ) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// The response goes on after its first `from` bytes, which the sink has. `head` is that of the
-    /// 206. `resumable` is what names the representation, if anything does: it can differ from what
-    /// [`start`](Self::start) was given, since a signed URL is another one each time. Does nothing
-    /// unless it is implemented.
+    /// Continues the response after its first `from` bytes, which the sink already has. `head` is that of the 206.
+    /// `resumable` identifies the representation, if possible. It can differ from that of [`start`](Self::start),
+    /// because a signed URL changes each time. The default does nothing.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).
@@ -54,14 +50,14 @@ pub trait Sink {
         ready(Ok(()))
     }
 
-    /// More of the body.
+    /// Writes the next piece of the body.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).
     fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// All of the body has been written: the time to flush. It is a part of the attempt. Does nothing
-    /// unless it is implemented.
+    /// Completes the body: all of it was written, and can be flushed. The call is a part of the attempt. The default
+    /// does nothing.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).
@@ -69,9 +65,8 @@ pub trait Sink {
         ready(Ok(()))
     }
 
-    /// The response has no representation: it answers a HEAD, or its status is 204, 205 or 304. What
-    /// is there from before the download is not replaced by it. No body has begun in this download.
-    /// Does nothing unless it is implemented.
+    /// Reports a response without a representation: it answers a HEAD, or its status is 204, 205 or 304. It does
+    /// not replace earlier content. No body has begun in this download. The default does nothing.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](crate::AttemptError::Sink).
@@ -80,9 +75,8 @@ pub trait Sink {
         ready(Ok(()))
     }
 
-    /// Whether what was written can be made void. Bytes that have left cannot be called back; a
-    /// download that would have to begin anew ends with
-    /// [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable) then.
+    /// Whether written bytes can be made void. If not, a download that would have to restart ends with
+    /// [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable).
     fn can_start_over(&self) -> bool {
         true
     }
@@ -105,13 +99,13 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// A file is written from its beginning, and is as long as the response: what was in it before is gone
-/// with the first response that begins. If the response goes on where an earlier call has ended, so
-/// does the file. A success without a representation, such as a 304, leaves it alone.
+/// Writes the response to a file, from its beginning. Earlier content is removed when the first response begins.
 ///
-/// The bytes are with the system when the download is over. To have them on the disk call
-/// [`File::sync_all`]. To have a file that is whole or as it was, download into a temporary file beside
-/// it, and rename that.
+/// If the response continues an earlier call, the file continues, too. A success without a representation, such as
+/// a 304, does not change the file.
+///
+/// After the download the bytes are in the system's cache. Call [`File::sync_all`] to write them to the disk. To get
+/// either the whole file or the old one, download into a temporary file in the same directory and rename it.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -147,7 +141,7 @@ impl Sink for File {
     }
 }
 
-/// Makes a file so long, and writes on at its end. What was written before may be on its way still.
+/// Sets the length of a file and continues to write at its end. Flushes first: earlier writes may be pending.
 async fn cut_to(file: &mut File, length: u64) -> io::Result<()> {
     file.flush().await?;
     file.set_len(length).await?;
@@ -155,14 +149,12 @@ async fn cut_to(file: &mut File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes a body on to any [`AsyncWrite`], such as a socket, a pipe or an encoder.
+/// Sink that passes a body on to any [`AsyncWrite`], such as a socket, a pipe or an encoder.
 ///
-/// What has been written cannot be called back. So a response that is cut short goes on if it can be
-/// resumed; if it would have to begin anew, the download ends with
-/// [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable). The body of a status that
-/// says failure is written too; to see the status first, use
-/// [`RequestBuilder::send`](crate::RequestBuilder::send). The writer is flushed at the end, and not
-/// shut down.
+/// Written bytes cannot be undone. A response that is cut short is therefore resumed if possible; if it would have
+/// to restart, the download ends with [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable). The
+/// body of an error response is written, too; use [`RequestBuilder::send`](crate::RequestBuilder::send) to see the
+/// status first. The writer is flushed at the end, but not shut down.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -181,13 +173,13 @@ pub struct ToWriter<W> {
 }
 
 impl<W> ToWriter<W> {
-    /// Passes a body on to this writer.
+    /// Creates a sink for this writer.
     #[must_use]
     pub const fn new(writer: W) -> Self {
         Self { writer, written: 0 }
     }
 
-    /// The bytes that were handed to the writer.
+    /// The number of bytes passed to the writer.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
@@ -206,7 +198,7 @@ impl<W: AsyncWrite + Unpin + Send> Sink for ToWriter<W> {
     }
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
-        // Counted first: of a write that is dropped nobody knows how much has left.
+        // Counted first: after a dropped write it is unknown how many bytes were written.
         self.written = self.written.saturating_add(bytes.len() as u64);
         self.writer.write_all(&bytes).await
     }

@@ -1,4 +1,4 @@
-//! A body that is kept while it streams to the server (design rule 9).
+//! Request bodies that are kept while they stream to the server.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use relent_http::attempt::Upload;
 use relent_http::body::{ByType, Replay, ReplayBody};
 
-/// A stream of reqwest's, which can be read once, and what was kept of it meanwhile, for more attempts.
+/// A reqwest stream, which can be read only once, and the part kept for more attempts.
 #[derive(Clone)]
 pub(crate) struct Streamed(Arc<Mutex<Kept>>);
 
@@ -18,7 +18,7 @@ struct Kept {
 }
 
 impl Streamed {
-    /// Keeps up to `cap` bytes. `length` is what a header says of it, if one does.
+    /// Keeps up to `cap` bytes. `length` is the length in its header, if there is one.
     pub(crate) fn new(body: reqwest::Body, cap: usize, length: Option<u64>) -> Self {
         let (mut replay, first) = Replay::new(body, &ByType, cap);
         if let Some(length) = length {
@@ -31,7 +31,7 @@ impl Streamed {
     /// The body of the next attempt.
     ///
     /// # Errors
-    /// When it cannot be sent again.
+    /// If it cannot be sent again.
     pub(crate) fn open(&self) -> io::Result<reqwest::Body> {
         self.with(|kept| match kept.first.take() {
             Some(first) => Ok(first),
@@ -40,13 +40,13 @@ impl Streamed {
         .map(reqwest::Body::wrap)
     }
 
-    /// Whether the last attempt, which has failed, leaves a body for another. `answered`: the server
-    /// has sent a response.
+    /// Whether the last attempt, which has failed, leaves a body for another one. `answered`: the server has sent a
+    /// response.
     pub(crate) fn take_back(&self, answered: bool) -> bool {
         self.with(|kept| kept.first.is_some() || kept.replay.take_back(answered).is_ok())
     }
 
-    /// What has gone out of it in the current attempt.
+    /// The progress of the body in the current attempt.
     pub(crate) fn upload(&self) -> Upload {
         self.with(|kept| kept.replay.upload())
     }

@@ -1,4 +1,4 @@
-//! A response whose body has been read before it is handed out.
+//! Responses whose body is read within the attempts.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::response::Response;
 use crate::resumable::Resumable;
 use crate::sink::Sink;
 
-/// A body in memory, under the head with which it began.
+/// A body in memory, with the head of its first response.
 #[derive(Default)]
 struct Whole {
     head: Head<()>,
@@ -38,7 +38,7 @@ impl Sink for Whole {
     }
 }
 
-/// Attempts until all of it is in memory.
+/// Makes attempts until the whole body is in memory.
 pub(crate) async fn receive(
     client: &Client,
     options: Arc<CallOptions>,
@@ -46,7 +46,7 @@ pub(crate) async fn receive(
 ) -> Result<Response, Error> {
     let mut whole = Whole::default();
     let (_, summary) = client.receive(template, options, &mut whole).await?;
-    // Of a response that came in parts, the first head is the one that speaks of the whole.
+    // For a response in parts, the first head describes the whole.
     let response = whole.head.map(|()| whole.body);
     Ok(Response::new(response.into(), summary))
 }

@@ -1,8 +1,8 @@
-//! Rate limits that tell each refused caller when to come back, and keep the place.
+//! Rate limits that reserve a slot for each rejected caller and tell it when to come back.
 //!
-//! A service that tells everybody the same `Retry-After` brings them back together: a thousand callers against a hundred
-//! per second need 50 attempts each. Here each of them gets a slot of its own, a *ticket*, and is done with two, in the
-//! time that the limit needs for all.
+//! If all rejected callers get the same `Retry-After`, they come back together: a thousand callers of a limit of
+//! 100/s need 50 attempts each. Here each rejected caller gets its own reserved slot, a *ticket*. It completes with
+//! two attempts, in the time that the limit needs for all.
 //!
 //! ```
 //! use std::time::Duration;
@@ -10,16 +10,16 @@
 //! use axum::{Router, routing::get};
 //! use relent_server::admission::{AdmissionLayer, InvalidQuota, LimiterConfig, Quota};
 //!
-//! /// Whoever has authenticated the request leaves it in the extensions.
+//! /// The account, as the authentication layer stores it in the extensions.
 //! #[derive(Clone, Hash)]
 //! struct Account(u64);
 //!
 //! fn app() -> Result<Router, InvalidQuota> {
 //!     let second = Duration::from_secs(1);
 //!     let admission = AdmissionLayer::new()
-//!         // A thousand requests a second for all, and a hundred at once after a pause.
+//!         // A thousand requests per second for all, with bursts of up to a hundred after a pause.
 //!         .quota(Quota::new("service", LimiterConfig { burst: 100, ..LimiterConfig::new(1000, second) })?)
-//!         // Ten a second for each account.
+//!         // Ten per second for each account.
 //!         .quota(
 //!             Quota::new("account", LimiterConfig::new(10, second))?
 //!                 .key(|request| request.extensions.get::<Account>().cloned()),
@@ -31,41 +31,45 @@
 //! # assert!(app().is_ok());
 //! ```
 //!
-//! # The response to a refused request
+//! # The response to a rejected request
 //!
 //! | | HTTP | gRPC (feature `grpc`) |
 //! |---|---|---|
-//! | admitted | the answer of the service | the same |
-//! | a limit is reached | 429, `Retry-After`, and `retry-after-ms` with `relent-ticket: true` for a slot of its own | `RESOURCE_EXHAUSTED`, pushback and `RetryInfo` |
+//! | admitted | the response of the service | the response of the service |
+//! | a limit is reached | 429, `Retry-After`, and for a reserved slot `retry-after-ms` with `relent-ticket: true` | `RESOURCE_EXHAUSTED`, pushback and `RetryInfo` |
 //! | it costs more than a burst, so that it can never be admitted | 422, do not retry | `INVALID_ARGUMENT`, pushback -1 |
 //! | its deadline (`relent-deadline-ms`) has passed | 504 | `DEADLINE_EXCEEDED` |
-//! | the limits cannot be asked, and the fleet is `closed` | 503, `Retry-After` | `UNAVAILABLE`, pushback |
+//! | Redis is unreachable, and the limits are `closed` | 503, `Retry-After` | `UNAVAILABLE`, pushback |
 //!
-//! Over HTTP a refusal is `application/problem+json`, with the name of the limit in `violated-policies`. Times are whole,
-//! rounded up, and never 0. `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11) stand on
-//! every answer, also of admitted requests, as they were when the request came; they replace such of the service inside, so
-//! all quotas of a service belong into one layer. They are missing where nobody has asked: if no quota counts for the
-//! request, and with `AdmissionLayer::fleet` while Redis is away or if the deadline has passed.
+//! Over HTTP a rejection is `application/problem+json` with the name of the limit in `violated-policies`.
+//! `Retry-After` is in whole seconds, rounded up, and never 0.
 //!
-//! A refusal costs nothing but itself: it does not wait for the body of the request nor until the service is ready.
+//! Every response, also to an admitted request, has `RateLimit` and `RateLimit-Policy`
+//! (draft-ietf-httpapi-ratelimit-headers-11), as of the arrival of the request. They replace those of the service
+//! inside, so put all quotas of a service into one layer. They are absent if no quota applies to the request. With
+//! `AdmissionLayer::fleet` they are also absent while Redis is unreachable or if the deadline has passed.
+//!
+//! A rejection waits neither for the request body nor until the service is ready.
 //!
 //! # Several quotas
-//! They are checked together. What one of them refuses takes nothing from the others, and is told the furthest of
-//! their times.
+//! All quotas of a request are checked together. If one rejects the request, the others are not charged, and the
+//! response gives the latest of their times.
 //!
-//! # Who is a caller
-//! A ticket is for a [caller](AdmissionLayer::caller), who has one live slot in each limiter: so whoever sends more than others
-//! waits in line as others do. It is kept for a grace (3 s by default) after its time; see [`LimiterConfig`]. Without a
-//! caller nobody holds a ticket: those who are refused are told different times, one interval apart.
+//! # What identifies a caller
+//! A ticket belongs to a [caller](AdmissionLayer::caller), and a caller has one live slot in each limiter. So a
+//! caller that sends more than others waits as long as they do. The slot stays valid for a grace period (3 s by
+//! default) after its time; see [`LimiterConfig`]. Without a caller there is no ticket: rejected requests get
+//! different times, one interval apart.
 //!
-//! A caller should be something that cannot be changed at will, such as an account. **If one account sends many requests
-//! at once**, all that are refused hear of the same slot, and come back together. Then a caller is better something finer, such as account and
-//! worker, or account and `Idempotency-Key`; give each account a quota, too, which bounds what it gets.
+//! Identify a caller by something that it cannot change at will, such as an account. **If one account sends many
+//! requests concurrently**, all that are rejected get the same slot and come back together. Then identify callers
+//! more finely, such as by account and worker, or by account and `Idempotency-Key`. Also give each account a quota,
+//! which bounds its total.
 //!
 //! # The order of layers
-//! Outside of what costs something: tracing and authentication outside, since they say who calls; this layer; then
-//! what sheds load, and [`idempotency`](crate::idempotency), so that what is refused is not stored. A request that came in its own slot has
-//! [`Admitted`] in its extensions: it comes at a reserved time, and is no retry by its caller's choice.
+//! Outside: tracing, and authentication, since it identifies the caller. Then this layer. Inside: load shedding and
+//! [`idempotency`](crate::idempotency), so that rejections are not stored. A request that comes in its reserved slot
+//! has [`Admitted`] in its extensions, so other layers need not treat it as a retry.
 
 #[cfg(feature = "redis")]
 mod fleet;
@@ -91,19 +95,19 @@ pub use service::{Admission, ResponseFuture};
 pub(crate) use quota::{Identify, identify};
 use shared::{Limits, Settings, Shared};
 
-/// Admits requests at a rate: see the [module](self).
+/// Limits the rate of requests: see the [module](self).
 ///
-/// Its clones, and the services that it makes, share their limits. Without a quota it admits all whose
-/// deadline has not passed.
+/// Clones of the layer, and the services that it creates, share their limits. Without a quota it admits each request
+/// whose deadline has not passed.
 #[derive(Clone)]
 pub struct AdmissionLayer {
     settings: Settings,
-    /// Made for the first service.
+    /// Created with the first service.
     shared: Arc<OnceLock<Arc<Shared>>>,
 }
 
 impl AdmissionLayer {
-    /// A layer that keeps its limits in this process.
+    /// Creates a layer that keeps its limits in this process.
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings {
@@ -120,15 +124,15 @@ impl AdmissionLayer {
         }
     }
 
-    /// A layer that shares its limits with other processes, in Redis.
+    /// Creates a layer that shares its limits with other processes, in Redis.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn fleet(fleet: Fleet) -> Self {
         Self::new().with(|settings| settings.fleet = Some(Arc::new(fleet)))
     }
 
-    /// The same with this quota behind those that it has; one of the same name is replaced. A request for which several
-    /// of them count has to be admitted by all.
+    /// Adds a quota, or replaces the one of the same name. If several quotas apply to a request, all of them have to
+    /// admit it.
     #[must_use]
     pub fn quota(self, quota: Quota) -> Self {
         self.with(|settings| {
@@ -137,11 +141,11 @@ impl AdmissionLayer {
         })
     }
 
-    /// Who gets slots of its own: what this function reads from a request, such as the account that whoever
-    /// has authenticated it has left there. `None` by default, and for a request that cannot be told apart: then
-    /// it gets a time at which there may be room, and holds nothing.
+    /// Sets the function that identifies the caller of a request, for reserved slots. It may return the account that
+    /// the authentication layer stored in the extensions. Without a caller (the default, or if it returns `None`) a
+    /// rejected request gets an estimated time, and no slot is reserved.
     ///
-    /// See [who is a caller](self#who-is-a-caller).
+    /// See [what identifies a caller](self#what-identifies-a-caller).
     #[must_use]
     pub fn caller<K: Hash>(
         self,
@@ -150,21 +154,21 @@ impl AdmissionLayer {
         self.with(|settings| settings.caller = Some(identify(caller)))
     }
 
-    /// How many requests this one counts as: 1 by default, and 0 counts as 1. One that costs more than the burst of a
-    /// quota can never be admitted, and is told so.
+    /// Sets the cost of a request: 1 by default, and 0 counts as 1. A request that costs more than the burst of a
+    /// quota can never be admitted, and gets 422.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// The clock by which limits in this process are kept: [`StdClock`] by default. For tests.
+    /// Sets the clock of limits in this process, for tests: [`StdClock`] by default.
     #[must_use]
     pub fn clock(self, clock: impl Clock + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.clock = Arc::new(clock))
     }
 
-    /// How many keys the quotas remember, and how many of their limiters were forgotten while they were in use, for want of
-    /// [room](Quota::max_keys). Of limits in this process.
+    /// Returns the number of keys that the quotas remember, and of limiters that were evicted while in use, because
+    /// [`max_keys`](Quota::max_keys) was reached. Both are 0 for limits in Redis.
     #[must_use]
     pub fn keys(&self) -> (usize, u64) {
         match &self.shared().limits {
@@ -174,7 +178,7 @@ impl AdmissionLayer {
         }
     }
 
-    /// The same with other settings, and limits of its own.
+    /// Changes the settings; the limits start from zero.
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
         self.shared = Arc::default();

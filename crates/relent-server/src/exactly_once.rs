@@ -1,9 +1,9 @@
-//! Effects, answer and record of a request in one transaction: all of it happens, and once, or nothing does.
+//! Transactional idempotency: effects, response and record of a request are written in one transaction.
 //!
-//! The [layer](crate::idempotency) alone has two writes: the effects of the handler, and then its answer. A crash in
-//! between leaves an unknown outcome. Where the effects are rows of the database that has the records, the handler
-//! can write them in the transaction of its record. Then there is no outcome that is unknown, nothing has to be
-//! taken over, and there is one commit instead of three.
+//! The [layer](crate::idempotency) alone writes twice: the effects of the handler, and then its response. A crash in
+//! between leaves an unknown (in-doubt) outcome. If the effects are rows of the database that has the records, the
+//! handler can write them in the transaction of its record. Then no outcome is unknown, no takeover is needed, and
+//! there is one commit instead of three. The guarantee holds for effects in that database only.
 //!
 //! ```no_run
 //! use axum::{Extension, Router, response::Response, routing::post};
@@ -24,7 +24,7 @@
 //!         })
 //!     });
 //!     paid.await.unwrap_or_else(|_| {
-//!         // Nothing has happened.
+//!         // Nothing was written.
 //!         let mut response = Response::new(Full::from("the payment failed"));
 //!         *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
 //!         response
@@ -59,30 +59,31 @@
 //! ```
 //!
 //! # What is committed
-//! What the answer says ([`Outcome`]): a final one is committed with the record. Any other, or an error, rolls all
-//! of it back: the request has had no effect, and the next with its key runs. So a 5xx is never unknown here.
+//! The [`Outcome`] of the response decides. A final response is committed with the record. Any other outcome, or an
+//! error, rolls everything back: the request had no effect, and the next one with its key runs. So a 5xx is never
+//! unknown here.
 //!
 //! # What the handler must not do
-//! - Run twice: a request has one transaction. A second `run` is an error ([`AlreadyRun`]), and the layer answers 500 where the
-//!   handler answers with success all the same.
-//! - Answer with success what is not recorded: because it has not called `run`, has dropped it before its end, or has
-//!   not looked at its error. The layer answers 500 instead. To acknowledge without a record, insert
+//! - Call `run` twice: a request has one transaction. The second call is an error ([`AlreadyRun`]). If the handler
+//!   then responds with success, the layer responds with 500.
+//! - Respond with success without a record: without `run`, after dropping its future, or ignoring its error. The
+//!   layer responds with 500 instead. To acknowledge without a record, insert
 //!   [`Outcome::NotApplied`](crate::idempotency::Outcome) into the response.
 //!
-//! Where `run` refuses the request (the key belongs to another request, or still runs; its outcome is unknown; the store
-//! fails) the client gets that refusal, whatever the handler answers.
+//! `run` rejects the request if the key belongs to another request or is running, if its outcome is unknown, or if
+//! the store fails. The client then gets that rejection, whatever the handler responds.
 //!
 //! # What the work must not do
-//! Anything that the transaction does not undo, such as a request to another service: write a row for it in the
-//! transaction, and send it when that is committed, as `examples/shop.rs` does with its receipts. Nor may it end the
-//! transaction, or write the record of its own key: SQLite's writer refuses to commit, undoes all that is in the transaction
-//! and says so. Others that were in it hear that they may do it again.
+//! Anything that the transaction cannot undo, such as a request to another service. Insert a row for it in the
+//! transaction, and send it after the commit, as `examples/shop.rs` does with its receipts. The work must not end the
+//! transaction, or write the record of its own key. Otherwise SQLite's writer rolls the transaction back and returns
+//! an error; other jobs in that transaction get an error that says they may be repeated.
 //!
-//! On PostgreSQL the work may be run again, when its transaction met another one (40001, 40P01) or its connection was
-//! lost; each time what it did before is undone.
+//! On PostgreSQL the work runs again after a conflict with another transaction (40001, 40P01) or a lost connection.
+//! What it did before is rolled back each time.
 //!
 //! # When the connection is lost at the commit
-//! Nobody knows whether it was committed. The key is claimed again by the same owner: its record says it.
+//! The commit is in doubt. The same owner claims the key again, and the record shows whether it was committed.
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -107,29 +108,29 @@ use crate::observe;
 use crate::on_store_failure::OnStoreFailure;
 use crate::store::{Change, Claimed, Key, StoreFailure};
 
-/// Any error, as work returns it.
+/// The error type of the work.
 pub type WorkError = Box<dyn Error + Send + Sync>;
 
-/// A request with a key, for who has no layer: as the layer makes it of a request.
+/// A request with a key, for use without a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Keyed {
-    /// What its record is found by.
+    /// The key of the record.
     pub key: Key,
-    /// What tells it from another request with the same key.
+    /// Distinguishes different requests with the same key.
     pub fingerprint: Fingerprint,
-    /// How long its answer is kept. There is a lease only if the same key is used without a transaction, too.
+    /// The retention of its response. The lease matters only if the key is also used without a transaction.
     pub claim: ClaimConfig,
-    /// The longest body of an answer that is stored, in bytes: 256 KiB by default.
+    /// The longest response body that is stored, in bytes: 256 KiB by default.
     pub max_answer: usize,
-    /// Who reads the answer.
+    /// The kind of client, which determines the form of rejections.
     pub(crate) source: KeySource,
-    /// How long it may take to claim the key, with all attempts and the wait for a connection.
+    /// The limit for claiming the key, including all attempts and the wait for a connection.
     pub(crate) claim_limit: Option<Duration>,
 }
 
 impl Keyed {
-    /// With the defaults of the layer.
+    /// Creates a request with the defaults of the layer.
     #[must_use]
     pub const fn new(key: Key, fingerprint: Fingerprint) -> Self {
         Self {
@@ -143,22 +144,22 @@ impl Keyed {
     }
 }
 
-/// What came of a request that is to happen once.
+/// The result of a transactional request.
 #[derive(Debug)]
 pub enum Done {
-    /// It has run, and this is its answer. If the [`Outcome`] of it is final, all of it is committed; else
-    /// nothing of it is.
+    /// The work has run, and this is its response. It is committed if its [`Outcome`] is final, and rolled back
+    /// otherwise.
     Ran(Response<Bytes>),
-    /// It has not run: there is an answer, or another one has the key. Never [`Claimed::Run`].
+    /// The work has not run: the key has a stored response, or belongs to another request. Never [`Claimed::Run`].
     Not(Claimed),
 }
 
-/// Why nothing is known to have happened.
+/// The reason why nothing is known to be committed.
 #[derive(Debug)]
 pub enum ExactlyOnceError<S> {
     /// The work has failed, and is rolled back.
     Work(WorkError),
-    /// The store has failed. It may be committed: ask again with the same key.
+    /// The store has failed. The transaction may be committed: repeat it with the same key.
     Store(S),
 }
 
@@ -174,19 +175,20 @@ impl<S: fmt::Display> fmt::Display for ExactlyOnceError<S> {
 impl<S: Error + 'static> Error for ExactlyOnceError<S> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Their texts are in this one.
+            // Their texts are part of this error's text.
             Self::Work(error) => error.source(),
             Self::Store(error) => error.source(),
         }
     }
 }
 
-/// The leave to run a request once: in the extensions of a request with a key, behind a layer that is
-/// [exactly once](crate::idempotency::IdempotencyLayer::exactly_once). See the [module](self).
+/// Runs the work of a request in one transaction with its record. The layer puts it into the extensions of each
+/// request with a key, if [`exactly_once`](crate::idempotency::IdempotencyLayer::exactly_once) is set. See the
+/// [module](self).
 pub struct ExactlyOnce<S> {
     store: Arc<S>,
     keyed: Keyed,
-    /// How long a duplicate waits for the first.
+    /// The time until which a duplicate waits for the first request.
     until: Instant,
     common: Arc<Common>,
     failures: OnStoreFailure,
@@ -194,14 +196,14 @@ pub struct ExactlyOnce<S> {
     used: Arc<Mutex<Used>>,
 }
 
-/// What the handler has done with it, as far as the layer has to know it.
+/// The calls of the handler, as far as the layer needs them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Used {
-    /// How often the handler has called `run`, up to 2.
+    /// The number of `run` calls, up to 2.
     runs: u8,
-    /// There is a record with an answer.
+    /// A record with a response exists.
     pub(crate) is_recorded: bool,
-    /// The request may not run: its client hears so.
+    /// The rejection that the client gets.
     pub(crate) refused: Option<Refused>,
 }
 
@@ -211,7 +213,7 @@ impl Used {
     }
 }
 
-/// A handler has called `run` twice in one request: the second call has done nothing.
+/// The handler has called `run` twice in one request; the second call has done nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AlreadyRun;
 
@@ -246,7 +248,7 @@ impl<S> ExactlyOnce<S> {
         }
     }
 
-    /// The request that it is for.
+    /// Returns the request.
     #[must_use]
     pub const fn keyed(&self) -> &Keyed {
         &self.keyed
@@ -256,12 +258,12 @@ impl<S> ExactlyOnce<S> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the handler has done with it.
+    /// Returns the calls of the handler so far.
     pub(crate) fn used(&self) -> Used {
         *self.lock()
     }
 
-    /// The handler begins to use it.
+    /// Counts a `run` call.
     fn begin(&self) -> Result<(), AlreadyRun> {
         let mut used = self.lock();
         used.runs = used.runs.saturating_add(1);
@@ -271,7 +273,7 @@ impl<S> ExactlyOnce<S> {
         }
     }
 
-    /// What the client gets.
+    /// Returns the response for the client.
     fn respond<E: Error + 'static>(
         &self,
         done: Result<Done, ExactlyOnceError<E>>,
@@ -302,14 +304,14 @@ impl<S> ExactlyOnce<S> {
                 Refused::StoreFailed
             }
         };
-        // The layer gives the client the same, whatever the handler does with it, and counts it.
+        // The layer sends the same rejection, whatever the handler responds, and counts it.
         self.lock().refused = Some(refused);
         let refused = refused.written(self.keyed.source, self.is_grpc);
         Ok(refused.map(Full::new))
     }
 }
 
-/// What is to be written together with this answer; `None` if nothing is to be.
+/// Returns the response and the change to write with it; `None` if the outcome is not final.
 fn end(mut response: Response<Bytes>, keyed: &Keyed) -> (Response<Bytes>, Option<Change>) {
     keyed.source.judge(&mut response);
     if Outcome::of(&response) != Outcome::Final {

@@ -1,64 +1,68 @@
-//! A request with an idempotency key runs once, and whoever repeats it gets the first answer.
+//! Idempotency keys: a request with a key runs once, and its duplicates get the first response.
 //!
 //! # What happens to a request
 //!
-//! | the key | answer |
+//! | the key | response |
 //! |---|---|
-//! | is new | the handler runs, and its answer is stored |
-//! | has an answer | that answer, with `Idempotent-Replayed: true` |
-//! | runs at the moment | waits for it; after [`wait`](IdempotencyLayer::wait) 409 with `Retry-After` |
+//! | is new | the handler runs, and its response is stored |
+//! | has a stored response | that response, with `Idempotent-Replayed: true` |
+//! | is running | the duplicate waits; after [`wait`](IdempotencyLayer::wait) it gets 409 with `Retry-After` |
 //! | belongs to another request | 422 |
-//! | was lost, and may have had an effect | 409, do not retry, unless [`Takeover`] says otherwise |
-//! | is missing where it is [required](IdempotencyLayer::require), malformed, or there twice | 400 |
-//! | may have been forgotten, if [that is asked](IdempotencyLayer::refuse_forgotten) | 412 |
-//! | comes with a body that is not whole [in time](Limits::read) | 408 with `Retry-After` |
+//! | has an unknown outcome | 409, do not retry, unless [`Takeover`] allows a rerun |
+//! | is missing where it is [required](IdempotencyLayer::require), malformed, or duplicated | 400 |
+//! | may have been forgotten, if [this check is on](IdempotencyLayer::refuse_forgotten) | 412 |
+//! | comes with a body that does not arrive [in time](Limits::read) | 408 with `Retry-After` |
 //! | is new, and too much [runs](Limits::executions) or is [in memory](Limits::buffered) | 503 with `Retry-After` |
 //! | cannot be looked up, or [not in time](Limits::claim) | 503 with `Retry-After` |
 //!
-//! Problems are `application/problem+json` with a member `code`. Requests without a key, and those of the
-//! methods GET, HEAD, OPTIONS and TRACE, go through untouched.
+//! Errors are `application/problem+json` with a member `code`. Requests without a key pass through unchanged, and so
+//! do the methods GET, HEAD, OPTIONS and TRACE.
 //!
 //! # In a nested router
-//! axum's `nest` takes the prefix of a route out of the URI that this layer sees, and with it what may tell one account from
-//! another. With the feature `axum` the layer reads the URI that the client has sent. Without it, give a layer in a nested
-//! router its [`operation`](IdempotencyLayer::operation), with the parts of the path that `nest` takes away; else one key of two
-//! accounts is one request. The functions that a layer is given see the request as it is, without the prefix.
+//! axum's `nest` strips the prefix of the route from the URI that this layer sees. The prefix may be what
+//! distinguishes two accounts. With the feature `axum` the layer reads the URI that the client sent. Without it, give
+//! a nested layer an [`operation`](IdempotencyLayer::operation) that includes the stripped parts of the path.
+//! Otherwise the same key of two accounts counts as one request. The functions passed to the layer always see the
+//! request without the prefix.
 //!
 //! # What a response means
-//! [`Outcome`] has the table. In short: 2xx, 3xx and most 4xx are stored; a refusal that says "nothing was done" (401, 403, 409,
-//! 421, 425, 429; 408, 413 and 503 with `Retry-After`) releases the key; after 408, 5xx, an error or a panic the outcome is unknown.
-//! A handler that may have taken effect before it answers 503 with `Retry-After` must insert an [`Outcome`] into the
-//! extensions of its response.
+//! [`Outcome`] has the full table. The layer stores 2xx, 3xx and most 4xx. A rejection that means "nothing was done"
+//! releases the key: 401, 403, 409, 421, 425, 429, and 408, 413 or 503 with `Retry-After`. After 408, 5xx, an error
+//! or a panic the outcome is unknown (in doubt). A handler that may have taken effect before it responds with 503 and
+//! `Retry-After` must insert an [`Outcome`] into the extensions of its response.
 //!
 //! # What a key is
-//! It belongs to a principal: the authenticated account, never a header that the client chose nor a token
-//! that is renewed between two attempts. It stands for one request: method, path, query, content type and body are
-//! compared by a digest before the response says anything of the first.
+//! A key belongs to a principal: the authenticated account. Do not use a header that the client chooses, or a token
+//! that is renewed between two attempts. A key stands for one request. The layer compares a digest of method, path,
+//! query, content type and body before it reveals anything of the first request.
 //!
 //! # When the client goes away
-//! The handler runs on, in a task of its own, and its answer is there when the client comes back. It does so for
-//! [60 s](Limits::disconnected): a handler without an end would keep its slot, its lease and its memory. Then the outcome is
-//! unknown, and all of that is free, but the memory. The handler is not dropped, since it may be between a charge and the
-//! record of it. It runs on for 10 min more without a lease, and what it answers within that time is recorded, unless
-//! somebody has [resolved](UnknownOutcomes) the outcome meanwhile. Only where the [`Takeover`] of the route lets it run
-//! again, and for [`exactly_once`](IdempotencyLayer::exactly_once), whose transaction is rolled back, the handler is
-//! dropped. [`IdempotencyLayer::drain`] waits for handlers that run, before the server ends.
+//! The handler continues in its own task, and its response is available when the client retries. After
+//! [60 s](Limits::disconnected) the outcome becomes unknown, which frees slot, execution and lease, but not the
+//! memory. The handler is not dropped, since it may be between a charge and the record of it. It runs for up to
+//! 10 min more without a lease. A response within that time is recorded, unless the outcome has been
+//! [resolved](UnknownOutcomes) meanwhile.
 //!
-//! # What has a limit
-//! Everything that holds a slot, a lease or memory has a limit of time and of size: [`Limits`]. No principal may take all
-//! of it: each may hold as many executions, waits and bytes as are free, so one alone gets half of them. Callers with an
-//! empty principal, such as those of an [anonymous](IdempotencyLayer::anonymous) layer, share all of them.
+//! The handler is dropped only if the [`Takeover`] of the route lets it run again, or with
+//! [`exactly_once`](IdempotencyLayer::exactly_once), which rolls its transaction back. [`IdempotencyLayer::drain`]
+//! waits for running handlers before the server shuts down.
 //!
-//! # What a crash leaves
-//! The key is held by a lease, which is renewed while the handler runs. When it runs out the outcome is
-//! unknown: the handler may have charged the card. So nobody runs it again unless the [`Takeover`] of
-//! the route says that this is harmless.
+//! # Limits
+//! [`Limits`] bounds everything that holds a slot, a lease or memory, in time and in size. A principal may hold as
+//! many executions, waits and bytes as are free, so a single principal gets half of them. Callers with an empty
+//! principal, such as those of an [anonymous](IdempotencyLayer::anonymous) layer, share all of them.
 //!
-//! Until an operator, or a job that asks the payment provider, finds out what has come of it: [`UnknownOutcomes`].
+//! # After a crash
+//! The key is held by a lease that is renewed while the handler runs. When the lease expires, the outcome is unknown:
+//! the handler may have charged the card. The request does not run again unless the [`Takeover`] of the route
+//! declares that safe.
+//!
+//! An operator, or a job that queries the payment provider, can [resolve](UnknownOutcomes) the outcome.
 //!
 //! # The order of layers
-//! Tracing, authentication, rate limits and overload outside, so that what they refuse is not stored; this layer;
-//! a timeout inside, so that it ends the handler: it answers 408, 503 or 504 without `Retry-After`, and the outcome is unknown. Compression stays outside: what is stored is not compressed.
+//! Outside: tracing, authentication, rate limits and overload, so that their rejections are not stored. Compression
+//! is also outside, so that responses are stored uncompressed. Then this layer. Inside: a timeout, so that it ends
+//! the handler. The timeout responds with 408, 503 or 504 without `Retry-After`, and the outcome is unknown.
 
 mod body;
 #[cfg(all(test, feature = "sqlite"))]
@@ -115,20 +119,20 @@ use settings::Settings;
 
 /// Drops duplicates of requests with an `Idempotency-Key`: see the [module](self).
 ///
-/// Its clones, and the services that it makes, share their executions.
+/// Clones of the layer, and the services that it creates, share their executions.
 pub struct IdempotencyLayer<S> {
     store: Arc<S>,
     settings: Settings,
     common: Arc<Common>,
 }
 
-/// About a kilobyte each.
+/// About 1 KB each.
 const MOST_ABANDONED: usize = 16_384;
 const MOST_GIVE_BACKS: usize = 64;
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// A layer with this store. `principal` reads from a request who sent it, as whoever has
-    /// authenticated it has left it there; without one a request with a key is refused (401).
+    /// Creates a layer with this store. `principal` returns the sender of a request, as the authentication layer
+    /// stored it. If it returns `None`, a request with a key is rejected with 401.
     #[must_use]
     pub fn new(
         store: S,
@@ -167,16 +171,16 @@ impl<S: Store> IdempotencyLayer<S> {
         }
     }
 
-    /// A layer for a service whose callers are not told apart: all of them share one space of keys, so a
-    /// key that two of them choose is a mismatch for the second.
+    /// Creates a layer that does not distinguish its callers. All callers share one key space: if two choose the same
+    /// key, the second gets a mismatch (422).
     #[must_use]
     pub fn anonymous(store: S) -> Self {
         Self::new(store, |_| Some(String::new()))
     }
 
-    /// Keys are those of an operation, such as the template of the route, and one key may be used for
-    /// several operations. A layer [in a nested router](self#in-a-nested-router) needs it without the feature `axum`. Without it, or where it returns `None`, one key of a principal stands for one request
-    /// with one method.
+    /// Scopes keys to an operation, such as the route template: one key may then be used for several operations.
+    /// Without an operation, or where it returns `None`, one key of a principal stands for one request with one
+    /// method. A layer [in a nested router](self#in-a-nested-router) needs it without the feature `axum`.
     #[must_use]
     pub fn operation(
         mut self,
@@ -186,48 +190,46 @@ impl<S: Store> IdempotencyLayer<S> {
         self
     }
 
-    /// Requests that are refused without a key (400). None by default.
+    /// Requests that are rejected with 400 if they have no key. None by default.
     #[must_use]
     pub fn require(mut self, required: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings.required = Arc::new(required);
         self
     }
 
-    /// Another field that tells requests apart, such as the version of the API. `Content-Type` does by
-    /// default.
+    /// Adds a header to the comparison of requests, such as the API version. `Content-Type` is always compared.
     #[must_use]
     pub fn compare_header(mut self, name: HeaderName) -> Self {
         self.settings.fingerprint.push(name);
         self
     }
 
-    /// The lease, how long answers are kept, and who may take over: 30 s, 24 h and nobody by default.
+    /// Sets lease, retention of responses, and takeover: 30 s, 24 h and none by default.
     ///
     /// # Errors
-    /// By this configuration a key would run twice: [`ClaimConfig::check`].
+    /// A configuration with which a key could run twice: [`ClaimConfig::check`].
     pub fn claim(mut self, config: ClaimConfig) -> Result<Self, InvalidClaimConfig> {
         config.check()?;
         self.settings.claim = config;
         Ok(self)
     }
 
-    /// What a duplicate does whose predecessor was lost; [`Takeover::Refuse`] by default.
+    /// The action of a duplicate whose first request was lost; [`Takeover::Refuse`] by default.
     #[must_use]
     pub const fn takeover(mut self, takeover: Takeover) -> Self {
         self.settings.claim.takeover = takeover;
         self
     }
 
-    /// How long a duplicate waits for the first to end before it is refused: 2 s by default, and no longer than
-    /// the caller has told that it waits.
+    /// The longest time that a duplicate waits for the first request before it is rejected: 2 s by default. It never
+    /// waits beyond the deadline of its caller.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// How much time, how many executions and how much memory requests with a key may take; [`Limits::DEFAULT`] by
-    /// default.
+    /// Limits of time, executions and memory for requests with a key; [`Limits::DEFAULT`] by default.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
@@ -237,45 +239,45 @@ impl<S: Store> IdempotencyLayer<S> {
         self
     }
 
-    /// The longest body of a request with a key, in bytes: 1 MiB by default. A longer one is refused (413).
+    /// The longest body of a request with a key, in bytes: 1 MiB by default. A longer one is rejected with 413.
     #[must_use]
     pub const fn max_request(mut self, bytes: usize) -> Self {
         self.settings.max_request = bytes;
         self
     }
 
-    /// The longest body of an answer that is stored, in bytes: 256 KiB by default. Duplicates of a longer
-    /// one get 410, and nothing runs again.
+    /// The longest response body that is stored, in bytes: 256 KiB by default. Duplicates of a longer one get 410,
+    /// and nothing runs again.
     #[must_use]
     pub const fn max_answer(mut self, bytes: usize) -> Self {
         self.settings.max_answer = bytes;
         self
     }
 
-    /// A request whose client says that it has first sent it as long ago as answers are [kept](ClaimConfig::keep), or longer, is
-    /// refused (412): it may be a repetition of one that is forgotten, and would run again. Clients say so with
-    /// `Repeatability-First-Sent`, an HTTP date (OASIS Repeatable Requests 1.0); one that cannot be read is refused (400), and
-    /// a request without it goes through.
+    /// Rejects a request with 412 if its client first sent it longer ago than responses are
+    /// [kept](ClaimConfig::keep). Its record may be gone, so a duplicate would run again. The client states the time
+    /// in `Repeatability-First-Sent`, an HTTP date (OASIS Repeatable Requests 1.0). A malformed date is rejected with
+    /// 400. A request without the header passes.
     ///
-    /// The date is of the client's clock, and is compared with that of this machine: a client whose clock is ahead is
-    /// found out as much later.
+    /// The date comes from the client's clock and is compared with the clock of this machine. If the client's clock
+    /// is ahead, a late duplicate is detected that much later.
     #[must_use]
     pub const fn refuse_forgotten(mut self) -> Self {
         self.settings.first_sent = true;
         self
     }
 
-    /// When the store fails, requests with a key go through as if they had none. By default they are refused
-    /// (503), since nobody knows whether they have run.
+    /// If the store fails, lets requests with a key through as if they had none. By default they are rejected with
+    /// 503, because a duplicate cannot be detected.
     #[must_use]
     pub const fn fail_open(mut self) -> Self {
         self.settings.fail_open = true;
         self
     }
 
-    /// Calls this whenever a call of the store has failed with all its attempts: for an alarm, or a log of your own. What it
-    /// gets holds nothing secret, and the client learns nothing of it. It runs in the task of the request, so it had better
-    /// be short.
+    /// Calls `callback` when a call of the store has failed with all its attempts, for an alarm or a log. Its
+    /// argument contains nothing secret, and the client does not see it. The callback runs in the task of the
+    /// request, so keep it short.
     ///
     /// ```
     /// use relent_server::idempotency::IdempotencyLayer;
@@ -296,10 +298,10 @@ impl<S: Store> IdempotencyLayer<S> {
         self
     }
 
-    /// Requests with a key are claimed and recorded by their handler, in the transaction of its effects: by
-    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each of them. The client of a
-    /// handler that answers with success what is not recorded by it gets 500: nothing keeps a repetition from running. A
-    /// request that it refuses stays refused, whatever the handler answers.
+    /// Lets the handler claim and record the request in the transaction of its effects, by
+    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce) in the extensions. If a handler responds with success but
+    /// recorded nothing, the client gets 500, since a duplicate would run again. If the claim rejects the request,
+    /// the client gets that rejection, whatever the handler responds.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
     pub const fn exactly_once(mut self) -> Self {
@@ -307,7 +309,7 @@ impl<S: Store> IdempotencyLayer<S> {
         self
     }
 
-    /// The same engine for the messages of a sender of webhooks, whose layer names their keys.
+    /// The engine for webhooks: the webhook layer chooses the keys.
     #[cfg(feature = "webhook")]
     pub(crate) fn of_webhooks(store: S, keep: Duration) -> Self {
         let mut layer = Self::anonymous(store);
@@ -326,7 +328,7 @@ impl<S: Store> IdempotencyLayer<S> {
         self.claim(config)
     }
 
-    /// What runs requests whose keys are found elsewhere.
+    /// Runs requests whose keys come from another layer.
     #[cfg(feature = "webhook")]
     pub(crate) fn server(&self) -> Server<S> {
         Server {
@@ -342,16 +344,16 @@ impl<S: Store> IdempotencyLayer<S> {
         &self.store
     }
 
-    /// The requests of which nobody knows whether they had their effect: to find them, and to say what has come of them.
+    /// Finds and resolves requests whose outcome is unknown.
     #[must_use]
     pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         UnknownOutcomes::of(store, self.settings.claim, common)
     }
 
-    /// Waits until no handler of a request with a key runs any more, and [30 s](Limits::drain) at most; how many of their
-    /// tasks are left. For the end of a server, when it takes no requests any more: what is cut off then has an unknown
-    /// outcome when its lease runs out.
+    /// Waits until no handler of a request with a key runs, for up to [30 s](Limits::drain), and returns the number
+    /// of tasks left. Call it at shutdown, after the server has stopped accepting requests. A handler that is cut off
+    /// then has an unknown outcome when its lease expires.
     pub async fn drain(&self) -> usize {
         self.common.running.drain(self.settings.limits.drain).await
     }

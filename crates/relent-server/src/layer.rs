@@ -1,4 +1,4 @@
-//! The layers of a service in their right order.
+//! The layers of a service in the right order.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::idempotency::{Idempotency, IdempotencyLayer};
 use crate::overload::{Overload, OverloadLayer};
 use crate::store::Store;
 
-/// What a service usually needs, in one layer: [`overload`](crate::overload) outside, [`idempotency`](crate::idempotency) inside, and
-/// [around both](Self::admission) a layer that limits rates, if it is given one.
+/// Combines the layers of a service: [`overload`](crate::overload) outside [`idempotency`](crate::idempotency),
+/// optionally inside a [rate limiter](Self::admission).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -41,23 +41,23 @@ use crate::store::Store;
 /// ```
 ///
 /// # The order of layers
-/// From outside to inside; each `layer` of axum goes around those before it, so that the first to be added is the innermost.
+/// From outside to inside. In axum each `layer` wraps the ones before it, so the first one added is the innermost.
 ///
-/// 1. Compression: what is stored is not compressed.
-/// 2. Tracing, so that what is refused is seen, too.
-/// 3. Authentication: keys belong to a principal. It costs something before a request may be shed; a check that is dear goes inside
-///    of the overload layer, and outside of the idempotency layer.
-/// 4. Rate limits, then overload: what they refuse is not stored, and a duplicate that would be answered from the store
-///    has to be let in, too. What overload turns away, or what is dropped while it waits for a slot, has what it took from the
-///    limits given back.
-/// 5. A limit of the body's length. (The idempotency layer has one for requests with a key.)
+/// 1. Compression, so that responses are stored uncompressed.
+/// 2. Tracing, so that rejections are traced, too.
+/// 3. Authentication: keys belong to a principal. It runs before load is shed, so put an expensive check inside the
+///    overload layer and outside the idempotency layer.
+/// 4. Rate limits, then overload. Their rejections are not stored, and a duplicate with a stored response has to pass
+///    them, too. If overload rejects a request, or it is dropped while it waits for a slot, its rate limit quota is
+///    refunded.
+/// 5. A limit of the body length. (The idempotency layer has one for requests with a key.)
 /// 6. Idempotency.
-/// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone. It answers 408, 503 or 504
-///    without `Retry-After`, and the outcome is unknown.
+/// 7. A timeout. It ends the handler, which continues when the client has disconnected. It responds with 408, 503 or
+///    504 without `Retry-After`, and the outcome is unknown.
 /// 8. The handler.
 ///
-/// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and what
-/// is refused by a layer of this crate inside of an idempotency layer is not stored.
+/// Two mistakes are detected. A request with a key that passes two idempotency layers is rejected with 500. If a
+/// layer of this crate inside the idempotency layer rejects a request, that response is not stored.
 pub struct ServerLayer<S, A = Identity> {
     admission: A,
     overload: OverloadLayer,
@@ -65,7 +65,7 @@ pub struct ServerLayer<S, A = Identity> {
 }
 
 impl<S: Store> ServerLayer<S> {
-    /// This idempotency layer, and overload with its defaults.
+    /// Creates a layer with this idempotency layer and the default overload layer.
     #[must_use]
     pub fn new(idempotency: IdempotencyLayer<S>) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl<S: Store> ServerLayer<S> {
 }
 
 impl<S: Store, A> ServerLayer<S, A> {
-    /// With a layer around both, in its right place: one that limits rates.
+    /// Adds a rate limiter around both layers.
     #[must_use]
     pub fn admission<B>(self, admission: B) -> ServerLayer<S, B> {
         ServerLayer {
@@ -87,14 +87,14 @@ impl<S: Store, A> ServerLayer<S, A> {
         }
     }
 
-    /// With this overload layer.
+    /// Replaces the overload layer.
     #[must_use]
     pub fn overload(mut self, overload: OverloadLayer) -> Self {
         self.overload = overload;
         self
     }
 
-    /// Waits until no handler of a request with a key runs any more, within a limit; how many are left:
+    /// Waits, up to a limit, until no handler of a request with a key runs, and returns the number left:
     /// [`IdempotencyLayer::drain`].
     pub async fn drain(&self) -> usize {
         self.idempotency.drain().await

@@ -1,8 +1,8 @@
-//! The server's part in safe retries.
+//! Server-side idempotency, rate limiting and load shedding as tower layers.
 //!
-//! A client that got no answer does not know whether its request took effect. It can ask again without harm
-//! only if the server drops duplicates. [`idempotency`] does that for any tower service: a request with an
-//! `Idempotency-Key` runs once, and whoever repeats it gets the first answer.
+//! A client that gets no response does not know whether its request took effect. It can retry safely only if the
+//! server drops duplicates. [`idempotency`] does that for any tower service: a request with an `Idempotency-Key` runs
+//! once, and its duplicates get the first response.
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -14,33 +14,29 @@
 //! }
 //!
 //! let layer = IdempotencyLayer::new(Memory::new(), |request| {
-//!     // Whoever has authenticated the request leaves the account in its extensions.
+//!     // The authentication layer stores the account in the extensions.
 //!     request.extensions.get::<u64>().map(u64::to_string)
 //! });
 //! let app: Router = Router::new().route("/payments", post(pay)).layer(layer);
 //! ```
 //!
-//! [`admission`] limits rates, and tells each refused caller when to come back.
-//! [`overload`] lets no more requests in than the service can serve in time, and answers the others at once. A
-//! [`ServerLayer`] is [`overload`] and [`idempotency`] in the right order, and around them what limits rates, if you
-//! give it that.
+//! [`admission`] limits rates and gives each rejected caller its own `Retry-After`. [`overload`] admits only as many
+//! requests as the service can serve in time, and rejects the others immediately. [`ServerLayer`] combines
+//! [`overload`] and [`idempotency`] in the right order, optionally inside a rate limiter.
 //!
 //! # Features
-//! - `axum`: layers inside of axum's `nest` read the URI that the client has sent. Without it they need an
+//! - `axum`: layers inside axum's `nest` read the URI that the client sent. Without it they need an
 //!   [operation](idempotency#in-a-nested-router).
 //! - `grpc`: gRPC clients get a gRPC status, with pushback and `RetryInfo`.
-//! - `metrics`, `tracing`: what the layers do, as metrics and events ([`observe`]).
-//! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
-//! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
+//! - `metrics`, `tracing`: metrics and events of the layers ([`observe`]).
+//! - `sqlite`: the store `Sqlite`, and the module `sqlite` with its writer thread.
+//! - `postgres`: the store `Postgres`, and the module `postgres` with its connection pools.
 //! - `sqlx`: `postgres`, and its store over a `PgPool` of sqlx 0.8.
 //! - `redis`: the store `Redis`.
 //! - `webhook`: the module `webhook`, for messages that are repeated until they are acknowledged.
 //!
-//! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are
-//! written in one transaction.
-//!
-//! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
-//! repository, with reasons, sources and tests.
+//! The features `sqlite` and `postgres` also enable `exactly_once` (transactional idempotency): the effects of a
+//! handler and its response are written in one transaction.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admission;
@@ -67,7 +63,7 @@ pub mod store;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
-/// The examples of the page compile.
+/// Compiles the examples of the page.
 #[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../docs/idempotency.md")]
 struct Page;

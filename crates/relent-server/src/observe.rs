@@ -1,8 +1,8 @@
-//! What the layers tell while they run: events of `tracing` with the feature `tracing`, and metrics by the
-//! [`metrics`](https://docs.rs/metrics) facade with the feature `metrics`. Every name is here;
-//! `docs/observability.md` of the repository has them in one table.
+//! Events and metrics of the layers: `tracing` events with the feature `tracing`, and metrics of the
+//! [`metrics`](https://docs.rs/metrics) facade with the feature `metrics`. This module defines every name;
+//! `docs/observability.md` of the repository lists them in one table.
 //!
-//! Both features are off unless asked for. Labels are made once, whoever records; none is taken out of a request.
+//! Both features are off by default. No label value comes from a request.
 
 #[cfg(feature = "tracing")]
 mod events;
@@ -24,7 +24,7 @@ pub use names::*;
 use crate::store::FailureKind;
 use crate::store::{Key, StoreFailure};
 
-/// The rate limits let a request in.
+/// The rate limits admitted a request.
 pub(crate) fn rate_admitted(admitted: Admitted) {
     let ticket = if admitted.ticket { "true" } else { "false" };
     #[cfg(feature = "metrics")]
@@ -32,7 +32,7 @@ pub(crate) fn rate_admitted(admitted: Admitted) {
     let _ = ticket;
 }
 
-/// The rate limits refused a request, and this one of them is why.
+/// The rate limits rejected a request because of this quota.
 pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
     let reason = match rejected {
         Rejected::Limited { .. } => "limited",
@@ -45,14 +45,14 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
     let _ = (reason, quota);
 }
 
-/// A request was refused, since the rate limits could not be asked.
+/// A request was rejected because Redis is unreachable.
 #[cfg(feature = "redis")]
 pub(crate) fn rate_away() {
     #[cfg(feature = "metrics")]
     meters::rate_refused("away", None);
 }
 
-/// Redis has begun to fail, so the rate limits are not shared.
+/// Redis has started to fail, so the rate limits are no longer shared.
 #[cfg(feature = "redis")]
 #[cold]
 pub(crate) fn rate_failed((kind, code): (FailureKind, Option<String>)) {
@@ -61,7 +61,7 @@ pub(crate) fn rate_failed((kind, code): (FailureKind, Option<String>)) {
     let _ = (kind, code);
 }
 
-/// A request is judged without Redis, since that is away.
+/// The process decided about a request without Redis.
 #[cfg(feature = "redis")]
 pub(crate) fn rate_alone(away: &'static str) {
     #[cfg(feature = "metrics")]
@@ -69,7 +69,7 @@ pub(crate) fn rate_alone(away: &'static str) {
     let _ = away;
 }
 
-/// A request has got a slot after this wait.
+/// A request got a slot after this wait.
 #[inline]
 pub(crate) fn admitted(class: Criticality, waited: Duration) {
     #[cfg(feature = "metrics")]
@@ -77,7 +77,7 @@ pub(crate) fn admitted(class: Criticality, waited: Duration) {
     let _ = (class, waited);
 }
 
-/// A request was turned away.
+/// A request was rejected by the overload layer.
 #[inline]
 pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
     let reason = match rejected {
@@ -93,7 +93,7 @@ pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
     let _ = (class, reason);
 }
 
-/// What the slots have become.
+/// The state of the slots has changed.
 #[inline]
 pub(crate) fn slots<W>(slots: &Slots<W>) {
     #[cfg(feature = "metrics")]
@@ -101,14 +101,14 @@ pub(crate) fn slots<W>(slots: &Slots<W>) {
     let _ = slots;
 }
 
-/// What became of a request with a key.
+/// The result of a request with a key.
 pub(crate) fn keyed(result: &'static str) {
     #[cfg(feature = "metrics")]
     meters::count((KEYED, RESULT, result), None);
     let _ = result;
 }
 
-/// A delivery of a webhook is not believed.
+/// A webhook delivery was not verified.
 #[cfg(feature = "webhook")]
 pub(crate) fn not_verified(reason: &'static str) {
     #[cfg(feature = "metrics")]
@@ -118,13 +118,13 @@ pub(crate) fn not_verified(reason: &'static str) {
     let _ = reason;
 }
 
-/// A duplicate begins to wait.
+/// A duplicate starts to wait.
 pub(crate) fn keyed_wait() {
     #[cfg(feature = "metrics")]
     meters::count((KEYED_WAITS, "", ""), None);
 }
 
-/// An answer is replayed; the `traceparent` of the request that made it.
+/// A response was replayed; `original` is the `traceparent` of its request.
 pub(crate) fn replayed(original: Option<&str>) {
     keyed("replayed");
     #[cfg(feature = "tracing")]
@@ -132,7 +132,7 @@ pub(crate) fn replayed(original: Option<&str>) {
     let _ = original;
 }
 
-/// An execution has ended, and nobody knows whether it had an effect.
+/// An execution has ended with an unknown outcome.
 #[cold]
 pub(crate) fn unknown(key: &Key) {
     #[cfg(feature = "metrics")]
@@ -142,7 +142,7 @@ pub(crate) fn unknown(key: &Key) {
     let _ = key;
 }
 
-/// Somebody has found out what came of an execution, and it is written down.
+/// An unknown outcome was resolved.
 pub(crate) fn resolved(key: &Key, resolution: &'static str) {
     #[cfg(feature = "metrics")]
     meters::count((RESOLVED, RESOLUTION, resolution), None);
@@ -151,7 +151,7 @@ pub(crate) fn resolved(key: &Key, resolution: &'static str) {
     let _ = (key, resolution);
 }
 
-/// Another execution has the key of one that still runs.
+/// An execution still runs, and another one has its key.
 #[cold]
 pub(crate) fn lease_lost(key: &Key) {
     #[cfg(feature = "metrics")]
@@ -171,7 +171,7 @@ pub(crate) fn store_failed(failure: &StoreFailure) {
     let _ = failure;
 }
 
-/// An answer with a body of this length is stored.
+/// A response with a body of this length was stored.
 pub(crate) fn stored(bytes: usize) {
     #[cfg(feature = "metrics")]
     meters::stored(bytes);

@@ -1,4 +1,4 @@
-//! The report of a failed store.
+//! Reports failures of the store.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::store::StoreFailure;
 
 type Callback = dyn Fn(&StoreFailure) + Send + Sync;
 
-/// The callback that learns of each failure of a store, beside the event.
+/// The callback for failures of a store, in addition to the event.
 #[derive(Clone, Default)]
 pub(crate) struct OnStoreFailure(pub(crate) Option<Arc<Callback>>);
 
@@ -16,7 +16,7 @@ impl OnStoreFailure {
     pub(crate) fn failed(&self, failure: &StoreFailure) {
         observe::store_failed(failure);
         if let Some(callback) = &self.0 {
-            // Its panic is its own: the request that meets it must not be lost.
+            // A panic of the callback must not end the request.
             drop(catch_unwind(AssertUnwindSafe(|| callback(failure))));
         }
     }

@@ -1,42 +1,48 @@
-//! A service serves as many requests at once as it can, lets a few wait, and turns the others away at once.
+//! Load shedding: a service serves as many requests concurrently as it can, queues a few, and rejects the others.
 //!
-//! How many it serves at once is found out ([`Concurrency`](relent_core::slots::Concurrency)); who waits and who is turned
-//! away is decided by [`Slots`]. A request holds its slot until the body of its answer has ended, or its client has gone,
-//! and [no longer than 60 s](OverloadLayer::slot_timeout). An [idempotency layer](crate::idempotency) inside keeps the
-//! slot of what runs on when its client has gone. It gives up that of a duplicate that only waits, and that of a request
-//! whose body is still to come: when the body is there, the request waits for a slot again, and may be turned away.
+//! The concurrency limit is adaptive ([`Concurrency`](relent_core::slots::Concurrency)); [`Slots`] decides which
+//! requests wait and which are rejected. A request holds its slot until its response body has ended or its client has
+//! disconnected, and for [60 s](OverloadLayer::slot_timeout) at most.
 //!
-//! # The response to a request that is refused
+//! An [idempotency layer](crate::idempotency) inside keeps the slot of a handler that continues after its client has
+//! disconnected. It releases the slot of a duplicate that only waits, and of a request whose body is still to arrive.
+//! When the body is there, the request waits for a slot again, and may be rejected.
 //!
-//! | why | HTTP | gRPC (feature `grpc`) |
+//! # The response to a rejected request
+//!
+//! | reason | HTTP | gRPC (feature `grpc`) |
 //! |---|---|---|
-//! | too many | 503, `Retry-After` | `UNAVAILABLE`, pushback and `RetryInfo` |
-//! | too many, and most attempts of most callers are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
+//! | too many requests | 503, `Retry-After` | `UNAVAILABLE`, pushback and `RetryInfo` |
+//! | too many, and most attempts and most callers are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
 //! | its caller's deadline has passed, perhaps while it waited | 504 | `DEADLINE_EXCEEDED` |
 //!
-//! These are fields. The body is empty, unless the request accepts JSON: then it is the problem (RFC 9457).
-//! A request is answered without a look at its body, which may still be on its way: over HTTP/1 the server then closes the
-//! connection if much of it is left. An idempotency layer never stores these answers.
+//! These are header fields. The body is empty, unless the request accepts JSON: then it is a problem (RFC 9457). The
+//! layer responds without reading the request body. If much of the body is left, an HTTP/1 server then closes the
+//! connection. An idempotency layer never stores these responses.
 //!
-//! # Who is turned away first
-//! What matters least ([`Criticality`]): that of the route, by [`OverloadLayer::criticality`], `CRITICAL` for all others. The
-//! caller may say with the header `relent-criticality` that its request matters less, and no more: for anybody could say
-//! so. Where only services of your own can send the header, [`trust_criticality`](OverloadLayer::trust_criticality);
-//! to ignore it, [`ignore_criticality`](OverloadLayer::ignore_criticality). Of one class retries go before first attempts. Which
-//! attempt a request is, is what its client says (`relent-attempt`, `grpc-previous-rpc-attempts`): one that lies is
-//! treated as everybody was before.
+//! # Which requests are rejected first
+//! The least important ones ([`Criticality`]). [`OverloadLayer::criticality`] sets the class of a route; all others
+//! are `CRITICAL`. With the header `relent-criticality` a caller may lower the class of its request, but not raise
+//! it, since any client could do so. If only your own services can send the header, use
+//! [`trust_criticality`](OverloadLayer::trust_criticality); to ignore it, use
+//! [`ignore_criticality`](OverloadLayer::ignore_criticality).
 //!
-//! What a client says of itself counts for others as one request, however many it sends. "Do not retry" takes
-//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries get that
-//! answer. A client that lies about its attempts can then have the retries of other anonymous clients refused for good, so
-//! set a caller: the account, or the address where clients connect directly, as in the example. The layer does not take the
-//! address by itself. Behind a proxy all clients have that of the proxy, and one of them would speak for all.
+//! Within a class, retries are rejected before first attempts. The client states the number of the attempt
+//! (`relent-attempt`, `grpc-previous-rpc-attempts`). A client that always claims a first attempt gains only what it
+//! would have without this rule.
 //!
-//! # What it is not for
-//! Streams that last for hours, such as server-sent events, and health checks: [`exempt`](OverloadLayer::exempt) them.
-//! A stream that is not exempt holds a slot for [60 s](OverloadLayer::slot_timeout). A WebSocket holds none: its slot is
-//! free when the connection is upgraded (101). The body of a request without an idempotency key is read by its handler,
-//! so a slow upload holds a slot for as long as the handler reads, and for 60 s at most. A timeout inside ends both.
+//! However many requests a client sends, its statements count as one. "Do not retry" takes a majority of
+//! retries among the attempts, and among the latest attempts of the [callers](OverloadLayer::caller). Without callers
+//! only retries get that response.
+//! A client that lies about its attempts can then have the retries of other anonymous clients rejected for good. So
+//! set a caller: the account, or the address where clients connect directly, as in the example. The address is not
+//! the default: behind a proxy all clients have the address of the proxy, and one of them would count for all.
+//!
+//! # Limitations
+//! [Exempt](OverloadLayer::exempt) health checks, and streams that last for hours, such as server-sent events.
+//! Otherwise a stream holds a slot for [60 s](OverloadLayer::slot_timeout). A WebSocket releases its slot when the
+//! connection is upgraded (101). The handler reads the body of a request without an idempotency key, so a slow upload
+//! holds a slot meanwhile, for 60 s at most. A timeout inside ends both.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -44,7 +50,7 @@
 //! use relent_server::overload::{Criticality, OverloadLayer};
 //!
 //! let overload = OverloadLayer::default()
-//!     // From `into_make_service_with_connect_info`. Behind a proxy: the account that authentication has found.
+//!     // From `into_make_service_with_connect_info`. Behind a proxy, use the authenticated account.
 //!     .caller(|parts| parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip()))
 //!     .criticality(|parts| parts.uri.path().starts_with("/report").then_some(Criticality::Sheddable))
 //!     .exempt(|parts| parts.uri.path() == "/health");
@@ -82,9 +88,9 @@ use settings::{Header, Settings};
 
 use crate::admission::identify;
 
-/// Serves as many requests at once as the service can: see the [module](self).
+/// Sheds load beyond the concurrency that the service can sustain: see the [module](self).
 ///
-/// Its clones, and the services that it makes, share their slots.
+/// Clones of the layer, and the services that it creates, share their slots.
 #[derive(Clone)]
 pub struct OverloadLayer {
     shared: Arc<Shared>,
@@ -92,10 +98,10 @@ pub struct OverloadLayer {
 }
 
 impl OverloadLayer {
-    /// A layer with these bounds.
+    /// Creates a layer with this configuration.
     ///
     /// # Errors
-    /// What [`Slots::new`] refuses.
+    /// An invalid configuration: see [`Slots::new`].
     pub fn new(config: &SlotsConfig) -> Result<Self, PolicyError> {
         let settings = Settings {
             criticality: Arc::new(|_| None),
@@ -110,8 +116,8 @@ impl OverloadLayer {
         })
     }
 
-    /// How much a request matters, if that is not usual ([`Criticality::Critical`]): by its route, its method,
-    /// or whoever has been authenticated before this layer.
+    /// Sets the criticality of requests by route, method or authenticated account; [`Criticality::Critical`] by
+    /// default.
     #[must_use]
     pub fn criticality(
         mut self,
@@ -121,11 +127,12 @@ impl OverloadLayer {
         self
     }
 
-    /// Identifies the caller of a request, such as by the account that authentication has left there. `None` by default,
-    /// and for a request that cannot be told apart: all those are one caller, so one that lies about its attempts has the
-    /// retries of the others refused. The [module](self) says why the address is no default.
+    /// Sets the function that identifies the caller of a request, such as by the authenticated account. `None` by
+    /// default. All requests without a caller count as one caller, so a client that lies about its attempts has the
+    /// retries of the others rejected. The [module](self) explains why the address is not the default.
     ///
-    /// The service answers "do not retry" where most callers retry, so that no single caller can bring that about for the others.
+    /// The service responds with "do not retry" only when most callers retry, so no single caller can cause that for
+    /// the others.
     #[must_use]
     pub fn caller<K: Hash>(
         mut self,
@@ -135,50 +142,50 @@ impl OverloadLayer {
         self
     }
 
-    /// Callers may say with `relent-criticality` that their requests matter more than usual. Only for a service that
-    /// strangers cannot reach.
+    /// Lets callers raise the criticality of their requests with `relent-criticality`. Use it only for a service that
+    /// untrusted clients cannot reach.
     #[must_use]
     pub fn trust_criticality(mut self) -> Self {
         Arc::make_mut(&mut self.settings).header = Header::Trusted;
         self
     }
 
-    /// What callers say with `relent-criticality` is not looked at.
+    /// Ignores `relent-criticality`.
     #[must_use]
     pub fn ignore_criticality(mut self) -> Self {
         Arc::make_mut(&mut self.settings).header = Header::Ignored;
         self
     }
 
-    /// Requests that go through without a slot: health checks, streams that last for hours.
+    /// Lets requests through without a slot: health checks, streams that last for hours.
     #[must_use]
     pub fn exempt(mut self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.settings).exempt = Arc::new(exempt);
         self
     }
 
-    /// How long a request may hold its slot: 60 s by default. After that the slot is free for another, and the request
-    /// goes on without one: it is a stream, or its client has stopped to send or to read. Longer than the slowest
-    /// request that is to count; a service of which requests take minutes needs more.
+    /// Sets how long a request may hold its slot: 60 s by default. After that the slot is free, and the request
+    /// continues without one: it is a stream, or its client has stopped sending or reading. Set it above the duration
+    /// of the slowest request that should count.
     #[must_use]
     pub fn slot_timeout(self, timeout: Duration) -> Self {
         self.shared.set_slot_timeout(timeout);
         self
     }
 
-    /// How many requests are served at the moment: those that hold a slot.
+    /// Returns the number of requests that hold a slot.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.shared.with(Slots::in_flight)
     }
 
-    /// How many requests wait at the moment.
+    /// Returns the number of requests that wait for a slot.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.shared.with(Slots::waiting)
     }
 
-    /// How many requests may be served at once at the moment.
+    /// Returns the current concurrency limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.shared.with(Slots::limit)
@@ -186,7 +193,7 @@ impl OverloadLayer {
 }
 
 impl Default for OverloadLayer {
-    /// With [`SlotsConfig::DEFAULT`].
+    /// Uses [`SlotsConfig::DEFAULT`].
     fn default() -> Self {
         #[allow(clippy::expect_used, reason = "the default is valid: a test makes it")]
         Self::new(&SlotsConfig::DEFAULT).expect("the default is valid")

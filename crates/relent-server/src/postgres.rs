@@ -1,12 +1,11 @@
-//! Connections to PostgreSQL, shared by whoever writes there.
+//! Connection pools for PostgreSQL.
 //!
-//! A pool of your own, with TLS, does as well: [`Pool`] is that of `deadpool-postgres`. Statements are prepared once
-//! for each connection, so a pooler in between has to keep them (PgBouncer since 1.21, by
+//! You may also pass your own pool, with TLS: [`Pool`] is that of `deadpool-postgres`. Statements are prepared once
+//! for each connection, so a pooler in between must support prepared statements (PgBouncer since 1.21, with
 //! `max_prepared_statements`).
 //!
-//! With the feature `sqlx` a `PgPool` of sqlx does, too. It asks each connection whether it is there before it hands it
-//! out, which is a round trip more: `PgPoolOptions::test_before_acquire(false)` saves it, since work whose connection is
-//! lost is run again.
+//! With the feature `sqlx` you may pass a `PgPool` of sqlx. It pings each connection before use, which costs a round
+//! trip. `PgPoolOptions::test_before_acquire(false)` avoids that; work whose connection is lost runs again anyway.
 
 mod deadpool;
 pub(crate) mod driver;
@@ -34,11 +33,11 @@ pub use self::error::ConnectionError;
 #[cfg(feature = "sqlx")]
 pub use self::sqlx::SqlxTransaction;
 
-/// A pool of at most so many connections without TLS, to a database that is described in the words of libpq:
+/// Creates a pool without TLS, of at most `connections`, from a libpq connection string:
 /// `host=/run/postgresql user=shop dbname=shop`.
 ///
 /// # Errors
-/// The words describe none.
+/// The connection string is invalid.
 pub fn pool(config: &str, connections: usize) -> Result<Pool, ConnectionError> {
     let config = config
         .parse()
@@ -46,10 +45,10 @@ pub fn pool(config: &str, connections: usize) -> Result<Pool, ConnectionError> {
     pool_of(config, NoTls, connections)
 }
 
-/// The same to a database that was described before, with this TLS.
+/// Creates a pool from a parsed configuration, with this TLS connector.
 ///
 /// # Errors
-/// There can be no such pool.
+/// The pool cannot be created.
 pub fn pool_of<T>(config: Config, tls: T, connections: usize) -> Result<Pool, ConnectionError>
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
@@ -65,7 +64,7 @@ where
     pool.map_err(|error| ConnectionError::Config(error.into()))
 }
 
-/// A connection of the pool, within this time.
+/// Takes a connection from the pool within this time.
 pub(crate) async fn connect<C: Connections>(
     pool: &C,
     limit: Duration,
@@ -74,7 +73,7 @@ pub(crate) async fn connect<C: Connections>(
     connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
-/// What came of work with this connection. One that has not answered in time may never do: the pool loses it.
+/// Returns the result of the work. A connection that has timed out may never respond, so it leaves the pool.
 pub(crate) fn in_time<C: Connections, T, E: From<ConnectionError>>(
     connection: C::Connection,
     limit: Duration,
@@ -86,8 +85,8 @@ pub(crate) fn in_time<C: Connections, T, E: From<ConnectionError>>(
     })
 }
 
-/// Whether a transaction that ended so may do better if it is run again: it met another one (40001, 40P01), or the
-/// connection is lost or could not be made.
+/// Returns whether the failure is transient: a conflict with another transaction (40001, 40P01), or a lost or failed
+/// connection.
 pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -112,7 +111,7 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether what PostgreSQL refuses by this code may pass.
+/// Returns whether PostgreSQL's error code is transient.
 fn passes(code: &str) -> bool {
     let passing = [
         SqlState::T_R_SERIALIZATION_FAILURE,

@@ -1,14 +1,15 @@
-//! Optimistic concurrency: a change is made only to the version that its client has seen.
+//! Optimistic concurrency control: a change applies only to the version that its client has seen.
 //!
-//! The third way to make repetitions harmless (R4.9): each version of a resource has an `ETag`, a change names the one
-//! it is about by `If-Match`, and a second change of the same version is refused (412). No store is needed: the version is a
-//! column of the resource.
+//! Each version of a resource has an `ETag`, and a change names its version by `If-Match`. A second change of the
+//! same version is rejected with 412, so a duplicate has no effect. No store is needed: the version is a column of
+//! the resource.
 //!
 //! ```
 //! use http::{HeaderMap, HeaderValue};
 //! use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 //!
-//! /// `UPDATE carts SET …, version = version + 1 WHERE id = $1 AND version = $2`: how many rows it has changed.
+//! /// `UPDATE carts SET …, version = version + 1 WHERE id = $1 AND version = $2`: returns the number of changed
+//! rows.
 //! fn update(version: u64) -> u64 {
 //!     u64::from(version == 7)
 //! }
@@ -29,12 +30,14 @@
 //! ```
 //!
 //! # Together with idempotency keys
-//! A client that gets no answer and repeats its change gets 412, since its own first attempt has made another version
-//! of it: it cannot tell that from a change by somebody else. With an `Idempotency-Key` it can. The
-//! [layer](crate::idempotency) is outside and the precondition is looked at in the handler, so a repetition gets the
-//! first answer, whatever the version is by then. A 412 is an answer, too, and is repeated: whoever has read the
-//! new version sends another request, with a new key. Let the layer
-//! [compare](crate::idempotency::IdempotencyLayer::compare_header) `If-Match`, and it hears so (422).
+//! If a client gets no response and repeats its change, it gets 412, since its first attempt has created another
+//! version. It cannot tell that from a change by another client. With an `Idempotency-Key` it can: the
+//! [layer](crate::idempotency) is outside, and the handler checks the precondition. So a duplicate gets the first
+//! response, whatever the version is by then.
+//!
+//! A 412 is stored and replayed, too: a client that has read the new version must send a new key. If the layer
+//! [compares](crate::idempotency::IdempotencyLayer::compare_header) `If-Match`, the old key with a new version gets
+//! 422.
 //!
 //! Sources: RFC 9110 sections 8.8.3 and 13, RFC 6585 section 3.
 
@@ -48,7 +51,7 @@ use relent_core::Hint;
 use relent_http::problem::Problem;
 use relent_http::set_hint;
 
-/// What a version of a resource is known by (RFC 9110 section 8.8.3).
+/// The identifier of a version of a resource (RFC 9110 section 8.8.3).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EntityTag {
     weak: bool,
@@ -56,7 +59,7 @@ pub struct EntityTag {
 }
 
 impl EntityTag {
-    /// Of a resource with a column that counts its versions: the number, and strong.
+    /// Creates the strong tag of a version number, for a resource with a version column.
     #[must_use]
     pub fn of_version(version: u64) -> Self {
         Self {
@@ -65,7 +68,7 @@ impl EntityTag {
         }
     }
 
-    /// The tag that a field has: `"7"`, or `W/"7"`. `None` if it is none.
+    /// Parses a tag of a header field: `"7"`, or `W/"7"`. Returns `None` if it is malformed.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         let (weak, quoted) = match value.strip_prefix(b"W/") {
@@ -82,26 +85,26 @@ impl EntityTag {
         })
     }
 
-    /// For the field `ETag`.
+    /// Returns the value for the field `ETag`.
     #[must_use]
     pub fn to_value(&self) -> HeaderValue {
         let weak: &[u8] = if self.weak { b"W/" } else { b"" };
         let value = [weak, b"\"", &self.opaque, b"\""].concat();
-        // Each of its bytes may be in a field.
+        // Each byte was checked by `parse`, or is a digit.
         HeaderValue::from_bytes(&value).unwrap_or(HeaderValue::from_static("\"\""))
     }
 
-    /// Whether both are of one version, byte by byte. A weak tag is like no other, nor like itself.
+    /// Returns whether both tags are strong and equal byte by byte. A weak tag does not match even itself.
     #[must_use]
     pub fn is_strongly(&self, other: &Self) -> bool {
         !self.weak && !other.weak && self.opaque == other.opaque
     }
 
-    /// The version, if it is strong and a number.
+    /// Returns the version, if the tag is strong and a number.
     fn version(&self) -> Option<u64> {
         let digits = std::str::from_utf8(&self.opaque).ok()?;
         let version = digits.parse().ok()?;
-        // Not "+7" nor "007": nobody gave them out.
+        // `of_version` does not create "+7" or "007".
         (!self.weak && Self::of_version(version) == *self).then_some(version)
     }
 }
@@ -113,7 +116,7 @@ impl fmt::Display for EntityTag {
     }
 }
 
-/// What a request says of the version that it is about.
+/// The preconditions of a request: `If-Match` and `If-None-Match`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Preconditions {
     if_match: Option<Tags>,
@@ -122,16 +125,16 @@ pub struct Preconditions {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Tags {
-    /// `*`: any version that there is.
+    /// `*`: any existing version.
     Any,
     These(Vec<EntityTag>),
 }
 
 impl Preconditions {
-    /// Of the fields `If-Match` and `If-None-Match`.
+    /// Reads `If-Match` and `If-None-Match`.
     ///
     /// # Errors
-    /// [`PreconditionError::Malformed`]: what cannot be read cannot be kept to.
+    /// [`PreconditionError::Malformed`] if a field cannot be parsed.
     pub fn of(headers: &HeaderMap) -> Result<Self, PreconditionError> {
         Ok(Self {
             if_match: Tags::of(headers, &IF_MATCH)?,
@@ -139,13 +142,14 @@ impl Preconditions {
         })
     }
 
-    /// Whether there are any.
+    /// Returns whether the request has no preconditions.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.if_match.is_none() && self.if_none_match.is_none()
     }
 
-    /// The same, if there are any: for changes that would overwrite what their client has not seen.
+    /// Returns the preconditions, and requires that there are any. Use it for changes that could overwrite a version
+    /// that the client has not seen.
     ///
     /// # Errors
     /// [`PreconditionError::Required`] if there are none.
@@ -156,10 +160,10 @@ impl Preconditions {
         }
     }
 
-    /// Whether a change may be made to the version that there is; `None` if there is no such resource. `If-Match`
-    /// compares strongly, `If-None-Match` weakly (RFC 9110 section 13.2.2).
+    /// Checks whether a change may apply to the `current` version; `None` means that the resource does not exist.
+    /// `If-Match` compares strongly, `If-None-Match` weakly (RFC 9110 section 13.2.2).
     ///
-    /// Look and change in one transaction, or by [`version`](Self::version) in one statement.
+    /// Check and change in one transaction, or by [`version`](Self::version) in one statement.
     ///
     /// # Errors
     /// [`PreconditionError::Failed`] if it may not.
@@ -183,13 +187,14 @@ impl Preconditions {
         }
     }
 
-    /// The version that `If-Match` asks for, for `UPDATE … SET version = version + 1 WHERE id = $1 AND version = $2`. An
-    /// `If-None-Match` beside it counts as in [`check`](Self::check).
+    /// Returns the version that `If-Match` names, for
+    /// `UPDATE … SET version = version + 1 WHERE id = $1 AND version = $2`. An `If-None-Match` counts as in
+    /// [`check`](Self::check).
     ///
     /// # Errors
-    /// [`PreconditionError::Required`] if `If-Match` names none, and [`PreconditionError::Failed`] if what it names is not
-    /// one version of those that are [numbered](EntityTag::of_version) (`*`, a weak tag, several), or is one that
-    /// `If-None-Match` excludes.
+    /// [`PreconditionError::Required`] without `If-Match`. [`PreconditionError::Failed`] if it is not exactly one
+    /// [numbered](EntityTag::of_version) version (`*`, a weak tag, several), or if `If-None-Match` excludes that
+    /// version.
     pub fn version(&self) -> Result<u64, PreconditionError> {
         match &self.if_match {
             None => Err(PreconditionError::Required),
@@ -227,7 +232,7 @@ impl Tags {
     }
 }
 
-/// Between commas, but for those in quotes.
+/// Splits at commas outside quotes.
 fn items(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
     field.split(move |&byte| {
@@ -236,23 +241,23 @@ fn items(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Why a change is not made.
+/// The reason why a change is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PreconditionError {
-    /// A precondition is no list of entity tags (400).
+    /// A precondition is not a list of entity tags (400).
     Malformed,
-    /// There is none, and there has to be (428, RFC 6585 section 3).
+    /// The request has no precondition, and needs one (428, RFC 6585 section 3).
     Required,
     /// The resource has another version by now (412).
     Failed,
 }
 
 impl PreconditionError {
-    /// What an update by [version](Preconditions::version) comes to that has changed so many rows.
+    /// Converts the number of rows that an update by [version](Preconditions::version) has changed.
     ///
     /// # Errors
-    /// [`Failed`](Self::Failed) if it has changed none: the resource has another version, or is gone.
+    /// [`Failed`](Self::Failed) if it is 0: the resource has another version, or is gone.
     pub const fn unless_changed(rows: u64) -> Result<(), Self> {
         match rows {
             0 => Err(Self::Failed),
@@ -260,7 +265,7 @@ impl PreconditionError {
         }
     }
 
-    /// The response, as problem+json with a member `code`. It says that a repetition cannot help.
+    /// Returns the response: problem+json with a member `code`, marked as not retryable.
     #[must_use]
     pub fn response(self) -> Response<Bytes> {
         let (status, code) = match self {
@@ -269,7 +274,7 @@ impl PreconditionError {
             Self::Failed => (StatusCode::PRECONDITION_FAILED, "precondition-failed"),
         };
         let problem = Problem::new(status).detail(self.text());
-        // The name is none that RFC 9457 defines, so it is always taken.
+        // RFC 9457 does not define this name, so `member` accepts it.
         let problem = problem.clone().member("code", code).unwrap_or(problem);
         let mut response = problem.into_response().map(Bytes::from);
         set_hint(response.headers_mut(), &Hint::do_not_retry());
@@ -310,7 +315,7 @@ mod tests {
         Preconditions::of(&headers)
     }
 
-    /// Fields, and what they hold for.
+    /// Header fields, and whether the precondition holds in each of three cases.
     type Case<'a> = (&'a [(&'a str, &'a str)], [bool; 3]);
 
     fn tag(text: &str) -> EntityTag {
@@ -395,7 +400,7 @@ mod tests {
             let both = of(&[("if-match", "\"7\""), ("if-none-match", excluded)]).unwrap();
             let expected = version.ok_or(PreconditionError::Failed);
             assert_eq!(both.version(), expected, "{excluded}");
-            // One rule for both ways.
+            // `check` and `version` must agree.
             let seven = EntityTag::of_version(7);
             assert_eq!(
                 both.check(Some(&seven)).is_ok(),

@@ -1,4 +1,4 @@
-//! What a layer answers by itself, and the body of any answer.
+//! Rejections by a layer, and the body type of all responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use relent_http::problem::Problem;
 use crate::idempotency::{Execution, Outcome};
 
 pin_project! {
-    /// The body of an answer: that of the service, or of a layer that has refused the request.
+    /// A response body: that of the service, or of a layer that has rejected the request.
     #[derive(Debug)]
     pub struct Body<B> {
         #[pin]
@@ -29,7 +29,7 @@ pin_project! {
             #[pin]
             body: B
         },
-        /// `None` if it has no bytes, or they are sent.
+        /// `None` if the body is empty or sent.
         Refused {
             bytes: Option<Bytes>
         },
@@ -42,7 +42,7 @@ impl<B> Body<B> {
         Self { kind }
     }
 
-    /// Of a layer that has refused the request.
+    /// Creates the body of a rejection.
     pub(crate) fn refused(bytes: Bytes) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         let kind = Kind::Refused { bytes };
@@ -81,8 +81,8 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 }
 
-/// The answer to a request with these headers: over gRPC if it is a call of that, else with the problem as
-/// its body, to which `more` can add.
+/// Returns the response to a request with these headers: a gRPC status for a gRPC call, otherwise a problem, which
+/// `more` can extend.
 pub(crate) fn refuse<B>(
     request: &HeaderMap,
     error: &ErrorResponse,
@@ -99,14 +99,14 @@ pub(crate) fn refuse<B>(
     response.map(|text| Body::refused(text.into()))
 }
 
-/// The answer to a gRPC call.
+/// Returns the response to a gRPC call.
 #[cfg(feature = "grpc")]
 pub(crate) fn refuse_grpc<B>(error: &ErrorResponse) -> Response<Body<B>> {
     error.grpc_head().map(|()| Body::refused(Bytes::new()))
 }
 
-/// Tells an [idempotency layer](crate::idempotency) outside, if the request has come through one, that nothing was done
-/// for it: a refusal is no answer to store.
+/// Sets the outcome for an outer [idempotency layer](crate::idempotency), if there is one: a rejection had no effect,
+/// and is not stored.
 pub(crate) fn not_applied<B>(request: &Extensions, response: &mut Response<B>) {
     if request.get::<Execution>().is_some() {
         response.extensions_mut().insert(Outcome::NotApplied);

@@ -1,16 +1,16 @@
-//! The clock of a database server, as far as a process knows it by the replies.
+//! An estimate of a database server's clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-/// What the clock of a server shows at an instant of this process. It is never taken to be later than it is, unless it was
-/// set back since the last reply: a reply is older than its arrival, by as much as it was under way.
+/// Estimates the time of a server at an instant of this process. The estimate is never ahead of the server, unless
+/// the server's clock was set back since the last reply. It lags by the transit time of the reply.
 ///
-/// Before the first reply each time of the server is taken to be in the far past.
+/// Before the first reply the estimate is in the far past.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     began: Instant,
-    /// The time of the server when this process was at `began`, in microseconds since 1970.
+    /// The time of the server at `began`, in microseconds since 1970.
     then: AtomicI64,
 }
 
@@ -24,14 +24,14 @@ impl Default for ServerClock {
 }
 
 impl ServerClock {
-    /// A reply that has just arrived tells the time of the server, in microseconds since 1970. It takes the place of those
-    /// before, since the server may be another one, or its clock may have been set.
+    /// Updates the estimate with the time in a reply that has just arrived, in microseconds since 1970. It replaces
+    /// the old estimate, since the server may be another one, or its clock may have been set.
     pub(crate) fn learn(&self, now: i64) {
         let then = now.saturating_sub(self.since(Instant::now()));
         self.then.store(then, Ordering::Relaxed);
     }
 
-    /// The time of the server at this instant, in microseconds since 1970.
+    /// Returns the estimated time of the server at this instant, in microseconds since 1970.
     pub(crate) fn at(&self, instant: Instant) -> i64 {
         let then = self.then.load(Ordering::Relaxed);
         then.saturating_add(self.since(instant))
@@ -54,7 +54,7 @@ mod tests {
         let clock = ServerClock::default();
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         assert!(clock.at(now + hour) < 0, "nothing is known yet");
-        // A reply that is on its way for a while is older than it seems.
+        // A slow reply makes the estimate lag.
         clock.learn(1_000_000);
         let arrived = Instant::now();
         assert!(clock.at(arrived) <= 1_000_000 + 1);

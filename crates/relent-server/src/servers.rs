@@ -1,5 +1,5 @@
-//! Real servers for tests and measurements, each in a directory of its own, with a Unix socket in it: no
-//! port can be taken by somebody else. They end when they are dropped.
+//! Real servers for tests and benchmarks. Each runs in its own directory with a Unix socket, so ports cannot collide.
+//! Servers end when dropped.
 
 #![allow(
     dead_code,
@@ -36,7 +36,7 @@ impl Server {
         self.directory.as_ref().unwrap().path()
     }
 
-    /// Ends it, and leaves the directory.
+    /// Ends the server, and returns its directory.
     pub fn end(mut self) -> TempDir {
         self.directory.take().unwrap()
     }
@@ -52,10 +52,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // If it is stopped it has to go on in order to end.
+        // A stopped process must continue before it can end.
         signal_to(&self.child, self.signal);
         signal_to(&self.child, "CONT");
-        // PostgreSQL waits for ever for a process that it started while it was asked to end.
+        // PostgreSQL waits forever for a child process that it started during its shutdown.
         let patience = Instant::now() + Duration::from_secs(20);
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > patience {
@@ -73,7 +73,7 @@ fn signal_to(child: &Child, signal: &str) {
     drop(Command::new("kill").args(["-s", signal, &process]).status());
 }
 
-/// The program, or `None` if it is not installed, which fails where nothing may be skipped.
+/// Returns the path of a program; `None` if it is not installed. In CI a missing program is a failure.
 fn program(name: &str, places: &[PathBuf], package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -103,12 +103,12 @@ pub struct Redis {
     pub server: Server,
 }
 
-/// A Redis with these settings; `None` if it is not installed.
+/// Starts Redis with these settings; `None` if it is not installed.
 pub fn redis(settings: &[&str]) -> Option<Redis> {
     redis_in(tempfile::tempdir().unwrap(), settings)
 }
 
-/// The same in this directory, as it was left.
+/// Starts Redis in an existing directory.
 pub fn redis_in(directory: TempDir, settings: &[&str]) -> Option<Redis> {
     let program = program("redis-server", &[], "redis-server")?;
     let mut command = Command::new(program);
@@ -150,7 +150,7 @@ pub struct Postgres {
     pub server: Server,
 }
 
-/// A PostgreSQL with these settings, as `name=value`; `None` if it is not installed.
+/// Starts PostgreSQL with these settings (`name=value`); `None` if it is not installed.
 pub fn postgres(settings: &[&str]) -> Option<Postgres> {
     let initdb = postgres_program("initdb")?;
     let directory = tempfile::tempdir().unwrap();
@@ -170,12 +170,12 @@ pub fn postgres(settings: &[&str]) -> Option<Postgres> {
     postgres_in(directory, settings)
 }
 
-/// The same in this directory, as it was left.
+/// Starts PostgreSQL in an existing directory.
 pub fn postgres_in(directory: TempDir, settings: &[&str]) -> Option<Postgres> {
     postgres_on(directory, 5432, settings)
 }
 
-/// The same with this port.
+/// Starts PostgreSQL in an existing directory with this port.
 pub fn postgres_on(directory: TempDir, port: u16, settings: &[&str]) -> Option<Postgres> {
     let [program, pg_isready] = ["postgres", "pg_isready"].map(postgres_program);
     let (program, pg_isready) = (program?, pg_isready?);
@@ -214,7 +214,7 @@ pub fn postgres_on(directory: TempDir, port: u16, settings: &[&str]) -> Option<P
     Some(postgres)
 }
 
-/// The program, in this directory and by a user that PostgreSQL accepts.
+/// Prepares a command in this directory, as a user that PostgreSQL accepts.
 fn as_user(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(directory).stdout(Stdio::null());
@@ -224,7 +224,7 @@ fn as_user(program: &Path, directory: &Path) -> Command {
     command
 }
 
-/// A program of PostgreSQL.
+/// Returns the path of a PostgreSQL program.
 pub fn postgres_program(name: &str) -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let mut places: Vec<_> = versions
@@ -236,11 +236,11 @@ pub fn postgres_program(name: &str) -> Option<PathBuf> {
     program(name, &places, "postgresql")
 }
 
-/// PostgreSQL refuses to run as root: then somebody else owns the directory and runs it.
+/// PostgreSQL refuses to run as root: another user then owns the directory and runs it.
 fn unprivileged(directory: &Path) -> Option<(u32, u32)> {
     let owner = fs::metadata(directory).unwrap();
     if owner.uid() != 0 {
-        // Ours, or that of the user who has run it before.
+        // Our own directory, or that of a user who has run it before.
         let ours = fs::metadata("/proc/self").map_or(owner.uid(), |own| own.uid());
         return (ours == 0).then(|| (owner.uid(), owner.gid()));
     }
@@ -261,7 +261,7 @@ fn unprivileged(directory: &Path) -> Option<(u32, u32)> {
 }
 
 impl Postgres {
-    /// For clients in the words of libpq.
+    /// Returns a libpq connection string.
     pub fn config(&self) -> String {
         format!(
             "host={} user=relent dbname=postgres",
@@ -275,12 +275,12 @@ pub struct Nats {
     pub port: u16,
 }
 
-/// A NATS with JetStream; `None` if it is not installed.
+/// Starts NATS with JetStream; `None` if it is not installed.
 pub fn nats() -> Option<Nats> {
     nats_in(tempfile::tempdir().unwrap(), None)
 }
 
-/// The same with a configuration, for which this function has its directory.
+/// Starts NATS with a configuration, which `settings` creates for the directory.
 pub fn nats_with(settings: impl FnOnce(&Path) -> String) -> Option<Nats> {
     let directory = tempfile::tempdir().unwrap();
     let settings = settings(directory.path());
@@ -290,7 +290,7 @@ pub fn nats_with(settings: impl FnOnce(&Path) -> String) -> Option<Nats> {
 
 const NATS_SETTINGS: &str = "nats.conf";
 
-/// The same in this directory, as it was left, at the port that it had.
+/// Starts NATS in an existing directory, at its former port.
 pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
     let program = program("nats-server", &[PathBuf::from("/usr/sbin")], "nats-server")?;
     let path = directory.path();
@@ -304,7 +304,7 @@ pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
     }
     let child = command
         .args(["-a", "127.0.0.1", "-p"])
-        // It takes a free one, and says which.
+        // NATS chooses a free port and reports it.
         .arg(port.map_or_else(|| "-1".to_owned(), |port| port.to_string()))
         .args(["-js", "-sd"])
         .arg(path)
@@ -349,7 +349,7 @@ impl Nats {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// Kills it, and starts it with what it has in its directory.
+    /// Kills the server, and starts it again with its directory.
     pub fn restart(self) -> Self {
         let Self { server, port } = self;
         nats_in(server.end(), Some(port)).unwrap()

@@ -1,15 +1,15 @@
-//! Limits of what all requests hold together, and how they are shared among principals.
+//! Limits for all requests together, shared fairly among principals.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The account that a request belongs to. The empty one is for layers without accounts: all of it may be used by it.
+/// The account of a request. The empty one is for layers without accounts, and may use everything.
 pub(crate) type Principal = Arc<str>;
 
-/// At most so much of something, for all requests together.
+/// A limited resource of all requests together.
 ///
-/// A principal may hold as much as is free. So one alone gets at most half, k of them get 1/(k + 1) each, and there is
-/// always something left for the next one, without a setting for it. (Switches share their buffers among queues by this
+/// A principal may hold as much as is free. So a single principal gets at most half, and k principals get 1/(k + 1)
+/// each. There is always some left for the next one, without a setting. (Switches share buffers among queues by this
 /// rule: Choudhury and Hahne, "Dynamic queue length thresholds", 1998.)
 #[derive(Clone, Debug)]
 pub(crate) struct Shares(Arc<Mutex<State>>);
@@ -30,12 +30,12 @@ impl Shares {
         })))
     }
 
-    /// The limit from now on. What is held stays held.
+    /// Changes the limit. Held shares stay held.
     pub(crate) fn set_most(&self, most: usize) {
         self.lock().most = most;
     }
 
-    /// So much for this principal; `None` if the limit, or the principal's share of it, is reached.
+    /// Takes this amount for a principal; `None` if the limit, or the principal's share of it, is reached.
     pub(crate) fn take(&self, principal: &Principal, amount: usize) -> Option<Share> {
         let mut share = Share {
             shares: self.clone(),
@@ -50,7 +50,7 @@ impl Shares {
     }
 }
 
-/// What one request holds. It is given back when this is dropped.
+/// The share of one request, given back on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     shares: Shares,
@@ -59,7 +59,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes so much more, if that is within the limits.
+    /// Takes more, if that is within the limits.
     pub(crate) fn grow(&mut self, more: usize) -> bool {
         let mut state = self.shares.lock();
         let free = state.most.saturating_sub(state.used);
@@ -72,7 +72,7 @@ impl Share {
         fits
     }
 
-    /// Takes so much more, whatever the limits are: for what has a limit of its own, so that others see it.
+    /// Takes more despite the limits, for a body that has its own limit.
     pub(crate) fn grow_anyway(&mut self, more: usize) {
         self.amount += self.shares.lock().add(&self.principal, more);
     }

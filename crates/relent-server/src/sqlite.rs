@@ -1,14 +1,13 @@
-//! One writer for an SQLite database: a thread that commits what has come together at once.
+//! A single writer thread for an SQLite database, which commits concurrent writes together (group commit).
 //!
-//! SQLite takes one transaction at a time, and a durable commit waits for the disk. So whoever has something to
-//! write hands it to the thread, which does all that has come meanwhile in one transaction, each in a
-//! savepoint of its own: a hundred writers wait for one commit and not for a hundred. Nobody hears of what is
-//! not committed.
+//! SQLite runs one write transaction at a time, and a durable commit waits for the disk. So writers send their jobs
+//! to a thread. The thread runs all waiting jobs in one transaction, each in its own savepoint: a hundred writers
+//! wait for one commit instead of a hundred. A job returns only after the commit.
 //!
-//! A savepoint has its price: SQLite copies each page that is first changed within it. So what this crate itself writes
-//! of a record is one statement, which SQLite undoes alone, and stands outside of the savepoint of the work.
+//! A savepoint has a cost: SQLite copies each page that is first changed within it. So this crate writes a record
+//! with a single statement, outside the savepoint of the work. SQLite undoes a failed statement on its own.
 //!
-//! Nothing is committed but by the thread. Work that ends the transaction by itself is undone, and hears so.
+//! Only the thread commits. A job that ends the transaction is rolled back, and gets an error.
 
 mod error;
 
@@ -27,27 +26,27 @@ pub use error::{FileProblem, WriterError};
 
 use crate::store::sqlite::Records;
 
-/// The most that is done in one transaction, so that the first need not wait for all.
+/// The most jobs in one transaction, so that the first need not wait for all.
 const MOST: usize = 256;
-/// So many may wait for the thread; more wait for a place.
+/// The most jobs in the queue; further writers wait for a place.
 const QUEUE: usize = 4096;
-/// How long another process may hold the database.
+/// The longest wait for a lock that another process holds.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Writes into an SQLite database, together with others: see the [module](self). Its clones are the same
-/// writer. The thread ends when the last of them is gone and all is written.
+/// A handle to the writer thread of an SQLite database: see the [module](self). Clones share the thread, which ends
+/// when the last one is dropped and all jobs are written.
 #[derive(Clone, Debug)]
 pub struct Writer {
     jobs: mpsc::Sender<Box<dyn Job>>,
 }
 
 impl Writer {
-    /// Opens the database, which is made if it is not there, and begins the thread. `set_up` makes the tables. The
-    /// journal is a write-ahead log, and what is committed outlives a loss of power
-    /// (`synchronous = FULL`).
+    /// Opens the database, creates it if necessary, and starts the thread. `set_up` creates the tables. The journal
+    /// mode is WAL with `synchronous = FULL`, so commits survive a power failure.
     ///
     /// # Errors
-    /// The database cannot be opened or set up, or is [read-only](FileProblem::ReadOnly), also by its permissions alone.
+    /// The database cannot be opened or set up, or is [read-only](FileProblem::ReadOnly), possibly by its file
+    /// permissions alone.
     pub fn open(
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
@@ -74,16 +73,15 @@ impl Writer {
         Ok(Self { jobs })
     }
 
-    /// Does this in a transaction, and returns when it is committed. What returns an error is rolled back, and
-    /// nothing else with it. Savepoints of its own are welcome; it must not end the transaction.
+    /// Runs `work` in a transaction, and returns after the commit. If it returns an error, it is rolled back alone.
+    /// It may use savepoints, but must not end the transaction.
     ///
-    /// Once it is begun it is done, also if the future is dropped.
-    ///
-    /// A panic of the work goes on in whoever waits for it.
+    /// A job that has started completes, even if the future is dropped. A panic of the work propagates to the waiting
+    /// task.
     ///
     /// # Errors
-    /// That of the work, or of the database. After [`WriterError::Commit`], [`WriterError::TransactionEnded`] and
-    /// [`WriterError::Undone`] nothing of it is there.
+    /// The error of the work, or of the database. After [`WriterError::Commit`], [`WriterError::TransactionEnded`]
+    /// and [`WriterError::Undone`] none of the work is written.
     pub async fn run<T, E>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
@@ -95,9 +93,9 @@ impl Writer {
         self.run_in(move |session| session.savepoint(work)).await
     }
 
-    /// The same without a savepoint, and with the statements that the thread holds. What returns an error has written
-    /// nothing, or has done so in a [savepoint](Session::savepoint), or [undoes](Session::undo) the transaction: its only
-    /// write outside of a savepoint is one statement, its last.
+    /// Like `run`, without a savepoint, and with the prepared statements of the thread. Work that returns an error
+    /// must have written nothing, or only in a [savepoint](Session::savepoint), or must [undo](Session::undo) the
+    /// transaction. Its only write outside a savepoint is one statement, its last.
     pub(crate) async fn run_in<T, E>(
         &self,
         work: impl FnOnce(&mut Session<'_>) -> Result<T, E> + Send + 'static,
@@ -123,13 +121,13 @@ impl Writer {
     }
 }
 
-/// A connection to a database that is set up; `None` if the database is read-only.
+/// Opens a connection and sets the database up; `None` if it is read-only.
 fn open(
     path: &Path,
     set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<Option<Connection>> {
     let connection = Connection::open(path)?;
-    // What SQLite may write against the permissions, as the superuser, is still not meant to be written.
+    // The superuser can write despite the permissions; still treat such a file as read-only.
     let file = connection.path().filter(|file| !file.is_empty());
     let file = file.and_then(|file| std::fs::metadata(file).ok());
     let is_marked = file.is_some_and(|file| file.permissions().readonly());
@@ -140,7 +138,7 @@ fn open(
     write_ahead(&connection)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     set_up(&connection)?;
-    // Where nothing had to be set up nothing was written yet. Another process may write at the moment, so it can be.
+    // If `set_up` wrote nothing, try a write. A lock held by another process means that the database is writable.
     connection.busy_timeout(Duration::ZERO)?;
     match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
@@ -150,7 +148,8 @@ fn open(
     Ok(Some(connection))
 }
 
-/// Turns the journal into a write-ahead log. SQLite waits for nobody there, and others may do the same.
+/// Sets the journal mode to WAL. SQLite does not wait for locks there, and other processes may do the same
+/// concurrently.
 fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
     let patience = Instant::now() + BUSY;
     loop {
@@ -166,19 +165,19 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Something to be written.
+/// A job for the writer thread.
 trait Job: Send {
-    /// Does it.
+    /// Runs the work.
     fn work(&mut self, session: &mut Session<'_>);
 
-    /// Tells whoever waits what came of it; or why it is not written, if it should have been.
+    /// Sends the result to the waiting task; or `failed`, if the work succeeded but was not committed.
     fn tell(self: Box<Self>, failed: Option<WriterError>);
 }
 
-/// What the work returned, or how it panicked.
+/// The result of the work, or its panic.
 type Worked<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
 
-/// A job that somebody waits for.
+/// A job with a waiting task.
 struct Waited<W, T, E> {
     work: Option<W>,
     result: Option<Worked<T, E>>,
@@ -194,7 +193,7 @@ where
     fn work(&mut self, session: &mut Session<'_>) {
         let work = self.work.take();
         self.result = work.map(|work| catch_unwind(AssertUnwindSafe(|| work(&mut *session))));
-        // It has panicked where nothing undoes what it had written.
+        // The work has panicked outside a savepoint, so its writes have to be undone.
         if matches!(self.result, Some(Err(_))) && !session.is_open {
             session.undo();
         }
@@ -203,21 +202,21 @@ where
     fn tell(self: Box<Self>, failed: Option<WriterError>) {
         let result = match (self.result, failed) {
             (Some(Ok(Ok(_))) | None, Some(failed)) => Ok(Err(failed.into())),
-            // What is undone by its own word stays so.
+            // A failure of the work itself has precedence.
             (Some(result), _) => result,
             (None, None) => Ok(Err(WriterError::Ended.into())),
         };
-        // Nobody may wait any more.
+        // The receiver may be gone.
         drop(self.sender.send(result));
     }
 }
 
-/// What the database tells while something is done there.
+/// Flags that the hooks of the database set and read.
 #[derive(Default)]
 struct Hooks {
-    /// The thread commits.
+    /// The thread is committing.
     commits: AtomicBool,
-    /// The transaction has ended in another way.
+    /// The transaction was ended by a job.
     ended: AtomicBool,
 }
 
@@ -235,7 +234,7 @@ impl Hooks {
     }
 }
 
-/// What a job works with: the connection, in a transaction, and the statements that the thread holds.
+/// The context of a job: the connection, in a transaction, and the prepared statements of the thread.
 pub(crate) struct Session<'c> {
     pub(crate) records: Records<'c>,
     connection: &'c Connection,
@@ -243,9 +242,9 @@ pub(crate) struct Session<'c> {
     savepoint: Statement<'c>,
     undo: Statement<'c>,
     release: Statement<'c>,
-    /// A savepoint is neither released nor undone.
+    /// A savepoint is open.
     is_open: bool,
-    /// The transaction is not to be committed.
+    /// The transaction must be rolled back.
     is_undone: bool,
 }
 
@@ -263,10 +262,10 @@ impl<'c> Session<'c> {
         })
     }
 
-    /// Does this in a savepoint: if it returns an error or panics, it is undone, and nothing else is.
+    /// Runs `work` in a savepoint, which is undone if it returns an error or panics.
     ///
     /// # Errors
-    /// That of the work; or why the whole transaction is undone.
+    /// The error of the work, or the reason why the whole transaction is rolled back.
     pub(crate) fn savepoint<T, E: From<WriterError>>(
         &mut self,
         work: impl FnOnce(&Connection) -> Result<T, E>,
@@ -283,7 +282,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Keeps what is done in the savepoint, or undoes it; why the transaction has to be undone, if it has.
+    /// Releases or undoes the savepoint. Returns the reason if the whole transaction has to be rolled back.
     fn close(&mut self, keep: bool) -> Option<WriterError> {
         self.is_open = false;
         let undone = if keep { Ok(0) } else { self.undo.execute([]) };
@@ -294,7 +293,7 @@ impl<'c> Session<'c> {
         }
         self.undo();
         Some(match closed {
-            // Of a savepoint that is gone SQLite says no more than that it is an error.
+            // If the savepoint is gone, SQLite returns only a generic error.
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::Unknown) => {
                 WriterError::Commit(Arc::new(error))
             }
@@ -302,13 +301,13 @@ impl<'c> Session<'c> {
         })
     }
 
-    /// Has the whole transaction undone, with what others have done in it. They hear that they may do it again.
+    /// Marks the whole transaction for rollback. Other jobs in it get [`WriterError::Undone`] and may be repeated.
     pub(crate) const fn undo(&mut self) {
         self.is_undone = true;
     }
 }
 
-/// The thread, and its statements.
+/// The thread with its statements.
 struct Thread<'c> {
     session: Session<'c>,
     begin: Statement<'c>,
@@ -324,12 +323,13 @@ impl<'c> Thread<'c> {
         })
     }
 
-    /// Does this, and what comes meanwhile, in one transaction.
+    /// Runs this job, and all that arrive meanwhile, in one transaction.
     fn transaction(&mut self, first: Box<dyn Job>, queue: &mut mpsc::Receiver<Box<dyn Job>>) {
         if let Err(error) = self.begin.execute([]) {
-            // One that could not be rolled back before may be in the way.
+            // An earlier transaction may still be open because its rollback failed.
             self.roll_back();
-            // It may have waited for long: the others need not do so one after another.
+            // `begin` may have waited long for a lock. Fail the queued jobs, too, so that they do not wait one after
+            // another.
             let waiting = std::iter::from_fn(|| queue.try_recv().ok()).take(MOST);
             let failed = Arc::new(error);
             for job in std::iter::once(first).chain(waiting) {
@@ -364,11 +364,11 @@ impl<'c> Thread<'c> {
         }
     }
 
-    /// Why the transaction has to be undone, if it has.
+    /// Runs a job. Returns an error if the transaction has to be rolled back.
     fn work(&mut self, job: &mut dyn Job) -> Result<(), WriterError> {
         let session = &mut self.session;
         job.work(session);
-        // It has panicked.
+        // The job has panicked.
         if session.is_open
             && let Some(failed) = session.close(false)
         {
@@ -380,11 +380,11 @@ impl<'c> Thread<'c> {
         Ok(())
     }
 
-    /// Ends whatever transaction there is.
+    /// Rolls back any open transaction.
     fn roll_back(&mut self) {
         let session = &mut self.session;
         if !session.connection.is_autocommit() {
-            // If even that fails, the next transaction cannot begin, and everybody hears of it.
+            // If this fails, the next transaction cannot begin, and its jobs get the error.
             drop(session.connection.execute_batch("ROLLBACK"));
         }
         session.is_undone = false;
@@ -393,7 +393,7 @@ impl<'c> Thread<'c> {
 }
 
 fn write(connection: &Connection, hooks: &Hooks, mut queue: mpsc::Receiver<Box<dyn Job>>) {
-    // If they cannot be prepared, whoever comes hears that the thread has ended.
+    // If the statements cannot be prepared, jobs get `WriterError::Ended`.
     if let Ok(mut thread) = Thread::new(connection, hooks) {
         while let Some(job) = queue.blocking_recv() {
             thread.transaction(job, &mut queue);

@@ -1,4 +1,4 @@
-//! Where the records of idempotency keys are kept.
+//! Stores for the records of idempotency keys.
 
 pub(crate) mod answer;
 pub mod conformance;
@@ -38,34 +38,34 @@ pub use relent_core::claim::NotResolved;
 pub use sqlite::{Sqlite, SqliteError};
 pub use unknown::{Resolution, ResolveError, UnknownOutcome};
 
-/// What a request with a key is to do: a [`Claim`], with the answer if there is one.
+/// The decision on a request with a key: a [`Claim`], with the stored response if there is one.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Claimed {
-    /// Run: see [`Claim::Run`].
+    /// The request runs: see [`Claim::Run`].
     Run {
-        /// To write the record with.
+        /// The lease to write the record with.
         lease: Lease,
-        /// The last step that an execution before this one has done; 0 for none.
+        /// The last step that an earlier execution has completed; 0 for none.
         step: u32,
-        /// Whether an execution before this one may have had an effect.
+        /// Whether an earlier execution may have had an effect.
         repeated: bool,
     },
-    /// Give this answer.
+    /// The request is completed, and this is its response.
     Replay(Answer),
-    /// It runs, and its lease lasts so much longer.
+    /// The request is running; its lease lasts this much longer.
     InFlight(Duration),
     /// The key belongs to another request.
     Mismatch,
-    /// It was lost, and may have had an effect.
+    /// The outcome is unknown: an execution was lost, and may have had an effect.
     Unknown,
 }
 
 impl Claimed {
-    /// The same as the core decided it, at this time of the store, with the answer that is stored.
+    /// Converts a decision of the core at the time `now` of the store, with the stored response.
     ///
     /// # Errors
-    /// [`AnswerMissing`] if there is no answer to a request that is completed.
+    /// [`AnswerMissing`] if the request is completed and has no response.
     pub fn of(claim: Claim, now: Instant, answer: Option<Answer>) -> Result<Self, AnswerMissing> {
         Ok(match claim {
             Claim::Run {
@@ -85,7 +85,7 @@ impl Claimed {
     }
 }
 
-/// The same with the answer in bytes, for stores that keep it so.
+/// Like [`Claimed::of`], for stores that keep the response as bytes.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn claimed(
     claim: Claim,
@@ -99,8 +99,7 @@ fn claimed(
     Ok(Claimed::of(claim, now, answer.transpose()?)?)
 }
 
-/// A record says that its request is completed, and its answer is not there: somebody has changed the
-/// store by other means.
+/// The record says that its request is completed, but has no response: the store was changed by other means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMissing;
 
@@ -112,28 +111,28 @@ impl fmt::Display for AnswerMissing {
 
 impl Error for AnswerMissing {}
 
-/// What an execution writes into the record of its key.
+/// A change of a record by its execution.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// It still runs.
+    /// The execution still runs.
     Renew,
-    /// It has done this step.
+    /// The execution has completed this step.
     Checkpoint(u32),
-    /// It has this answer.
+    /// The execution has this response.
     Complete(Arc<Answer>),
-    /// It has had no effect.
+    /// The execution had no effect.
     Release,
-    /// It has ended without an answer.
+    /// The execution has ended without a response.
     GiveUp,
-    /// It has never begun: its process did not learn in time whether the key was claimed. Of the lease only the owner
-    /// counts: [`Record::give_back`].
+    /// The execution never started: its process did not learn in time whether the key was claimed. Only the owner of
+    /// the lease is compared: [`Record::give_back`].
     GiveBack,
 }
 
 impl Change {
-    /// The record with the change made, and the lease as it is from then on: what a store that keeps
-    /// whole records writes in its place, with the answer of [`Complete`](Self::Complete).
+    /// Applies the change, and returns the new record and lease. A store that keeps whole records writes both, with
+    /// the response of [`Complete`](Self::Complete).
     ///
     /// # Errors
     /// The lease is lost.
@@ -155,7 +154,7 @@ impl Change {
         Ok((record?, *lease))
     }
 
-    /// The answer that it writes, in bytes.
+    /// Returns the response that it writes, as bytes.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn answer(&self) -> Option<Vec<u8>> {
         match self {
@@ -165,16 +164,16 @@ impl Change {
     }
 }
 
-/// Why a change was not made.
+/// The reason why a change was not made.
 #[derive(Debug)]
 pub enum WriteError<E> {
     /// The lease is lost, and nothing was written.
     Lost,
-    /// There is no record of this key any more, and nothing was written. Nobody is known to have taken the key: the
-    /// record has expired, or a store that may forget has done so, as Redis in a failover. A store that cannot
-    /// tell, or never forgets, says [`Lost`](Self::Lost).
+    /// The record no longer exists, and nothing was written. It has expired, or the store has lost it, such as Redis
+    /// in a failover. No other execution is known to have taken the key. A store that cannot tell, or never loses
+    /// records, returns [`Lost`](Self::Lost).
     Gone,
-    /// The store has failed, and may have written it.
+    /// The store has failed, and may have written the change.
     Store(E),
 }
 
@@ -184,24 +183,25 @@ impl<E> From<LeaseLost> for WriteError<E> {
     }
 }
 
-/// Keeps the records of idempotency keys, and the answers.
+/// A store for the records of idempotency keys and their responses.
 ///
-/// Each method is atomic, and decides by [`Record`] or exactly as it does. Time is that of the store, never
-/// that of the servers that share it. A store of your own can show that it does so by [`conformance`].
+/// Each method is atomic and decides by [`Record`], or exactly as it does. Time is the store's clock, never that of
+/// the servers that share it. Test your own store with [`conformance`].
 ///
-/// When the clock of the store is set forward, leases and records end so much earlier; when it is set back, so much later, but
-/// for records that are removed by then. Who has lost its lease writes nothing in either case: owner and fence decide that,
-/// and no time. The layer runs no request again that still runs in its own process, whatever the clock of the store says.
+/// If the store's clock is set forward, leases and records expire that much earlier. If it is set back, they expire
+/// that much later, unless they were removed before. An execution that has lost its lease writes nothing in either
+/// case, since owner and fencing token decide, not time. The layer never reruns a request that still runs in its own
+/// process.
 ///
-/// # Claims that nobody waits for
-/// A claim that takes effect after its caller has given up holds its key, and nothing runs: when its lease runs out the
-/// outcome is taken for unknown. So a store refuses a claim that it executes too late, as far as it can tell; and the
-/// layer [gives back](Change::GiveBack) each claim that has failed, until the store knows of none.
+/// # Claims without a waiting caller
+/// If a claim takes effect after its caller has stopped waiting, it holds the key and nothing runs. When its lease
+/// expires, the outcome counts as unknown. So a store rejects a claim that it executes too late, as far as it can
+/// tell. The layer also [gives back](Change::GiveBack) each failed claim, until the store has no record of it.
 pub trait Store: Send + Sync + 'static {
-    /// Why it fails.
+    /// The error of the store.
     type Error: Error + Send + Sync + 'static;
 
-    /// A request comes with this key: [`Record::claim`].
+    /// Claims the key for a request: [`Record::claim`].
     fn claim(
         &self,
         key: &Key,
@@ -210,7 +210,7 @@ pub trait Store: Send + Sync + 'static {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Claimed, Self::Error>> + Send;
 
-    /// An execution changes its record; the lease as it is from then on.
+    /// Applies a change of an execution to its record, and returns the new lease.
     fn write(
         &self,
         key: &Key,
@@ -219,9 +219,9 @@ pub trait Store: Send + Sync + 'static {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Self::Error>>> + Send;
 
-    /// At most so many outcomes that are [unknown](Record::is_unknown), those with a lease that has run out included: in the
-    /// order of when their records expire and then of their keys, which is that of their
-    /// [age](UnknownOutcome::age) where all records are kept for as long. With `after` those that follow on it.
+    /// Returns at most `most` [unknown](Record::is_unknown) outcomes, including those whose lease has expired. They
+    /// are ordered by the expiry of their records and then by key. If all records have the same retention, that is
+    /// the order of their [age](UnknownOutcome::age). With `after` the page starts behind that outcome.
     fn find_unknown(
         &self,
         after: Option<&UnknownOutcome>,
@@ -229,7 +229,7 @@ pub trait Store: Send + Sync + 'static {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Vec<UnknownOutcome>, Self::Error>> + Send;
 
-    /// Somebody has found out what came of this one, after it was found: [`Record::resolve`].
+    /// Resolves an outcome that was found before: [`Record::resolve`].
     fn resolve(
         &self,
         found: &UnknownOutcome,
@@ -237,8 +237,8 @@ pub trait Store: Send + Sync + 'static {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<(), ResolveError<Self::Error>>> + Send;
 
-    /// Removes at most so many records that have expired; how many it has removed. A store that removes
-    /// them by itself does nothing.
+    /// Removes at most `most` expired records, and returns their number. A store that removes them on its own does
+    /// nothing.
     fn remove_expired(
         &self,
         most: usize,

@@ -1,9 +1,9 @@
-//! Webhooks are verified, handled once, and acknowledged when that is done.
+//! Webhook receiver: verifies messages, handles each once, and acknowledges it when it is handled.
 //!
-//! A sender repeats its message by a schedule until the receiver acknowledges it with a 2xx (R4.3). So each message
-//! comes at least once, often twice, and sometimes twice at the same time. A [`WebhookLayer`] lets through what a known
-//! key has signed by [Standard Webhooks](relent_http::webhook), and drives the engine of
-//! [`idempotency`](crate::idempotency) with the `webhook-id` as the key: one message has one effect.
+//! A sender repeats its message by a schedule until the receiver acknowledges it with a 2xx. So each message arrives
+//! at least once, often twice, and sometimes twice concurrently. A [`WebhookLayer`] admits messages that a known key
+//! has signed by [Standard Webhooks](relent_http::webhook). It uses the `webhook-id` as the key of
+//! [`idempotency`](crate::idempotency), so one message has one effect.
 //!
 //! ```
 //! use axum::{Extension, Router, http::StatusCode, routing::post};
@@ -16,7 +16,7 @@
 //!     StatusCode::NO_CONTENT // From now on the message is acknowledged.
 //! }
 //!
-//! // While the sender changes its key the receiver believes the old one and the new one.
+//! // While the sender rotates its key, the receiver accepts the old one and the new one.
 //! let keys: [VerifyingKey; 2] = [
 //!     "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?,
 //!     "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".parse()?,
@@ -28,48 +28,48 @@
 //!
 //! # What happens to a delivery
 //!
-//! | the delivery | answer |
+//! | the delivery | response |
 //! |---|---|
-//! | is cut off, or not whole in [10 s](WebhookLayer::read_timeout) | 408 |
+//! | is cut off, or takes longer than [10 s](WebhookLayer::read_timeout) | 408 |
 //! | is longer than [256 KiB](WebhookLayer::max_body) | 413 |
 //! | lacks a field, has two identifiers or times, or an identifier with a full stop | 400 |
-//! | is signed by nobody known, or more than 5 min from the [time here](WebhookLayer::clock) | 401 |
+//! | has no valid signature, or a time more than 5 min from the [clock](WebhookLayer::clock) | 401 |
 //! | is the first of its message | the handler runs |
 //! | is of a message that was acknowledged | that acknowledgement, with `Idempotent-Replayed: true` |
-//! | comes while the message is handled | waits for it; after [`wait`](WebhookLayer::wait) 503 with `Retry-After` |
+//! | comes while the message is handled | it waits; after [`wait`](WebhookLayer::wait) it gets 503 with `Retry-After` |
 //! | has the identifier of another message | 422, do not retry |
 //! | is of a message whose outcome is unknown | 500, unless [`takeover`](WebhookLayer::takeover) says otherwise |
-//! | meets a store that fails | 503 with `Retry-After` |
+//! | cannot be recorded, because the store fails | 503 with `Retry-After` |
 //!
-//! Problems are `application/problem+json` with a member `code`. A 401 does not say what failed: a stranger would learn
-//! from it, and events and metrics ([`observe`](crate::observe)) tell the operator. In-flight is 503 and not the 409 of
-//! an `Idempotency-Key`, since some senders [take 4xx for final][merge]: should the first delivery then fail, nobody
-//! would repeat it.
+//! Errors are `application/problem+json` with a member `code`. A 401 does not reveal the reason to the client; events
+//! and metrics ([`observe`](crate::observe)) show it to the operator. A delivery during handling gets 503, and not
+//! the 409 of an `Idempotency-Key`, since some senders [take 4xx for final][merge]. If the first delivery then
+//! failed, the sender would not repeat it.
 //!
-//! # What the handler's answer means
+//! # What the handler's response means
 //!
-//! | answer | the message |
+//! | response | the message |
 //! |---|---|
-//! | 2xx | is acknowledged: it does not run again, and its repetitions get this answer |
-//! | 4xx but 408, 503 with `Retry-After` | was refused, and has had no effect: the next delivery runs |
-//! | 3xx, 408, 5xx, an error, a panic, a crash | may have had its effect: [`takeover`](WebhookLayer::takeover) |
-//! | with an [`Outcome`](crate::idempotency::Outcome) in its extensions | as that says |
+//! | 2xx | is acknowledged: it does not run again, and its duplicates get this response |
+//! | 4xx but 408, 503 with `Retry-After` | was rejected without effect: the next delivery runs |
+//! | 3xx, 408, 5xx, an error, a panic, a crash | may have taken effect: see [`takeover`](WebhookLayer::takeover) |
+//! | with an [`Outcome`](crate::idempotency::Outcome) in its extensions | as the outcome says |
 //!
-//! A 408 with `Retry-After` is a refusal, too. A handler that may have had an effect before it answers with a
-//! refusal says so by its `Outcome`.
+//! A 408 with `Retry-After` is a rejection, too. A handler that may have taken effect before it rejects must set its
+//! `Outcome`.
 //!
-//! Nothing is acknowledged before the handler is done and its answer is recorded. If the store fails at that for about
-//! 30 s, the sender gets the answer all the same: the message has been handled, and another delivery of it would find
-//! the outcome unknown. A sender that goes away ends nothing: the handler runs on, and the next delivery gets its answer.
+//! A message is acknowledged only after the handler has completed and its response is recorded. If the store fails
+//! for about 30 s, the sender gets the response anyway: the message has been handled, and another delivery would find
+//! the outcome unknown. If the sender disconnects, the handler continues, and the next delivery gets its response.
 //!
-//! What may have had its effect is not run again by default, and needs an operator, who
-//! [resolves it](WebhookLayer::unknown_outcomes). That is right for a handler which
-//! sends money, and wrong for one which sets a row to what the message says: give that [`Takeover::Rerun`]. Best is not to
-//! have the question:
+//! By default a message that may have taken effect does not run again, and an operator has to [resolve
+//! it](WebhookLayer::unknown_outcomes). That is right for a handler that sends money. A handler that is idempotent,
+//! such as one that sets a row to the content of the message, should use [`Takeover::Rerun`]. Best avoid the
+//! question:
 //!
-//! # Exactly once
-//! With the effects in the transaction of the record nothing is unknown: a handler that fails, panics or is killed has
-//! done nothing, and the next delivery runs. Everything but 2xx rolls back.
+//! # Transactional idempotency
+//! If the effects are in the transaction of the record, no outcome is unknown. A handler that fails, panics or is
+//! killed has no effect, and the next delivery runs. Every response but 2xx rolls back.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
@@ -96,7 +96,7 @@
 //! # } }
 //! ```
 //!
-//! It is the same on PostgreSQL, where the work is asynchronous:
+//! On PostgreSQL the work is asynchronous:
 //!
 //! ```
 //! # #[cfg(feature = "postgres")] {
@@ -122,14 +122,14 @@
 //! ```
 //!
 //! # How long a message is remembered
-//! [8 days](KEEP). A message that comes after its record has gone is handled again, so the record has to outlive the
-//! longest schedule: of the built-in presets that is `standard-webhooks` with 83 h, its jitter included. The rest is for a
-//! sender that is stopped over a long weekend and goes on where it was. A sender that repeats by hand what is older needs
-//! more: [`keep`](WebhookLayer::keep).
+//! [8 days](KEEP). A message that comes after its record has expired is handled again, so the record must outlive the
+//! sender's schedule. The longest schedule of the built-in presets is `standard-webhooks` with 83 h, including
+//! jitter. The rest is for a sender that is stopped over a long weekend. If a sender repeats older messages by hand,
+//! increase [`keep`](WebhookLayer::keep).
 //!
 //! # The order of layers
-//! Tracing, rate limits and overload outside; this layer; a timeout inside, so that it ends the handler. Nothing outside
-//! may change the body: a layer that decompresses it makes every signature wrong.
+//! Outside: tracing, rate limits and overload. Then this layer. Inside: a timeout, so that it ends the handler. No
+//! layer outside may change the body: decompression, for example, invalidates every signature.
 //!
 //! [merge]: https://help.merge.dev/en/articles/5720975-automatic-webhook-retries
 
@@ -158,19 +158,20 @@ use crate::idempotency::request::uri;
 use crate::idempotency::{IdempotencyLayer, Limits, UnknownOutcomes};
 use crate::store::{Store, StoreFailure};
 
-/// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published schedule.
+/// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published
+/// schedule.
 pub const KEEP: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// Lets messages through that a known sender has signed, each once: see the [module](self).
+/// Admits messages that a known sender has signed, each once: see the [module](self).
 ///
-/// Its clones, and the services that it makes, share their executions.
+/// Clones of the layer, and the services that it creates, share their executions.
 pub struct WebhookLayer<S> {
     engine: IdempotencyLayer<S>,
     settings: Settings,
 }
 
 impl<S: Store> WebhookLayer<S> {
-    /// For the messages of one sender.
+    /// Creates a layer for the messages of one sender.
     #[must_use]
     pub fn new(store: S, name: impl Into<Arc<str>>, verifier: Verifier) -> Self {
         let least_keep = verifier.replay_window();
@@ -180,10 +181,10 @@ impl<S: Store> WebhookLayer<S> {
         layer
     }
 
-    /// For several senders: `sender` tells by the head of a request whose message it says it is, such as by its path,
-    /// before anything of that is believed. It is asked for each request, so keys can change while the service runs.
-    /// `None` is answered as a wrong signature is. A message of a sender whose signatures are good for longer than
-    /// messages are [kept](Self::keep) is refused (500).
+    /// Creates a layer for several senders. `sender` returns the claimed sender of a request, such as by its path,
+    /// before the request is verified. It is called for each request, so keys can change at runtime. `None` gets the
+    /// response of a wrong signature. A message is rejected with 500 if its sender's signatures are valid for longer
+    /// than messages are [kept](Self::keep).
     #[must_use]
     pub fn for_senders(
         store: S,
@@ -211,15 +212,16 @@ impl<S: Store> WebhookLayer<S> {
         }
     }
 
-    /// What a message is for, by default the path of the request: a sender that delivers one message to two endpoints
-    /// uses one `webhook-id` for both, and each has to handle it. Give each a constant if their paths may change, or if a
-    /// router outside of this layer takes a prefix away and leaves the same for both. axum's `nest` does; with the
-    /// feature `axum` the default reads the whole path all the same, and without it a layer in a nested router needs this.
+    /// Sets the operation that a message is for, by default the path of the request. A sender that delivers one
+    /// message to two endpoints uses the same `webhook-id` for both, and each has to handle it. Use a constant if the
+    /// paths may change. Use it also if an outer router strips a prefix and leaves the same path for both, as axum's
+    /// `nest` does. With the feature `axum` the default reads the whole path; without it a layer in a nested router
+    /// needs an operation.
     ///
-    /// The signature does not cover the path. The default reads one path in whatever way it is percent-encoded, but whoever
-    /// has overheard a message can bring it, for as long as its time counts, to each other path that leads to a handler. So a
-    /// handler whose route has a wildcard, or that does not look at all parts of the path, needs a constant or the parts
-    /// that it does look at.
+    /// The signature does not cover the path. The default normalizes percent-encoding. Still, an attacker who
+    /// captured a message can replay it, while its timestamp is valid, on every other path that leads to a handler.
+    /// So if the route has a wildcard, or the handler ignores parts of the path, return a constant or the parts that
+    /// the handler uses.
     #[must_use]
     pub fn operation(
         mut self,
@@ -229,36 +231,36 @@ impl<S: Store> WebhookLayer<S> {
         self
     }
 
-    /// The longest body of a message, in bytes: 256 KiB by default. Standard Webhooks asks for less than 20 kB, and
-    /// senders that have a limit have one up to 256 KiB. A longer one is refused (413).
+    /// Sets the longest body of a message in bytes, 256 KiB by default. Standard Webhooks asks for less than 20 kB,
+    /// and senders with a limit allow up to 256 KiB. A longer one is rejected with 413.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
         self
     }
 
-    /// How long a body may take to arrive: 10 s by default, less than the 15 to 30 s that a sender waits for its
-    /// acknowledgement. A slower one is refused (408).
+    /// Sets the longest time for a body to arrive: 10 s by default, less than the 15 to 30 s that a sender waits for
+    /// its acknowledgement. A slower one is rejected with 408.
     #[must_use]
     pub const fn read_timeout(mut self, timeout: Duration) -> Self {
         self.settings.read_timeout = timeout;
         self
     }
 
-    /// The clock that tells how old a delivery is: the system's by default.
+    /// Sets the clock that determines the age of a delivery: the system's by default.
     #[must_use]
     pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.settings.clock = Arc::new(clock);
         self
     }
 
-    /// How long a message is remembered after its record was last written: [8 days](KEEP) by default, and the
-    /// [window](Verifier::replay_window) of its signature if that is longer. Longer than the sender repeats it, or it is
-    /// handled twice.
+    /// Sets how long a message is remembered after the last write of its record: [8 days](KEEP) by default, or the
+    /// [window](Verifier::replay_window) of its signature if longer. It must exceed the sender's schedule, or a
+    /// message is handled twice.
     ///
     /// # Errors
-    /// It is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise): an attacker
-    /// with a copy of a message could replay it when it is forgotten.
+    /// `keep` is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise). An
+    /// attacker with a copy of a message could then replay it after its record has expired.
     pub fn keep(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
         let least = self.settings.least_keep;
         ClaimConfig {
@@ -269,11 +271,11 @@ impl<S: Store> WebhookLayer<S> {
         self.claim(|claim| claim.keep = keep)
     }
 
-    /// How long a handler that says nothing is believed to run: 30 s by default. It says so by itself while its process
-    /// lives; after a crash deliveries get "come back later" for as long.
+    /// Sets the lease of a handler: 30 s by default. It is renewed while the process lives. After a crash, deliveries
+    /// get 503 with `Retry-After` until the lease has expired.
     ///
     /// # Errors
-    /// It is zero.
+    /// `lease` is zero.
     pub fn lease(self, lease: Duration) -> Result<Self, InvalidClaimConfig> {
         self.claim(|claim| claim.lease = lease)
     }
@@ -283,21 +285,21 @@ impl<S: Store> WebhookLayer<S> {
         Ok(self)
     }
 
-    /// What the next delivery does when a message may have had its effect: [`Takeover::Refuse`] by default.
+    /// Sets the action of the next delivery when a message may have taken effect: [`Takeover::Refuse`] by default.
     #[must_use]
     pub fn takeover(mut self, takeover: Takeover) -> Self {
         self.engine = self.engine.takeover(takeover);
         self
     }
 
-    /// How long a delivery waits for another one of its message before it is refused (503): 2 s by default.
+    /// Sets how long a delivery waits for another one of its message before it is rejected with 503: 2 s by default.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.engine = self.engine.wait(wait);
         self
     }
 
-    /// Calls this whenever a call of the store has failed with all its attempts:
+    /// Calls `callback` when a call of the store has failed with all its attempts:
     /// [`IdempotencyLayer::on_store_failure`](crate::idempotency::IdempotencyLayer::on_store_failure).
     #[must_use]
     pub fn on_store_failure(
@@ -308,20 +310,19 @@ impl<S: Store> WebhookLayer<S> {
         self
     }
 
-    /// How much time, how many executions and how much memory messages may take; [`Limits::DEFAULT`] by default, but for
-    /// [`Limits::read`], in whose place there is [`read_timeout`](Self::read_timeout). Each of several senders has a share
-    /// of its own.
+    /// Sets limits of time, executions and memory for messages; [`Limits::DEFAULT`] by default.
+    /// [`read_timeout`](Self::read_timeout) replaces [`Limits::read`]. With several senders each has its own share.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.engine = self.engine.limits(limits);
         self
     }
 
-    /// Messages are recorded by their handler, in the transaction of its effects: by
-    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each request. A handler that
-    /// acknowledges what it has not recorded by it gets 500, also if its transaction was rolled back and it does not say
-    /// so: nobody would deliver the message again. For one that is nothing to it, it adds
-    /// [`Outcome::NotApplied`](crate::idempotency::Outcome) to its 2xx.
+    /// Lets the handler record the message in the transaction of its effects, by
+    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce) in the extensions. If a handler acknowledges a message that
+    /// it has not recorded, the sender gets 500, since it would not deliver the message again. The same holds if the
+    /// transaction was rolled back. To acknowledge a message without a record, add
+    /// [`Outcome::NotApplied`](crate::idempotency::Outcome) to the 2xx.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
     pub fn exactly_once(mut self) -> Self {
@@ -335,16 +336,16 @@ impl<S: Store> WebhookLayer<S> {
         self.engine.store()
     }
 
-    /// The messages of which nobody knows whether they had their effect: to find them, and to say what has come of them. Of
-    /// one that was applied the [`Answer`](crate::store::Answer) is a 2xx, so that it is acknowledged.
+    /// Finds and resolves messages whose outcome is unknown. To resolve one as applied, pass a 2xx
+    /// [`Answer`](crate::store::Answer), so that the sender gets an acknowledgement.
     #[must_use]
     pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
         self.engine.unknown_outcomes()
     }
 
-    /// Waits until no handler of a message runs any more, and [30 s](Limits::drain) at most; how many of their tasks are
-    /// left. For the end of a server, when it takes no requests any more: what is cut off then has an unknown outcome, unless
-    /// it is [exactly once](crate::webhook#exactly-once).
+    /// Waits until no handler of a message runs, for up to [30 s](Limits::drain), and returns the number of tasks
+    /// left. Call it at shutdown, after the server has stopped accepting requests. A message that is cut off then has
+    /// an unknown outcome, unless it is [transactional](crate::webhook#transactional-idempotency).
     pub async fn drain(&self) -> usize {
         self.engine.drain().await
     }

@@ -1,4 +1,4 @@
-//! A policy for a service that is described: each value with its reason.
+//! Derives a retry policy from the description of a service, with a reason for each value.
 //!
 //! ```
 //! use relent_sim::advise::{Description, Latency};
@@ -35,21 +35,21 @@ use description::Size;
 /// The format of a description, with every key and its default (Markdown).
 pub const FORMAT: &str = include_str!("advise/SERVICE.md");
 
-/// A policy for a service, and what it has to go through.
+/// A policy for a service, and the scenarios to test it in.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Advised {
     /// A policy file: TOML, with the reason of each value in its comments.
     pub policy: String,
-    /// The same with hedges, where there is a tail that they might cut: which of the two is better is seen when both
-    /// are simulated.
+    /// The same policy with hedging, if the latency has a tail that hedges might cut. Simulate both to see which is
+    /// better.
     pub hedged: Option<String>,
-    /// What the policies are to be compared in: scenario files.
+    /// Scenario files in which to compare the policies.
     pub troubles: Vec<Trouble>,
-    /// What the description makes doubtful, in sentences.
+    /// Warnings about the description, as sentences.
     pub doubts: Vec<String>,
 }
 
-/// Works out a policy by rules; nothing is simulated.
+/// Derives a policy by rules; nothing is simulated.
 #[must_use]
 pub fn advise(service: &Description, latency: &Latency) -> Advised {
     let size = service.size(latency);
@@ -69,8 +69,8 @@ fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
     let mut doubts = Vec::new();
     if service.rate > 0.95 * size.capacity {
         doubts.push(format!(
-            "{} of {} requests per second: there is no room for retries, and a backlog is never worked off; no \
-             policy makes up for capacity",
+            "{} of {} requests per second: there is no headroom for retries, and a backlog never clears; no \
+             policy replaces capacity",
             policy::figure(service.rate),
             policy::figure(size.capacity)
         ));
@@ -81,7 +81,7 @@ fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
     let p999 = latency.quantile(0.999);
     if p999 > service.deadline as f64 {
         doubts.push(format!(
-            "one request in a thousand takes {} while all is well, longer than its caller waits",
+            "one request in a thousand takes {} in normal operation, longer than its caller waits",
             policy::time(p999)
         ));
     }

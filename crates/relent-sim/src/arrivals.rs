@@ -1,9 +1,9 @@
-//! When requests are made.
+//! Arrival times of requests.
 
 use crate::scenario::{Arrivals, RequestBacklog, Scenario};
 use crate::stream::{ARRIVALS, BACKLOG, POPULATION, Stream, rounded};
 
-/// A request of a crowd.
+/// A request of the simulated clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// When it is made, in nanoseconds from the start.
@@ -12,10 +12,11 @@ pub struct Request {
     pub process: u32,
 }
 
-/// The requests of a [run](crate::run) with this seed, in order, to make them somewhere else. `None`
-/// for clients that wait for their answers, and for stations of a medium: when they ask depends on
-/// what they hear. `None` also for requests of several classes, which a request does not tell. Not for a
-/// chain, whose other layers have processes too.
+/// The requests of a [run](crate::run) with this seed, in order, for a run on another medium.
+///
+/// Returns `None` for closed-loop clients and stations of a shared medium: the times of their requests depend on the
+/// responses. Also `None` for several request classes, since [`Request`] has no class. Not for a chain: its other
+/// layers have processes, too.
 ///
 /// ```
 /// use relent_sim::{requests, scenarios};
@@ -77,8 +78,8 @@ pub(crate) fn first(arrivals: &Arrivals, stream: &mut Stream) -> Vec<u64> {
     }
 }
 
-/// The time of the request that follows one made, or for clients that wait one ended, at `now`;
-/// `None` if there is none.
+/// The time of the request that follows the one made at `now` (for closed-loop clients: ended at `now`); `None` if
+/// there is none.
 pub(crate) fn next(arrivals: &Arrivals, now: u64, stream: &mut Stream) -> Option<u64> {
     let mut gap = |rate: f64| stream.exponential(rounded(1e9 / rate));
     let (at, lasts) = match *arrivals {
@@ -93,7 +94,7 @@ pub(crate) fn next(arrivals: &Arrivals, now: u64, stream: &mut Stream) -> Option
             idle: 0.0,
             lasts,
         } => {
-            // On a clock that stands still between bursts they are a stream without a pause.
+            // On a clock that stops between bursts, the arrivals are one continuous stream.
             let (bursts, into) = (now / (on + off), now % (on + off));
             let at = (bursts * on + into.min(on)).saturating_add(gap(rate));
             (at.saturating_add((at / on).saturating_mul(off)), lasts)
@@ -101,8 +102,8 @@ pub(crate) fn next(arrivals: &Arrivals, now: u64, stream: &mut Stream) -> Option
         Arrivals::Bursts { lasts, .. }
         | Arrivals::Curve { lasts, .. }
         | Arrivals::Wave { lasts, .. } => {
-            // Lewis and Shedler (1979): of a stream at the highest rate each is kept with the
-            // probability that its moment's rate has of that.
+            // Thinning (Lewis and Shedler, 1979): draw at the highest rate, keep each arrival with probability rate ÷
+            // highest rate.
             let highest = highest_rate(arrivals);
             let mut at = now;
             loop {

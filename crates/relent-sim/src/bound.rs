@@ -1,26 +1,27 @@
-//! What could have been done at all: no policy gets more requests done than this.
+//! An upper bound of the goodput, which no policy exceeds.
 
 use crate::arrivals::requests;
 use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario, ServiceTime, Span};
 
-/// The most requests of a run with this seed that can succeed, as a share of all, or why there is no bound.
+/// The highest share of the requests of a run with this seed that can succeed, or the reason why there is no bound.
 ///
-/// Each success takes a service of its own that begins before its caller goes away. The bound is what somebody
-/// achieves who knows the future and makes just the attempts that are needed: requests are served in the order in
-/// which they are made, unless their callers have gone, at the mean rate at which services succeed at that moment
-/// (the capacity that the outages leave, less what fails and what is lost), or at the rate of the limiter if that is
-/// less. Idle workers may begin at once, and where services vary more than exponential ones, so many short ones may come
-/// before the first long one as Lorden's inequality allows. All requests have the same deadline and the same mean cost, so
-/// no other order gets more done (Moore, 1968). The largest flow through a network is concave in its capacities, so the
-/// mean over seeds of what can be done is not above what the mean rate does; a single run can be a little luckier.
+/// Each success needs one service, which begins before the caller's deadline. The bound is the goodput of an optimal
+/// scheduler that knows the future and makes only the attempts that are needed. It serves requests in order of
+/// arrival, skips those whose deadline has passed, and works at the mean rate of successful services at that moment.
+/// That rate is the capacity that the outages leave, less failures and losses, or the limiter's rate if that is
+/// lower. Idle workers may begin immediately. Where service times vary more than exponential ones, as many short
+/// services may precede the first long one as Lorden's inequality allows. All requests have the same deadline and
+/// mean cost, so no other order completes more (Moore, 1968). The largest flow through a network is concave in its
+/// capacities, so the mean over seeds does not exceed the result for the mean rate. A single run can be slightly
+/// above it.
 ///
-/// What it leaves out makes it no less a bound: the time of services and ways, attempt timeouts, queues that are
-/// too short, the cost of refusals, restarts of clients.
+/// It remains a bound although it ignores service and network times, attempt timeouts, short queues, the cost of
+/// rejections and restarts of clients.
 ///
 /// ```
 /// use relent_sim::{Scenario, bound};
 ///
-/// // Half of the time of its callers nothing is served.
+/// // For half of the time nothing is served.
 /// let blackout = Scenario::parse(r#"
 ///     clients.arrivals.poisson = { rate = 50, for = "40s" }
 ///     clients.deadline = "1s"
@@ -33,27 +34,27 @@ use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario, ServiceTime, Sp
 /// ```
 ///
 /// # Errors
-/// In words: the kind of scenario that no bound is known for.
+/// The reason, in words: no bound is known for this kind of scenario.
 pub fn bound(scenario: &Scenario, seed: u64) -> Result<f64, &'static str> {
     let service = &scenario.service;
     match service.model {
         Model::Queue => {}
-        Model::Row => return Err("a row that all write has no bound that is worked out here"),
-        Model::Job { .. } => return Err("a job is done when it is done: there is no capacity"),
-        Model::Medium { .. } => return Err("a medium has no bound that is worked out here"),
+        Model::Row => return Err("a row that all clients write has no known bound"),
+        Model::Job { .. } => return Err("a polling job has no capacity to bound"),
+        Model::Medium { .. } => return Err("a shared medium has no known bound"),
     }
     if matches!(scenario.clients.arrivals, Arrivals::Closed { .. }) {
-        return Err("what clients that wait for their answers ask depends on the answers");
+        return Err("requests of closed-loop clients depend on the responses");
     }
     let Some(requests) = requests(scenario, seed) else {
-        return Err("requests of several classes have no bound that is worked out here");
+        return Err("requests of several classes have no known bound");
     };
     let rates = Rates::of(scenario);
     let workers = f64::from(service.nodes) * f64::from(service.workers);
     let limiter = service
         .limiter
         .map_or(0.0, |limiter| f64::from(limiter.burst));
-    // So many services more than the rate gives may have begun.
+    // The number of services that may have begun beyond the rate.
     let ahead = (workers * begun(service.time)).max(limiter) - 1.0;
     let (mut next, mut done) = (0.0_f64, 0_u64);
     for request in &requests {
@@ -68,7 +69,7 @@ pub fn bound(scenario: &Scenario, seed: u64) -> Result<f64, &'static str> {
         done += 1;
         next = next.max(rates.work(begins)) + 1.0;
     }
-    // What may have run is not repeated: one service for each.
+    // A request that may have run is not repeated: one service for each.
     let kept = 1.0 - scenario.network.loss;
     let once = match scenario.clients.repeatable {
         true => 1.0,
@@ -87,9 +88,9 @@ pub fn mean_bound(scenario: &Scenario, seeds: &[u64]) -> Result<f64, &'static st
     Ok(bounds.iter().sum::<f64>() / bounds.len().max(1) as f64)
 }
 
-/// How many services more than its rate gives a worker has begun, on average, at most. Those of a mean m that have begun in
-/// a time t are no more than t/m + E(S²)/m² (Lorden, "On Excess over the Boundary", 1970), which of lognormal times grows
-/// fast with their sigma. Those with a memory or none, such as constant and exponential ones, are no more than t/m + 1.
+/// The number of services, on average and at most, that a worker has begun beyond its rate. At most t/m + E(S²)/m²
+/// services of mean m begin in a time t (Lorden, "On Excess over the Boundary", 1970). For lognormal times this grows
+/// fast with sigma. For constant and exponential times it is at most t/m + 1.
 fn begun(time: ServiceTime) -> f64 {
     match time {
         ServiceTime::Constant | ServiceTime::Exponential => 1.0,
@@ -97,9 +98,9 @@ fn begun(time: ServiceTime) -> f64 {
     }
 }
 
-/// How many services succeed per second, by time.
+/// The rate of successful services over time.
 struct Rates {
-    /// From then on, this many per nanosecond, and so many until then.
+    /// Start of the piece, services per nanosecond from then on, and services possible before it.
     pieces: Vec<(u64, f64, f64)>,
 }
 
@@ -125,14 +126,14 @@ impl Rates {
         Self { pieces }
     }
 
-    /// What could have been done until then.
+    /// Services possible until `at`.
     fn work(&self, at: u64) -> f64 {
         let index = self.pieces.partition_point(|(from, ..)| *from <= at);
         let (from, rate, work) = self.pieces[index.saturating_sub(1)];
         work + rate * (at - from) as f64
     }
 
-    /// When so much could have been done.
+    /// The time at which this many services have become possible.
     fn when(&self, work: f64) -> u64 {
         let index = self.pieces.partition_point(|(.., before)| *before <= work);
         let (from, rate, before) = self.pieces[index.saturating_sub(1)];
@@ -142,7 +143,7 @@ impl Rates {
         }
     }
 
-    /// The first time from then on at which services begin.
+    /// The first time at or after `at` at which services can begin.
     fn open(&self, at: u64) -> Option<u64> {
         let index = self.pieces.partition_point(|(from, ..)| *from <= at);
         let mut from_here = self.pieces.iter().skip(index.saturating_sub(1));
@@ -151,7 +152,7 @@ impl Rates {
     }
 }
 
-/// Services that succeed per second, of all nodes, while these outages last.
+/// Successful services per second of all nodes during these outages.
 fn rate(scenario: &Scenario, now: &[&Span]) -> f64 {
     let service = &scenario.service;
     let node = |node: u16| {
@@ -167,7 +168,7 @@ fn rate(scenario: &Scenario, now: &[&Span]) -> f64 {
                     Effect::Blackout | Effect::Stall | Effect::Restart => 0.0,
                     Effect::Brownout(left) => left,
                     Effect::Failures(share) | Effect::Loss(share) => 1.0 - share,
-                    // They take no service.
+                    // Fast failures use no capacity.
                     Effect::FastFailures(_) => 1.0,
                 };
             }
@@ -204,7 +205,7 @@ mod tests {
         let overload = "clients.arrivals.poisson = { rate = 200, for = \"100s\" }
              clients.deadline = \"5s\"
              service.capacity = 100";
-        // 100 seconds and those of the last deadline.
+        // 100 seconds plus the last deadline.
         let most = of(overload, 1..9);
         assert!((most - 105.0 / 200.0).abs() < 0.01, "{most}");
         let failing = format!("{overload}\nservice.failures = 0.5");
@@ -212,9 +213,9 @@ mod tests {
         assert!((most - 52.5 / 200.0).abs() < 0.01, "{most}");
     }
 
-    /// In its 60 s 500 of 800 per second are served. Those of the 8,000 of its last 10 s that are left wait for
-    /// less than their deadline, and so does whoever comes behind them until the spare 200 per second have made up
-    /// for it: 48,000 - 30,000 - 8,000 of 240,000 are lost.
+    /// For 60 s, 500 of 800 requests per second are served. The 8,000 requests left from the last 10 s are within
+    /// their deadline, and so are later ones until the spare 200 per second have cleared the queue: 48,000 - 30,000 -
+    /// 8,000 of 240,000 are lost.
     #[test]
     fn the_bound_of_a_brownout_is_what_can_be_worked_out_by_hand() {
         let brownout = crate::scenarios::get("brownout").unwrap().load().unwrap();
@@ -241,7 +242,8 @@ mod tests {
         }
     }
 
-    /// Most services are much shorter than the mean, so that in a short time far more get done than the mean rate says.
+    /// Most services are much shorter than the mean, so in a short time many more complete than the mean rate
+    /// predicts.
     #[test]
     fn services_of_which_few_take_most_of_the_time_get_more_done_than_their_mean_says() {
         let text = "clients.arrivals.poisson = { rate = 100, for = \"60s\" }
@@ -255,7 +257,7 @@ mod tests {
         assert!(of(text, 1..2) >= metrics.goodput);
     }
 
-    /// No policy gets more done, in scenarios that nobody has thought of.
+    /// No policy exceeds the bound, in random scenarios.
     #[test]
     fn no_policy_does_more_than_the_bound() {
         let mut held = 0;

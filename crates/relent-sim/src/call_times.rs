@@ -1,4 +1,4 @@
-//! How long calls take, and what they wait for: their own backoff, or their turn at the destination.
+//! Durations of calls, and how long they wait: in backoff, and held at the destination.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,10 +9,10 @@ use crate::scenario::{DestinationOf, SECOND, Scenario};
 
 /// No backoff ends: an attempt runs.
 const RUNS: u64 = u64::MAX;
-/// How exactly it is known when the attempts at a destination succeed.
+/// The resolution of the success times of a destination.
 const TICK: u64 = SECOND / 100;
 
-/// The waits of a call that has waited, in nanoseconds.
+/// The waiting times of a call that has waited, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     /// When its backoff ends; [`RUNS`] while an attempt runs.
@@ -23,12 +23,12 @@ struct Waits {
     retried: bool,
 }
 
-/// The times of the calls of a run, and what is known of those that have not ended.
+/// Durations of the calls of a run, and the state of those that have not ended.
 #[derive(Debug)]
 pub(crate) struct CallTimes {
-    /// Few wait, and most of them not for long: there is nothing of a call that makes one attempt at once.
+    /// The calls that wait. A call that makes one immediate attempt has no entry, so the map stays small.
     waiting: HashMap<u32, Waits, BuildHasherDefault<Spread>>,
-    /// The ticks in which an attempt at a destination has succeeded, as bits.
+    /// For each destination, a bit per tick in which an attempt succeeded.
     answered: Vec<Vec<u64>>,
     ended: Latencies,
     retried: Latencies,
@@ -40,7 +40,7 @@ pub(crate) struct CallTimes {
     unanswered: u64,
 }
 
-/// What came of the calls.
+/// The results of all calls.
 pub(crate) struct Summary {
     pub(crate) ended: Option<Times>,
     pub(crate) retried: Option<Times>,
@@ -55,7 +55,7 @@ pub(crate) struct Summary {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) call: u32,
-    /// Its destination, of those that the callers of a process tell apart.
+    /// The index of its destination within its process.
     pub(crate) place: u32,
     pub(crate) made: u64,
     pub(crate) succeeded: bool,
@@ -102,7 +102,7 @@ impl CallTimes {
         waits.retried = true;
     }
 
-    /// The call starts an attempt. The first is due when the call is made.
+    /// The call starts an attempt. A first attempt is due when the call is made.
     #[inline]
     pub(crate) fn on_attempt(&mut self, call: u32, place: u32, made: u64, first: bool, now: u64) {
         match first {
@@ -149,7 +149,7 @@ impl CallTimes {
         }
     }
 
-    /// A call has ended elsewhere, where nobody has seen what it waited for.
+    /// A call ended on another medium, where its waiting times were not observed.
     pub(crate) fn on_observed(&mut self, ended: Ended, attempts: u32, now: u64) {
         if attempts > 1 {
             self.retried.record(now - ended.made);
@@ -199,7 +199,7 @@ impl Waits {
             return;
         }
         if due > now {
-            // It has gone away in its backoff.
+            // The caller left during the backoff.
             self.backoff -= due - now;
             return;
         }
@@ -227,7 +227,7 @@ fn first_answer(answered: &[u64], from: u64, until: u64) -> Option<u64> {
     (tick < end).then_some(tick * TICK)
 }
 
-/// When something was wrong with the service: from and until, in order, without overlaps.
+/// The periods in which the service has a fault: start and end, in order, without overlaps.
 #[derive(Debug)]
 struct Troubles(Vec<(u64, u64)>);
 
@@ -245,7 +245,7 @@ impl Troubles {
         Self(troubles)
     }
 
-    /// Of a request that was open when a trouble was over: the time from then on in which nothing was wrong.
+    /// For a request that was open at the end of a fault: the time since then, without the time of later faults.
     #[inline]
     fn since_first(&self, made: u64, now: u64) -> Option<u64> {
         let last = self.0.last()?;
@@ -261,7 +261,7 @@ impl Troubles {
     }
 }
 
-/// Spreads the numbers of calls over a table: they are counted up from 0.
+/// A hash for call numbers, which count up from 0.
 #[derive(Clone, Copy, Default, Debug)]
 struct Spread(u64);
 
@@ -308,7 +308,7 @@ mod tests {
         let mut times = CallTimes::new(&scenario(""));
         times.on_attempt(7, 0, 0, true, 0);
         times.on_backoff(7, 50 * MS, 150 * MS);
-        // Others succeed long before it, and once while it is held.
+        // Other calls succeed long before it, and once while it is held.
         times.on_answer(0, 20 * MS);
         times.on_answer(0, 1000 * MS);
         times.on_attempt(7, 0, 0, false, 4000 * MS);
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(max(summary.backoff), Some(0.1));
         assert_eq!(max(summary.held), Some(3.85));
         assert_eq!(max(summary.held_answered), Some(3.0));
-        assert_eq!(summary.back, None, "there was no trouble");
+        assert_eq!(summary.back, None, "there was no fault");
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
             { at = \"1s\", for = \"2s\", effect = \"blackout\", every = \"4s\", times = 2 },
             { at = \"2s\", for = \"2s\", effect = \"stall\" },
         ]";
-        // Something is wrong from 1 to 4 and from 5 to 7.
+        // There is a fault from 1 to 4 s and from 5 to 7 s.
         let troubles = Troubles::of(&scenario(outages));
         assert_eq!(troubles.0, [(SECOND, 4 * SECOND), (5 * SECOND, 7 * SECOND)]);
         let since = |made, now| troubles.since_first(made * SECOND, now * SECOND);

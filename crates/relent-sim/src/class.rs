@@ -1,9 +1,9 @@
-//! What a request is like that has a class of its own.
+//! Properties of a request that depend on its class.
 
 use crate::scenario::{Class, Clients};
 use crate::stream::Stream;
 
-/// The number of the class of the next request; 0 where all are alike.
+/// The class number of the next request; 0 if there are no classes.
 pub(crate) fn drawn(clients: &Clients, stream: &mut Stream) -> u8 {
     let Some((_, others)) = clients.classes.split_last() else {
         return 0;
@@ -24,7 +24,7 @@ fn of(clients: &Clients, class: u8) -> Option<&Class> {
     clients.classes.get(usize::from(class))
 }
 
-/// How long after its beginning the caller of a request goes away.
+/// The time after which the caller of a request goes away, in nanoseconds.
 pub(crate) fn deadline(clients: &Clients, class: u8) -> u64 {
     let own = of(clients, class).and_then(|class| class.deadline);
     own.unwrap_or(clients.deadline)

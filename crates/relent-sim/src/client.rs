@@ -1,4 +1,4 @@
-//! A client and its attempts, and what can happen to them: what a client costs in memory.
+//! Clients, their attempts and their events; their sizes are the memory that a client takes.
 
 use relent_core::{Call, Entered, Racer};
 
@@ -6,7 +6,7 @@ use crate::cluster::Target;
 use crate::slab::{Key, Linked};
 use crate::stream::Stream;
 
-/// What can happen. An event has 12 bytes, and an entry of the queue 24: what few of them carry beside stands
+/// An event of the simulation. An event has 12 bytes and a queue entry 24, so data that few events need is stored
 /// elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
@@ -18,25 +18,25 @@ pub(crate) enum Event {
     Outage { index: u32, begins: bool },
     /// Processes are restarted.
     Restart(Processes),
-    /// The wait of a call is over: it asks to make its next attempt, or its caller goes away.
+    /// The wait of a call is over: it requests admission for its next attempt, or its caller goes away.
     Ask(Key),
-    /// A hedge is to join the attempts that run.
+    /// A hedge is to join the running attempts.
     Hedge(Key),
-    /// An attempt reaches the layer below, which makes a call of it.
+    /// An attempt reaches the layer below, which makes a call for it.
     Call { parent: Key, layer: u8, class: u8 },
     /// An attempt reaches the service.
     Reach(Key, Target),
-    /// A write reaches the service: it has this number among [those on their way](Write).
+    /// A write reaches the service: its number among [those in transit](Write).
     Write(u32),
     /// The service of an attempt ends.
     Served(Key, Target),
-    /// An answer reaches the caller of an attempt.
+    /// A response reaches the caller of an attempt.
     Answer(Key, Reply),
-    /// An attempt has lasted as long as it may.
+    /// An attempt reaches its timeout.
     Timeout(Key),
 }
 
-/// What an attempt writes that has read this version.
+/// The write of an attempt that has read this version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) attempt: Key,
@@ -49,7 +49,7 @@ impl Linked for Write {
     }
 }
 
-/// Processes by their numbers: from the first to before the last.
+/// A range of process numbers: `to` is exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Processes {
     pub(crate) from: u32,
@@ -60,32 +60,32 @@ pub(crate) struct Processes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     Success,
-    /// An error or a refusal: nobody knows whether it was processed.
+    /// An error or a rejection: it is unknown whether it was processed.
     Failure,
-    /// A refusal that says after which time everybody may come back.
+    /// A rejection with a Retry-After for all callers.
     Refused,
-    /// Somebody else has written the row.
+    /// Another caller has written the row.
     Conflict,
-    /// The job is not done.
+    /// The job is not completed.
     Pending,
-    /// A limiter has refused it: what it says about time stands beside the attempt.
+    /// A limiter has rejected it: its Retry-After is stored with the attempt.
     Throttled,
-    /// The layer below has given up, and says so.
+    /// The layer below has given up, and its response has the no-retry marker.
     Exhausted,
 }
 
-/// Who makes a logical request at one layer: what a parked client costs.
+/// The maker of a logical request at one layer: its size is the memory of a queued client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) call: Call<'static, Option<Entered>>,
     pub(crate) random: Stream,
-    /// The attempt of the layer above that its call is.
+    /// The attempt of the layer above for which it makes its call.
     pub(crate) parent: Key,
-    /// What a limiter knows it by: no other client has the same.
+    /// Its key at a limiter, unique among the clients.
     pub(crate) number: u32,
-    /// The attempt that started last, of those that run.
+    /// The last started of its running attempts.
     pub(crate) attempt: u32,
-    /// The destination, as its process and layer know it.
+    /// The index of its destination.
     pub(crate) destination: u32,
     pub(crate) layer: u8,
     /// The class of its request.
@@ -105,11 +105,11 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) client: u32,
-    /// The one that started before, of those of the client that run.
+    /// The previous one of the client's running attempts.
     pub(crate) next: u32,
-    /// The client of the layer below that makes its call.
+    /// The client of the layer below that makes the call for it.
     pub(crate) child: u32,
-    /// What the call has to know of it, if hedges may join.
+    /// The state that the call needs of it, if hedges may join.
     pub(crate) racer: Option<Racer>,
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_takes_at_most_172_bytes_beside_its_place_at_the_destination() {
-        // The client and its event. One that waits has no attempt.
+        // The client and its event. A waiting client has no attempt.
         let bytes = Slab::<Client>::ENTRY + Queue::<Event>::ENTRY;
         assert!(bytes <= 172, "{bytes}");
     }

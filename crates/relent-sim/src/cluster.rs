@@ -1,11 +1,11 @@
-//! The model of a service of several nodes behind a balancer, and of what happens to them.
+//! The model of a service with several nodes behind a load balancer, and of its outages.
 
 use crate::scenario::{Balancer, Outage, Scenario, Span};
 use crate::server::Server;
 use crate::slab::Key;
 use crate::stream::{BALANCER, FAST_FAILURES, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
 
-/// Where an attempt goes, and of which class it is: in three bytes, so that an event has 12.
+/// The node and the class of an attempt: in three bytes, so that an event has 12.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(Rust, packed)]
 pub(crate) struct Target {
@@ -14,7 +14,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// In place of a node: that which the balancer chooses when the attempt gets there.
+    /// Instead of a node: the balancer chooses one when the attempt arrives.
     pub(crate) const ANY: u16 = u16::MAX;
 }
 
@@ -23,14 +23,14 @@ impl Target {
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
     balancer: Balancer,
-    /// Whose turn it is.
+    /// The next node in round-robin order.
     turn: u16,
     choices: Stream,
-    /// The node that each process keeps, if they keep one: [`Target::ANY`] before it has one.
+    /// The node of each process if nodes are sticky: [`Target::ANY`] before it has one.
     kept: Vec<u16>,
     outages: Vec<Outage>,
     classes: Vec<String>,
-    /// What happens now.
+    /// The outages in progress.
     active: Vec<Span>,
 }
 
@@ -38,7 +38,7 @@ impl Cluster {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let service = &scenario.service;
         let node = |node: u16| {
-            // The first has the streams of a service without others.
+            // Node 0 has the streams of a single-node service.
             let stream = |purpose: u64| match node {
                 0 => Stream::new(seed, purpose),
                 _ => Stream::new(seed, NODES + (u64::from(node) << 8) + purpose),
@@ -73,12 +73,12 @@ impl Cluster {
         self.nodes.len() as u16
     }
 
-    /// Whether processes keep their nodes.
+    /// Whether each process keeps its node.
     pub(crate) const fn is_sticky(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// The node of a process that keeps one.
+    /// The node for a process: its sticky node, or the balancer's choice.
     pub(crate) fn node_of(&mut self, process: u32) -> u16 {
         match self.kept.get(process as usize) {
             Some(&node) if node != Target::ANY => node,
@@ -103,7 +103,7 @@ impl Cluster {
         self.turn = (turn + 1) % nodes;
         match self.balancer {
             Balancer::RoundRobin => turn,
-            // Below a number of 16 bits.
+            // The result fits into 16 bits.
             Balancer::Random => self.choices.below(u32::from(nodes)) as u16,
             Balancer::LeastOutstanding => {
                 let from_turn = (0..nodes).map(|ahead| (turn + ahead) % nodes);
@@ -113,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// An outage begins or is over.
+    /// An outage begins or ends.
     pub(crate) fn set_outage(&mut self, span: Span, begins: bool) {
         match begins {
             true => self.active.push(span),
@@ -136,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// Takes what is queued at the nodes that an outage concerns.
+    /// Takes the attempts that are queued at the nodes that an outage affects.
     pub(crate) fn take_queues(&mut self, span: Span) -> Vec<Key> {
         let Some(outage) = self.outages.get(span.outage) else {
             return Vec::new();
@@ -149,7 +149,7 @@ impl Cluster {
     }
 }
 
-/// Whether an outage concerns the node of this number.
+/// Whether an outage affects the node of this number.
 fn concerns(outage: &Outage, span: &Span, node: u16) -> bool {
     match span.node {
         Some(only) => only == node,

@@ -1,4 +1,4 @@
-//! The destinations of the processes: [`relent_core::Destination`] where one thread plays all callers.
+//! The destinations of the processes: [`relent_core::Destination`] with all callers on one thread.
 
 use std::cell::{RefCell, RefMut};
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use relent_core::{Access, Answer, Destination, Outbound, Policy, Random};
 use crate::client::NOBODY;
 use crate::stream::Stream;
 
-/// So many, of more than a kilobyte each, that a call would wait for memory at most of them.
+/// With this many destinations, of more than a kilobyte each, most calls would wait for memory.
 const MANY: usize = 4096;
 
 /// The destination of each process, and of each layer in it.
@@ -18,21 +18,21 @@ pub(crate) struct Destinations {
     common: Common,
 }
 
-/// How an outbound is reached: there is nobody to be locked out.
+/// Access to an outbound from one thread: no lock is needed.
 pub(crate) struct OneThread(RefCell<Shared>);
 
 struct Shared {
     outbound: Outbound,
     common: Common,
-    /// The calls to be woken.
+    /// The calls to wake.
     woken: Vec<u32>,
 }
 
-/// What all destinations have together.
+/// The state that all destinations share.
 #[derive(Clone)]
 struct Common {
     random: SharedStream,
-    /// The calls that wait to be woken.
+    /// The calls that wait for a wake-up.
     waiting: Rc<RefCell<Set>>,
 }
 
@@ -58,7 +58,7 @@ impl Destinations {
         self.all.len() >= MANY
     }
 
-    /// Has the processor fetch it.
+    /// Prefetches the destination.
     #[inline]
     pub(crate) fn touch(&self, number: u32) {
         self.get(number).touch();
@@ -67,14 +67,14 @@ impl Destinations {
         black_box(shared.woken.len());
     }
 
-    /// The same for those who wait there and come first, once it has been fetched.
+    /// Prefetches the first waiters of a destination that has been fetched.
     #[inline]
     pub(crate) fn touch_first(&self, number: u32) {
         let shared = self.shared(number);
         shared.outbound.touch_first();
     }
 
-    /// The destination forgets everything. There must be no call at it.
+    /// Resets the destination to its initial state. No call may use it.
     pub(crate) fn renew(&mut self, policy: &Policy, number: u32) {
         self.all[number as usize] = fresh(policy, &self.common);
     }
@@ -83,7 +83,7 @@ impl Destinations {
         self.get(number).access().0.borrow_mut()
     }
 
-    /// The calls that were woken since this was last asked, if any were.
+    /// Takes the calls that were woken since the last time, if any.
     #[inline]
     pub(crate) fn take_woken(&self, number: u32) -> Option<Vec<u32>> {
         let woken = &mut self.shared(number).woken;
@@ -91,7 +91,7 @@ impl Destinations {
     }
 }
 
-/// A destination that knows nothing yet.
+/// A destination without any history.
 fn fresh(policy: &Policy, common: &Common) -> Destination<OneThread> {
     Destination::new(
         policy,
@@ -150,7 +150,7 @@ impl Access for OneThread {
         self.turn(leave)
     }
 
-    /// Its number, and behind it the call: whoever has none never waits, since its retries are off.
+    /// Its number and, in the lower bits, the call. A caller without a waker never waits, since its retries are off.
     #[inline]
     fn name(&self, number: u64, call: Option<&u32>) -> u64 {
         number << u32::BITS | u64::from(*call.unwrap_or(&NOBODY))
@@ -167,7 +167,7 @@ impl Random for SharedStream {
     }
 }
 
-/// The call that is known by this: see [`Access::name`].
+/// The call in a name: see [`Access::name`].
 #[inline]
 const fn call_of(name: u64) -> u32 {
     name as u32
@@ -186,7 +186,7 @@ impl Set {
         self.0[word] |= 1 << (number % u64::BITS);
     }
 
-    /// Whether it was there.
+    /// Returns whether it was there.
     #[inline]
     fn remove(&mut self, number: u32) -> bool {
         let word = self.0.get_mut((number / u64::BITS) as usize);

@@ -1,4 +1,4 @@
-//! Random scenarios: services, crowds and troubles that nobody has thought of.
+//! Random scenarios: combinations of services, clients and faults.
 //!
 //! A scenario is drawn from a number, dimension by dimension ([`DIMENSIONS`]), and written as a file, so that
 //! it can be read, changed and played again.
@@ -16,20 +16,20 @@ use crate::stream::Stream;
 /// A scenario that was drawn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Generated {
-    /// What has drawn it.
+    /// The generator that drew it.
     pub generator: Generator,
-    /// What it was drawn from.
+    /// The number from which it was drawn.
     pub number: u64,
-    /// The level of each dimension, by their names, in the order of [`DIMENSIONS`].
+    /// The level of each dimension, as pairs of names, in the order of [`DIMENSIONS`].
     pub levels: Vec<(&'static str, &'static str)>,
-    /// Its file.
+    /// Its scenario file.
     pub text: String,
 }
 
 /// Draws a scenario: the same number gives the same file on every machine.
 ///
-/// It is small enough to be played in a second or so: at most 12,000 requests are expected on average, which
-/// come in one to four minutes. What goes wrong is over by the middle of that time.
+/// It runs in about a second: at most 12,000 requests are expected on average, within one to four minutes. All faults
+/// end by the middle of that time.
 ///
 /// ```
 /// use relent_sim::{Scenario, generate::generate};
@@ -45,7 +45,7 @@ pub fn generate(number: u64) -> Generated {
     generate_by(Generator::Broad, number)
 }
 
-/// Draws a scenario by this generator: as [`generate`], in one to ten minutes.
+/// Draws a scenario by this generator, like [`generate`]; it lasts one to ten minutes.
 ///
 /// ```
 /// use relent_sim::Scenario;
@@ -74,7 +74,7 @@ pub fn generate_by(generator: Generator, number: u64) -> Generated {
     }
 }
 
-/// The stream that a scenario is drawn from: none of a run.
+/// The stream from which scenarios are drawn: no run uses it.
 const fn stream_of(generator: Generator) -> u64 {
     match generator {
         Generator::Broad => 1 << 29,
@@ -111,7 +111,7 @@ mod tests {
             let lasts = scenario.arrivals_end();
             assert!((60 * SECOND..=most * SECOND).contains(&lasts), "{number}");
             let over = scenario.outages_end().unwrap_or(0);
-            // But for what rounding adds to each of many times.
+            // The margin is for the rounding of many times.
             assert!(over <= lasts / 20 * 11, "{number}: {}", drawn.text);
         }
         for dimension in DIMENSIONS {
@@ -122,14 +122,14 @@ mod tests {
         }
         // By its weight, within four standard deviations.
         let (level, expected) = match generator {
-            Generator::Broad => ("a crowd", 300),
+            Generator::Broad => ("very many", 300),
             Generator::Everyday => ("one", 1125),
         };
         let drawn = seen[&("processes", level)];
         assert!(drawn.abs_diff(expected) < 106, "{level}: {drawn}");
     }
 
-    /// What was measured by earlier numbers can be measured again.
+    /// Measurements of earlier numbers stay reproducible.
     #[test]
     fn the_broad_generator_draws_what_it_always_drew() {
         let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

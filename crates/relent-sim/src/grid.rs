@@ -1,4 +1,4 @@
-//! A grid: one scenario at every combination of some values, and the bounds that a policy is held to there.
+//! Grids: one scenario at every combination of some values, and the bounds for a policy in each cell.
 
 use relent_core::Policy;
 use serde::Deserialize;
@@ -8,9 +8,9 @@ use crate::run::run_bounded;
 use crate::scenario::{Scenario, ScenarioError};
 use crate::study::in_parallel;
 
-/// The most events of a run. Of one that has more, nothing is done.
+/// The most events of a run. A run with more counts as no success.
 const MOST_EVENTS: u64 = 20_000_000;
-/// Runs of a cell that misses a bound by its first: it is judged by the mean of all.
+/// Runs of a cell whose first run misses a bound: the mean of all decides.
 const SEEDS: u64 = 4;
 /// The most cells.
 const MOST_CELLS: usize = 100_000;
@@ -40,44 +40,44 @@ const MOST_CELLS: usize = 100_000;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
-    /// What it shows, in a sentence.
+    /// A description in one sentence.
     #[serde(default)]
     pub description: String,
-    /// What all cells have in common.
+    /// The scenario that all cells share.
     scenario: toml::Table,
-    /// What they differ in.
+    /// The keys that differ between cells.
     pub axes: Vec<Axis>,
-    /// What a policy is held to.
+    /// The bounds for a policy.
     #[serde(default)]
     pub bounds: Bounds,
 }
 
-/// Something that cells differ in.
+/// One key that differs between cells.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The key with its place, such as `network.one_way`.
     key: String,
     /// Its values.
     values: Vec<toml::Value>,
-    /// What they are called, if not by themselves.
+    /// The labels of the values; by default the values themselves.
     #[serde(default)]
     labels: Vec<String>,
 }
 
-/// The bounds of each cell; none where a bound is absent.
+/// The bounds of each cell; an absent bound is not checked.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// How much less than no retries may be done of the requests of the last quarter of the time.
+    /// The most by which the goodput of the last quarter of the time may be below that of no retries.
     pub lost: Option<f64>,
-    /// Attempts per request.
+    /// The most attempts per request.
     pub attempts: Option<f64>,
-    /// The longest time for which a retry is held while the destination answers, in seconds.
+    /// The longest time for which a retry may be held while the destination responds, in seconds.
     pub held_s: Option<f64>,
-    /// The longest time from the end of a trouble to the success of a request that was open then, in seconds.
+    /// The longest time from the end of a fault to the success of a request that was open then, in seconds.
     pub answer_s: Option<f64>,
 }
 
@@ -90,18 +90,18 @@ pub struct Cell {
     pub scenario: Scenario,
 }
 
-/// What a policy did in a cell, beside no retries with the same seeds.
+/// The results of a policy in a cell, and those of no retries with the same seeds.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct CellResult {
     /// Goodput of the requests of the last quarter of the time, with no retries.
     pub off: f64,
-    /// The same with the policy.
+    /// Goodput of the same requests with the policy.
     pub late: f64,
     /// Attempts per request.
     pub attempts: f64,
-    /// The longest time for which a retry was held while the destination answered.
+    /// The longest time for which a retry was held while the destination responded, in seconds.
     pub held_s: f64,
-    /// The longest time from the end of a trouble to an answer.
+    /// The longest time from the end of a fault to a success, in seconds.
     pub answer_s: f64,
 }
 
@@ -126,7 +126,7 @@ impl Grid {
         }
     }
 
-    /// All combinations, the last axis first.
+    /// All combinations; the last axis varies fastest.
     ///
     /// # Errors
     /// Those of [`Scenario::parse`], with the values of the cell.
@@ -168,7 +168,7 @@ impl Axis {
 }
 
 impl Bounds {
-    /// The bounds that this result misses, in words.
+    /// The bounds that this result misses, as text.
     #[must_use]
     pub fn missed(&self, result: &CellResult) -> Vec<String> {
         let mut missed = Vec::new();
@@ -185,9 +185,9 @@ impl Bounds {
     }
 }
 
-/// Plays each policy in each cell, on so many threads, and calls `on_cell` after each. The results of a cell are in
-/// the order of the policies, and do not depend on the threads. A cell that misses a bound by the first seed is
-/// judged by the means over three more.
+/// Runs each policy in each cell, on `threads` threads, and calls `on_cell` after each cell. The results of a cell
+/// are in the order of the policies, and do not depend on `threads`. A cell that misses a bound with the first seed
+/// is evaluated by the mean of four.
 #[must_use]
 pub fn play(
     cells: &[Cell],
@@ -263,7 +263,7 @@ mod tests {
         values = [10, 95]
         labels = [".1", ".95"]
         [[axes]]
-        name = "trouble"
+        name = "fault"
         key = "outages"
         values = [[], [{ at = "5s", for = "2s", effect = "stall" }]]
         labels = ["none", "stall"]

@@ -1,7 +1,7 @@
-//! Whether a policy does harm: it is held against no retries, on the same requests.
+//! Evaluates whether a policy is worse than no retries, on the same requests.
 //!
-//! Everything is compared by pairs of runs with the same seed, and a difference counts if it exceeds its 99 %
-//! confidence interval. What looks suspicious in a few runs is judged by other seeds than those.
+//! Each comparison is between pairs of runs with the same seed, and a difference counts if it exceeds its 99 %
+//! confidence interval. A suspicious result of a few runs is evaluated with other seeds.
 
 use relent_core::Policy;
 
@@ -10,21 +10,21 @@ use crate::run::run_bounded;
 use crate::scenario::Scenario;
 use crate::study::in_parallel;
 
-/// The difference of goodput from which on a policy does harm.
+/// The loss of goodput from which a policy counts as worse than no retries.
 pub const HARM: f64 = 0.01;
-/// The difference in what becomes of the requests of the last quarter of the time from which on a policy is trapped.
+/// The loss of goodput in the last quarter of the time from which a policy counts as not recovering.
 pub const TRAP: f64 = 0.1;
-/// A policy that looks trapped is given so many times the time before it is called so: a backlog that is being
-/// served, or a slow recovery, is over by then.
+/// The factor by which a run is prolonged before a policy counts as not recovering: a backlog or a slow recovery is
+/// over by then.
 pub const PATIENCE: u32 = 4;
-/// The difference of goodput from which on another policy is better.
+/// The gain of goodput from which another policy counts as better.
 pub const BETTER: f64 = 0.02;
-/// Runs by which a scenario is looked through, and judged if it is suspicious.
+/// Runs of the first pass; a suspicious policy gets [`SEEDS`] more.
 const FIRST_SEEDS: u64 = 2;
 const SEEDS: u64 = 10;
 /// The 99.5 % quantile of Student's t for nine degrees of freedom: those of [`SEEDS`].
 const T: f64 = 3.250;
-/// The most events of a run: a hundred for each request and more. Who needs more gets nothing done here.
+/// The most events of a run: a hundred or more for each request. A run with more counts as no success.
 const MOST_EVENTS: u64 = 4_000_000;
 
 /// A policy and its name.
@@ -32,7 +32,7 @@ const MOST_EVENTS: u64 = 4_000_000;
 pub struct Contender<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it says.
+    /// The policy.
     pub policy: &'a Policy,
 }
 
@@ -61,7 +61,7 @@ impl Difference {
     }
 }
 
-/// What runs of a policy have in common; of those that were given up nothing was done.
+/// Means over the runs of a policy; a run that was given up counts as no success.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Means {
     /// Goodput.
@@ -72,44 +72,44 @@ pub struct Means {
     pub attempts: f64,
 }
 
-/// What was found of a policy in a scenario.
+/// The findings about a policy in a scenario.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Judgement {
-    /// The policy, with the seeds that the judgement is made by.
+    /// The results of the policy, with the seeds of this evaluation.
     pub means: Means,
-    /// No retries, with those.
+    /// The results of no retries, with the same seeds.
     pub off: Means,
-    /// How much less goodput than no retries, if it was looked at more closely.
+    /// The loss of goodput against no retries; `None` if the first pass was not suspicious.
     pub lost: Option<Difference>,
-    /// No retries recover and it does not: of the requests that are made long after the trouble far fewer are
-    /// done, in [`PATIENCE`] times the time too.
+    /// The policy does not recover and no retries do: long after the fault far fewer requests succeed, also in a run
+    /// [`PATIENCE`] times as long.
     pub trap: bool,
-    /// Clearly less is done than with no retries.
+    /// The policy is clearly worse than no retries.
     pub harm: bool,
-    /// The others that get clearly more done without more attempts, with how much.
+    /// Other policies that complete clearly more without more attempts, with the gain.
     pub better: Vec<(String, Difference)>,
 }
 
 impl Judgement {
-    /// Whether it is guilty.
+    /// Whether it does not recover or is worse than no retries.
     #[must_use]
     pub const fn is_guilty(&self) -> bool {
         self.trap || self.harm
     }
 }
 
-/// A scenario, what each of the contenders did in it, and what was found.
+/// A scenario, the results of each contender in it, and the findings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The scenario.
     pub drawn: Generated,
-    /// Of each that was judged, in their order.
+    /// One for each evaluated policy, in their order.
     pub judgements: Vec<Judgement>,
-    /// Goodput with no retries, by the first seeds.
+    /// Goodput of no retries, with the first seeds.
     pub off: f64,
-    /// Goodput of each of the others, in their order, by those.
+    /// Goodput of each of the other policies, in their order, with the first seeds.
     pub others: Vec<f64>,
-    /// Goodput of each that was judged, by those.
+    /// Goodput of each evaluated policy, with the first seeds.
     pub first: Vec<f64>,
 }
 
@@ -151,7 +151,7 @@ impl Runs {
         }
     }
 
-    /// By how much it exceeds another, run by run.
+    /// The difference to another, run by run.
     fn beyond(&self, other: &Self, of: fn(&Means) -> f64) -> Difference {
         let pairs = self.0.iter().zip(&other.0);
         let differences: Vec<f64> = pairs.map(|(one, other)| of(one) - of(other)).collect();
@@ -159,7 +159,7 @@ impl Runs {
     }
 }
 
-/// Judges a policy in a scenario, beside no retries and others.
+/// Evaluates a policy in a scenario, against no retries and other policies.
 ///
 /// ```
 /// use std::time::Duration;
@@ -195,7 +195,7 @@ pub fn judge(
     closely(scenario, off, policy, &runs(off), &runs(policy), &others)
 }
 
-/// Judges by other seeds what these runs make suspicious.
+/// Evaluates with other seeds if these runs are suspicious.
 fn closely(
     scenario: &Scenario,
     off_policy: &Policy,
@@ -205,7 +205,7 @@ fn closely(
     others: &[(Contender<'_>, Runs)],
 ) -> Judgement {
     let (means, without) = (runs.means(), off.means());
-    // Half as much as counts is suspicious.
+    // Half of each threshold is suspicious.
     let suspicious =
         without.goodput - means.goodput > HARM / 2.0 || without.late - means.late > TRAP / 2.0;
     let rivals = others.iter().filter(|(_, other)| {
@@ -245,7 +245,7 @@ fn closely(
     }
 }
 
-/// Whether it is still so where requests go on being made for much longer after the same trouble.
+/// Whether it still does not recover when requests continue for much longer after the same fault.
 fn stays_trapped(
     scenario: &Scenario,
     off: &Policy,
@@ -260,10 +260,10 @@ fn stays_trapped(
     difference.exceeds(TRAP)
 }
 
-/// Draws scenarios and judges policies in each, on so many threads, and calls `on_case` after each. The cases are
-/// in the order of the numbers, and do not depend on the threads.
+/// Draws scenarios and evaluates policies in each, on `threads` threads, and calls `on_case` after each. The cases
+/// are in the order of the numbers, and do not depend on `threads`.
 ///
-/// A scenario that cannot be read is left out; there is none.
+/// A scenario that cannot be parsed is skipped; the generators draw none.
 pub fn judge_all(
     generator: Generator,
     numbers: &[u64],
@@ -303,22 +303,22 @@ pub fn judge_all(
     cases.into_iter().flatten().collect()
 }
 
-/// How often something was found at a level of a dimension.
+/// How often each finding occurs at a level of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tally {
     /// The dimension and the level.
     pub of: (&'static str, &'static str),
-    /// Scenarios.
+    /// The number of scenarios.
     pub cases: usize,
-    /// Of them, traps.
+    /// Scenarios in which the policy does not recover.
     pub traps: usize,
-    /// Scenarios in which harm is done.
+    /// Scenarios in which it is worse than no retries.
     pub harms: usize,
-    /// Scenarios in which another is better.
+    /// Scenarios in which another policy is better.
     pub better: usize,
 }
 
-/// Counts what was found of the policy of this number, by levels, in the order of [`DIMENSIONS`].
+/// Counts the findings about the policy of this index, by level, in the order of [`DIMENSIONS`].
 #[must_use]
 pub fn tally(cases: &[Case], policy: usize) -> Vec<Tally> {
     let levels = DIMENSIONS.iter().flat_map(|dimension| {
@@ -359,9 +359,9 @@ mod tests {
         off.build().unwrap()
     }
 
-    /// A budget of a fifth leaves 4 of 100 per second for the queue of a stall of 5 s, which takes no retries
-    /// a quarter of a minute and this policy more than the rest of the run: it does harm, but nothing keeps the
-    /// outage alive.
+    /// A budget of 20 % leaves 4 of 100 services per second for the queue after a stall of 5 s. Clearing it takes 15
+    /// s with no retries, and longer than the rest of the run with this policy: worse than no retries, but it does
+    /// recover.
     #[test]
     fn whoever_recovers_late_in_the_run_does_harm_and_is_not_trapped() {
         let scenario = Scenario::parse(
@@ -382,7 +382,7 @@ mod tests {
             .build()
             .unwrap();
         let late = |policy| Runs::of(&scenario, policy, 1..5).means().late;
-        assert!(late(&off()) - late(&slow) > TRAP, "it looks like a trap");
+        assert!(late(&off()) - late(&slow) > TRAP, "it seems not to recover");
         let judgement = judge(&scenario, &off(), &slow, &[]);
         assert!(judgement.harm && !judgement.trap, "{judgement:?}");
     }

@@ -1,4 +1,4 @@
-//! Latencies, counted in buckets of less than one per cent.
+//! A latency histogram with buckets narrower than 1 %.
 
 /// Buckets in each doubling.
 const SUB: u64 = 128;
@@ -39,7 +39,7 @@ impl Latencies {
         self.most
     }
 
-    /// The time that this share of all did not exceed, in nanoseconds; `None` if there are none.
+    /// The quantile of this share, in nanoseconds; `None` if there are none.
     pub(crate) fn quantile(&self, share: f64) -> Option<u64> {
         let rank = ((self.total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;

@@ -1,34 +1,31 @@
-//! What a crowd does with a retry policy.
+//! Simulates many clients that share a retry policy, in virtual time, with the same decision code that runs in
+//! production.
 //!
-//! A policy is a promise about a crowd. This crate keeps it to that promise before production does:
-//! a discrete-event simulator in virtual time whose clients are the very [`Call`](relent_core::Call)s
-//! that run in production, at the very [`Destination`](relent_core::Destination): retries, budget,
-//! cooldown, gate, request rate, throttle and hedges are decided there and nowhere else.
-//! Time is in integer nanoseconds, every stream is seeded, and a run is the same on every machine.
+//! This is a discrete-event simulator. Its clients are real [`Call`](relent_core::Call)s at real
+//! [`Destination`](relent_core::Destination)s: retries, retry budget, cooldown, circuit breaker, rate limit, throttle
+//! and hedges are decided there and nowhere else. Time is in integer nanoseconds, every random stream is seeded, and a
+//! run is the same on every machine.
 //!
-//! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
-//! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
-//! - [`record`]: the same run, with what happened when: [`Recording`].
-//! - [`trace`]: when each client made its attempts.
-//! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test that has a medium
-//!   of its own, such as sockets: who asks when, the service by a clock from outside, and the numbers.
-//! - [`study`]: several policies and seeds on all cores; [`ranking`]: which is best, and which does harm.
-//! - [`bound`]: what could have been done at all.
-//! - [`advise`]: a policy for a service that is described.
+//! - [`Scenario`]: clients, a network and a service, as data; [`scenarios`] has the built-in ones.
+//! - [`run`]: one policy, one seed; [`Metrics`]: its measurements.
+//! - [`record`]: the same run with its counts over time, as a [`Recording`].
+//! - [`trace`]: the times of the attempts of each client.
+//! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test on another medium, such as
+//!   sockets: the requests, the service driven by an external clock, and the measurements.
+//! - [`study`]: several policies and seeds on all cores; [`ranking`]: the best policies, and those that are worse than
+//!   no retries.
+//! - [`bound`]: an upper bound of the goodput of any policy.
+//! - [`advise`]: a policy for a described service.
 //! - [`grid`]: one scenario at every combination of values.
-//! - [`generate`]: random scenarios; [`judge`]: whether a policy does harm in them.
-//! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
+//! - [`generate`]: random scenarios; [`judge`]: whether a policy is worse than no retries in them.
+//! - `report`, with the feature of that name: charts of the results, as a page or as a picture.
 //!
 //! # What is modelled, and what is not
-//! Services begin in the order of arrival; an outage changes those that begin, not those that run.
-//! A caller goes away at its deadline, of which a policy without one of its own knows nothing. An
-//! attempt whose caller has gone away is served all the same, unless the service cancels; so is one that
-//! a hedge has overtaken. All attempts count for the amplification, hedges too. Refusing
-//! costs time only while all workers are busy. Stations on a shared medium are a model of their own,
-//! in slots. Not modelled: connections, and what depends on the size of a message.
-//!
-//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
-//! repository, with reasons, sources and tests.
+//! Services begin in the order of arrival. An outage affects services that begin during it, not those already running.
+//! A caller goes away at its deadline; a policy without a deadline of its own does not know it. An attempt whose caller
+//! has gone, or that a hedge has overtaken, is still served, unless the service cancels. All attempts count for the
+//! amplification, including hedges. A rejection costs time only while all workers are busy. Stations on a shared medium
+//! are a separate model, in slots. Connections, and effects of the size of a message, are not modelled.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advise;

@@ -1,4 +1,4 @@
-//! What a refusal by the limiter of a service says about time.
+//! The Retry-After of a rejection by the service's limiter.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use relent_core::{LimiterConfig, Refusal};
 use crate::scenario::{SECOND, ServiceLimiter as Config, ServiceRetryAfter};
 use crate::stream::rounded;
 
-/// What a refusal says about time.
+/// The Retry-After of a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hinted {
     Nothing,
@@ -34,7 +34,7 @@ impl Hinted {
 impl From<&Config> for LimiterConfig {
     fn from(config: &Config) -> Self {
         let interval = rounded(SECOND as f64 / config.rate);
-        // Who gets no slots of its own takes none out of the schedule.
+        // Without reserved slots, a rejected caller takes none out of the schedule.
         let horizon = match config.retry_after {
             ServiceRetryAfter::Slots => config.horizon,
             ServiceRetryAfter::Nothing | ServiceRetryAfter::Shared(_) => 0,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::scenario::WaitFormat;
 
-    /// Whether an attempt is admitted, and else what is said, in nanoseconds.
+    /// `None` for each admitted attempt, otherwise its Retry-After in nanoseconds.
     fn judged(
         says: ServiceRetryAfter,
         attempts: impl Iterator<Item = (u64, u64)>,

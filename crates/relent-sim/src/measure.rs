@@ -1,4 +1,4 @@
-//! The numbers of a run as tables show them: their names, units and places.
+//! The numbers of a run as shown in tables: names, units and decimal places.
 
 use crate::metrics::Metrics;
 use crate::study::Estimate;
@@ -6,27 +6,27 @@ use crate::study::Estimate;
 /// A number of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// Its unit; empty for a count or a share.
     pub unit: &'static str,
     /// The decimal places that are shown.
     pub places: usize,
-    /// The most that it can be: 1 for a share, else infinity. None can be less than 0.
+    /// The highest possible value: 1 for a share, else infinity. None can be less than 0.
     pub most: f64,
-    /// What it says, in a sentence.
+    /// Its meaning in a sentence.
     pub meaning: &'static str,
     /// Its value in a run; `None` where it does not exist.
     pub value: fn(&Metrics) -> Option<f64>,
 }
 
-/// The number that tells when the service is well again: where it is missing, it never was.
+/// The time to recover. Where it is missing, the service has not recovered.
 const TTR: &str = "ttr";
 
 /// The share that succeeded, of which there is a [bound](crate::bound).
 pub const GOODPUT: &str = "goodput";
 
-/// What only some scenarios have.
+/// Numbers that only some scenarios have.
 const OPTIONAL: [&str; 2] = ["drops", "eff."];
 
 /// All numbers, in the order of the tables.
@@ -52,7 +52,7 @@ pub const ALL: [Measure; 12] = [
         unit: "s",
         places: 1,
         most: f64::INFINITY,
-        meaning: "time to recover: from the end of the outage until new requests are well again",
+        meaning: "time to recover: from the end of the outage until new requests succeed promptly again",
         value: |m| m.ttr_s,
     },
     Measure {
@@ -60,7 +60,7 @@ pub const ALL: [Measure; 12] = [
         unit: "s",
         places: 1,
         most: f64::INFINITY,
-        meaning: "until the last request of the outage, or of a herd, has succeeded",
+        meaning: "drain time: until the last request of the outage, or of a herd, has succeeded",
         value: |m| m.drain_s,
     },
     Measure {
@@ -108,7 +108,7 @@ pub const ALL: [Measure; 12] = [
         unit: "ms",
         places: 1,
         most: f64::INFINITY,
-        meaning: "half of the successes take no longer, waits included",
+        meaning: "half of the successes take no longer, delays included",
         value: |m| m.p50_ms,
     },
     Measure {
@@ -149,18 +149,18 @@ const fn time(
     }
 }
 
-/// Numbers that tell of one thing.
+/// Numbers about one subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// The thing, which the names of the numbers do not repeat.
+    /// The subject, which the names of the numbers do not repeat.
     pub name: &'static str,
     /// The numbers, in the order of the tables.
     pub measures: &'static [Measure],
 }
 
-/// How long callers wait, and for what, in seconds: in tables of their own.
+/// How long callers wait, and for what, in seconds; shown in separate tables.
 pub const TIMES: [Group; 6] = [
-    // From when a request is made to its end, whatever comes of it.
+    // From the request to its end, with any outcome.
     Group {
         name: "all requests",
         measures: &[
@@ -168,7 +168,7 @@ pub const TIMES: [Group; 6] = [
             time("max", LONGEST, |m| Some(m.ended?.max_s)),
         ],
     },
-    // The same of the requests that need more than one attempt, and their share.
+    // The same for requests that need more than one attempt, and their share.
     Group {
         name: "retried requests",
         measures: &[
@@ -188,7 +188,7 @@ pub const TIMES: [Group; 6] = [
             time("max", LONGEST, |m| Some(m.retried?.max_s)),
         ],
     },
-    // Of the time of a retried request, its own backoff and the delays that servers name.
+    // The part of a retried request's time spent in backoff, including Retry-After delays.
     Group {
         name: "retried: backoff",
         measures: &[
@@ -197,7 +197,7 @@ pub const TIMES: [Group; 6] = [
             time("max", LONGEST, |m| Some(m.backoff?.max_s)),
         ],
     },
-    // Of the time of a retried request, that for which the destination held it after its backoff.
+    // The part of a retried request's time for which the destination held it after its backoff.
     Group {
         name: "retried: held",
         measures: &[
@@ -206,7 +206,7 @@ pub const TIMES: [Group; 6] = [
             time("max", LONGEST, |m| Some(m.held?.max_s)),
         ],
     },
-    // Of one retry, that for which it is held after an attempt of another caller succeeds.
+    // The time for which a retry is held after an attempt of another caller has succeeded.
     Group {
         name: "held while up",
         measures: &[
@@ -214,9 +214,9 @@ pub const TIMES: [Group; 6] = [
             time("max", LONGEST, |m| Some(m.held_answered?.max_s)),
         ],
     },
-    // From the end of a trouble to the success of a request that was open then.
+    // From the end of a fault to the success of a request that was open then.
     Group {
-        name: "answer after trouble",
+        name: "success after fault",
         measures: &[
             time("p50", HALF, |m| Some(m.back?.p50_s)),
             time("max", LONGEST, |m| Some(m.back?.max_s)),
@@ -224,8 +224,8 @@ pub const TIMES: [Group; 6] = [
     },
 ];
 
-/// The groups of [`TIMES`] of which some of these runs have a number; none if no request is retried and none was
-/// open when a trouble was over.
+/// The groups of [`TIMES`] for which some of these runs have a number; none if no request was retried and none was
+/// open at the end of a fault.
 #[must_use]
 pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Group> {
     let mut runs = rows.iter().flatten();
@@ -239,8 +239,8 @@ pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Group> {
         .collect()
 }
 
-/// All numbers but those that only some scenarios have and none of these runs does: a column that
-/// would be empty is left out. A row has the runs of one policy.
+/// All numbers, except those that only some scenarios have and none of these runs does: their columns would be empty.
+/// A row has the runs of one policy.
 #[must_use]
 pub fn shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Measure> {
     let exists = |measure: &&Measure| {
@@ -266,8 +266,9 @@ impl Measure {
         Estimate::of(&self.values(runs))
     }
 
-    /// The 95 % confidence interval of its mean, cut to what it can be. `None` for a single run, and for runs
-    /// of two kinds, of which no mean says anything. `outage`: is there something to recover from?
+    /// The 95 % confidence interval of its mean, cut to the possible values. `None` for a single run, and if only
+    /// some of the runs recover, since their mean describes no run. `outage`: whether there is an outage to recover
+    /// from.
     #[must_use]
     pub fn interval(&self, runs: &[&Metrics], outage: bool) -> Option<(f64, f64)> {
         let Estimate { mean, half_width } = self.estimate(runs)?;
@@ -279,9 +280,9 @@ impl Measure {
         runs.iter().filter_map(|run| (self.value)(run)).collect()
     }
 
-    /// The mean and half of its 95 % confidence interval, or what is left of that between 0 and the most that
-    /// it can be. It is left out where nothing varies; in words where it does not exist. `outage`: is there
-    /// something to recover from?
+    /// The mean and half of its 95 % confidence interval, or the bound of the interval if it is cut at 0 or at the
+    /// highest possible value. The interval is left out where nothing varies; a missing value is shown in words.
+    /// `outage`: whether there is an outage to recover from.
     ///
     /// ```
     /// use relent_core::Policy;
@@ -301,14 +302,14 @@ impl Measure {
             let never = self.name == TTR && outage && missing > 0;
             return if never { "never" } else { "-" }.to_owned();
         };
-        // More than four digits say nothing.
+        // More than four digits are not significant.
         let places = match estimate.mean.abs() {
             1000.0.. => 0,
             100.0.. => self.places.min(1),
             _ => self.places,
         };
         let mean = format!("{:.places$}", estimate.mean);
-        // Runs of two kinds have no interval about their mean: the verdict says how many are of each.
+        // If only some of the runs recover, their mean has no interval: the verdict has the counts.
         let interval = self.interval(runs, outage);
         let half_width = estimate.half_width.filter(|_| interval.is_some());
         let cell = match (half_width.map(|half| format!("{half:.places$}")), interval) {
@@ -320,7 +321,7 @@ impl Measure {
                     (true, true) => format!("{mean}±{half}"),
                     (true, false) => format!("{mean} (≥{low:.places$})"),
                     (false, true) => format!("{mean} (≤{high:.places$})"),
-                    // The runs say nothing about it.
+                    // The runs determine nothing.
                     (false, false) => format!("{mean} (0 to 1)"),
                 }
             }
@@ -332,7 +333,7 @@ impl Measure {
         }
     }
 
-    /// Whether it tells of an outage that only some of these runs recover from.
+    /// Whether its outage is one from which only some of these runs recover.
     pub(crate) fn recovers_in_some(&self, runs: &[&Metrics], outage: bool) -> bool {
         let recovered = runs.iter().filter(|run| run.ttr_s.is_some()).count();
         outage && self.name != TTR && (1..runs.len()).contains(&recovered)

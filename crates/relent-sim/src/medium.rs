@@ -1,11 +1,11 @@
-//! The model of a shared medium: stations on one cable that hear each other (CSMA/CD).
+//! The model of a shared medium: stations on one cable that sense each other (CSMA/CD).
 //!
-//! Time goes by in slots while stations contend, and a slot is long enough for all to hear who
-//! sends. In each slot every station with a frame sends or not. Nobody: the slot is lost. One: it
-//! has the medium until its frame is sent, and everybody else waits. Several: they collide, which
-//! costs the slot or what the scenario says, and each asks its session what to do.
+//! Time advances in slots while stations contend, and all stations detect a sender within a slot. In each slot every
+//! station with a frame sends or not. Without a sender the slot is lost. A single sender has the medium until its
+//! frame is sent, and all others wait. Several senders collide: that costs the slot or the time in the scenario, and
+//! each asks its session how to continue.
 //!
-//! Stations with a window count in slots in which nobody sends, and one more for each frame or collision
+//! Stations with a window count in slots without a sender, and one more for each frame or collision
 //! ("Performance Analysis of the IEEE 802.11 Distributed Coordination Function", Bianchi, 2000).
 
 use std::cmp::Reverse;
@@ -18,12 +18,12 @@ use crate::scenario::{Arrivals, MediumAccess, Model, SECOND, Scenario};
 use crate::stream::{SESSIONS, Stream, rounded};
 use crate::too_many_events::TooManyEvents;
 
-/// What is known of the cable, in nanoseconds.
+/// The parameters of the cable, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cable {
     slot: u64,
     frame: u64,
-    /// Beside the frame.
+    /// Time in addition to the frame.
     overhead: u64,
     collision: u64,
     access: MediumAccess,
@@ -34,7 +34,7 @@ pub(crate) struct Cable {
 /// A station and the frame that it wants to send.
 struct Station {
     session: Session,
-    /// Since when it has the frame.
+    /// When it got the frame.
     made: u64,
     random: Stream,
 }
@@ -45,7 +45,7 @@ struct Medium<'a> {
     cable: Cable,
     stations: Vec<Station>,
     budgets: Vec<Budget>,
-    /// When each station sends next, if nobody else does then; with a window by their count of slots.
+    /// When each station sends next, unless another sends first; with a window, in counts of slots.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
     /// The count of slots of stations with a window.
     count: u64,
@@ -80,7 +80,7 @@ impl Cable {
     }
 }
 
-/// Runs the stations until the time is over, as [`run_within`](crate::world::run_within) does.
+/// Runs the stations until the end of the time, like [`run_within`](crate::world::run_within).
 pub(crate) fn run_within(
     scenario: &Scenario,
     policy: &Policy,
@@ -145,7 +145,7 @@ pub(crate) fn run_within(
 }
 
 impl Medium<'_> {
-    /// The station wants to send another frame, from `at` on.
+    /// The station has a new frame to send, from `at` on.
     fn next_frame(&mut self, at: u64, index: u32) {
         if at >= self.cable.lasts {
             return;
@@ -165,8 +165,8 @@ impl Medium<'_> {
         self.ready.push(Reverse((at, index)));
     }
 
-    /// Who sends in the slot at `now`, or in the first after it in which a policy lets a station
-    /// send; the time of that slot.
+    /// Finds the stations that send in the slot at `now`, or in the first later one in which a policy lets a station
+    /// send. Returns the time of that slot.
     fn senders(&mut self, now: u64, senders: &mut Vec<u32>) -> u64 {
         senders.clear();
         if self.cable.access == MediumAccess::Share {
@@ -178,7 +178,7 @@ impl Medium<'_> {
             );
             return now;
         }
-        // Slots in which nobody sends need not be gone through one by one.
+        // Slots without a sender are skipped.
         let first = self.ready.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
         let counts = matches!(self.cable.access, MediumAccess::Window(_));
         let slots = match counts {
@@ -202,7 +202,7 @@ impl Medium<'_> {
         now
     }
 
-    /// The frame of the station is sent.
+    /// The frame of the station has been sent.
     fn sent(&mut self, now: u64, index: u32) {
         let budget = budget(&self.budgets, index);
         let station = &mut self.stations[index as usize];
@@ -213,7 +213,7 @@ impl Medium<'_> {
         self.next_frame(now, index);
     }
 
-    /// The station heard others while it sent: nobody got the frame.
+    /// The station collided with others: the frame is lost.
     fn collided(&mut self, now: u64, index: u32) {
         if self.cable.access == MediumAccess::Share {
             return;
@@ -239,7 +239,7 @@ impl Medium<'_> {
                     self.ready.push(Reverse((at, index)));
                     return;
                 }
-                // Whoever wanted the frame sent goes away before.
+                // The frame's caller goes away before the next attempt.
                 station.session.on_cancel(budget);
                 deadline
             }
@@ -252,7 +252,7 @@ impl Medium<'_> {
     }
 }
 
-/// Stations share the budgets in turn.
+/// Stations are assigned to the budgets in turn.
 fn budget(budgets: &[Budget], index: u32) -> Option<&Budget> {
     budgets.get(index as usize % budgets.len().max(1))
 }

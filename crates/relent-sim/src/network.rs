@@ -1,4 +1,4 @@
-//! The model of what is between clients and service.
+//! The model of the network between clients and service.
 
 use crate::scenario::Link as Config;
 use crate::stream::{LOSS, NETWORK, Stream, rounded};
@@ -23,7 +23,7 @@ impl Network {
         }
     }
 
-    /// How long a message takes, in nanoseconds.
+    /// The time that a message takes, in nanoseconds.
     pub(crate) fn way(&mut self) -> u64 {
         match self.deviation {
             0 => self.one_way,

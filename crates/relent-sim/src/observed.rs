@@ -1,4 +1,4 @@
-//! A run that took place somewhere else, measured as every run is.
+//! A run on another medium, measured like a simulated run.
 
 use crate::arrivals::Request;
 use crate::call_times::Ended;
@@ -6,20 +6,20 @@ use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::scenario::Scenario;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestOutcome {
-    /// When and by whom it was made.
+    /// When and by which process it was made.
     pub request: Request,
     /// Attempts that its client started.
     pub attempts: u32,
     /// When it ended, in nanoseconds from the start.
     pub ended: u64,
-    /// Whether it succeeded. One that did not was given up.
+    /// Whether it succeeded; if not, it was given up.
     pub succeeded: bool,
 }
 
-/// What was observed of a run on another medium than virtual time.
+/// Observations of a run on another medium than virtual time.
 ///
 /// ```
 /// use relent_sim::{Observed, RequestOutcome, Request, Scenario};
@@ -47,12 +47,12 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The numbers, by the same rules as those of a [run](crate::run). There are no events.
+    /// The measurements, by the same rules as those of a [run](crate::run). There are no events.
     #[must_use]
     pub fn metrics(&self, scenario: &Scenario) -> Metrics {
         let mut recorder = Recorder::new(scenario);
         let mut outcomes = self.outcomes.clone();
-        // The drain is that of the last success.
+        // The drain time is that of the last success.
         outcomes.sort_unstable_by_key(|outcome| outcome.ended);
         for (call, outcome) in (0..).zip(&outcomes) {
             let Request { at, process } = outcome.request;

@@ -1,17 +1,17 @@
-//! Who makes the next call.
+//! The process that makes the next call.
 
 use crate::stream::Stream;
 
-/// So many are drawn together.
+/// The number of processes drawn together.
 const TOGETHER: usize = 16;
 
-/// The processes that make calls, one after the other. Some are drawn before their turn, so that what they
-/// need can be fetched from memory for all of them at once.
+/// Draws the processes that make calls, one after the other. Several are drawn ahead, so that their state can be
+/// prefetched together.
 #[derive(Debug)]
 pub(crate) struct Population {
     processes: u32,
     stream: Stream,
-    /// The next one stands behind those that are `left`.
+    /// The next process is behind the `left` first ones.
     drawn: [u32; TOGETHER],
     left: usize,
 }
@@ -26,7 +26,7 @@ impl Population {
         }
     }
 
-    /// The process that makes the next call. Those whose turns come soon are shown to `foresee`.
+    /// The process that makes the next call. `foresee` gets the processes whose turns come soon.
     #[inline]
     pub(crate) fn next(&mut self, foresee: impl FnOnce(&[u32])) -> u32 {
         if self.left == 0 {

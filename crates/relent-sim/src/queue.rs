@@ -1,4 +1,4 @@
-//! The event queue: what happens next, in an order that never depends on the machine.
+//! The event queue: the next event, in an order that does not depend on the machine.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,63 +8,59 @@ const WIDTH: u32 = 22;
 /// Buckets in a block, and blocks in the ring of blocks, in bits: a block is 17 s, all of them 4.9 h.
 const BLOCK: u32 = 12;
 const BLOCKS: u32 = 10;
-/// The most events among which another is put in order by moving them: up to here that costs less than
-/// a heap.
+/// The most events among which another is inserted by moving them: up to here that costs less than a heap.
 const MOST_MOVED: usize = 64;
-/// So many events are foreseen together.
+/// The number of events foreseen together.
 pub(crate) const TOGETHER: usize = 16;
 
 /// The order of no event.
 const NEVER: u128 = u128::MAX;
 
-/// Events by time; those of one instant in the order in which they were added.
+/// Events by time; those of one instant in the order of insertion.
 ///
-/// A calendar with three scales. The bucket of now is sorted; what is later in its block waits
-/// unsorted in the bucket of its time, what is in a later block waits in that block, and what is
-/// beyond all blocks in a heap. An event is moved at most three times, however many wait:
-/// a million parked clients do not make the next event slower.
+/// A calendar queue with three scales. The current bucket is sorted. Later events of the current block wait unsorted
+/// in the bucket of their time, those of a later block in that block, and those beyond all blocks in a heap. An event
+/// is moved at most three times, so a million queued clients do not make the next event slower.
 ///
-/// Most events are due a fixed time after they are added: what is on its way, and limits of attempts. They
-/// come in the order in which they were added, so they stand in a [`Line`] beside the calendar and are
-/// never sorted.
+/// Most events are due a fixed time after they are added: messages in transit, and timeouts of attempts. They are
+/// added in the order in which they are due, so they stand in a [`Line`] beside the calendar and are never sorted.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    /// The bucket of now, the earliest last.
+    /// The current bucket, the earliest event last.
     near: Vec<Entry<E>>,
-    /// Whether events are foreseen, and how many of these have not been.
+    /// Whether events are foreseen, and how many of `near` have not been.
     foresees: bool,
     unforeseen: usize,
-    /// What was added to that bucket since and would have been too far from its end.
+    /// Events added to the current bucket that would have been too far from its end.
     crowd: BinaryHeap<Entry<E>>,
-    /// The buckets of the block of now.
+    /// The buckets of the current block.
     buckets: Vec<Vec<Entry<E>>>,
     in_buckets: usize,
-    /// The blocks after it, a ring.
+    /// The blocks after it, as a ring.
     blocks: Vec<Vec<Entry<E>>>,
     in_blocks: usize,
     far: BinaryHeap<Entry<E>>,
     lines: [VecDeque<Entry<E>>; 2],
     /// The [order](Entry::order) of the first in each line.
     firsts: [u128; 2],
-    /// The number, counted from time 0, of the first bucket that is not in `near`; its block is the
-    /// block of now.
+    /// The number, counted from time 0, of the first bucket that is not in `near`; its block is the current block.
     front: u64,
-    /// Emptied buckets: the memory in use follows the events, not all buckets that ever held some.
+    /// Emptied buckets: memory in use follows the events, not the buckets that ever had some.
     spare: Vec<Vec<Entry<E>>>,
     sequence: u32,
     dropped: u64,
 }
 
-/// Events that are mostly added in the order in which they come.
+/// Events that are mostly added in the order in which they are due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Line {
-    /// All of them are wanted.
+    /// Messages in transit: all of them are wanted.
     Ways,
-    /// Few of them are wanted when they are due.
+    /// Timeouts: few of them are wanted when they are due.
     Limits,
 }
 
-/// The sequence tells events of one instant apart. A run ends long before it has pushed 2³² of them.
+/// The sequence orders events of one instant. A run ends long before it has pushed 2³² of them.
 #[derive(Debug)]
 struct Entry<E> {
     at: u64,
@@ -73,7 +69,7 @@ struct Entry<E> {
 }
 
 impl<E> Entry<E> {
-    /// By time, and those of one instant by when they were added.
+    /// By time, and within one instant by insertion.
     #[inline]
     const fn order(&self) -> u128 {
         (self.at as u128) << u32::BITS | self.sequence as u128
@@ -89,7 +85,7 @@ impl<E> Entry<E> {
 }
 
 impl<E> Queue<E> {
-    /// What waits takes so many bytes for each event.
+    /// The bytes that a waiting event takes.
     #[cfg(test)]
     pub(crate) const ENTRY: usize = size_of::<Entry<E>>();
 
@@ -113,7 +109,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// Whether [`pop`](Self::pop) shows events before they come.
+    /// Whether [`pop`](Self::pop) shows events before they are due.
     pub(crate) fn foreseeing(mut self, foresees: bool) -> Self {
         self.foresees = foresees;
         self
@@ -125,7 +121,7 @@ impl<E> Queue<E> {
         self.place(entry);
     }
 
-    /// Adds an event that comes, most likely, after all others of this line.
+    /// Adds an event that is, most likely, due after all others of this line.
     #[inline]
     pub(crate) fn push_in_line(&mut self, line: Line, at: u64, event: E) {
         let entry = self.entry(at, event);
@@ -157,7 +153,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// Events that were dropped unseen.
+    /// Events that were dropped without being returned.
     pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -185,10 +181,10 @@ impl<E> Queue<E> {
         }
     }
 
-    /// Takes the next event with its time. What `is_wanted` denies may be dropped before: it is asked
-    /// of all events of a bucket together, and may be asked long before the time of the event. If the queue is
-    /// [foreseeing](Self::foreseeing), those that come next in a bucket are shown to `foresee`, up to
-    /// [`TOGETHER`], before the first of them comes.
+    /// Takes the next event with its time. Events that `is_wanted` rejects may be dropped before: it is called for
+    /// all events of a bucket together, and maybe long before their time. If the queue is
+    /// [foreseeing](Self::foreseeing), `foresee` gets the next events of a bucket, up to [`TOGETHER`], before the
+    /// first of them is taken.
     #[inline]
     pub(crate) fn pop(
         &mut self,
@@ -226,7 +222,7 @@ impl<E> Queue<E> {
         }
     }
 
-    /// Shows what comes next in the bucket.
+    /// Shows the next events of the bucket to `foresee`.
     #[inline(never)]
     fn show(&mut self, foresee: &mut impl FnMut(&mut dyn Iterator<Item = &E>)) {
         self.unforeseen = self.near.len().saturating_sub(TOGETHER);
@@ -234,7 +230,7 @@ impl<E> Queue<E> {
         foresee(&mut soon.iter().map(|entry| &entry.event));
     }
 
-    /// Opens the buckets up to the next that has events, but none that is behind `until`.
+    /// Opens the buckets up to the next that has events, but none after `until`.
     #[inline]
     fn fill_near(&mut self, until: u64, is_wanted: &mut impl FnMut(&E) -> bool) {
         while self.near.is_empty() && until >> WIDTH >= self.front {
@@ -273,7 +269,7 @@ impl<E> Queue<E> {
         if self.near.len() >= MOST_MOVED {
             return self.crowd.push(entry);
         }
-        // It was added last, so it comes after those of its instant, which are behind it here.
+        // It was added last, so it comes after those of its instant, which have higher positions here.
         let place = self.near.partition_point(|other| other.at > entry.at);
         self.near.insert(place, entry);
     }
@@ -290,8 +286,8 @@ impl<E> Queue<E> {
         Some(block)
     }
 
-    /// The front is at the beginning of a block: what waits for the block goes to its buckets, and
-    /// what the ring of blocks now reaches into the ring.
+    /// Starts a block at the front: its events move to its buckets, and events that the ring of blocks now covers
+    /// move from the heap into the ring.
     fn open_block(&mut self) {
         let block = self.front >> BLOCK;
         let entries = std::mem::take(&mut self.blocks[(block & ((1 << BLOCKS) - 1)) as usize]);
@@ -308,7 +304,7 @@ impl<E> Queue<E> {
     }
 }
 
-/// The order of an event, or after all.
+/// The order of an event; after all others if there is none.
 #[inline]
 const fn order<E>(entry: Option<&Entry<E>>) -> u128 {
     match entry {
@@ -317,7 +313,7 @@ const fn order<E>(entry: Option<&Entry<E>>) -> u128 {
     }
 }
 
-/// Adds an entry to a bucket, which takes over the memory of an emptied one when it has none.
+/// Adds an entry to a bucket; a bucket without memory takes over that of an emptied one.
 fn add<E>(bucket: &mut Vec<Entry<E>>, spare: &mut Vec<Vec<Entry<E>>>, entry: Entry<E>) {
     if bucket.capacity() == 0
         && let Some(emptied) = spare.pop()
@@ -342,7 +338,7 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The heap's greatest is the earliest.
+    /// The greatest of the heap is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.order().cmp(&self.order())
     }
@@ -395,7 +391,7 @@ mod tests {
             prop_assert!(soon.is_empty());
         }
 
-        /// More than are put in order by moving them, at few instants.
+        /// More events than are inserted by moving, at few instants.
         #[test]
         fn a_crowd_in_one_bucket_comes_in_order(
             times in prop::collection::vec(0_u64..40, 3 * MOST_MOVED),
@@ -406,7 +402,7 @@ mod tests {
             for (at, number) in &expected[..before] {
                 queue.push(*at, *number);
             }
-            // It opens the bucket: what follows is added to what is sorted.
+            // It opens the bucket: later events are added to sorted ones.
             queue.push(0, 0);
             prop_assert_eq!(queue.pop(|_| true, |_| ()), Some((0, 0)));
             for (at, number) in &expected[before..] {

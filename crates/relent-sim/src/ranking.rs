@@ -1,4 +1,4 @@
-//! Several policies in one scenario: which is best, and which does harm.
+//! Ranks several policies in one scenario, and warns of those that are worse than no retries.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use crate::metrics::Metrics;
 use crate::scenario::{Model, Scenario};
 use crate::study::{Estimate, RunResult};
 
-/// Goodputs that are nearer to each other than this are ranked by attempts.
+/// Goodputs that differ by less than this are ranked by attempts.
 const SAME: f64 = 0.001;
-/// So many times the attempts that are needed multiply the load.
+/// The attempts, as a multiple of those needed, from which a policy multiplies load.
 const MULTIPLIED: f64 = 2.0;
 
-/// The numbers of the policies, the best first: who gets the most requests done, and of those that differ by less
-/// than a thousandth, who makes the fewest attempts. A run that was given up gets nothing done.
+/// The indices of the policies, the best first: by goodput, and if that differs by less than 0.001, by fewest
+/// attempts. A run that was given up counts as no success.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -57,39 +57,39 @@ fn mean(runs: &[RunResult], of: impl Fn(&Metrics) -> f64, given_up: f64) -> f64 
     values.sum::<f64>() / runs.len().max(1) as f64
 }
 
-/// What to be warned of in a policy.
+/// A warning about a policy.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Warning {
-    /// It gets less done than no retries: by this share of all requests, with half of its 95 % interval.
+    /// It is worse than no retries: by this share of all requests, with half of its 95 % confidence interval.
     Worse {
         /// The difference.
         lost: f64,
-        /// Half of its interval; `None` for a single run.
+        /// Half of the interval; `None` for a single run.
         half_width: Option<f64>,
     },
-    /// It does not recover in so many of all runs, while no retries do.
+    /// It does not recover in some runs in which no retries do.
     Trapped {
-        /// In so many.
+        /// The number of these runs.
         runs: usize,
-        /// Of so many.
+        /// The number of all runs.
         of: usize,
     },
     /// It makes far more attempts than are needed.
     Multiplies {
         /// Attempts per request; infinite if a run was given up.
         attempts: f64,
-        /// What would do while the service is well.
+        /// Attempts per request that suffice in normal operation.
         needed: f64,
     },
 }
 
 impl Warning {
-    /// In a few words, without its numbers.
+    /// The warning in a few words, without its numbers.
     #[must_use]
     pub const fn what(&self) -> &'static str {
         match self {
             Self::Worse { .. } => "is worse than no retries",
-            Self::Trapped { .. } => "is trapped",
+            Self::Trapped { .. } => "does not recover",
             Self::Multiplies { .. } => "multiplies load",
         }
     }
@@ -103,7 +103,7 @@ impl fmt::Display for Warning {
             Self::Worse { lost, half_width } => {
                 write!(
                     f,
-                    "{what}: of all requests it loses {:.1} % more",
+                    "{what}: it loses {:.1} % more of all requests",
                     100.0 * lost
                 )?;
                 match half_width {
@@ -113,18 +113,18 @@ impl fmt::Display for Warning {
             }
             Self::Trapped { runs, of } => write!(
                 f,
-                "{what} in {runs} of {of} runs: it does not recover, and no retries do"
+                "{what} in {runs} of {of} runs, while no retries do"
             ),
             Self::Multiplies { attempts, needed } if attempts.is_finite() => write!(
                 f,
-                "{what}: {attempts:.1} attempts per request, where {needed:.1} would do while the service is well"
+                "{what}: {attempts:.1} attempts per request, where {needed:.1} suffice in normal operation"
             ),
             Self::Multiplies { .. } => write!(f, "{what}: more attempts than can be simulated"),
         }
     }
 }
 
-/// What to be warned of in a policy, held against no retries, whose runs have the same seeds.
+/// Warnings about a policy, compared with no retries with the same seeds.
 #[must_use]
 pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> Vec<Warning> {
     let mut warnings = Vec::new();
@@ -158,7 +158,7 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
     let service = &scenario.service;
     let succeed = (1.0 - service.failures) * (1.0 - service.fast_failures.share());
     let needed = 1.0 / succeed.max(0.05);
-    // Where requests conflict with each other, or a job is asked for, nobody knows how many are needed.
+    // For conflicts on a row, and for jobs, the number of attempts needed is unknown.
     if scenario.service.model == Model::Queue && attempts >= MULTIPLIED * needed {
         warnings.push(Warning::Multiplies { attempts, needed });
     }
@@ -191,7 +191,7 @@ mod tests {
         let found = found.join("\n");
         for part in [
             "worse than no retries",
-            "trapped in 3 of 3",
+            "does not recover in 3 of 3",
             "multiplies load",
         ] {
             assert!(found.contains(part), "{part}: {found}");

@@ -1,4 +1,4 @@
-//! Collects what is measured of a run, and what happened when if that is to be kept.
+//! Collects the measurements of a run, and its events over time if a recording is wanted.
 
 use std::hint::black_box;
 
@@ -9,29 +9,29 @@ use crate::recording::Recording;
 use crate::scenario::{Arrivals, Effect, SECOND, Scenario};
 use crate::tape::Tape;
 
-/// Seconds in a row that have to be good, and how good.
+/// The number of consecutive good seconds that count as recovered, and the share of prompt requests in them.
 const GOOD_SECONDS: usize = 10;
 const GOOD_SHARE: f64 = 0.99;
-/// Where the peak is looked for.
+/// The time after the outage in which the peak is sought.
 const PEAK_SECONDS: usize = 120;
 
-/// What happened in one second.
+/// Counts of one second.
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
     requests: u32,
-    /// Of them, prompt.
+    /// Requests of this second that were prompt.
     prompt: u32,
     attempts: u32,
 }
 
-/// What became of the requests of one process or station.
+/// Counts of one process or station.
 #[derive(Clone, Copy, Default, Debug)]
 struct Party {
     requests: u32,
     successes: u32,
 }
 
-/// Collects what [`Metrics`] are made of.
+/// Collects the data for [`Metrics`].
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seconds: Vec<Count>,
@@ -46,24 +46,24 @@ pub(crate) struct Recorder {
     parties: Vec<Party>,
     layers: Vec<Layer>,
     classes: Vec<ClassCount>,
-    /// The time of a medium that was of use, and all of it.
+    /// The time in which the medium carried frames, and the whole time.
     medium: Option<(u64, u64)>,
     events: u64,
-    /// A request that takes no longer is prompt.
+    /// A request that takes no longer is prompt, in nanoseconds.
     prompt: u64,
-    /// The last quarter of the time in which requests are made begins here, and so many of its requests succeed.
+    /// Start of the last quarter of the time in which requests are made, and the successes among its requests.
     late_from: u64,
     late_successes: u64,
-    /// Requests made up to here are the backlog.
+    /// Requests made up to this time are the backlog.
     backlog_until: Option<u64>,
     backlog_done: Option<u64>,
     pub(crate) calls: CallTimes,
-    /// What happened when; plain runs do not keep it.
+    /// Counts and rows over time; `None` for plain runs.
     tape: Option<Box<Tape>>,
 }
 
 impl Recorder {
-    /// Keeps what happened when as well.
+    /// Also keeps counts over time.
     pub(crate) fn recording(scenario: &Scenario) -> Self {
         Self {
             tape: Some(Box::new(Tape::new(scenario))),
@@ -71,7 +71,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps what each client did as well.
+    /// Also keeps the attempts of each client.
     pub(crate) fn tracing(scenario: &Scenario) -> Self {
         Self {
             tape: Some(Box::new(Tape::of_all(scenario))),
@@ -121,7 +121,7 @@ impl Recorder {
         &mut self.parties[index]
     }
 
-    /// Has the processor fetch what is kept of this party.
+    /// Prefetches the counts of this party.
     #[inline]
     pub(crate) fn touch(&self, party: u32) {
         black_box(self.parties.get(party as usize).map(|party| party.requests));
@@ -181,12 +181,12 @@ impl Recorder {
         self.layers[usize::from(layer)].calls_out += 1;
     }
 
-    /// The time of the medium that was of use, and all of it, in nanoseconds.
+    /// The time in which the medium carried frames, and the whole time, in nanoseconds.
     pub(crate) fn on_medium(&mut self, used: u64, time: u64) {
         self.medium = Some((used, time));
     }
 
-    /// The request of this call, made by the party at `made`, succeeded.
+    /// The request of this call, which the party made at `made`, succeeded.
     pub(crate) fn on_success(&mut self, call: u32, party: u32, made: u64, now: u64) {
         self.party(party).successes += 1;
         self.successes += 1;
@@ -216,7 +216,7 @@ impl Recorder {
         }
     }
 
-    /// The run is over, after so many events.
+    /// The run ends, after this many events.
     pub(crate) fn on_end(&mut self, events: u64) {
         self.events = events;
     }
@@ -300,7 +300,7 @@ impl Recorder {
         }
     }
 
-    /// (Σx)²/(n·Σx²) (Jain, Chiu and Hawe, 1984).
+    /// Jain's index (Σx)²/(n·Σx²) (Jain, Chiu and Hawe, 1984).
     fn fairness(&self) -> Option<f64> {
         let asking = self.parties.iter().filter(|party| party.requests > 0);
         let shares = asking.map(|party| match self.medium {
@@ -313,9 +313,10 @@ impl Recorder {
         (squares > 0.0).then(|| sum * sum / (count * squares))
     }
 
-    /// When as many new requests are prompt as are `usual` without retries while the service is well.
+    /// The first time at which as many new requests are prompt as `usual`, the share without retries in
+    /// normal operation.
     fn recovery(&self, end: u64, made_until: usize, usual: f64) -> Option<f64> {
-        // A second that the outage reaches into is not after it.
+        // A second that overlaps the outage is not after it.
         let first = end.div_ceil(SECOND) as usize;
         let made = &self.seconds[..made_until.min(self.seconds.len())];
         let after = made.get(first..)?;
@@ -331,7 +332,7 @@ impl Recorder {
     }
 }
 
-/// Where the last quarter of the time begins in which requests are made, at a whole second.
+/// The start of the last quarter of the time in which requests are made, at a whole second.
 const fn late_from(scenario: &Scenario) -> u64 {
     let made = scenario.arrivals_end() / SECOND;
     (made - made / 4) * SECOND
@@ -353,7 +354,7 @@ mod tests {
         outages = [{ at = \"2s\", for = \"3s\", effect = \"blackout\" }]
     ";
 
-    /// Without retries a service of whose answers a tenth are errors is as well as it ever was.
+    /// Without retries, a service that fails for 10 % of the requests recovers to that level.
     #[test]
     fn a_service_that_fails_at_times_recovers_to_what_it_was() {
         let text = "clients.arrivals.poisson = { rate = 100, for = \"60s\" }
@@ -389,7 +390,7 @@ mod tests {
         let scenario = Scenario::parse(TEXT).unwrap();
         let mut recorder = Recorder::new(&scenario);
         assert_eq!(recorder.finish(&scenario).fairness, None);
-        // One process gets both of its requests done, one half of them, one none; one is silent.
+        // One process completes both of its requests, one half of them, one none; one makes none.
         for party in [0, 0, 1, 1, 2, 2] {
             recorder.on_request(0, party);
         }

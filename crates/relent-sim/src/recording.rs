@@ -1,14 +1,14 @@
-//! A run with what happened when, for charts.
+//! A run with its events over time, for charts.
 
 use crate::latency::Latencies;
 use crate::metrics::Metrics;
 use crate::series::Series;
 use crate::tape::Row;
 
-/// A run, and what happened when in it.
+/// A run with its counts over time.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// What was measured of it: the same as without recording.
+    /// The measurements: the same as without recording.
     pub metrics: Metrics,
     /// Counts over time.
     pub series: Series,

@@ -1,7 +1,7 @@
-//! Reports and pictures of what a crowd did with policies.
+//! Reports and pictures of the results of policies.
 //!
-//! [`html`] makes one file that a browser shows without any network; [`svg`] makes one
-//! picture. What goes in is a [`Section`] for each scenario; nothing is run here.
+//! [`html`] makes one file that a browser shows without any network; [`svg`] makes one picture. The input is a
+//! [`Section`] for each scenario; nothing is run here.
 
 mod bars;
 mod canvas;
@@ -23,7 +23,7 @@ use crate::scenario::{Arrivals, Scenario};
 use crate::study::RunResult;
 use crate::too_many_events::TooManyEvents;
 
-/// A scenario, and what every policy did in it.
+/// A scenario, and the results of every policy in it.
 #[derive(Clone, Debug)]
 pub struct Section<'a> {
     /// Its name, or that of its file.
@@ -32,30 +32,29 @@ pub struct Section<'a> {
     pub scenario: &'a Scenario,
     /// Its file.
     pub text: &'a str,
-    /// What was changed in it: keys and values.
+    /// The changes to it: keys and values.
     pub changes: &'a [(String, String)],
     /// The seeds of the runs. Charts over time show the first.
     pub seeds: &'a [u64],
-    /// The runs of no retries with the same seeds, which the policies are held against: there are no warnings without
-    /// them.
+    /// The runs of no retries with the same seeds, with which the policies are compared; without them there are no
+    /// warnings.
     pub off: Option<&'a [RunResult]>,
     /// The policies, in their order.
     pub entries: Vec<PolicyRuns<'a>>,
 }
 
-/// What one policy did in a scenario.
+/// The results of one policy in a scenario.
 #[derive(Clone, Debug)]
 pub struct PolicyRuns<'a> {
     /// The name of the policy, or of its file.
     pub name: &'a str,
     /// The policy as TOML.
     pub text: &'a str,
-    /// What became of its runs, one for each seed.
+    /// The results of its runs, one for each seed.
     pub runs: &'a [RunResult],
     /// Its run with the first seed.
     pub recording: Result<&'a Recording, TooManyEvents>,
-    /// For a herd: the same without its jitter; `None` if there is no such policy
-    /// ([`without_jitter`]).
+    /// For a herd: the run of the policy without its jitter; `None` if there is no such policy ([`without_jitter`]).
     pub without_jitter: Option<Result<&'a Recording, TooManyEvents>>,
 }
 
@@ -78,14 +77,14 @@ impl From<canvas::DrawError> for ReportError {
 }
 
 impl Section<'_> {
-    /// Whether all clients begin at once: then a raster says more than rates.
+    /// Whether all clients start simultaneously: then a raster shows more than rates.
     const fn is_herd(&self) -> bool {
         matches!(self.scenario.clients.arrivals, Arrivals::Herd { .. })
     }
 }
 
-/// The same policy without its jitter; `None` where it has none, or does not retry. What a backoff
-/// draws itself stays.
+/// A copy of the policy without jitter; `None` if it has none or does not retry. Randomness of the backoff itself
+/// stays.
 ///
 /// ```
 /// use relent_core::{Jitter, Policy};

@@ -11,9 +11,8 @@ use crate::tape::Row;
 use crate::too_many_events::{MOST_EVENTS, TooManyEvents};
 use crate::world;
 
-/// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
-/// bit, on every machine. Decisions are those of [`Call`](relent_core::Call) and
-/// [`Destination`](relent_core::Destination) themselves.
+/// Runs `policy` through `scenario` in virtual time. The same seed gives the same result, bit for bit, on every
+/// machine. [`Call`](relent_core::Call) and [`Destination`](relent_core::Destination) make the decisions.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -30,14 +29,14 @@ use crate::world;
 /// ```
 ///
 /// # Errors
-/// [`TooManyEvents`] where a policy without backoff would run for hours.
+/// [`TooManyEvents`] if a policy without backoff would run for hours.
 pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
     let recorder = Recorder::new(scenario);
     let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
     Ok(recorder.finish(scenario))
 }
 
-/// Runs like [`run`](crate::run), and keeps what happened when, in bounded memory.
+/// Runs like [`run`](crate::run), and also keeps counts over time, in bounded memory.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -58,9 +57,8 @@ pub fn record(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Recordi
     Ok(recorder.finish_recording(scenario))
 }
 
-/// Runs like [`run`](crate::run), and keeps when every client made its attempts, in the order in which
-/// they make their requests. For small runs: what is kept grows with the run, up to 200 attempts of each
-/// client. There are none for stations of a medium.
+/// Runs like [`run`](crate::run), and returns the times of the attempts of every client, in the order of the requests.
+/// For small runs: memory grows with the run, up to 200 attempts of each client. Stations of a medium have no rows.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -81,7 +79,7 @@ pub fn trace(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Vec<Row>
     Ok(recorder.finish_recording(scenario).rows)
 }
 
-/// Runs like [`run`](crate::run), and gives up after so many events.
+/// Runs like [`run`](crate::run), and gives up after `most_events` events.
 pub(crate) fn run_bounded(
     scenario: &Scenario,
     policy: &Policy,
@@ -92,7 +90,7 @@ pub(crate) fn run_bounded(
     Ok(recorder.finish(scenario))
 }
 
-/// Runs with this recorder; gives up after so many events.
+/// Runs with this recorder, and gives up after `most_events` events.
 fn run_within(
     scenario: &Scenario,
     policy: &Policy,

@@ -1,4 +1,4 @@
-//! A scenario: a crowd, a network and a service, as data.
+//! Scenarios: clients, a network and a service, as data.
 
 mod check;
 mod clients;
@@ -20,7 +20,7 @@ pub use service::{
 pub(crate) use words::SECOND;
 use words::nanos;
 
-/// A crowd, a network and a service.
+/// Clients, a network and a service.
 ///
 #[doc = include_str!("../scenarios/FORMAT.md")]
 ///
@@ -39,18 +39,18 @@ use words::nanos;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in a sentence.
+    /// A description in one sentence.
     #[serde(default)]
     pub description: String,
-    /// Who calls.
+    /// The clients.
     pub clients: Clients,
-    /// What is between.
+    /// The network between clients and service.
     #[serde(default)]
     pub network: Link,
-    /// Who is called.
+    /// The service.
     #[serde(default)]
     pub service: Service,
-    /// What goes wrong with the service.
+    /// The faults of the service.
     #[serde(default)]
     pub outages: Vec<Outage>,
     /// The layers between the clients and the service.
@@ -58,18 +58,18 @@ pub struct Scenario {
     pub chain: Chain,
 }
 
-/// What is between clients and service.
+/// The network between clients and service.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// The time one way takes.
+    /// The time that one way takes, in nanoseconds.
     #[serde(default = "half_a_millisecond", deserialize_with = "nanos")]
     pub one_way: u64,
-    /// Its standard deviation: each way takes |N(`one_way`, `deviation`)|.
+    /// Its standard deviation, in nanoseconds: each way takes |N(`one_way`, `deviation`)|.
     #[serde(default, deserialize_with = "nanos")]
     pub deviation: u64,
-    /// The probability that a message is lost, on each way. A lost request is never executed, a
-    /// lost answer is of one that may be; either way the attempt runs into its timeout.
+    /// The probability that a message is lost, on each way. A lost request is never executed, a lost response belongs
+    /// to a request that may be; either way the attempt runs into its timeout.
     #[serde(default)]
     pub loss: f64,
 }
@@ -80,23 +80,23 @@ pub struct Link {
 pub struct Chain {
     /// How many layers retry; 1 for clients that call the service directly.
     pub layers: u8,
-    /// Whether a layer that has given up says so, and the one above does not retry (design rule 8).
+    /// Whether a layer that has given up marks its response, so that the layer above does not retry.
     pub mark: bool,
-    /// What a layer hears of its caller.
+    /// Whether cancellation or the deadline of the caller reaches a layer.
     pub hears: Hears,
 }
 
-/// What a layer hears of the one that has called it.
+/// The information that a layer gets about its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hears {
-    /// Nothing: it works for callers that have gone, as long as a deadline of its own lets it.
+    /// Nothing: the layer works for callers that have gone, up to a deadline of its own.
     #[default]
     Nothing,
-    /// That the caller has gone, or has given the attempt up: its connection is closed, and the handler is dropped
-    /// with its calls below, as servers in Rust do.
+    /// Cancellation: when the caller has gone or given up the attempt, its connection is closed, and the handler is
+    /// dropped with its calls below, as servers in Rust do.
     Cancellation,
-    /// How much time the caller has left as well, which travels with each attempt (design rule 8).
+    /// Also the time left: the caller's deadline travels with each attempt.
     Deadline,
 }
 
@@ -127,7 +127,7 @@ impl Scenario {
     /// Reads a scenario.
     ///
     /// # Errors
-    /// A text that is not TOML, unknown or missing keys, values that are not accepted; with the line.
+    /// A text that is not TOML, unknown or missing keys, invalid values; with the line.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self =
             toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
@@ -137,8 +137,8 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Reads a scenario and changes it: each change is a key with its place, as in
-    /// `service.failures`, and its value in TOML or as a plain word.
+    /// Reads a scenario and changes it: each change is a key with its path, as in `service.failures`, and its value
+    /// in TOML or as a plain word.
     ///
     /// ```
     /// use relent_sim::Scenario;
@@ -150,13 +150,13 @@ impl Scenario {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Scenario::parse`], of the text and of what the changes make of it together.
+    /// Those of [`Scenario::parse`], for the text and for the result of all changes.
     pub fn parse_with(text: &str, changes: &[(&str, &str)]) -> Result<Self, ScenarioError> {
         let mut scenario = Self::parse(text)?;
         let mut table: toml::Table =
             toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
-        // Changes may make sense together that do not one by one: if they do not in the end, the first since they
-        // last did is to blame.
+        // Changes may be valid only together. If the end result is invalid, the error names the first change since it
+        // was last valid.
         let mut to_blame = None;
         for (key, value) in changes {
             let error = |message: &str| ScenarioError::change(&format!("{key}={value}"), message);
@@ -172,7 +172,7 @@ impl Scenario {
         to_blame.map_or(Ok(scenario), Err)
     }
 
-    /// Sets a value in a table that a scenario is to be made of.
+    /// Sets a value in a table from which a scenario will be made.
     pub(crate) fn set(
         table: &mut toml::Table,
         key: &str,
@@ -181,7 +181,7 @@ impl Scenario {
         words::set(table, key, value)
     }
 
-    /// Makes a scenario of a table; an error names it so.
+    /// Makes a scenario from a table; an error contains this name.
     pub(crate) fn of_table(table: toml::Table, name: &str) -> Result<Self, ScenarioError> {
         let scenario: Self = table
             .try_into()
@@ -192,7 +192,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// When the last request is made, at most; 0 for a herd.
+    /// The time of the last request, at most, in nanoseconds; 0 for a herd.
     #[must_use]
     pub const fn arrivals_end(&self) -> u64 {
         match self.clients.arrivals {
@@ -206,7 +206,7 @@ impl Scenario {
         }
     }
 
-    /// What the service can do in a second: attempts, or frames of a medium.
+    /// The capacity per second: attempts, or frames of a medium.
     #[must_use]
     pub fn capacity(&self) -> f64 {
         match self.service.model {
@@ -217,15 +217,15 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// The share of the attempts that succeed while the service is well.
+    /// The share of the attempts that succeed in normal operation.
     pub(crate) fn usual_share(&self) -> f64 {
         let arrives = 1.0 - self.network.loss;
         let fails_not = 1.0 - self.service.fast_failures.share();
         fails_not * (1.0 - self.service.failures) * arrives * arrives
     }
 
-    /// Up to here a request is prompt, in nanoseconds: a second, or what 99.9 % of the attempts take while the
-    /// service is well and nobody is queued, if that is longer.
+    /// The longest duration of a prompt request, in nanoseconds: a second, or the time of 99.9 % of the attempts in
+    /// normal operation with an empty queue, if that is longer.
     #[must_use]
     pub fn prompt(&self) -> u64 {
         let service = &self.service;
@@ -248,19 +248,19 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Every time that something goes wrong with the service, by outages.
+    /// Every period in which an outage affects the service.
     pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         let outages = self.outages.iter().enumerate();
         outages.flat_map(|(index, outage)| outage.spans(index, self.service.nodes))
     }
 
-    /// When the last outage is over; `None` without one.
+    /// The end of the last outage, in nanoseconds; `None` without one.
     #[must_use]
     pub fn outages_end(&self) -> Option<u64> {
         self.outages.iter().map(Outage::end).max()
     }
 
-    /// From then on the service can recover: the end of the last outage, if requests are made after it.
+    /// The time from which the service can recover: the end of the last outage, if requests are made after it.
     #[must_use]
     pub fn recovery_begins(&self) -> Option<u64> {
         self.outages_end().filter(|end| *end < self.arrivals_end())

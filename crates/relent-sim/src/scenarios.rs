@@ -1,10 +1,10 @@
-//! The scenarios that come with Relent.
+//! The built-in scenarios.
 //!
-//! Every one is a file that a person can read, with what theory says about it in comments.
+//! Each is a readable file, with the theoretical prediction in its comments.
 
 use crate::scenario::{self, Scenario, ScenarioError};
 
-/// A scenario that comes with Relent.
+/// A built-in scenario.
 ///
 /// ```
 /// let blackout = relent_sim::scenarios::get("blackout").expect("a scenario");
@@ -15,7 +15,7 @@ use crate::scenario::{self, Scenario, ScenarioError};
 pub struct Builtin {
     /// Its name.
     pub name: &'static str,
-    /// Its file, comments and all.
+    /// Its file, including comments.
     pub text: &'static str,
 }
 
@@ -30,7 +30,7 @@ impl Builtin {
     /// Reads the file.
     ///
     /// # Errors
-    /// None for a released Relent: every scenario is read by its tests.
+    /// None for a released Relent: its tests read every scenario.
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
         Scenario::parse(self.text)
     }
@@ -63,13 +63,13 @@ scenarios!(
     "duplicates",
 );
 
-/// All scenarios.
+/// All built-in scenarios.
 #[must_use]
 pub const fn all() -> &'static [Builtin] {
     SCENARIOS
 }
 
-/// The names of all scenarios.
+/// The names of all built-in scenarios.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     SCENARIOS.iter().map(|scenario| scenario.name).collect()
@@ -84,7 +84,7 @@ pub fn get(name: &str) -> Option<Builtin> {
         .copied()
 }
 
-/// The scenario whose name is nearest to this, by typing errors.
+/// The scenario whose name is nearest to this by edit distance.
 ///
 /// ```
 /// assert_eq!(relent_sim::scenarios::nearest("blakout"), Some("blackout"));

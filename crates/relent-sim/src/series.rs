@@ -1,11 +1,11 @@
 //! Counts over time in bounded memory.
 
-/// The most bins of a series. When a run needs more they are merged.
+/// The most bins of a series. A longer run merges them.
 const MOST_BINS: usize = 4000;
-/// The width of a bin at first: a millisecond.
+/// The initial width of a bin: a millisecond.
 const FIRST_WIDTH: u64 = 1_000_000;
 
-/// What happened in one bin of a [`Series`].
+/// Counts of one bin of a [`Series`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Bin {
     /// Requests made.
@@ -26,8 +26,8 @@ impl Bin {
 
 /// Counts over time, in bins of equal width from the start of the run.
 ///
-/// The width begins with a millisecond and grows with the run, by two and by five in turn, so that
-/// there are never more than 4000 bins.
+/// The width starts at a millisecond and grows with the run, by a factor of two and of five in turn, so that there
+/// are never more than 4000 bins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Series {
     /// The width of a bin in nanoseconds: 1 or 2 times a power of ten.
@@ -44,14 +44,14 @@ impl Series {
         }
     }
 
-    /// When the last bin ends, in nanoseconds.
+    /// The end of the last bin, in nanoseconds.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.width.saturating_mul(self.bins.len() as u64)
     }
 
-    /// The same counts in bins of `width` nanoseconds, which has to be a multiple of the present
-    /// width; other widths are rounded down to one.
+    /// The counts in bins of `width` nanoseconds, which must be a multiple of the present width; other widths are
+    /// rounded down to one.
     #[must_use]
     pub fn with_width(&self, width: u64) -> Self {
         let factor = (width / self.width).max(1);

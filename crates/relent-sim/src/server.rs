@@ -1,4 +1,4 @@
-//! The model of a node of a service: a queue and its workers, in good and in bad times.
+//! The model of one node of a service: a queue and its workers, with its outages.
 
 use std::collections::VecDeque;
 
@@ -11,23 +11,23 @@ use crate::scenario::{
 use crate::slab::Key;
 use crate::stream::{Stream, rounded};
 
-/// Why an attempt is turned away.
+/// Why an attempt is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// In a blackout, or as one that fails at once.
+    /// A blackout, or a fast failure.
     Down,
-    /// By the limiter, which says this about time.
+    /// By the limiter, with its Retry-After.
     Throttled(Hinted),
-    /// By the shedder.
+    /// By the load shedder.
     Shed(Advice),
 }
 
-/// What outages do to the attempts of one class at this node.
+/// The effects of outages on the attempts of one class at this node.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Condition {
-    /// Whether they are refused.
+    /// Whether they are rejected.
     down: bool,
-    /// The share of the capacity that is left.
+    /// The remaining share of the capacity.
     share: f64,
     /// The probability of an error after the service.
     failures: f64,
@@ -36,13 +36,13 @@ struct Condition {
     fast: Fast,
 }
 
-/// Which attempts fail at once.
+/// Which attempts fail fast.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 struct Fast {
     share: f64,
-    /// One attempt of so many; none if 0.
+    /// One attempt in this many; none if 0.
     every: u32,
-    /// One first attempt of so many; none if 0.
+    /// One first attempt in this many; none if 0.
     every_first: u32,
 }
 
@@ -62,7 +62,7 @@ impl Fast {
     }
 }
 
-/// Requests of one class: of what is served.
+/// The properties of one class of requests at this node.
 #[derive(Debug)]
 struct Kind {
     /// The mean service time in nanoseconds.
@@ -74,26 +74,26 @@ struct Kind {
 /// The state of a node.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// What is queued, with its class.
+    /// The queued attempts with their classes.
     queue: VecDeque<(Key, u8)>,
-    /// The most that may be queued.
+    /// The longest queue.
     most: usize,
-    /// Whether that is a time, of which less fits in at less than full capacity.
+    /// Whether that was given as a time: at less than full capacity, fewer attempts fit into it.
     most_is_time: bool,
     workers: u32,
     busy: u32,
     kinds: Vec<Kind>,
-    /// What one refusal costs, in nanoseconds of service.
+    /// The cost of one rejection, in nanoseconds of service.
     reject_cost: u64,
-    /// Refusals not yet paid for: the next service pays.
+    /// The cost of rejections since the last service began; the next service pays it.
     debt: u64,
     /// Whether no service begins.
     stalled: bool,
-    /// The share of the capacity that is left for all classes.
+    /// The remaining share of the capacity, for all classes.
     share: f64,
-    /// `None` where nothing has a say: no limiter and no shedder.
+    /// `None` without limiter and load shedder.
     intake: Option<Intake>,
-    /// What refusals of the limiter say about time.
+    /// The kind of Retry-After in the limiter's rejections.
     says: ServiceRetryAfter,
     /// The version of the row.
     pub(crate) version: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Server {
     luck: Stream,
     losses: Stream,
     failures: f64,
-    /// What fails at once whatever else happens, by chance or by these counts of attempts and of first ones.
+    /// The fast failures outside of outages, by chance or by the two counts below.
     fast: Fast,
     chances: Stream,
     attempts: u32,
@@ -109,8 +109,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A node of the service, with the streams of its service times, of its errors, of its losses and of what
-    /// fails at once.
+    /// A node of the service, with the streams of its service times, its errors, its losses and its fast failures.
     pub(crate) fn new(scenario: &Scenario, [times, luck, losses, chances]: [Stream; 4]) -> Self {
         let config = &scenario.service;
         let nodes = f64::from(config.nodes);
@@ -166,7 +165,7 @@ impl Server {
         }
     }
 
-    /// What happens at this node from now on: effects, each with the class that it concerns, or all.
+    /// Sets the effects at this node from now on, each with its class, or `None` for all.
     pub(crate) fn set_effects(&mut self, effects: impl Iterator<Item = (Effect, Option<u8>)>) {
         self.stalled = false;
         self.share = 1.0;
@@ -209,7 +208,7 @@ impl Server {
         self.kind(class).now.down
     }
 
-    /// Whether an attempt of the class that comes here, or the answer to one, is lost.
+    /// Whether an attempt of the class that arrives here, or the response to one, is lost.
     pub(crate) fn loses(&mut self, class: u8) -> bool {
         let loss = self.kind(class).now.loss;
         loss > 0.0 && self.losses.happens(loss)
@@ -220,13 +219,13 @@ impl Server {
         self.queue.len() + self.busy as usize
     }
 
-    /// Takes all that is queued.
+    /// Takes all queued attempts.
     pub(crate) fn take_queue(&mut self) -> Vec<Key> {
         self.queue.drain(..).map(|(attempt, _)| attempt).collect()
     }
 
-    /// Whether an attempt that arrives comes as far as the queue: the attempt of this number, by the
-    /// caller that the limiter knows by this key.
+    /// Whether an arriving attempt gets as far as the queue: `attempt` is its number, `key` the caller's key at the
+    /// limiter.
     pub(crate) fn judge(
         &mut self,
         now: u64,
@@ -254,7 +253,7 @@ impl Server {
                 Refused::Throttled(Hinted::of(self.says, refusal))
             }
             Err(Rejected::Shed(Shed { advice, .. })) => Refused::Shed(advice),
-            // Every attempt costs one, and whose caller has gone is the world's to know.
+            // Every attempt costs one, and the world handles callers that have gone.
             Err(Rejected::TooCostly { .. } | Rejected::Expired) => Refused::Down,
         };
         self.pay_refusal();
@@ -280,9 +279,9 @@ impl Server {
         u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
     }
 
-    /// Queues the attempt; false if it is refused.
+    /// Queues the attempt; returns false if it is rejected.
     pub(crate) fn enter(&mut self, attempt: Key, class: u8) -> bool {
-        // Of a bound that is a time: at half the speed, half as many take it.
+        // If the bound is a time: at half the speed, half as many fit into it.
         let most = match self.most_is_time && self.share < 1.0 {
             true => (self.most as f64 * self.share) as usize,
             false => self.most,
@@ -295,7 +294,7 @@ impl Server {
         true
     }
 
-    /// Refusing takes time from those who are served.
+    /// A rejection takes time from the served requests while all workers are busy.
     fn pay_refusal(&mut self) {
         if self.busy >= self.workers {
             self.debt = self.debt.saturating_add(self.reject_cost);
@@ -308,8 +307,8 @@ impl Server {
         self.busy < self.workers && !self.queue.is_empty()
     }
 
-    /// Begins the next service if there is one and a worker is free; returns its class and how long it takes.
-    /// What `is_wanted` denies is dropped.
+    /// Begins the next service if one is queued and a worker is free. Returns its attempt, class and duration. Drops
+    /// attempts that `is_wanted` rejects.
     pub(crate) fn begin(
         &mut self,
         mut is_wanted: impl FnMut(Key) -> bool,
@@ -342,7 +341,7 @@ impl Server {
         Some((attempt, class, time))
     }
 
-    /// A service of the class is over; whether it succeeded.
+    /// A service of the class ends; returns whether it succeeded.
     pub(crate) fn end(&mut self, now: u64, class: u8) -> bool {
         self.busy -= 1;
         let queued = self.queued();
@@ -354,12 +353,12 @@ impl Server {
     }
 }
 
-/// The probability of one of two events that do not depend on each other.
+/// The probability that at least one of two independent events happens.
 fn either(one: f64, other: f64) -> f64 {
     1.0 - (1.0 - one) * (1.0 - other)
 }
 
-/// The limiter and the shedder of a service, which were checked when the scenario was read.
+/// The limiter and the load shedder of a service; their settings were checked when the scenario was read.
 fn intake(config: &Service) -> Option<Intake> {
     let (limiter, shedder) = (config.limiter.as_ref(), config.shedder.as_ref());
     if limiter.is_none() && shedder.is_none() {

@@ -1,4 +1,4 @@
-//! The service of a scenario by a clock from outside, such as that of a real server.
+//! The service of a scenario, driven by an external clock such as that of a real server.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,44 +14,44 @@ use crate::slab::Key;
 /// An attempt that arrives at a [`Serving`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrivingAttempt {
-    /// The name by which its answer is given.
+    /// The name under which its response is returned.
     pub id: u32,
-    /// Which attempt of its request it is, from 1.
+    /// The number of the attempt within its request, from 1.
     pub number: u32,
-    /// What the limiter knows the caller by: the same for all attempts of a request.
+    /// The caller's key at the limiter: the same for all attempts of a request.
     pub key: Option<u64>,
 }
 
-/// The answer to an attempt.
+/// The response to an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServiceAnswer {
     /// It was served, with effect.
     Success,
-    /// Refused, or served without effect.
+    /// Rejected, or served without effect.
     Failure {
-        /// Whether the caller is told not to retry.
+        /// Whether the response has the no-retry marker.
         do_not_retry: bool,
-        /// What a refusal says about time.
+        /// The Retry-After of a rejection.
         wait: Option<Wait>,
     },
-    /// Refused by the limiter.
+    /// Rejected by the limiter.
     Throttled(Option<Wait>),
 }
 
-/// The time that a limiter tells a caller.
+/// A Retry-After.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait {
-    /// In nanoseconds; of a ticket in whole milliseconds.
+    /// In nanoseconds; for a reserved slot in whole milliseconds.
     pub nanos: u64,
-    /// Whether it is reserved for this caller.
+    /// Whether the slot is reserved for this caller.
     pub ticket: bool,
 }
 
-/// The service of a scenario: its queue, its workers, its outages, its limiter and its shedder, as
-/// in a [run](crate::run), but with the time as an argument.
+/// The service of a scenario: its queue, workers, outages, limiter and load shedder, as in a [run](crate::run), but
+/// with the time as an argument.
 ///
-/// It keeps a time of its own, to which a late caller does no harm: what ended since the last call
-/// ended when it did, and the next service began then. Times are in nanoseconds from the start.
+/// It keeps its own time, so a late call of `advance` does not distort it: services that ended since the last call
+/// end at their proper time, and the next ones begin then. Times are in nanoseconds from the start.
 ///
 /// ```
 /// use relent_sim::{ServiceAnswer, ArrivingAttempt, Scenario, Serving};
@@ -65,7 +65,7 @@ pub struct Wait {
 ///     assert_eq!(serving.arrive(0, ArrivingAttempt { id, number: 1, key: None }), None, "queued");
 /// }
 /// assert_eq!(serving.next(), Some(100_000_000));
-/// // Half a second late, and both are done.
+/// // Half a second late, and both are completed.
 /// serving.advance(500_000_000);
 /// let done: Vec<_> = serving.answers().collect();
 /// assert_eq!(done, [(0, ServiceAnswer::Success), (1, ServiceAnswer::Success)]);
@@ -75,20 +75,20 @@ pub struct Wait {
 #[derive(Debug)]
 pub struct Serving {
     cluster: Cluster,
-    /// What is still to begin or end, in order.
+    /// Outages still to begin or end, in order.
     outages: VecDeque<(u64, Span, bool)>,
     effects: Vec<Effect>,
-    /// What a refusal says about time.
+    /// The Retry-After of a rejection.
     retry_after: Option<Wait>,
-    /// Services that run: when each ends, whose it is, and at which node.
+    /// Running services: the end of each, its attempt, and its node.
     running: BinaryHeap<Reverse<(u64, u32, u16)>>,
     answers: VecDeque<(u32, ServiceAnswer)>,
     executions: u64,
 }
 
 impl Serving {
-    /// The service before anything has happened. Service times are those of a run with this seed, as
-    /// long as attempts arrive in the same order.
+    /// Creates the service before any event. Service times are those of a run with this seed, as long as attempts
+    /// arrive in the same order.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
         let mut outages: Vec<_> = scenario
@@ -114,8 +114,8 @@ impl Serving {
         }
     }
 
-    /// An attempt arrives: its answer, if it has one at once. `None`: it is queued, and
-    /// [`answers`](Self::answers) has its answer later; or it is lost, and has none.
+    /// An attempt arrives: returns its response if there is an immediate one. `None` means that it is queued, and
+    /// [`answers`](Self::answers) has its response later; or that it is lost and gets none.
     pub fn arrive(&mut self, now: u64, attempt: ArrivingAttempt) -> Option<ServiceAnswer> {
         self.advance(now);
         let ArrivingAttempt { id, number, key } = attempt;
@@ -154,7 +154,7 @@ impl Serving {
         })
     }
 
-    /// Lets everything happen that is to happen until `now`.
+    /// Advances to `now`: everything due until then happens.
     pub fn advance(&mut self, now: u64) {
         while let Some(at) = self.next().filter(|at| *at <= now) {
             let outage = self.outages.front().filter(|(begins, ..)| *begins == at);
@@ -186,7 +186,7 @@ impl Serving {
         }
     }
 
-    /// When something happens next, if nobody arrives before.
+    /// The time of the next event if no attempt arrives before; `None` if there is none.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         let outage = self.outages.front().map(|(at, ..)| *at);
@@ -194,18 +194,18 @@ impl Serving {
         outage.into_iter().chain(service).min()
     }
 
-    /// The answers since this was last asked, with the names of their attempts.
+    /// The responses since the last call, with the names of their attempts.
     pub fn answers(&mut self) -> impl Iterator<Item = (u32, ServiceAnswer)> {
         self.answers.drain(..)
     }
 
-    /// Services so far that had an effect.
+    /// The number of services so far that had an effect.
     #[must_use]
     pub const fn executions(&self) -> u64 {
         self.executions
     }
 
-    /// Lets free workers of the node begin.
+    /// Starts services on the free workers of the node.
     fn begin(&mut self, now: u64, node: u16) {
         while let Some((attempt, _, time)) = self.cluster.node(node).begin(|_| true) {
             self.running
@@ -214,7 +214,7 @@ impl Serving {
     }
 }
 
-/// The class of all attempts: from outside they are alike.
+/// The class of all attempts: an external attempt has none.
 const CLASS: u8 = 0;
 
 const FAILED: ServiceAnswer = ServiceAnswer::Failure {

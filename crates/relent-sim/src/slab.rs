@@ -1,8 +1,8 @@
-//! Values with numbers that are used again.
+//! Values with numbers that are reused.
 
 use std::ops::{Index, IndexMut};
 
-/// The name of a value in a [`Slab`]. Its stamp tells it from those that had the number before.
+/// The key of a value in a [`Slab`]. Its stamp distinguishes it from earlier values with the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key {
     pub(crate) index: u32,
@@ -10,37 +10,35 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The name of no value.
+    /// The key of no value.
     pub(crate) const NONE: Self = Self {
         index: u32::MAX,
         stamp: 0,
     };
 }
 
-/// A value that has room for a number while it is free.
+/// A value that can store a number while it is free.
 pub(crate) trait Linked {
-    /// The number of the next that is free.
+    /// The number of the next free value.
     fn link(&mut self) -> &mut u32;
 }
 
-/// No number: there is no other that is free.
+/// No number: no further free value.
 const NONE: u32 = u32::MAX;
 
-/// Values that stay where they are, so that an event names one by a number.
+/// Values that keep their place, so that an event names one by a number.
 ///
-/// The stamps are apart from the values: an event whose key means nothing any more costs no look at a
-/// value far away.
+/// The stamps are separate from the values, so an event with an outdated key needs no access to the value's memory.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     values: Vec<T>,
     stamps: Vec<u32>,
-    /// The one that was freed last.
+    /// The value that was freed last.
     free: u32,
 }
 
 impl<T: Linked> Slab<T> {
-    /// What a value takes, in bytes: itself and its stamp. Both grow by doubling, so as much again may be unused
-    /// for a while.
+    /// The bytes of a value and its stamp. Both vectors grow by doubling, so as much again may be unused for a while.
     #[cfg(test)]
     pub(crate) const ENTRY: usize = size_of::<T>() + size_of::<u32>();
 
@@ -69,14 +67,14 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    /// The value of this number is no more: its number is free.
+    /// Frees the value of this number.
     pub(crate) fn free(&mut self, index: u32) {
         self.stamp(index);
         *self.values[index as usize].link() = self.free;
         self.free = index;
     }
 
-    /// A new key for the same value: older ones mean nothing any more.
+    /// Returns a new key for the same value; older keys become invalid.
     pub(crate) fn stamp(&mut self, index: u32) -> Key {
         let stamp = &mut self.stamps[index as usize];
         *stamp = stamp.wrapping_add(1);
@@ -94,12 +92,12 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    /// Whether the key means the value that has its number now.
+    /// Whether the key belongs to the value that has its number now.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.stamps.get(key.index as usize) == Some(&key.stamp)
     }
 
-    /// The numbers of all values.
+    /// The numbers of all values in use.
     pub(crate) fn taken(&mut self) -> Vec<u32> {
         let mut free = vec![false; self.values.len()];
         let mut index = self.free;
@@ -112,7 +110,7 @@ impl<T: Linked> Slab<T> {
             .collect()
     }
 
-    /// The value of this key, unless it is gone.
+    /// The value of this key, unless it has been freed.
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         self.has(key).then(|| &self[key.index])
     }

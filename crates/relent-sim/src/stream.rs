@@ -4,9 +4,9 @@ use relent_core::Random;
 
 /// A seeded stream of random numbers: SplitMix64 (Steele, Lea and Flood, 2014), in integers.
 ///
-/// Every purpose (arrivals, service times, each session) has a stream of its own, so that a change of
-/// policy does not shift the arrivals: policies are compared on the same crowd. Logarithms come from
-/// `libm`, which computes them in software, so that a run is the same bit for bit everywhere.
+/// Every purpose (arrivals, service times, each session) has its own stream, so a change of policy does not shift the
+/// arrivals: policies are compared on the same requests. Logarithms come from `libm`, which computes them in
+/// software, so that a run is the same bit for bit everywhere.
 ///
 /// ```
 /// use relent_sim::Stream;
@@ -54,7 +54,7 @@ impl Stream {
         ((self.next_u64() >> 11) + 1) as f64 * UNIT
     }
 
-    /// Whether something of this probability happens; 0 never, 1 always.
+    /// Whether an event of this probability happens; 0 never, 1 always.
     pub fn happens(&mut self, probability: f64) -> bool {
         self.unit() <= probability
     }

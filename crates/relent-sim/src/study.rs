@@ -1,4 +1,4 @@
-//! Several policies and seeds: runs on all cores, estimates with intervals, and the words.
+//! Runs several policies and seeds on all cores, and summarizes the results with intervals and in words.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,11 @@ use crate::run::{record, run};
 use crate::scenario::{SECOND, Scenario};
 use crate::too_many_events::TooManyEvents;
 
-/// What became of one run.
+/// The result of one run.
 pub type RunResult = Result<Metrics, TooManyEvents>;
 
-/// Runs every policy with every seed, on as many threads as are given, and calls `on_run` after
-/// each run. The result has a list for each policy, in the order of the seeds, and does not depend
-/// on the number of threads.
+/// Runs every policy with every seed, on `threads` threads, and calls `on_run` after each run. The result has a list
+/// for each policy, in the order of the seeds, and does not depend on the number of threads.
 pub fn run_all(
     scenario: &Scenario,
     policies: &[&Policy],
@@ -39,8 +38,8 @@ pub fn run_all(
     policies.iter().map(|_| list()).collect()
 }
 
-/// Records a run of every policy with this seed, on as many threads as are given, and calls `on_run`
-/// after each run. The result is in the order of the policies.
+/// Records a run of every policy with this seed, on `threads` threads, and calls `on_run` after each run. The result
+/// is in the order of the policies.
 pub fn record_all(
     scenario: &Scenario,
     policies: &[&Policy],
@@ -55,7 +54,7 @@ pub fn record_all(
     })
 }
 
-/// What `work` makes of each of the jobs, in their order.
+/// The results of `work` for the jobs, in their order.
 pub(crate) fn in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,
@@ -122,18 +121,18 @@ impl Estimate {
     }
 }
 
-/// How many of several runs had an outcome.
+/// The number of runs with an outcome, and of all runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Those that had it.
+    /// Runs with the outcome.
     pub count: usize,
-    /// All.
+    /// All runs.
     pub of: usize,
 }
 
 impl Share {
-    /// The 95 % confidence interval of the probability (Wilson, 1927). It says something also where all runs had
-    /// the same outcome; `None` without any.
+    /// The 95 % confidence interval of the probability (Wilson, 1927). It is meaningful also if all runs have the
+    /// same outcome; `None` without any run.
     ///
     /// ```
     /// use relent_sim::study::Share;
@@ -159,11 +158,11 @@ impl Share {
     }
 }
 
-/// What a policy did, in words: one line about all its runs.
+/// Summarizes the runs of a policy in one line of text.
 ///
-/// The words are thresholds on [`Metrics`], not opinions: "traps" means that in most runs the
-/// service does not recover while requests are made, and is offered more than its capacity in the
-/// last ten seconds of them.
+/// The words are thresholds on [`Metrics`]. "Does not recover: offered load stays above capacity" means that in most
+/// runs the service does not recover while requests are made, and is offered more than its capacity in their last ten
+/// seconds.
 #[must_use]
 pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     let ended: Vec<&Metrics> = runs.iter().filter_map(|run| run.as_ref().ok()).collect();
@@ -190,15 +189,15 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
             words.push(sentence);
         } else if most(&|metrics| metrics.ttr_s.is_none()) {
             words.push(match most(&|metrics| metrics.late_load > 1.0) {
-                true => "traps: offered load after the outage stays above capacity".to_owned(),
+                true => "does not recover: offered load after the outage stays above capacity".to_owned(),
                 false => format!("does not recover within the {after} s after the outage"),
             });
         } else {
             let times: Vec<f64> = ended.iter().filter_map(|metrics| metrics.ttr_s).collect();
             let slowest = times.iter().copied().fold(0.0, f64::max);
             words.push(match slowest {
-                0.0 => "new requests are well at once after the outage".to_owned(),
-                slowest => format!("new requests are well within {slowest:.0} s after the outage"),
+                0.0 => "recovers immediately after the outage".to_owned(),
+                slowest => format!("recovers within {slowest:.0} s after the outage"),
             });
         }
     }
@@ -239,8 +238,8 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     words.join("; ")
 }
 
-/// Where only some of the runs recover: how many of each kind there are, and what either gets done. A mean of both
-/// would be that of no run.
+/// If only some of the runs recover: the number of runs and the mean goodput of both kinds. A mean of all would
+/// describe no run.
 fn of_two_kinds(ended: &[&Metrics]) -> Option<String> {
     let (well, never): (Vec<&Metrics>, Vec<&Metrics>) =
         ended.iter().partition(|metrics| metrics.ttr_s.is_some());
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_share_is_wilsons() {
-        // Of Brown, Cai and DasGupta (2001), and by hand: 3 of 10.
+        // From Brown, Cai and DasGupta (2001); 3 of 10 calculated by hand.
         let (low, high) = Share { count: 3, of: 10 }.interval().unwrap();
         assert!((low - 0.1078).abs() < 1e-3 && (high - 0.6032).abs() < 1e-3);
         let (low, high) = Share { count: 10, of: 10 }.interval().unwrap();

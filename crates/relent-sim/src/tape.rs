@@ -1,4 +1,4 @@
-//! Keeps what happened when while a run goes on, in bounded memory.
+//! Keeps the events of a run over time, in bounded memory.
 
 use crate::scenario::{Arrivals, Scenario};
 use crate::series::Series;
@@ -8,16 +8,16 @@ const MOST_ROWS: u32 = 100;
 /// The most attempts that are kept of one client.
 const MOST_MARKS: usize = 200;
 
-/// When one client made its attempts, in nanoseconds.
+/// The times of the attempts of one client, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Row {
-    /// The number of the client, from 0: of its request, in the order in which they are made.
+    /// The number of the client, from 0, in the order in which requests are made.
     pub client: u32,
-    /// When its first 200 attempts started.
+    /// The times of its first 200 attempts.
     pub attempts: Vec<u64>,
-    /// Attempts that are not among them.
+    /// The number of further attempts.
     pub more: u64,
-    /// When its request succeeded; `None` if it never did.
+    /// The time at which its request succeeded; `None` if it never did.
     pub succeeded: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Tape {
     pub(crate) series: Series,
     pub(crate) rows: Vec<Row>,
-    /// One client in so many has a row.
+    /// The number of clients per row.
     every: u32,
     clients: u32,
     seen: u32,
@@ -53,7 +53,7 @@ impl Tape {
         }
     }
 
-    /// With a row for every request, whoever makes it.
+    /// With a row for every request.
     pub(crate) fn of_all(scenario: &Scenario) -> Self {
         Self {
             every: 1,

@@ -1,4 +1,4 @@
-//! The end of a run that would not end by itself.
+//! The error of a run with too many events.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a caller is told about time: how a limiter's answer is written down, and read.
+//! The Retry-After header: how a limiter's response is written and read.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use relent_core::{Audience, Hint, HintSource, ServerTime};
 use crate::limiter::Hinted;
 use crate::scenario::{SECOND, WaitFormat};
 
-/// What the server's clock shows at the beginning of a run, in seconds since 1970: late enough for a
-/// client's clock to be a day behind.
+/// The server's clock at the start of a run, in seconds since 1970: late enough for a client's clock to be a day
+/// behind.
 const EPOCH: u64 = 1 << 31;
 
-/// What an answer says about time.
+/// The Retry-After of a response.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) enum WaitHeader {
     #[default]
@@ -21,12 +21,12 @@ pub(crate) enum WaitHeader {
         source: HintSource,
         audience: Audience,
     },
-    /// A date of the server's clock, in seconds since 1970, in an answer without a `Date`.
+    /// A date of the server's clock, in seconds since 1970, in a response without a `Date`.
     Date { seconds: u64, audience: Audience },
 }
 
 impl WaitHeader {
-    /// Writes down at `now` what the limiter said.
+    /// Writes the limiter's Retry-After at `now`.
     pub(crate) fn write(format: WaitFormat, now: u64, hinted: Hinted) -> Self {
         let (nanos, ticket) = match hinted {
             Hinted::Nothing => return Self::Nothing,
@@ -42,7 +42,7 @@ impl WaitHeader {
             source: HintSource::RetryAfter,
             audience,
         };
-        // Rounded up, or the caller would be early.
+        // Rounded up, since a caller must not come early.
         let date = EPOCH + now.saturating_add(nanos).div_ceil(SECOND);
         match format {
             WaitFormat::Milliseconds if ticket => Self::Delay {
@@ -64,7 +64,7 @@ impl WaitHeader {
         }
     }
 
-    /// Reads it at `now`, by a local clock that is so many nanoseconds ahead.
+    /// Reads it at `now`, with a local clock that is ahead by this many nanoseconds.
     pub(crate) fn read(self, now: u64, ahead: i64) -> Hint {
         match self {
             Self::Nothing => Hint::NONE,
@@ -109,7 +109,7 @@ mod tests {
         for ahead in [-30 * second, 0, 30 * second] {
             assert_eq!(wait(WaitFormat::Milliseconds, ahead), millis(2500));
             assert_eq!(wait(WaitFormat::Seconds, ahead), millis(3000));
-            // 12.8 s is second 13, told in second 10, and one more.
+            // 12.8 s is in second 13; sent in second 10, plus one.
             assert_eq!(wait(WaitFormat::Date, ahead), millis(4000));
         }
         assert_eq!(wait(WaitFormat::LoneDate, 0), millis(3700));

@@ -1,6 +1,6 @@
-//! One run in virtual time: what happens when, and the models of network and service.
+//! One run in virtual time: its events, and the models of network and service.
 //!
-//! What clients do about it is in [`calls`].
+//! The reactions of the clients are in [`calls`].
 
 mod calls;
 mod restarts;
@@ -24,7 +24,7 @@ use crate::stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, 
 use crate::too_many_events::TooManyEvents;
 use crate::wait_header::WaitHeader;
 
-/// Runs with this recorder; gives up after so many events.
+/// Runs with this recorder; gives up after `most_events` events.
 pub(crate) fn run_within(
     scenario: &Scenario,
     policy: &Policy,
@@ -56,12 +56,12 @@ struct World<'a> {
     spans: Vec<Span>,
     clients: Slab<Client>,
     attempts: Slab<Attempt>,
-    /// What was said last about time to each attempt that a limiter has refused.
+    /// The last Retry-After sent to each attempt that a limiter has rejected.
     headers: Vec<WaitHeader>,
-    /// The writes that are on their way.
+    /// The writes in transit.
     writes: Slab<Write>,
     destinations: Destinations,
-    /// When the job of each client is done.
+    /// When the job of each client is completed.
     done: Vec<u64>,
     recorder: Recorder,
     /// Calls made so far, of all layers.
@@ -124,7 +124,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Puts the request that follows one at `now` into the queue, if there is one.
+    /// Puts the request that follows the one at `now` into the queue, if there is one.
     fn next_request(&mut self, now: u64) {
         let arrivals = &self.scenario.clients.arrivals;
         if let Some(at) = arrivals::next(arrivals, now, &mut self.arrivals) {
@@ -141,8 +141,8 @@ impl<'a> World<'a> {
             destinations,
             ..
         } = self;
-        // The attempts and clients of all events that come next are looked at together, which takes hardly
-        // longer than the way to memory for one.
+        // The attempts and clients of all next events are read together, which takes hardly longer than one memory
+        // access.
         let look = |key: &Key| {
             let client = &clients[attempts[key.index].client];
             black_box((
@@ -152,7 +152,7 @@ impl<'a> World<'a> {
                 client.attempt,
             ));
         };
-        // The same for those who come back, and then for their destinations.
+        // Likewise for calls whose wait ends, and then for their destinations.
         let foresee = |events: &mut dyn Iterator<Item = &Event>| {
             let mut places = [None; TOGETHER];
             for (place, event) in places.iter_mut().zip(events) {
@@ -172,7 +172,7 @@ impl<'a> World<'a> {
             }
         };
         let is_wanted = |event: &Event| match event {
-            // Most attempts are answered long before their limit.
+            // Most attempts get a response long before their timeout.
             Event::Timeout(key) => {
                 let wanted = attempts.has(*key);
                 if wanted {
@@ -193,7 +193,7 @@ impl<'a> World<'a> {
     fn happen(&mut self, now: u64, event: Event) {
         match event {
             Event::Request => {
-                // Who waits for an answer makes the next request when it is there.
+                // A closed-loop client makes its next request after the response.
                 if !matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
                     self.next_request(now);
                 }
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
                 layer,
                 class,
             } => {
-                // Who has gone away has said so where that is heard.
+                // If cancellation propagates, a caller that has gone has cancelled the call.
                 if !self.calls_off() || self.attempts.has(parent) {
                     self.make_of(now, layer, parent, class);
                 }
@@ -225,7 +225,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An outage begins or is over.
+    /// An outage begins or ends.
     fn on_outage(&mut self, now: u64, index: u32, begins: bool) {
         let span = self.spans[index as usize];
         let effect = self.scenario.outages[span.outage].effect;
@@ -240,7 +240,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The service of an attempt is over.
+    /// The service of an attempt ends.
     fn on_served(&mut self, now: u64, attempt: Key, target: Target) {
         let server = self.cluster.node(target.node);
         let reply = match server.end(now, target.class) {
@@ -274,7 +274,7 @@ impl<'a> World<'a> {
         self.after_a_way(now, event);
     }
 
-    /// Where an attempt of the client goes, as far as that is known when it is sent.
+    /// The node for an attempt of the client, as far as it is known when the attempt is sent.
     fn node_of(&mut self, index: u32) -> u16 {
         match self.scenario.clients.destination {
             // The remainder is below the number of nodes.
@@ -289,7 +289,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a layer calls off what it has asked below once nobody listens to it.
+    /// Whether a layer cancels its calls below once its caller has gone.
     fn calls_off(&self) -> bool {
         self.scenario.service.cancellation || self.scenario.chain.hears != Hears::Nothing
     }
@@ -333,8 +333,8 @@ impl<'a> World<'a> {
         };
         let target = Target { node, class };
         if self.scenario.service.model == Model::Row {
-            // It reads; that it attempts to write is seen when it does. What it reads comes back to
-            // it, and what it writes goes there again.
+            // It reads; its write counts as an attempt when it arrives. The read value travels back, and the write
+            // travels to the service.
             if !self.loses() && !self.loses() {
                 let way = self.network.way() + self.network.way();
                 let version = self.cluster.node(node).version;
@@ -349,7 +349,7 @@ impl<'a> World<'a> {
             return;
         }
         self.recorder.on_attempt(now);
-        // Of a caller who has gone away nothing is known any more.
+        // Nothing is known any more about a caller that has gone.
         let caller = self.attempts.get(attempt);
         let client = caller.map(|attempt| &self.clients[attempt.client]);
         let number = match (caller.and_then(|attempt| attempt.racer), client) {
@@ -385,7 +385,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What a service says that is down, or whose queue is full.
+    /// The response of a service that is down, or whose queue is full.
     fn refusal(&self) -> Reply {
         match self.scenario.service.retry_after {
             None => Reply::Failure,
@@ -393,8 +393,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The answer to an attempt says this about time. Of one that nobody listens to nothing is kept: its
-    /// number may be somebody else's.
+    /// Stores the Retry-After in the response to an attempt. If the attempt has ended, nothing is stored: another may
+    /// have its number.
     fn tell(&mut self, attempt: Key, header: WaitHeader) {
         if self.attempts.has(attempt) {
             let index = attempt.index as usize;
@@ -427,7 +427,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets free workers of the node begin.
+    /// Starts services on the free workers of the node.
     fn serve(&mut self, now: u64, node: u16) {
         let Self {
             attempts, cluster, ..
@@ -445,7 +445,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The destinations that each process has in each layer.
+/// The number of destinations that each process has in each layer.
 const fn places(scenario: &Scenario) -> u16 {
     match scenario.clients.destination {
         DestinationOf::Service => 1,

@@ -1,4 +1,4 @@
-//! What clients that wait cost in memory. It is looked at from outside, so nothing else may run in this process.
+//! The memory of waiting clients. It is measured for the whole process, so no other test may run in it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use relent_core::Policy;
 use relent_sim::{Scenario, run, scenarios};
 
-/// The most memory that this process has had so far, in bytes.
+/// The peak memory of this process so far, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -15,7 +15,7 @@ fn peak() -> u64 {
     1024 * kibibytes.parse::<u64>().unwrap()
 }
 
-/// An outage of a minute: who comes during that time is parked at its end, all in one process.
+/// An outage of a minute: all clients that arrive in it are queued at its end, all in one process.
 fn park(clients: u32) {
     let rate = f64::from(clients) / 60.0;
     let changes = [
@@ -31,7 +31,7 @@ fn park(clients: u32) {
     assert!(metrics.goodput > 0.999, "{metrics:?}");
 }
 
-/// The client, its event, its place in the order of the gate, and what there is of memory between them.
+/// The client, its event, its entry in the circuit breaker's queue, and the memory between them.
 #[test]
 fn a_client_that_is_parked_takes_at_most_200_bytes() {
     park(1000);

@@ -1,4 +1,4 @@
-//! What every loop does when an attempt is over.
+//! The steps of every loop after an attempt has ended.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Target};
 use crate::hook::{Hook, Notice};
 
-/// How the loop goes on.
+/// The next step of the loop.
 pub(crate) enum After<S> {
     Success(S),
-    /// Attempt again after this; `hinted` if the server asked for a time.
+    /// Wait, then attempt again; `hinted` if the server asked for a time.
     Wait {
         after: Duration,
         hinted: bool,
@@ -20,8 +20,8 @@ pub(crate) enum After<S> {
     Stop(Stop),
 }
 
-/// Judges the outcome of an attempt (`None` if it was cut off by its limit), lets the session
-/// decide, tells the hook, and keeps the last error in `last`.
+/// Classifies the outcome of an attempt (`None` if its limit cut it off), gets the session's
+/// decision, calls the hook, and stores the last error in `last`.
 #[inline]
 pub(crate) fn after_attempt<O, C, H, K, R, D>(
     outcome: Option<O>,
@@ -49,7 +49,7 @@ where
     }
 }
 
-/// What the outcome of an attempt is.
+/// Classifies the outcome of an attempt.
 #[inline]
 pub(crate) fn judge<O, C, K, R, D>(
     outcome: Option<O>,
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// The attempt of this number, or all that ran at once, failed.
+/// Handles the failure of this attempt, or of all attempts of a race.
 #[inline]
 pub(crate) fn decide<S, L, H, K, R, D>(
     number: u32,

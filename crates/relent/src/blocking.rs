@@ -1,4 +1,4 @@
-//! The blocking form: the same settings, decisions and results, on the calling thread.
+//! The blocking form of retry: the same settings, decisions and results, on the calling thread.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,13 +25,13 @@ pub use crate::ticker::BlockingTicker as Ticker;
 /// Calls `operation` until it succeeds or the policy gives up. End it with
 /// [`run`](Retry::run).
 ///
-/// Calling this declares that the operation is repeatable (design rule 1). The closure may use
-/// captured `&mut` state. A running operation cannot be cut off here: an attempt timeout or a
-/// deadline that passes meanwhile shows in what comes after it; see [`retry_with`] to pass the
-/// limit on to the operation.
+/// Calling this declares that the operation may safely run twice. The closure may use captured
+/// `&mut` state. A running operation cannot be interrupted: an attempt timeout or a deadline that
+/// passes meanwhile takes effect when the operation returns. Use [`retry_with`] to pass the limit
+/// to the operation.
 ///
 /// # Errors
-/// `run` gives [`GaveUp`] with the last error, the reason and the number of attempts.
+/// `run` returns [`GaveUp`] with the last error, the reason and the number of attempts.
 ///
 /// ```
 /// use relent::{Policy, VirtualClock, blocking};
@@ -56,7 +56,7 @@ where
     retry_with(policy, move |_| operation())
 }
 
-/// Like [`retry`], for an operation that wants to know which attempt it is and how long it has.
+/// Like [`retry`], for an operation that needs the number of the attempt and the time left for it.
 #[inline]
 pub fn retry_with<F, O>(
     policy: &Policy,
@@ -168,7 +168,7 @@ where
     match driver.enter(None) {
         Next::Start(leave) => Ok(leave),
         Next::Stop(stop) => Err(stop),
-        // Most do not wait, and need no waker.
+        // Most calls start immediately and need no waker.
         Next::Wait { queued, .. } => {
             if let Some(queued) = &queued {
                 tell(queued);
@@ -205,7 +205,7 @@ where
     }
 }
 
-/// Wakes a thread that waits for its turn.
+/// Wakes a thread that waits at a destination.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -216,8 +216,8 @@ impl Wake for Unpark {
 
 /// Cancels blocking sessions from another thread: pass it as their clock.
 ///
-/// A wait ends at once, and neither a wait nor an attempt begins; a running operation is not interrupted. Clones are one
-/// and the same.
+/// A running wait ends immediately, and no wait or attempt starts later. A running operation is not
+/// interrupted. Clones share one state.
 ///
 /// ```
 /// use std::time::Duration;
@@ -240,18 +240,18 @@ pub struct Cancel {
 #[derive(Default)]
 struct State {
     cancelled: bool,
-    /// Threads that wait at a destination: they are woken by more than this.
+    /// Threads that wait at a destination. Both the destination and a cancellation wake them.
     parked: Vec<Thread>,
 }
 
 impl Cancel {
-    /// Not cancelled yet.
+    /// Creates a clock that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cancels every session that waits by this clock, now and later.
+    /// Cancels every session that uses this clock, now and later.
     pub fn cancel(&self) {
         let mut state = self.state();
         state.cancelled = true;

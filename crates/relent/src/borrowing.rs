@@ -1,5 +1,5 @@
-//! The loop for operations whose futures borrow from their closure: those have no name that a
-//! struct could keep, so this one is an `async fn`.
+//! The retry loop for operations whose futures borrow from their closure. The type of such a future
+//! cannot be named in a struct, so the loop is an `async fn`.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// Everything of a session but its operation.
+/// The state of a session, except its operation.
 struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, D: Target, O> {
     driver: Driver<'p, K, R, &'p Policy, D>,
     classify: C,
@@ -123,7 +123,7 @@ where
     X: Interrupt,
     D: Target,
 {
-    /// Waits until the destination lets the next attempt start.
+    /// Waits until the destination permits the next attempt.
     async fn enter(&mut self) -> Result<Leave, GaveUp<C::Last>> {
         let mut timer = Timer::new();
         let Self {
@@ -146,7 +146,7 @@ where
             .map_err(|stop| GaveUp::new(self.last.take(), self.driver.summary(Some(stop))))
     }
 
-    /// Runs one attempt and the wait after it; `None` if another is to follow.
+    /// Runs one attempt and the wait after it; `None` if another attempt follows.
     async fn run(
         &mut self,
         running: impl Future<Output = O>,
@@ -191,7 +191,7 @@ where
     }
 }
 
-/// Runs an attempt up to its limit: `None` if it was cut off.
+/// Runs an attempt up to its limit; `None` if the limit cut it off.
 async fn limited<O, K: Sleeper, R: Random, D: Target>(
     mut running: Pin<&mut impl Future<Output = O>>,
     mut limit: Pin<&mut Option<K::Sleep>>,

@@ -1,29 +1,28 @@
-//! What an outcome of the operation means.
+//! Classification of an operation's outcomes.
 
 use std::time::Duration;
 
 use relent_core::{Failure, Hint, Kind};
 
-/// What a classifier makes of an outcome.
+/// The classification of an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judged<S, L> {
-    /// Done, with this value.
+    /// The operation succeeded with this value.
     Success(S),
-    /// The attempt failed like this; the rest is what the caller gets if it was the last.
+    /// The attempt failed with this failure. The second value is part of the caller's result if no
+    /// attempt follows.
     Failure(Failure, L),
-    /// Nothing failed, but there is nothing yet either: ask again (polling). With `progress`, the
-    /// backoff begins anew (R4.4).
+    /// Not a failure, but not completed yet: poll again. With `progress`, the backoff restarts.
     Pending {
-        /// Whether something has moved since the last look.
+        /// Whether the job has progressed since the last poll.
         progress: bool,
     },
 }
 
-/// Decides what an outcome `O` of the operation means.
+/// Classifies an outcome `O` of the operation.
 ///
-/// Implement it to teach Relent a type of your own; for errors,
-/// [`Retry::when`](crate::Retry::when) and [`Retry::classify`](crate::Retry::classify) take
-/// closures.
+/// Implement it to support your own type. For errors, [`Retry::when`](crate::Retry::when) and
+/// [`Retry::classify`](crate::Retry::classify) take closures.
 ///
 /// ```
 /// use relent::Failure;
@@ -50,16 +49,16 @@ pub enum Judged<S, L> {
             `.classify_outcome(..)`"
 )]
 pub trait Classify<O> {
-    /// What a success carries.
+    /// The value of a success.
     type Success;
-    /// What is kept of the last failure.
+    /// The value that is kept of the last failure.
     type Last;
 
-    /// Judges one outcome.
+    /// Classifies one outcome.
     fn judge(&mut self, outcome: O) -> Judged<Self::Success, Self::Last>;
 }
 
-/// The default: every `Err` is a failure that may have taken effect (design rule 1), every `Ok` a
+/// The default classification: every `Err` is a failure that may have taken effect, every `Ok` a
 /// success.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnyError;
@@ -77,7 +76,7 @@ impl<T, E> Classify<Result<T, E>> for AnyError {
     }
 }
 
-/// The closure says what kind of failure an error is.
+/// Classifies errors with a closure.
 #[derive(Clone, Copy, Debug)]
 pub struct ByError<F>(pub(crate) F);
 
@@ -94,7 +93,7 @@ impl<T, E, F: FnMut(&E) -> Failure> Classify<Result<T, E>> for ByError<F> {
     }
 }
 
-/// The closure looks at the whole outcome: `None` is a success, whatever it holds.
+/// Classifies the whole outcome with a closure: `None` is a success.
 #[derive(Clone, Copy, Debug)]
 pub struct ByOutcome<F>(pub(crate) F);
 
@@ -111,8 +110,8 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
     }
 }
 
-/// An error that says itself whether repeating can help: the operation returns
-/// `Result<T, Marked<E>>`, and [`Retry::marked`](crate::Retry::marked) reads it.
+/// An error that carries its own classification. The operation returns `Result<T, Marked<E>>`, and
+/// [`Retry::marked`](crate::Retry::marked) reads it.
 ///
 /// `?` makes an error [`Transient`](Self::Transient).
 ///
@@ -129,11 +128,11 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Marked<E> {
-    /// Repeating cannot help.
+    /// A retry cannot succeed.
     Permanent(E),
-    /// It may have taken effect, and may work next time.
+    /// The attempt may have taken effect, and a retry may succeed.
     Transient(E),
-    /// Refused because of rate; come back after this delay.
+    /// Rejected by a rate limit; retry after this delay.
     RetryAfter(E, Duration),
 }
 
@@ -143,7 +142,7 @@ impl<E> From<E> for Marked<E> {
     }
 }
 
-/// Reads [`Marked`] errors.
+/// Classifies [`Marked`] errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByMark;
 

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-// The standard library's clock panics in a browser; this is the page's.
+// The standard library's clock panics in a browser; `web_time` uses the clock of the page.
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 use std::time as system;
 use std::time::{Duration, SystemTime};
@@ -27,15 +27,15 @@ pub use relent_core::Instant;
 ))]
 pub use self::tokio::TokioClock;
 
-/// Tells the time.
+/// A clock that reads the time.
 ///
-/// Give another to [`Retry::clock`](crate::Retry::clock) to run without the real one.
+/// Pass another one to [`Retry::clock`](crate::Retry::clock) to replace the real one.
 pub trait Clock {
-    /// Now, on a time line that never steps back. It may stand still or jump while the machine sleeps: what
-    /// follows is said in `docs/rules.md`, 13.
+    /// The current instant of a monotonic clock. It may stand still or jump while the machine
+    /// sleeps; for the consequences see *clocks* in `docs/spec/rules.md`, 13.
     fn now(&self) -> Instant;
 
-    /// Now, on the wall: only for showing an instant to people and for HTTP dates.
+    /// The current wall-clock time, used only for display and for HTTP dates.
     fn wall(&self) -> SystemTime {
         wall()
     }
@@ -58,14 +58,14 @@ fn wall() -> SystemTime {
             such as another runtime's timer: `.clock(relent::clock::SleepBy(smol::Timer::after))`"
 )]
 pub trait Sleeper: Clock {
-    /// The future that waits.
+    /// The future that completes after the wait.
     type Sleep: Future<Output = ()>;
 
-    /// Waits for `duration`, counted from now.
+    /// Waits for `duration` from now.
     fn sleep(&self, duration: Duration) -> Self::Sleep;
 
-    /// Waits until this instant of its own; not at all if it has passed. A clock whose timers take an
-    /// instant need not be read for it.
+    /// Waits until this instant of this clock; returns immediately if it has passed. Override it if
+    /// the timer takes an instant: then the clock is not read.
     fn sleep_until(&self, until: Instant) -> Self::Sleep {
         self.sleep(until.saturating_since(self.now()))
     }
@@ -77,18 +77,18 @@ pub trait Sleeper: Clock {
     note = "leave out `.clock(..)`, or pass a clock that blocks, such as `StdClock`"
 )]
 pub trait BlockingSleeper: Clock {
-    /// Waits for `duration`, counted from now; `false` if the wait was cancelled, which ends the
+    /// Waits for `duration` from now. Returns `false` if the wait was cancelled, which ends the
     /// session.
     fn block(&self, duration: Duration) -> bool;
 
-    /// The same for a thread that waits at a [`Destination`](crate::Destination): it is
-    /// [unparked](std::thread::Thread::unpark) when its turn comes, and may return early for no reason.
-    /// Unless it is implemented, the thread looks every 100 ms.
+    /// Waits at a [`Destination`](crate::Destination) for at most `duration`. The destination
+    /// [unparks](std::thread::Thread::unpark) the thread when its turn comes; spurious returns are
+    /// allowed. The default implementation checks every 100 ms.
     fn park(&self, duration: Duration) -> bool {
         self.block(duration.min(Duration::from_millis(100)))
     }
 
-    /// Whether waits are cancelled: asked before each attempt.
+    /// Whether waits are cancelled. Called before each attempt.
     fn is_cancelled(&self) -> bool {
         false
     }
@@ -130,8 +130,8 @@ impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
     }
 }
 
-/// The monotonic clock of the standard library, or of the page in a browser; waits by blocking the thread,
-/// which a browser cannot.
+/// The monotonic clock of the standard library, or of the page in a browser. It waits by blocking
+/// the thread, which is not possible in a browser.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StdClock;
 
@@ -154,8 +154,8 @@ impl BlockingSleeper for StdClock {
     }
 }
 
-/// Waits by another runtime's timer: a closure that makes a future for a wait, whatever that future
-/// returns. The time is that of [`StdClock`].
+/// A sleeper over another runtime's timer: a closure that makes a future for each wait. The output
+/// of the future is ignored. The time is read from [`StdClock`].
 ///
 /// ```
 /// use relent::clock::SleepBy;
@@ -194,7 +194,7 @@ impl<F> fmt::Debug for SleepBy<F> {
 }
 
 pin_project! {
-    /// A wait by a [`SleepBy`].
+    /// A wait of a [`SleepBy`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless awaited"]
     pub struct Slept<Fut> {
@@ -211,12 +211,12 @@ impl<Fut: Future> Future for Slept<Fut> {
     }
 }
 
-/// The first instant that was placed on the core's time line, and where: the origin lies 36 years
-/// before it, so that paused clocks that stand earlier are still told apart.
+/// The first instant that was converted, as the reference point of the conversion. It is placed 36
+/// years after the core's origin, so that earlier instants of paused clocks stay distinct.
 static FIRST: OnceLock<system::Instant> = OnceLock::new();
 const PLACE_OF_FIRST: Instant = Instant::from_nanos(1 << 60);
 
-/// Places an instant of the standard library on the core's time line.
+/// Converts an instant of the standard library to the core's time line.
 fn on_time_line(now: system::Instant) -> Instant {
     if let Some(first) = FIRST.get()
         && let Some(after) = now.checked_duration_since(*first)
@@ -228,10 +228,10 @@ fn on_time_line(now: system::Instant) -> Instant {
     on_whole_time_line(now)
 }
 
-/// In seconds; what comes within 270 years need not saturate.
+/// Seconds (about 270 years) up to which the sum cannot overflow.
 const SOON: u64 = 1 << 33;
 
-/// The same for the first, and for one far from it.
+/// The slow path: the first conversion, and instants far from the first or before it.
 #[cold]
 #[inline(never)]
 fn on_whole_time_line(now: system::Instant) -> Instant {
@@ -245,7 +245,7 @@ fn on_whole_time_line(now: system::Instant) -> Instant {
     }
 }
 
-/// The other way round; `None` if nothing was placed yet, or the standard library reaches less far.
+/// Converts back. `None` if nothing was converted yet, or if the result is out of range.
 #[cfg(all(
     feature = "tokio",
     not(all(target_arch = "wasm32", target_os = "unknown"))
@@ -259,10 +259,10 @@ fn off_time_line(at: Instant) -> Option<system::Instant> {
     }
 }
 
-/// A clock for tests: sleeping takes no time, moves the clock, and is written down.
+/// A clock for tests: sleeping takes no time, advances the clock, and is recorded.
 ///
-/// Clones share the time. One task sleeps at a time; for several at once use tokio's paused time,
-/// which [`TokioClock`] follows.
+/// Clones share the time. Only one task may sleep at a time. For several tasks use tokio's paused
+/// time, which [`TokioClock`] follows.
 ///
 /// ```
 /// use std::time::Duration;
@@ -289,13 +289,13 @@ struct VirtualState {
 }
 
 impl VirtualClock {
-    /// A clock that stands at its origin.
+    /// Creates a clock at its origin.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves the time forward, as if the operation had taken this long.
+    /// Advances the time, as if the operation had taken this long.
     pub fn advance(&self, duration: Duration) {
         let mut state = self.lock();
         state.now = state.now.saturating_add(duration);
@@ -307,14 +307,14 @@ impl VirtualClock {
         self.lock().now
     }
 
-    /// Every wait so far.
+    /// All waits so far.
     #[must_use]
     pub fn sleeps(&self) -> Vec<Duration> {
         self.lock().sleeps.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, VirtualState> {
-        // The state is valid after every statement, so a poisoned lock has lost nothing.
+        // The state is valid after every statement, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -342,8 +342,8 @@ impl Sleeper for VirtualClock {
     }
 }
 
-/// A wait by a [`VirtualClock`]. Time moves when it is polled: the limit of an attempt that ends
-/// by itself takes none.
+/// A wait of a [`VirtualClock`]. The time advances when it is polled, so the limit of an attempt
+/// that ends by itself takes no time.
 #[derive(Debug)]
 pub struct VirtualSleep {
     clock: VirtualClock,

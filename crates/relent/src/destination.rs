@@ -1,4 +1,5 @@
-//! What the callers of one destination share: budget, gate, cooldown, request rate, throttle and hedge.
+//! State that the callers of one destination share: budget, circuit breaker, cooldown, rate limit,
+//! throttle and hedge.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,22 +18,22 @@ pub use relent_core::{
 use crate::clock::Clock;
 use crate::random::SessionRandom;
 
-/// What the callers of one destination share: the budget, the gate, the cooldown, the request rate, the
-/// throttle, and how long its successes take, for hedges.
+/// State that the callers of one destination share: retry budget, circuit breaker, cooldown, rate
+/// limit, throttle, and success latencies for hedges.
 ///
-/// Have one for each destination that fails by itself (a host, a database), in an `Arc` or a
-/// `static`, and give it to every session that goes there with
-/// [`Retry::destination`](crate::Retry::destination). Its memory is bounded by the requests that
-/// are parked at the moment.
+/// A destination is a service you call. Create one for each target that fails on its own (a host, a
+/// database), in an `Arc` or a `static`. Pass it to every call with
+/// [`Retry::destination`](crate::Retry::destination). Its memory is bounded by the number of
+/// requests that are queued.
 ///
-/// # How long a call waits here
+/// # How long a call waits
 /// With the policy [`STANDARD`](Policy::STANDARD), a call with a deadline is queued until its deadline while the
 /// destination is down, for five minutes at most. A call without a deadline starts no attempt later than 30 s after
 /// it began, and 9 s while no attempt of this process has ever had a response from the destination. A running
-/// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call at once, with
-/// [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
-/// [`deadline`](crate::policy::PolicyBuilder::deadline); the limits are in
-/// [`GateConfig`](crate::policy::GateConfig).
+/// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call immediately,
+/// with [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
+/// [`deadline`](crate::policy::PolicyBuilder::deadline). [`GateConfig`](crate::policy::GateConfig)
+/// has the limits.
 ///
 /// ```
 /// use relent::{Destination, Policy};
@@ -51,26 +52,26 @@ pub struct Destination {
     name: Option<Arc<str>>,
 }
 
-/// The part of a destination that is decided under a lock.
+/// The state of a destination that a lock guards.
 pub struct Locked {
     shared: Mutex<Shared>,
-    /// What the gate has become and nobody has told of; 0 for nothing.
+    /// The new breaker state that has not been reported yet; 0 for none.
     change: AtomicU8,
-    /// Made when two threads have met: a kilobyte.
+    /// Allocated (1 KiB) when two threads first contend for the lock.
     lanes: OnceLock<Box<Lanes>>,
 }
 
-/// No clock is read under the lock, and no waker cloned, called or dropped: all of them may be somebody
-/// else's code.
+/// While the lock is held, no clock is read, and no waker is cloned, called or dropped: they may
+/// run foreign code.
 struct Shared {
     outbound: Outbound,
     random: Box<dyn Random + Send>,
-    /// Of those who wait.
+    /// The wakers of queued requests.
     wakers: HashMap<u64, Waker>,
     state: GateState,
 }
 
-/// What a gate does.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum GateState {
@@ -80,7 +81,7 @@ pub(crate) enum GateState {
 }
 
 impl GateState {
-    /// As it is told.
+    /// The name in events and metrics.
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -100,8 +101,8 @@ impl GateState {
 }
 
 impl Destination {
-    /// A destination with the budget, the gate, the request rate, the throttle and the hedge of the
-    /// policy, where it has them. It keeps the policy for the calls that it [makes](Self::retry).
+    /// Creates a destination with the budget, circuit breaker, rate limit, throttle and hedge of
+    /// the policy, as far as the policy has them. [`retry`](Self::retry) uses the policy, too.
     #[must_use]
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
@@ -114,7 +115,7 @@ impl Destination {
         }
     }
 
-    /// Gives it this name in events.
+    /// Sets the name for events.
     ///
     /// ```
     /// use relent::{Destination, Policy};
@@ -128,7 +129,7 @@ impl Destination {
         self
     }
 
-    /// Its name in events, if it has one.
+    /// The name in events, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -143,7 +144,7 @@ impl Destination {
         }
     }
 
-    /// Takes this budget in place of the policy's.
+    /// Replaces the policy's budget.
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Self {
         Self {
@@ -152,9 +153,9 @@ impl Destination {
         }
     }
 
-    /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
-    /// until their slot comes, in the order in which they asked; one whose slot would come after its
-    /// limit, or after the longest hint that its policy obeys, stops at once with
+    /// Replaces the policy's rate limit. Callers are held back in order of arrival until their slot
+    /// comes. A caller whose slot would come after its limit, or after the longest hint that its
+    /// policy obeys, stops immediately with
     /// [`StopReason::RetryLater`](crate::StopReason::RetryLater) and the instant of that slot.
     ///
     /// ```
@@ -162,7 +163,7 @@ impl Destination {
     /// use relent::destination::RequestRate;
     /// use relent::policy::RequestRateConfig;
     ///
-    /// // A contract of 100 requests per second, or fewer if the service says so.
+    /// // A contract of 100 requests per second, or fewer if the service throttles.
     /// let config = RequestRateConfig { adapt: true, ..RequestRateConfig::new(100.0) };
     /// let rate = RequestRate::new(&config)?;
     /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
@@ -173,24 +174,24 @@ impl Destination {
         self.with(|outbound| outbound.with_request_rate(rate))
     }
 
-    /// The policy that it has now.
+    /// The current policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         let policy = self.policy.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&policy)
     }
 
-    /// Goes by this policy from now on, without a new start: the calls that it [makes](Self::retry) later,
-    /// and its budget, gate, request rate and throttle, which keep what they have learnt. They are those of
-    /// the policy, also in place of what [`with_budget`](Self::with_budget) or
-    /// [`with_request_rate`](Self::with_request_rate) gave.
+    /// Replaces the policy, without a restart. It applies to calls that [`retry`](Self::retry)
+    /// starts later, and to budget, circuit breaker, rate limit and throttle, which keep their
+    /// learned state. It also overrides an earlier [`with_budget`](Self::with_budget) or
+    /// [`with_request_rate`](Self::with_request_rate).
     ///
-    /// A call that has begun keeps the policy that it began with. If it waits here, it goes on waiting by the
-    /// new rules: it goes as soon as they let it, and gives up as soon as it would wait for too long by them.
-    /// A cooldown that runs is cut to the new [`max_hint`](Policy::max_hint).
+    /// A running call keeps the policy it started with. If it is waiting here, the new limits apply
+    /// to its wait: it starts as soon as they allow, and gives up as soon as its wait would exceed
+    /// them. A running cooldown is shortened to the new [`max_hint`](Policy::max_hint).
     ///
-    /// With a policy whose [retries are off](Policy::is_off) calls make one attempt, and none is parked
-    /// (design rule 14). `clock` is that of the calls: [`StdClock`](crate::clock::StdClock), or tokio's.
+    /// With a policy whose [retries are off](Policy::is_off) calls make one attempt and are never
+    /// queued. `clock` is the clock of the calls: [`StdClock`](crate::clock::StdClock), or tokio's.
     ///
     /// ```
     /// use relent::{Destination, Policy, StopReason};
@@ -210,15 +211,15 @@ impl Destination {
         });
     }
 
-    /// Spreads the callers by a stream whose seed is drawn here, for tests and repeatable runs.
+    /// Jitters the callers with a stream seeded from `random`, for tests and repeatable runs.
     #[must_use]
     pub fn with_random(self, mut random: impl Random) -> Self {
         let seed = random.next_u64();
         self.with_stream(SessionRandom::with_seed(seed))
     }
 
-    /// Draws from this very stream. It is drawn from while the destination is locked, so it must not come
-    /// back here.
+    /// Uses this random source itself. It is called while the destination is locked, so it must not
+    /// call the destination.
     #[doc(hidden)]
     #[must_use]
     pub fn with_stream(self, random: impl Random + Send + 'static) -> Self {
@@ -233,15 +234,15 @@ impl Destination {
         Self { core, ..self }
     }
 
-    /// The budget.
+    /// The retry budget.
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.core.budget()
     }
 
-    /// What is remembered here for hedges that are made so, by all callers whose policy has them: how
-    /// long successes take, and whether the last outcome was a refusal. `None` for a configuration that
-    /// no policy can have.
+    /// The hedging state for this configuration, shared by all callers whose policy has it: success
+    /// latencies, and whether the last outcome was a rejection. `None` for a configuration that no
+    /// policy can have.
     #[must_use]
     pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
         self.core.hedge(config)
@@ -253,32 +254,32 @@ impl Destination {
         self.core.cooldown()
     }
 
-    /// Whether the destination is judged to be down, so that nothing but probes goes there.
+    /// Whether the circuit breaker is down: only probes are sent.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.read(|outbound| outbound.gate().is_some_and(Gate::is_closed))
     }
 
-    /// Whether everything goes: see [`Gate::is_open`].
+    /// Whether the circuit breaker is normal: every request is sent. See [`Gate::is_open`].
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.read(|outbound| outbound.gate().is_none_or(Gate::is_open))
     }
 
-    /// Requests that are parked.
+    /// The number of requests that the circuit breaker has queued.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.read(|outbound| outbound.parked())
     }
 
-    /// Requests that are held back until there is a slot for them in the request rate.
+    /// The number of requests that the rate limit holds back.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.read(|outbound| outbound.queued())
     }
 
-    /// Attempts per second that may be made at the moment, if they are held to a rate; infinite while
-    /// there is no limit.
+    /// The current rate limit in attempts per second; infinite while there is none. `None` without
+    /// a configured rate.
     #[cfg(feature = "metrics")]
     pub(crate) fn request_rate(&self, now: Instant) -> Option<f64> {
         let limit = |rate: &mut RequestRate| rate.limit(now).unwrap_or(f64::INFINITY);
@@ -289,7 +290,7 @@ impl Destination {
         read(&mut self.core.access().lock().outbound)
     }
 
-    /// What the gate has become since somebody asked last.
+    /// The new breaker state, if it changed since the last call of this function.
     #[inline]
     pub(crate) fn gate_change(&self) -> Option<GateState> {
         let change = &self.core.access().change;
@@ -329,7 +330,7 @@ impl Locked {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets something happen under the lock, and wakes whom it lets go when the lock is released.
+    /// Runs `change` under the lock, and wakes the requests that it releases after unlocking.
     #[inline]
     fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = self.lock();
@@ -346,7 +347,7 @@ impl Locked {
         result
     }
 
-    /// Wakes whom the line names, when the lock is released.
+    /// Unlocks, and wakes the released requests.
     #[cold]
     fn wake(mut shared: MutexGuard<'_, Shared>) {
         let woken = shared.outbound.take_woken();
@@ -416,7 +417,7 @@ impl Access for Locked {
 }
 
 thread_local! {
-    /// The number of this thread; 0 before it is asked for.
+    /// The number of this thread; 0 before its first use.
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -450,7 +451,7 @@ mod tests {
     use crate::blocking;
     use crate::clock::VirtualClock;
 
-    /// Their counts come together at the next turn at the lock.
+    /// The counts are added up the next time the lock is taken.
     #[test]
     fn nothing_is_lost_that_threads_count_apart() {
         let there = Destination::new(Policy::STANDARD);

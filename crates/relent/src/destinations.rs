@@ -1,4 +1,4 @@
-//! Destinations by name, for a client that calls many.
+//! A map of destinations by name, for a client that calls many.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use relent_core::Policy;
 use crate::clock::Clock;
 use crate::destination::Destination;
 
-/// The destinations of a client that calls many hosts: one for each name, made when it is first
-/// called, with the budget and the gate of the policy.
+/// Destinations by name, for a client that calls many hosts. Each is created at its first use, with
+/// the budget and the circuit breaker of the policy.
 ///
-/// At most so many are kept ([`Destinations::MOST`] unless said otherwise). When there are more, those
-/// that have not been called for longest make room; one that is being called never does.
+/// The number of entries is limited ([`Destinations::MOST`] by default). Beyond it the least
+/// recently used destinations are removed, but never one that is in use.
 ///
 /// ```
 /// use relent::{Destinations, Policy};
@@ -30,27 +30,27 @@ pub struct Destinations {
 }
 
 struct Known {
-    /// Of those that are made from now on.
+    /// The policy of destinations created from now on.
     policy: Arc<Policy>,
     by_name: HashMap<Arc<str>, Arc<Entry>>,
-    /// The one that was last called, since the next call most often goes there too: to compare a name
-    /// costs a fraction of its hash.
+    /// The destination of the last call, which the next call most often uses, too: comparing a name
+    /// costs a fraction of hashing it.
     last: Option<(Arc<str>, Arc<Entry>)>,
-    /// Counts how often another one was called than before: when a destination was last called.
+    /// The number of switches to another destination; orders the entries by last use.
     turns: u64,
 }
 
 struct Entry {
     destination: Arc<Destination>,
-    /// When another one was called instead. Only written under the lock.
+    /// The value of `turns` at the last switch away from this entry. Only written under the lock.
     called: AtomicU64,
 }
 
 impl Destinations {
-    /// How many destinations are kept.
+    /// The default maximum number of destinations, 1024.
     pub const MOST: usize = 1024;
 
-    /// None yet.
+    /// Creates an empty map.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
             most: Self::MOST,
@@ -63,16 +63,17 @@ impl Destinations {
         }
     }
 
-    /// The policy that they have now.
+    /// The current policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.known().policy)
     }
 
-    /// Goes by this policy from now on: all that there are, as
-    /// [`Destination::set_policy`] describes, and those that are made later.
+    /// Replaces the policy of all destinations, existing (see [`Destination::set_policy`]) and
+    /// future.
     ///
-    /// A client of HTTP gives each call its own policy, too: it has a `set_policy` for both.
+    /// An HTTP client also gives each call its own policy: use the client's `set_policy`, which
+    /// sets both.
     ///
     /// ```
     /// use relent::{Destinations, Policy};
@@ -94,7 +95,7 @@ impl Destinations {
         };
         drop(before);
         for destination in all {
-            // Another policy that is set meanwhile may have been there already: the last one stays.
+            // Another thread may have set a newer policy meanwhile: repeat until ours is current.
             loop {
                 let policy = self.policy();
                 destination.set_policy(Arc::clone(&policy), clock);
@@ -105,29 +106,31 @@ impl Destinations {
         }
     }
 
-    /// Keeps so many, at least one.
+    /// Sets the maximum number of destinations, at least one.
     #[must_use]
     pub fn most(mut self, most: usize) -> Self {
         self.most = most.max(1);
         self
     }
 
-    /// The destination of this name. Clients of HTTP call an origin by its scheme, host and port, such
-    /// as `https://one.example` or `http://one.example:8080`; see RFC 6454 §6.2.
+    /// The destination of this name; created if missing. HTTP clients use the origin (scheme, host
+    /// and port) as the name, such as `https://one.example` or `http://one.example:8080`; see RFC
+    /// 6454 §6.2.
     #[must_use]
     #[inline]
     pub fn of(&self, name: &str) -> Arc<Destination> {
         self.again(name).unwrap_or_else(|| self.find(name))
     }
 
-    /// The same, if it is the one that was called last.
+    /// The most recently used destination, if it has this name.
     #[doc(hidden)]
     #[inline]
     pub fn again(&self, name: &str) -> Option<Arc<Destination>> {
         self.again_if(|last| *last == *name)
     }
 
-    /// The one that was called last, if it has the right name: to compare one needs no text of it.
+    /// The most recently used destination, if `is_right` accepts its name. Avoids allocating the
+    /// name.
     #[doc(hidden)]
     #[inline]
     pub fn again_if(&self, is_right: impl FnOnce(&str) -> bool) -> Option<Arc<Destination>> {
@@ -141,13 +144,13 @@ impl Destinations {
         self.known().of(name, self.most)
     }
 
-    /// How many there are.
+    /// The number of destinations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known().by_name.len()
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -187,7 +190,7 @@ impl Known {
         destination
     }
 
-    /// Forgets an eighth of them, so that the search for the oldest is paid for seldom.
+    /// Removes an eighth of the entries, so that the search for the oldest is rare.
     fn make_room(&mut self, most: usize) {
         let idle = self.by_name.values().filter(|entry| entry.is_idle());
         let mut called: Vec<u64> = idle.map(|entry| entry.called()).collect();
@@ -206,7 +209,7 @@ impl Entry {
         self.called.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody calls it.
+    /// Whether no call uses it.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.destination) == 1
     }
@@ -247,7 +250,7 @@ mod tests {
         for number in 0..8 {
             let _ = destinations.of(&number.to_string());
         }
-        // Its name is compared and not looked up, and that counts as well.
+        // Comparing the name without a lookup counts as a use, too.
         let budget = |name| std::ptr::from_ref(destinations.of(name).budget().unwrap());
         let first = budget("0");
         for _ in 0..100 {

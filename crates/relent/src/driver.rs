@@ -1,4 +1,5 @@
-//! A call with its clock, randomness, destination and observers: what every loop of attempts stands on.
+//! The driver: a call with its clock, random source, destination and observers. Every retry loop
+//! uses it.
 
 mod admission;
 mod builder;
@@ -24,12 +25,13 @@ pub use crate::summary::Summary;
 pub use builder::DriverBuilder;
 pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestination};
 
-/// Drives a [`Call`] with a real clock, a random source and a destination, and tells what happens.
+/// Drives a [`Call`] with a real clock, a random source and a destination, and reports events and
+/// metrics.
 ///
-/// Every loop of Relent stands on this: [`retry`](crate::retry), the blocking form, the HTTP client
-/// and the command. Use it to write a loop of your own. Before each attempt it is [asked](Self::enter)
-/// for leave; after each it is told how the attempt ended. A driver that is dropped while it waits
-/// gives its retry back to the budget (design rule 12).
+/// Every loop of Relent uses it: [`retry`](crate::retry), the blocking form, the HTTP client and
+/// the command. Use it to write your own loop: [request a permit](Self::enter) before each attempt,
+/// and report the outcome after it. A driver that is dropped while it waits returns its retry to
+/// the budget.
 ///
 /// ```
 /// use relent::{Failure, Policy};
@@ -48,8 +50,8 @@ pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestina
 /// }
 /// ```
 ///
-/// Policy and destination are borrowed unless it is built by [`shared`](Self::shared), which holds an
-/// `Arc` of each: for futures that may not borrow, such as those of a tower service.
+/// Policy and destination are borrowed unless [`shared`](Self::shared) builds the driver, which
+/// holds an `Arc` of each: for futures that cannot borrow, such as those of a tower service.
 pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, D = NoDestination>
 where
     K: Clock,
@@ -61,7 +63,7 @@ where
     environment: Environment<K, R, P, D>,
 }
 
-/// What the call decides by, and whom it tells.
+/// The environment of the call: the inputs of its decisions, and the observer.
 struct Environment<K, R, P, D> {
     policy: P,
     target: D,
@@ -191,22 +193,23 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
-    /// The attempt starts that has leave. Reads the clock only if the policy or a trace needs it (design
-    /// rule 10).
+    /// Starts the attempt that the permit allows. Reads the clock only if the policy or a trace
+    /// needs it.
     #[inline]
     pub fn on_attempt(&mut self, leave: Leave) -> Attempt {
         self.begin_attempt(leave).0
     }
 
-    /// The same, with the instant at which the attempt is cut off.
+    /// Like [`on_attempt`](Self::on_attempt), and returns the instant at which the attempt is cut
+    /// off.
     #[inline]
     pub fn begin_attempt(&mut self, leave: Leave) -> (Attempt, Option<Instant>) {
         self.call.begin(&mut self.environment, leave)
     }
 
-    /// Whether the operation may run twice without harm, in place of what the builder was told: for a
-    /// caller that finds it out when an attempt has failed, since most do not fail. To be said before
-    /// the failure. A `bool` is the caller's word, which no policy overrules; see [`Repeatable`].
+    /// Sets whether the operation may safely run twice, overriding the builder: for a caller that
+    /// determines this only after a failure. Call it before reporting the failure. A `bool` is the
+    /// caller's declaration, which no policy overrides; see [`Repeatable`].
     ///
     /// ```
     /// use relent::{Failure, Policy, StopReason};
@@ -225,35 +228,36 @@ where
         self.call.set_repeatable(repeatable.into());
     }
 
-    /// The operation succeeded.
+    /// Reports that the operation succeeded.
     #[inline]
     pub fn on_success(&mut self) {
         self.call.succeeded(&mut self.environment);
     }
 
-    /// The same where nobody asks for the [summary](Self::summary): a success is not written down in the
-    /// trace.
+    /// Like [`on_success`](Self::on_success), if the caller does not use the
+    /// [summary](Self::summary): the trace does not record the success.
     #[inline]
     pub(crate) fn on_success_unseen(&mut self) {
         self.call.succeeded_unseen(&mut self.environment);
     }
 
-    /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    /// Like [`on_success`](Self::on_success), with the status or exit status of the success for the
+    /// trace.
     #[inline]
     pub fn on_success_with(&mut self, seen: Cause) {
         self.call.succeeded_with(&mut self.environment, seen);
     }
 
-    /// The attempt failed: retry after a wait, or stop?
+    /// Reports that the attempt failed, and returns the decision: retry after a wait, or stop.
     #[inline]
     pub fn on_failure(&mut self, failure: &Failure) -> Decision {
         self.call.failed(&mut self.environment, failure)
     }
 
-    /// The same where the driver's own caller may be unable to make use of a retry, for a reason that
-    /// the policy cannot know, such as [`StopReason::NotReplayable`]. It is asked only if there would
-    /// be a retry, so the policy's own reason to stop stands: what is permanent is not called "not
-    /// replayable".
+    /// Like [`on_failure`](Self::on_failure), for a caller that may be unable to retry for a reason
+    /// that the policy cannot know, such as [`StopReason::NotReplayable`]. `unable` is called only
+    /// if the policy would retry, so the policy's own reason takes precedence: a permanent failure
+    /// is not reported as "not replayable".
     ///
     /// ```
     /// use relent::{Failure, Policy, StopReason};
@@ -277,28 +281,27 @@ where
             .failed_unless(&mut self.environment, failure, unable)
     }
 
-    /// The same as [`on_failure`](Self::on_failure) with a wait of the caller's own in place of the
-    /// policy's backoff; `None` says that there is no other. Ceiling, jitter, hints and limits of the
-    /// policy apply as ever.
+    /// Like [`on_failure`](Self::on_failure), with the caller's delay in place of the policy's
+    /// backoff; `None` ends the delays. Cap, jitter, hints and limits of the policy still apply.
     pub fn on_failure_with(&mut self, failure: &Failure, own: Option<Duration>) -> Decision {
         self.call.failed_with(&mut self.environment, failure, own)
     }
 
-    /// The driver's own caller ends the call after a failure, for a reason that the policy cannot
-    /// know, such as [`StopReason::NotReplayable`].
+    /// Ends the call after a failure, for a reason that the policy cannot know, such as
+    /// [`StopReason::NotReplayable`].
     pub fn on_stop(&mut self, failure: &Failure, reason: StopReason) -> Stop {
         self.call
             .failed_for_good(&mut self.environment, failure, reason)
     }
 
-    /// The caller goes away. A retry that was granted but not started is given back.
+    /// Cancels the call. A retry that was granted but not started is returned to the budget.
     pub fn on_cancel(&mut self) -> Stop {
         self.call.cancel(&mut self.environment)
     }
 
-    /// The driver's own caller cannot make use of the retry after all, for a reason that the policy
-    /// cannot know and that showed only after the wait. It is given back. What is known before the
-    /// wait is for [`on_failure_unless`](Self::on_failure_unless).
+    /// Abandons a retry that was granted, for a reason that the policy cannot know and that appears
+    /// only after the wait. The retry is returned to the budget. If the reason is known before the
+    /// wait, use [`on_failure_unless`](Self::on_failure_unless).
     ///
     /// ```
     /// use relent::{Failure, Policy, StopReason};
@@ -319,20 +322,21 @@ where
         self.call.decline(&mut self.environment, failure, reason)
     }
 
-    /// Something happened that makes the backoff begin anew (R4.4). Limits are not moved.
+    /// Restarts the backoff. Limits do not change.
     pub fn reset(&mut self) {
         self.call.reset(&self.environment);
     }
 
-    /// The same while the call waits of its own until `until`. Returns how long it waits from now:
-    /// never longer than it would have. See [`Session::hasten`](crate::driver::Session::hasten), which is asked once for each wait.
+    /// Restarts the backoff while the call waits for its computed backoff until `until`. Returns
+    /// the wait from now, never longer than before. See
+    /// [`Session::hasten`](crate::driver::Session::hasten); call it at most once per wait.
     pub fn hasten(&mut self, until: Instant) -> Duration {
         self.call.hasten(&mut self.environment, until)
     }
 
-    /// The running attempt has brought the operation on for good, though it fails: the count of
-    /// retries and the backoff begin anew, and limits of time hold. Its destination is up: the failure
-    /// that follows is no sign against it. To be said before the failure; see
+    /// Reports that the running attempt made lasting progress, though it fails. The retry count and
+    /// the backoff restart; time limits stay. The failure that follows does not count against the
+    /// destination. Call it before reporting the failure; see
     /// [`Session::on_progress`](crate::driver::Session::on_progress).
     ///
     /// ```
@@ -361,14 +365,14 @@ where
         self.call.progressed(&mut self.environment);
     }
 
-    /// A call of this driver was redirected to another destination, and began there at this instant:
-    /// tells that destination how it ended. A `failure` of `None` is a success. Without the instant only
-    /// its cooldown and its request rate hear of it, and not its gate, which would learn of failures
-    /// where successes are not told.
+    /// Reports to another destination the outcome of a request that was redirected to it at the
+    /// instant `since`. A `failure` of `None` is a success. Without the instant, only the cooldown
+    /// and the rate limit of that destination are updated. Its breaker is not: it would count
+    /// failures without the successes.
     ///
-    /// The call keeps its leave, and its budget pays. To be said before
-    /// [`on_failure`](Self::on_failure), whose failure has [`Hop::Elsewhere`](relent_core::Hop) then,
-    /// or before [`on_success`](Self::on_success).
+    /// The call keeps its permit, and its own budget pays. Call it before
+    /// [`on_failure`](Self::on_failure), whose failure then has
+    /// [`Hop::Elsewhere`](relent_core::Hop), or before [`on_success`](Self::on_success).
     ///
     /// ```
     /// use std::time::Duration;
@@ -400,13 +404,13 @@ where
             .elsewhere(&mut self.environment, &there.core, since, failure);
     }
 
-    /// The time left until the deadline, zero if it has passed; `None` without one.
+    /// The time left until the deadline; zero if it has passed, `None` without a deadline.
     pub fn remaining(&mut self) -> Option<Duration> {
         self.call.remaining(&self.environment)
     }
 
-    /// The time left in which an attempt may start, zero if there is none; `None` for as long as it
-    /// takes. For what a loop does beside its waits, such as reading a refused response to its end.
+    /// The time left in which an attempt may start; zero if there is none, `None` without a limit.
+    /// For work of a loop beside its waits, such as draining a rejected response.
     pub fn room(&mut self) -> Option<Duration> {
         self.call.room(&self.environment)
     }
@@ -417,7 +421,7 @@ where
         relent_core::Environment::policy(&self.environment)
     }
 
-    /// The destination, if it goes to one.
+    /// The destination, if there is one.
     #[must_use]
     pub fn destination(&self) -> Option<&Destination> {
         self.environment.target.destination()
@@ -434,14 +438,14 @@ where
         &mut self.environment.random
     }
 
-    /// Attempts started so far.
+    /// The number of attempts started so far.
     #[inline]
     #[must_use]
     pub const fn attempts(&self) -> u32 {
         self.call.attempts()
     }
 
-    /// How the call ended: with this stop, or with a success. Takes the trace with it.
+    /// The summary of a call that ended with this stop, or with a success. Takes the trace.
     pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
         let limit = self.call.without_deadline(&self.environment);
         let by_limit = stop.is_some_and(|stop| {
@@ -465,7 +469,7 @@ where
         }
     }
 
-    /// Where an instant of this driver lies on the wall.
+    /// Converts an instant of this driver's clock to wall-clock time.
     pub fn wall_of(&self, instant: Instant) -> SystemTime {
         let clock = &self.environment.clock;
         let ahead = instant.saturating_since(clock.now());

@@ -1,22 +1,22 @@
-//! An error of any type as an error that can be the cause of others.
+//! A wrapper that makes a boxed error of any type an `Error`.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error of any type that is itself an [`Error`]. `Box<dyn Error + Send + Sync>` and
-/// `anyhow::Error` are not, so [`GaveUp::into_dyn`](crate::GaveUp::into_dyn) puts them into this.
+/// A boxed error of any type that implements [`Error`]. `Box<dyn Error + Send + Sync>` and
+/// `anyhow::Error` do not, so [`GaveUp::into_dyn`](crate::GaveUp::into_dyn) wraps them.
 ///
-/// Its text, its sources and its `Debug` output are those of the error within.
+/// Display, sources and `Debug` are those of the inner error.
 pub struct DynError(Box<dyn Error + Send + Sync>);
 
 impl DynError {
-    /// The error within, for `is` and `downcast_ref`.
+    /// The inner error, for `is` and `downcast_ref`.
     #[must_use]
     pub fn get_ref(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0
     }
 
-    /// The error within, by value.
+    /// The inner error, by value.
     #[must_use]
     pub fn into_inner(self) -> Box<dyn Error + Send + Sync> {
         self.0

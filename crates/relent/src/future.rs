@@ -1,5 +1,5 @@
-//! The future behind [`retry`](crate::retry), written by hand: no allocation unless it waits, and
-//! no box around the operation.
+//! The future of [`retry`](crate::retry), implemented by hand: it allocates only if it waits, and
+//! does not box the operation.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,8 +25,7 @@ use crate::summary::Summary;
 use crate::timer::Timer;
 
 pin_project! {
-    /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent
-    /// (design rule 12).
+    /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent.
     #[must_use = "futures do nothing unless awaited"]
     pub struct RetryFuture<'p, O, C, H, K, R, X, D>
     where
@@ -41,7 +40,7 @@ pin_project! {
         hook: H,
         driver: Driver<'p, K, R, &'p Policy, D>,
         last: Option<C::Last>,
-        // One timer for waits and attempt limits, made when it is first needed and reused.
+        // One timer for waits and attempt limits, created at its first use and reused.
         timer: Timer<K>,
         #[pin]
         interrupt: X,
@@ -64,14 +63,14 @@ pin_project! {
     }
 }
 
-/// When a running attempt is cut off.
+/// The time limit of a running attempt.
 #[derive(Clone, Copy)]
 enum Limit {
     Never,
-    /// Then; the timer is not set before the attempt has to wait, which most that succeed at once
-    /// never do.
+    /// At this instant. The timer is not set yet: an attempt that succeeds immediately never sets
+    /// it.
     At(Instant),
-    /// When the timer says so.
+    /// When the timer expires.
     Timer,
 }
 
@@ -80,18 +79,18 @@ pin_project! {
     enum State<O: AsyncOperation, L, K: Sleeper> {
         Ready,
         Running { #[pin] attempt: O::Future, limit: Limit },
-        // Hedges may join. To be ended by `end_race`, so that the other states, which most operations
-        // never leave, have nothing to drop for it.
+        // Hedges may join. `end_race` ends it, so that the other states, which most operations
+        // never leave, have nothing to drop.
         Racing { racing: ManuallyDrop<Option<Box<Racing<O, L, K>>>> },
-        // Until then, if the wait is the session's own.
+        // `own` is the end of the wait if it is a computed backoff.
         Waiting { own: Option<Instant> },
-        // Polled again by mistake, it must not run the operation again.
+        // A poll after completion must not run the operation again.
         Done,
     }
 }
 
 impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
-    /// Ends the race, if there is one: in a few instructions where there is none.
+    /// Ends the race, if there is one; costs a few instructions otherwise.
     #[inline]
     fn drop_race(self: Pin<&mut Self>) {
         #[cold]
@@ -104,7 +103,7 @@ impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
         }
     }
 
-    /// Takes the attempts that run at once out of it.
+    /// Takes the concurrent attempts out of the state.
     fn end_race(self: Pin<&mut Self>) -> Option<Box<Racing<O, L, K>>> {
         match self.project() {
             StateProjection::Racing { racing } => racing.take(),
@@ -158,7 +157,7 @@ where
     X: Interrupt,
     D: Target,
 {
-    /// Like awaiting it, with an account of the session also when it succeeds: attempts, time, and
+    /// Awaits the call and returns the attempt summary, also after a success: attempts, time, and
     /// with [`traced`](Self::traced) every attempt.
     ///
     /// ```
@@ -183,8 +182,8 @@ where
         }
     }
 
-    /// Like awaiting it, with the operation's own error in place of a [`GaveUp`]: for a function that
-    /// fails with the same type as the operation.
+    /// Awaits the call and returns the operation's own error in place of a [`GaveUp`]: for a
+    /// function with the same error type as the operation.
     ///
     /// ```
     /// use std::io;
@@ -203,7 +202,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// The last error; without one, what the error type makes of a [`NoLastError`].
+    /// The last error; without one, the conversion of a [`NoLastError`].
     #[allow(
         clippy::type_complexity,
         reason = "it is the future of this call with one step more"
@@ -217,11 +216,12 @@ where
         self.or_last_error_else(C::Last::from_no_last_error)
     }
 
-    /// The same for an error type that nothing can be made into, such as an enum of your own or one of
-    /// another crate: `otherwise` names the error of a call that ends without one of its operation.
+    /// Like [`or_last_error`](Self::or_last_error), for an error type that is not
+    /// `From<NoLastError>`, such as your own enum or a type of another crate. `otherwise` makes the
+    /// error of a call that ends without an error of its operation.
     ///
-    /// That call made no attempt, as when its destination was down until its limits ended, or every
-    /// attempt was cut off by a time limit.
+    /// Such a call made no attempt, for example because its destination was down until its limits
+    /// ended, or a time limit cut off every attempt.
     ///
     /// ```
     /// use std::time::Duration;
@@ -248,7 +248,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// The last error; without one, what `otherwise` returns.
+    /// The last error; without one, the result of `otherwise`.
     #[allow(
         clippy::type_complexity,
         reason = "it is the future of this call with one step more"
@@ -278,7 +278,7 @@ where
     X: Interrupt,
     D: Target,
 {
-    /// `seen`: the account of a success is asked for afterwards.
+    /// `seen`: whether the caller uses the summary of a success.
     #[inline]
     fn poll_end(
         mut self: Pin<&mut Self>,
@@ -292,7 +292,7 @@ where
                 Poll::Ready(Interruption::Cancel) => return Poll::Ready(Err(self.cancel())),
                 Poll::Ready(Interruption::Reset) => {
                     self.as_mut().reset();
-                    // The interrupt has to be asked again, or it would not wake the task.
+                    // Poll the interrupt again, or it would not wake the task.
                     continue;
                 }
             }
@@ -341,7 +341,7 @@ where
                         }
                     };
                     match judge(outcome, this.driver, this.classify) {
-                        // From here, so that it has nothing to do with what a race comes to.
+                        // Return from here, to keep this path independent of the result of a race.
                         Ok(value) => {
                             match seen {
                                 true => this.driver.on_success(),
@@ -363,7 +363,7 @@ where
                 }
             };
 
-            // Each new state drops the attempt, with all that it holds, before the wait.
+            // Setting the new state drops the attempt and all that it holds before the wait.
             match settled {
                 After::Success(value) => {
                     this.state.set(State::Done);
@@ -423,7 +423,7 @@ where
         GaveUp::new(this.last.take(), this.driver.summary(Some(stop)))
     }
 
-    /// Something happened that makes the backoff begin anew.
+    /// Restarts the backoff.
     #[cold]
     #[inline(never)]
     fn reset(self: Pin<&mut Self>) {
@@ -438,7 +438,7 @@ where
         }
     }
 
-    /// The policy hedges: when the next attempt may start it begins, and hedges may join it.
+    /// Starts the next attempt of a policy with a hedge, when it is permitted; hedges may join it.
     #[cold]
     #[inline(never)]
     fn poll_begin_hedged(
@@ -475,7 +475,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// Until one of those that run at once has succeeded, or all have failed.
+    /// Polls the race until one attempt has succeeded, or all have failed.
     #[cold]
     #[inline(never)]
     fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<After<C::Success>> {
@@ -534,8 +534,8 @@ where
 
 pin_project! {
     /// The future of [`Retry::or_last_error`] and [`Retry::or_last_error_else`].
-    // It has a name so that the compiler says once what an error type lacks: the bounds of an `async fn`
-    // are those of what it returns, too.
+    // A named type: the bounds of an `async fn` apply to its return type, too, so the compiler
+    // would report a missing bound of the error type twice.
     #[must_use = "futures do nothing unless awaited"]
     pub struct OrLastError<Fut, L, F> {
         #[pin]
@@ -560,7 +560,7 @@ where
         };
         match this.otherwise.take() {
             Some(otherwise) => Poll::Ready(Err(gave_up.into_last_or_else(otherwise))),
-            // It is done, and was polled again by mistake.
+            // Polled again by mistake after completion.
             None => Poll::Pending,
         }
     }

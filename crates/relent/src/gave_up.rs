@@ -12,9 +12,10 @@ use crate::dyn_error::DynError;
 use crate::last_error::LastError;
 use crate::summary::Summary;
 
-/// Relent gave up: why, after how many attempts, and the last real error.
+/// The error of a call that gave up: the reason, the number of attempts, and the last error.
 ///
-/// `L` is what the operation's failures are made of, mostly its error type.
+/// Other libraries name it `RetryError` or "retries exceeded". `L` is the last failure, in most
+/// cases the operation's error type.
 ///
 /// # In a function that returns another error
 ///
@@ -29,11 +30,11 @@ use crate::summary::Summary;
 /// | an enum of your own | another type `E` | `retry(..).await?`, and a variant `#[from] GaveUp<E>` (thiserror) |
 /// | `GaveUp<E>` | any `E` | `retry(..).await?` |
 ///
-/// A type without a public constructor, such as `reqwest::Error`, has no value for a call that ended
-/// without an error of its operation: let the function return `GaveUp<reqwest::Error>`.
+/// A type without a public constructor, such as `reqwest::Error`, cannot represent a call that
+/// ended without an error of its operation. Let the function return `GaveUp<reqwest::Error>`.
 ///
-/// The blocking and borrowing forms end with `.run().map_err(GaveUp::into_last)` in place of
-/// [`or_last_error`](crate::Retry::or_last_error). Where `?` alone should do, implement
+/// End the blocking and borrowing forms with `.run().map_err(GaveUp::into_last)` in place of
+/// [`or_last_error`](crate::Retry::or_last_error). To use `?` alone, implement
 /// `From<GaveUp<MyError>>` for your error:
 ///
 /// ```
@@ -58,14 +59,14 @@ use crate::summary::Summary;
 /// assert!(matches!(order(), Err(MyError::Refused)));
 /// ```
 ///
-/// # Its text
+/// # Display
 ///
-/// The text is one line, and with [`Retry::traced`](crate::Retry::traced) one more for each attempt, which says
-/// why it failed.
+/// It displays as one line. With [`Retry::traced`](crate::Retry::traced) a line with the failure of
+/// each attempt follows.
 ///
-/// The text contains that of the last error. So [`source`](Error::source) goes on after it, with the
-/// source of the last error, as that of [`io::Error`] does: who prints an error and its sources one
-/// after another prints each once. For the last error itself there is [`error`](Self::error).
+/// The text contains the text of the last error. Therefore [`source`](Error::source) returns the
+/// source of the last error, as [`io::Error`] does: a caller that prints the chain prints each
+/// error once. The last error itself is [`error`](Self::error).
 ///
 /// ```
 /// use relent::{Policy, VirtualClock, blocking};
@@ -85,8 +86,8 @@ pub struct GaveUp<L> {
 }
 
 impl<L> GaveUp<L> {
-    /// The error of a loop of your own around a [`Driver`](crate::driver::Driver): its last error, and
-    /// [`Driver::summary`](crate::driver::Driver::summary).
+    /// Makes the error of your own loop around a [`Driver`](crate::driver::Driver), from its last
+    /// error and [`Driver::summary`](crate::driver::Driver::summary).
     pub fn new(last: Option<L>, summary: Summary) -> Self {
         Self {
             last,
@@ -94,7 +95,7 @@ impl<L> GaveUp<L> {
         }
     }
 
-    /// The last error and the whole account.
+    /// The last error and the attempt summary.
     pub(crate) fn into_parts(self) -> (Option<L>, Summary) {
         (self.last, *self.summary)
     }
@@ -111,28 +112,28 @@ impl<L> GaveUp<L> {
         self.summary.attempts
     }
 
-    /// How long it took; see [`Summary::elapsed`].
+    /// The elapsed time; see [`Summary::elapsed`].
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.summary.elapsed
     }
 
-    /// When the server said that coming back makes sense. With [`StopReason::RetryLater`] it is
-    /// always there: put the work aside until then.
+    /// The time at which the server asked the client to return. Always set with
+    /// [`StopReason::RetryLater`]: postpone the work until then.
     #[must_use]
     pub fn retry_at(&self) -> Option<SystemTime> {
         self.summary.retry_at
     }
 
-    /// Every attempt, if a trace was asked for.
+    /// The trace of every attempt, if one was requested.
     #[must_use]
     pub fn trace(&self) -> Option<&Trace> {
         self.summary.trace.as_ref()
     }
 
-    /// The last error of the operation, also when the retry that was to follow it was held back.
-    /// `None` if no attempt came to an end of its own: there was none, all were cut off by time, or
-    /// polling never failed.
+    /// The last error of the operation, also if the retry that followed it was held back. `None` if
+    /// no attempt ended by itself: there was none, a time limit cut off each, or polling never
+    /// failed.
     #[must_use]
     pub fn error(&self) -> Option<&L> {
         self.last.as_ref()
@@ -146,8 +147,8 @@ impl<L> GaveUp<L> {
 
     /// The last error of the operation, for a function that returns the same type.
     ///
-    /// There may be none; see [`error`](Self::error). Then it is made from a [`NoLastError`], which
-    /// says why.
+    /// Without such an error (see [`error`](Self::error)) the value is made from a [`NoLastError`],
+    /// which holds the reason.
     ///
     /// ```
     /// use std::io;
@@ -169,7 +170,7 @@ impl<L> GaveUp<L> {
         self.into_last_or_else(L::from_no_last_error)
     }
 
-    /// The last error of the operation, or what `otherwise` makes of a session without one.
+    /// The last error of the operation, or the result of `otherwise` if there is none.
     #[must_use]
     pub fn into_last_or_else(self, otherwise: impl FnOnce(NoLastError) -> L) -> L {
         let Self { last, summary } = self;
@@ -181,9 +182,9 @@ impl<L> GaveUp<L> {
         })
     }
 
-    /// The same with a last error that is an [`Error`] in any case, so that `?` makes it an
-    /// `anyhow::Error` or a `Box<dyn Error>`. For operations that fail with `anyhow::Error`,
-    /// `Box<dyn Error + Send + Sync>`, `String` or `&str`, which are none.
+    /// Wraps the last error so that it always is an [`Error`], and `?` converts it to
+    /// `anyhow::Error` or `Box<dyn Error>`. For operations that fail with `anyhow::Error`,
+    /// `Box<dyn Error + Send + Sync>`, `String` or `&str`, which do not implement `Error`.
     ///
     /// ```
     /// use std::error::Error;
@@ -210,19 +211,20 @@ impl<L> GaveUp<L> {
         }
     }
 
-    /// The whole account of the session.
+    /// The attempt summary.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 }
 
-/// A session that gave up without an error of the operation: it was never attempted, because it was
-/// parked or held back until its end, every attempt was cut off by time, or polling never failed.
+/// A call that gave up without an error of the operation. It was never attempted, because it was
+/// queued or held back until its limit; a time limit cut off every attempt; or polling never
+/// failed.
 ///
-/// An error type that can be made from this can be the result of [`GaveUp::into_last`] and
+/// An error type that implements `From<NoLastError>` can be the result of [`GaveUp::into_last`] and
 /// [`Retry::or_last_error`](crate::Retry::or_last_error). `anyhow::Error`, `Box<dyn Error>`,
-/// [`io::Error`] and [`String`] can; for an error type of your own, say what it is:
+/// [`io::Error`] and [`String`] do. For your own error type, implement it:
 ///
 /// ```
 /// # use std::fmt;
@@ -244,11 +246,11 @@ impl<L> GaveUp<L> {
 /// ```
 pub type NoLastError = GaveUp<Infallible>;
 
-/// An error type that has a value for a call without a last error, so that
-/// [`Retry::or_last_error`](crate::Retry::or_last_error) can return it: every type that is
-/// `From<`[`NoLastError`]`>`. There is nothing else to implement.
+/// An error type that can represent a call without a last error, as
+/// [`Retry::or_last_error`](crate::Retry::or_last_error) requires. Every type that is
+/// `From<`[`NoLastError`]`>` has it; there is nothing else to implement.
 ///
-/// For any other type the compiler names the line to write:
+/// For any other type the compiler error names the line to write:
 ///
 /// ```compile_fail,E0277
 /// # use relent::{Policy, retry};
@@ -267,7 +269,7 @@ pub type NoLastError = GaveUp<Infallible>;
     note = "or, once for `{Self}`: `impl From<relent::error::NoLastError> for {Self}`"
 )]
 pub trait FromNoLastError: Sized {
-    /// The value.
+    /// Converts a call without a last error.
     #[doc(hidden)]
     fn from_no_last_error(gave_up: NoLastError) -> Self;
 }
@@ -279,8 +281,8 @@ impl<E: From<NoLastError>> FromNoLastError for E {
     }
 }
 
-/// Keeps the kind of the last error. Without one it is [`TimedOut`](io::ErrorKind::TimedOut) if time
-/// was the reason.
+/// Keeps the kind of the last error. Without one, the kind is [`TimedOut`](io::ErrorKind::TimedOut)
+/// if a time limit was the reason.
 impl From<GaveUp<io::Error>> for io::Error {
     fn from(gave_up: GaveUp<io::Error>) -> Self {
         let kind = match &gave_up.last {
@@ -291,21 +293,21 @@ impl From<GaveUp<io::Error>> for io::Error {
     }
 }
 
-/// [`TimedOut`](io::ErrorKind::TimedOut) if time was the reason.
+/// The kind is [`TimedOut`](io::ErrorKind::TimedOut) if a time limit was the reason.
 impl From<NoLastError> for io::Error {
     fn from(gave_up: NoLastError) -> Self {
         Self::new(kind_of(gave_up.reason()), gave_up)
     }
 }
 
-/// Its text.
+/// Displays the error.
 impl From<NoLastError> for String {
     fn from(gave_up: NoLastError) -> Self {
         gave_up.to_string()
     }
 }
 
-/// Never `Interrupted`, which makes loops of the standard library go on.
+/// Never `Interrupted`, on which loops of the standard library continue.
 fn kind_of(reason: StopReason) -> io::ErrorKind {
     match reason {
         StopReason::Deadline | StopReason::MaxElapsed => io::ErrorKind::TimedOut,
@@ -317,7 +319,7 @@ impl<L: fmt::Display> fmt::Display for GaveUp<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary.head(f)?;
         match &self.last {
-            // With its causes, where `{:#}` means that.
+            // `{:#}` also prints the causes, for error types that support it.
             Some(error) if f.alternate() => write!(f, " (last error: {error:#})")?,
             Some(error) => write!(f, " (last error: {error})")?,
             None => self.summary.failures(f)?,
@@ -337,7 +339,7 @@ impl<L: fmt::Debug> fmt::Debug for GaveUp<L> {
 }
 
 impl<L: LastError> Error for GaveUp<L> {
-    /// The source of the last error, whose own text is in that of this.
+    /// The source of the last error; the text of the last error is part of this error's text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.last.as_ref().and_then(Error::source)
     }

@@ -1,4 +1,4 @@
-//! Attempts of [`retry`](crate::retry) that hedges join: in a box, since few are hedged.
+//! Hedged attempts of [`retry`](crate::retry), boxed since few calls are hedged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -13,16 +13,16 @@ use crate::hook::Hook;
 use crate::operation::AsyncOperation;
 use crate::race::{RaceEvent, Running};
 
-/// The attempts of an operation that run at once.
+/// The concurrent attempts of an operation.
 pub(crate) struct Racing<O: AsyncOperation, L, K: Sleeper> {
     hedge: Arc<Hedge>,
     running: Running<O::Future, K>,
-    /// The error of the failure that decides, unless a plainer one comes.
+    /// The error of the deciding failure, unless a more definite failure follows.
     kept: Option<L>,
 }
 
 impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
-    /// The first of them starts, which has leave.
+    /// Starts the first attempt, which the permit allows.
     pub(crate) fn begin<R: Random, D: Target>(
         hedge: Arc<Hedge>,
         driver: &mut Driver<'_, K, R, &Policy, D>,
@@ -39,7 +39,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
         racing
     }
 
-    /// Goes on until one has succeeded or all have failed.
+    /// Polls the attempts until one has succeeded or all have failed.
     pub(crate) fn poll<C, H, R, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, &Policy, D>,
@@ -97,7 +97,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
         }
     }
 
-    /// Drops them; the error of the one that failed, if one has.
+    /// Drops the attempts, and returns the error of the deciding failure, if one has failed.
     pub(crate) fn cancel<R: Random, D: Target>(
         &mut self,
         driver: &mut Driver<'_, K, R, &Policy, D>,

@@ -1,4 +1,4 @@
-//! What a caller hears before each wait, and when an attempt is queued.
+//! Notifications of the caller: before each wait, and when an attempt is queued.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,20 +6,21 @@ use std::time::Duration;
 use relent_core::{Failure, format_duration};
 pub use relent_core::{Queued, QueuedBy};
 
-/// A notice before each wait, and when the next attempt is queued at its destination; never when the policy
-/// stops (R4.5). Displays as a line for a log.
+/// A notice of a failure before the wait that follows, or of an attempt that is queued at its
+/// destination. There is none when the policy stops. Displays as a log line.
 #[derive(Debug)]
 pub struct Notice<'a, L> {
-    /// The attempt that failed; the first is 1. If [`queued`](Self::queued), the one that is to start.
+    /// The failed attempt; the first is 1. If [`queued`](Self::queued), the attempt that waits to
+    /// start.
     pub attempt: u32,
-    /// The wait before the next attempt. If that is queued then, there is a notice of it. If
-    /// [`queued`](Self::queued), how long it waits at most.
+    /// The wait before the next attempt; if that attempt is queued afterwards, another notice
+    /// follows. If [`queued`](Self::queued), the longest wait in the queue.
     pub wait: Duration,
-    /// How it was classified; `None` if queued.
+    /// The classified failure; `None` if queued.
     pub failure: Option<Failure>,
     /// The error, unless the attempt was cut off by its timeout; `None` if queued.
     pub error: Option<&'a L>,
-    /// The attempt is queued: by which control of its destination, and for how long at most.
+    /// Set if the attempt is queued: the control that queues it, and the longest wait.
     pub queued: Option<Queued>,
 }
 
@@ -39,12 +40,12 @@ impl<L: fmt::Display> fmt::Display for Notice<'_, L> {
     }
 }
 
-/// Hears a [`Notice`] before each wait; made by [`Retry::notify`](crate::Retry::notify).
+/// Receives a [`Notice`] before each wait; made by [`Retry::notify`](crate::Retry::notify).
 pub trait Hook<L> {
     /// Called before each wait.
     fn before_wait(&mut self, notice: &Notice<'_, L>);
 
-    /// Called when the next attempt is queued at its destination. Does nothing unless it is implemented.
+    /// Called when the next attempt is queued at its destination. Does nothing by default.
     #[inline]
     fn on_queued(&mut self, queued: &Queued) {
         let _ = queued;

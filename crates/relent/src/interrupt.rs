@@ -1,4 +1,4 @@
-//! What can break into a wait or an attempt: cancellation, and activity.
+//! Interrupts of a wait or an attempt: cancellation, and activity.
 
 use std::fmt;
 use std::pin::Pin;
@@ -8,23 +8,22 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-/// What an [`Interrupt`] asks for.
+/// The request of an [`Interrupt`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interruption {
     /// Give up now.
     Cancel,
-    /// Begin the backoff anew.
+    /// Restart the backoff.
     Reset,
 }
 
-/// Something that can break into a wait or an attempt; made by
-/// [`Retry::cancel_on`](crate::Retry::cancel_on) and [`Retry::activity`](crate::Retry::activity).
+/// A source of interrupts for waits and attempts; made by
 pub trait Interrupt {
-    /// Whether it may ever ask for a [`Reset`](Interruption::Reset). If not, nobody has to know the time of
-    /// a wait (design rule 10).
+    /// Whether it may ever request a [`Reset`](Interruption::Reset). If not, the loop need not read
+    /// the clock for a wait.
     const MAY_RESET: bool = true;
 
-    /// Whether it does so now; wakes the task when it will.
+    /// Polls for an interruption; wakes the task when there is one.
     fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption>;
 }
 
@@ -38,7 +37,7 @@ impl Interrupt for () {
 }
 
 pin_project! {
-    /// A future that cancels when it completes.
+    /// Cancels when its future completes.
     #[derive(Debug)]
     pub struct CancelOn<S> {
         #[pin]
@@ -69,11 +68,11 @@ impl<S: Future> Interrupt for CancelOn<S> {
     }
 }
 
-/// Tells waiting polls that somebody is looking again (R4.4). Clones are one and the same.
+/// Notifies waiting polls that the user has returned. Clones share one state.
 ///
 /// ```
 /// let activity = relent::Activity::new();
-/// activity.touch(); // nobody waits: nothing happens
+/// activity.touch(); // without a waiter: no effect
 /// ```
 #[derive(Clone, Default)]
 pub struct Activity {
@@ -99,7 +98,7 @@ impl Activity {
         Self::default()
     }
 
-    /// Something happened: every wait that watches this signal begins anew.
+    /// Notifies every session that watches this signal: its backoff restarts.
     pub fn touch(&self) {
         self.shared.touches.fetch_add(1, Ordering::Release);
         let wakers = std::mem::take(&mut self.waiting().wakers);
@@ -165,7 +164,7 @@ impl Interrupt for OnActivity {
                 None => waiting.wakers.push((self.id, context.waker().clone())),
             }
         }
-        // Again, now that a touch would wake us: one in between would be missed otherwise.
+        // Check again after the waker is registered, or a touch in between would be missed.
         if self.changed() {
             Poll::Ready(Interruption::Reset)
         } else {
@@ -185,7 +184,7 @@ impl Drop for OnActivity {
 }
 
 pin_project! {
-    /// Two interrupts; the one that was asked for first is looked at first.
+    /// Two interrupts; the one that was added first takes precedence.
     #[derive(Debug)]
     pub struct Both<A, B> {
         #[pin]

@@ -1,11 +1,12 @@
-//! What an error type has to be for `?`, and what to write where it is not.
+//! The bound of an error type for `?`, with advice where it is not met.
 
 use std::error::Error;
 
 /// An error type with which a [`GaveUp`](crate::GaveUp) is an [`Error`]: every type that is an
 /// [`Error`] itself. There is nothing to implement.
 ///
-/// `anyhow::Error` and `Box<dyn Error>` are none, so the compiler names the line to write for them:
+/// `anyhow::Error` and `Box<dyn Error>` are not, so the compiler error names the line to write for
+/// them:
 ///
 /// ```compile_fail,E0277
 /// # use relent::{Policy, retry};

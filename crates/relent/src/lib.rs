@@ -1,5 +1,4 @@
-//! Get an answer out of an unreliable service with few attempts, and keep the attempts from
-//! becoming the next outage.
+//! Retries calls to unreliable services with few attempts and without overloading them.
 //!
 //! ```
 //! use relent::{Policy, retry};
@@ -29,21 +28,22 @@
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |
-//! | ask until a job is done | [`poll`] |
-//! | read, modify and write, again on a conflict | [`update`] |
+//! | poll until a job is done | [`poll`] |
+//! | read, modify and write, and repeat all three on a conflict | [`update`] |
 //! | write the loop yourself | [`Ticker`], or [`Driver`](driver::Driver) with everything |
 //!
-//! Each gives a [`Retry`], which takes what else there is to say: which errors ([`Retry::when`],
-//! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, who
-//! hears of them ([`Retry::notify`]), which [`Destination`] it goes to, what cancels it
-//! ([`Retry::cancel_on`]), which clock and random source are used. Calling one of them declares that
-//! the operation may run twice without harm; for what may not, [`DriverBuilder::repeatable`](driver::DriverBuilder::repeatable).
+//! Each returns a [`Retry`], a builder for the remaining settings: which errors ([`Retry::when`],
+//! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, a
+//! callback for them ([`Retry::notify`]), the [`Destination`], cancellation ([`Retry::cancel_on`]),
+//! the clock and the random source. Calling one of these functions declares that the operation may
+//! safely run twice. For an operation that may not, use
+//! [`DriverBuilder::repeatable`](driver::DriverBuilder::repeatable).
 //!
-//! # What to retry by
+//! # Policies
 //!
-//! A [`Policy`] is a value: a preset ([`Policy::STANDARD`] for clients that share a destination,
-//! [`Policy::PATIENT`] for one caller that would rather wait), one that is built, or one that is
-//! read from TOML or JSON (`NamedPolicy::load`, with the feature `toml`).
+//! A [`Policy`] is a value: a preset, a policy built in code, or one read from TOML or JSON
+//! (`NamedPolicy::load`, with the feature `toml`). Use [`Policy::STANDARD`] for clients that share
+//! a destination, and [`Policy::PATIENT`] for a single caller that would rather wait than fail.
 //!
 //! ```
 //! use std::time::Duration;
@@ -57,42 +57,40 @@
 //!     .build_const();
 //! ```
 //!
-//! # What you get back
+//! # The result
 //!
-//! The value, or a [`GaveUp`] with the last real error, the [`StopReason`], the number of attempts,
-//! the time, and when the server said that coming back makes sense. With [`Retry::traced`] every
-//! attempt is explained, in a line of its text. [`Retry::or_last_error`] and [`Retry::or_last_error_else`]
-//! give the operation's own error instead, and [`GaveUp`] has a table of what to write for which error
-//! type.
+//! The value, or a [`GaveUp`] with the last error, the [`StopReason`], the number of attempts, the
+//! elapsed time, and the time at which the server asked the client to return. With
+//! [`Retry::traced`] its text has one line for each attempt. [`Retry::or_last_error`] and
+//! [`Retry::or_last_error_else`] return the operation's own error instead. [`GaveUp`] has a table
+//! that shows what to write for which error type.
 //!
 //! # Testing
 //!
-//! A [`VirtualClock`] makes waits take no time and writes them down; [`Draw`](random::Draw) pins the random draws;
-//! under tokio's paused time nothing need be injected.
+//! With a [`VirtualClock`] waits take no time and are recorded. [`Draw`](random::Draw) fixes the
+//! random numbers. Under tokio's paused time no clock needs to be injected.
 //!
 //! # Features
-//! - `tokio` (default): waits by tokio's timer. Without it, pass another runtime's timer to
-//!   [`Retry::clock`] with [`SleepBy`](clock::SleepBy); the blocking forms need nothing.
+//! - `tokio` (default): waits with tokio's timer. Without it, pass another runtime's timer to
+//!   [`Retry::clock`] with [`SleepBy`](clock::SleepBy). The blocking forms need no runtime.
 //! - `toml`: policy files and the presets by name.
-//! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
-//! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
+//! - `serde`: [`Policy`] in your own files, and the trace as JSON.
+//! - `tracing`, `metrics`: events and metrics of running sessions; see [`observe`].
 //! - `js`: clock and random seeds in a browser; see below.
 //!
 //! # Systems
-//! Linux, macOS, Windows and whatever else has the standard library.
+//! Linux, macOS, Windows and every other system with the standard library.
 //!
-//! `wasm32-unknown-unknown` has neither a clock, so that the standard library's panics, nor randomness,
-//! so that all pages that failed together would come back together. There the feature `js` is needed,
-//! which takes both from the page; without it this crate does not compile. Nothing of the page waits:
-//! pass a [`Sleeper`](clock::Sleeper) to [`Retry::clock`]. Tokio's clock is not there, and no thread can be blocked.
+//! On `wasm32-unknown-unknown` the standard library's clock panics, and there is no source of
+//! randomness, so that all pages that failed together would retry together. The feature `js` takes
+//! both from the browser; without it this crate does not compile. No timer is included: pass a
+//! [`Sleeper`](clock::Sleeper) to [`Retry::clock`]. Tokio's clock is not available, and no thread
+//! can block.
 //!
-//! Without an operating system and without JavaScript there is `relent-core`, which is told time and
-//! randomness; for processors without atomics of 64 bits too.
+//! Without an operating system and without JavaScript, use `relent-core`, which takes time and
+//! randomness as arguments. It also supports processors without 64-bit atomics.
 //!
-//! Coming from another library: [`cenkalti`] has every function side by side.
-//!
-//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
-//! repository, with reasons, sources and tests.
+//! Coming from another library? [`cenkalti`] maps every function of cenkalti/backoff.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown", not(feature = "js")))]
@@ -151,7 +149,7 @@ pub use summary::Summary;
 pub use ticker::Ticker;
 pub use update::{Written, update};
 
-/// What policies are made of, and how files of them are read.
+/// The parts of a policy, and reading policy files.
 pub mod policy {
     #[cfg(feature = "toml")]
     pub use crate::policy_file::{PolicyFile, PolicyFileError, nearest};
@@ -163,7 +161,7 @@ pub mod policy {
     };
 }
 
-/// What a [`Failure`] says: its cause, how far it reaches, and what the server said about time.
+/// The parts of a [`Failure`]: its cause, its scope, and the server's hint about when to retry.
 pub mod failure {
     pub use relent_core::{
         Advice, Audience, Cause, GrpcCode, GrpcCodeError, HintSource, Hop, Network, Progress,
@@ -171,21 +169,21 @@ pub mod failure {
     };
 }
 
-/// Errors beside [`GaveUp`].
+/// Error types other than [`GaveUp`].
 pub mod error {
     pub use crate::dyn_error::DynError;
     pub use crate::gave_up::{FromNoLastError, NoLastError};
     pub use crate::last_error::LastError;
 }
 
-/// The account of every attempt.
+/// The trace: a record of every attempt.
 pub mod trace {
     #[cfg(feature = "serde")]
     pub use crate::trace_json::{TraceJson, rfc3339};
     pub use relent_core::{Histogram, Trace, TraceEntry};
 }
 
-/// Types that appear in signatures and are seldom written.
+/// Types that appear in signatures and are rarely written out.
 pub mod types {
     pub use crate::future::{OrLastError, RetryFuture};
     pub use crate::poll::ByPolled;

@@ -1,32 +1,33 @@
-//! What sessions tell while they run: events of [`tracing`](https://docs.rs/tracing) with the feature
-//! `tracing`, and metrics by the [`metrics`](https://docs.rs/metrics) facade with the feature
-//! `metrics`. Every name is here; `docs/observability.md` has them in one table.
+//! Observability of running sessions: [`tracing`](https://docs.rs/tracing) events with the feature
+//! `tracing`, and metrics through the [`metrics`](https://docs.rs/metrics) facade with the feature
+//! `metrics`. All names are in this module; `docs/observability.md` lists them in one table.
 //!
-//! Both features are off unless asked for. With a feature on and nobody listening, a first success
-//! costs a look at whether somebody does, and no allocation.
+//! Both features are off by default. With a feature on and no subscriber or recorder, a first
+//! success costs one check and no allocation.
 //!
 //! # Events
-//! Their target is `relent`. Durations are seconds.
+//! The target is `relent`. Durations are in seconds.
 //!
 //! | when | level | message | fields |
 //! |---|---|---|---|
 //! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //! | an attempt is queued | `INFO` | `attempt 6 is queued by the circuit breaker of the destination for at most 29.8s` | `relent.attempt`, `relent.by`, `relent.at_most` |
-//! | the gate changes | `WARN` if it closes, else `INFO` | `the gate is closed: requests are parked` | `relent.gate`, `relent.destination` |
+//! | the circuit breaker changes state | `WARN` if it goes down, else `INFO` | `the gate is closed: requests are parked` | `relent.gate`, `relent.destination` |
 //! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //!
 //! `relent.gate` is `open`, `limited` or `closed`; `relent.by` is `circuit_breaker`, `budget`, `cooldown` or
 //! `rate_limit`. Every event has `relent.destination` if the destination has a name
 //! ([`Destination::named`](crate::Destination::named)); [`Destinations`](crate::Destinations) have the names by which
 //! they are found, which are origins such as `https://one.example` for a client of HTTP.
-//! `relent.hint` and `relent.hint_delay` are there if the server named a time. No event holds a path, a query
-//! or the text of an error: they may carry what is secret.
+//! `relent.hint` and `relent.hint_delay` are present if the server named a time. No event contains
+//! a path, a query or the text of an error: they may contain secrets.
 //!
 //! # Metrics
-//! Requests are attempts without the retries and hedges: `relent_attempts_total -
-//! relent_retries_total - relent_hedges_total`. The
-//! looks of a [`poll`](crate::poll) are attempts, and a job that is not done is no failure. The ticks of a [`Ticker`](crate::Ticker) are not told of. A session whose future is
-//! dropped is no give-up.
+//! The number of requests is the number of attempts without retries and hedges:
+//! `relent_attempts_total - relent_retries_total - relent_hedges_total`. Each call of a
+//! [`poll`](crate::poll) closure is an attempt, and a job that is not completed is not a failure.
+//! The ticks of a [`Ticker`](crate::Ticker) are not reported. A session whose future is dropped is
+//! not a give-up.
 
 #[cfg(feature = "tracing")]
 mod events;
@@ -47,7 +48,8 @@ use crate::destination::{Destination, GateState};
 pub use meters::{Label, describe};
 pub use names::*;
 
-/// Tells of one session. Without the features it is nothing, and does nothing.
+/// Reports the events and metrics of one session. Without the features it is empty and does
+/// nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
     #[cfg(feature = "metrics")]
@@ -90,14 +92,15 @@ impl Observer {
         let _ = failure;
     }
 
-    /// A budget was used: the one place that hears of it.
+    /// A budget was used. Every budget gauge update comes from here.
     #[cfg(feature = "metrics")]
     #[inline]
     pub(crate) fn on_budget(&self, budget: &Budget) {
         meters::budget(self.label.as_ref(), budget);
     }
 
-    /// What held the request back, for how long if it was let go, and what does now.
+    /// The control that held the request back until now, the time if the request was released, and
+    /// the control that holds it now.
     #[cfg(feature = "metrics")]
     #[cold]
     pub(crate) fn on_held(
@@ -124,7 +127,7 @@ impl Observer {
         let _ = (queued, there);
     }
 
-    /// The gate has become this.
+    /// The circuit breaker has changed to this state.
     #[inline]
     pub(crate) fn on_gate(&self, state: GateState, there: Option<&Destination>) {
         #[cfg(feature = "metrics")]
@@ -134,7 +137,7 @@ impl Observer {
         let _ = (state, there);
     }
 
-    /// So many attempts per second may be made.
+    /// The current rate limit, in attempts per second.
     #[cfg(feature = "metrics")]
     pub(crate) fn on_request_rate(&self, rate: f64) {
         meters::request_rate(self.label.as_ref(), rate);
@@ -150,7 +153,7 @@ impl Observer {
         there.and_then(Destination::name)
     }
 
-    /// This was decided after this failure.
+    /// A decision after a failure.
     #[inline]
     pub(crate) fn on_decision(
         &self,
@@ -171,7 +174,7 @@ impl Observer {
         }
     }
 
-    /// It gives up; with the failure, if that is what it ends with.
+    /// The call gives up; with the failure, if that is the reason.
     #[inline]
     pub(crate) fn on_stop(
         &self,

@@ -1,4 +1,4 @@
-//! The forms in which an operation can be handed over.
+//! The kinds of operations: plain, with attempt number, borrowing, blocking.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,10 +6,9 @@ use std::pin::Pin;
 
 use relent_core::Attempt;
 
-/// An operation whose outcome has a type. Sealed by use: [`retry`](crate::retry) and its siblings
-/// make the values.
+/// An operation with a typed outcome, made by [`retry`](crate::retry) and its siblings.
 pub trait Operation {
-    /// What one attempt comes to.
+    /// The outcome of one attempt.
     type Outcome;
 }
 
@@ -19,10 +18,10 @@ pub trait Operation {
     note = "end `retry_mut(..)` and `retry_on(..)` with `.run().await`, and `blocking::retry(..)` with `.run()`"
 )]
 pub trait AsyncOperation: Operation {
-    /// The attempt as a future.
+    /// The future of one attempt.
     type Future: Future<Output = Self::Outcome>;
 
-    /// Whether one attempt may run while another does, which a hedge is.
+    /// Whether two attempts may run concurrently, as a hedge requires.
     #[doc(hidden)]
     const MAY_OVERLAP: bool = true;
 
@@ -46,7 +45,7 @@ impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Plain<F> {
     }
 }
 
-/// A closure that makes a future, of which no two may run at once.
+/// A closure that makes a future; two of its futures never run concurrently.
 pub struct Alone<F>(pub(crate) F);
 
 impl<F: FnMut() -> Fut, Fut: Future> Operation for Alone<F> {
@@ -64,7 +63,7 @@ impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Alone<F> {
     }
 }
 
-/// A closure that is told which attempt it is, and makes a future.
+/// A closure that takes the [`Attempt`] and makes a future.
 pub struct WithAttempt<F>(pub(crate) F);
 
 impl<F: FnMut(Attempt) -> Fut, Fut: Future> Operation for WithAttempt<F> {
@@ -87,10 +86,10 @@ impl<F: AsyncFnMut(Attempt) -> O, O> Operation for Borrowing<F, O> {
     type Outcome = O;
 }
 
-/// A future in a box that can be sent to another thread, borrowing for `'a`.
+/// A boxed future that is `Send` and borrows for `'a`.
 pub type BoxFuture<'a, O> = Pin<Box<dyn Future<Output = O> + Send + 'a>>;
 
-/// A closure that makes a future from state that it is lent.
+/// A closure that makes a future from borrowed state.
 pub struct OnState<'s, S, F, O> {
     pub(crate) state: &'s mut S,
     pub(crate) operation: F,

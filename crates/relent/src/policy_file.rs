@@ -12,16 +12,16 @@ use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use error::Syntax;
 pub use error::{PolicyFileError, nearest};
 
-/// The most bytes a policy file may have: 1 MiB.
+/// The maximum size of a policy file: 1 MiB.
 const MAX_SIZE: usize = 1 << 20;
 
-/// A policy with what its file says about it.
+/// A policy with the metadata of its file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedPolicy {
-    /// The name of the preset, or the `NAME` of `[policies.NAME]`; `None` for a file that holds one
-    /// policy at its top.
+    /// The name of the preset, or the `NAME` of `[policies.NAME]`; `None` for a file with a single
+    /// policy at the top level.
     pub name: Option<String>,
-    /// What it is for, in a sentence.
+    /// A description in one sentence.
     pub description: Option<String>,
     /// The document or system that it reproduces.
     pub source: Option<String>,
@@ -31,8 +31,8 @@ pub struct NamedPolicy {
 
 /// The policies of one file.
 ///
-/// A file is one policy, its keys at the top, or several under `[policies.NAME]`; TOML, or JSON if
-/// the first character is `{`.
+/// A file contains one policy, with its keys at the top level, or several under `[policies.NAME]`.
+/// The format is TOML, or JSON if the first character is `{`.
 ///
 /// ```
 /// use relent::policy::PolicyFile;
@@ -58,28 +58,28 @@ pub struct NamedPolicy {
 /// ```
 ///
 /// # Keys
-/// Every key but `backoff` may be left out; the defaults are those of
-/// [`Policy::builder`](crate::Policy::builder). A key that is not known is an error.
+/// Every key except `backoff` is optional; the defaults are those of
+/// [`Policy::builder`](crate::Policy::builder). An unknown key is an error.
 ///
 /// ```toml
 /// description = "every key there is"
 /// source = "this page"
 /// max_retries = 10          # or "unlimited"
 /// max_elapsed = "15m"       # no attempt starts later; "unlimited" if absent, as in the next two
-/// deadline = "20m"          # the same, and a running attempt is cut off
+/// deadline = "20m"          # no attempt starts later, and a running attempt is cut off
 /// attempt_timeout = "60s"
-/// attempt_room = "100ms"    # what an attempt needs before a limit
-/// cut_last_wait = true      # before a limit, so that one last attempt fits; false if absent
-/// max_delay = "32s"         # the ceiling; or "unlimited"; "60s" if absent and waits grow without end
+/// attempt_room = "100ms"    # the minimum time for an attempt before a limit
+/// cut_last_wait = true      # shortens the last delay so that one more attempt fits; false if absent
+/// max_delay = "32s"         # the cap; or "unlimited"; "60s" if absent and delays grow without end
 /// ceiling = "before_jitter" # or "after_jitter"
 /// jitter = "full"           # none, equal, proportional:0.5, additive:1s, additive:1ms..1s
 /// throttled_initial = "2s"  # the first delay after a throttled failure; not for none, slotted, schedule
 /// hint = "floor"            # replace, clamp, exact, ignore
 /// max_hint = "5m"
-/// hint_spread = 1           # share of a shared hint that the spread behind it may take; above 0
-/// retry_on = ["5xx", 429, "timeout", "network"] # exactly these; see `Pattern`
+/// hint_spread = 1           # Retry-After jitter, as a share of a shared hint; above 0
+/// retry_on = ["5xx", 429, "timeout", "network"] # only these; see `Pattern`
 /// stop_on = [501]
-/// not_processed = [503]     # the server is believed not to have begun
+/// not_processed = [503]     # the server is assumed not to have started
 /// assume_repeatable = false
 /// retries = "on"            # the operator's switch; "off" ends all retries
 /// backoff.exponential = { initial = "1s", factor = 2 }
@@ -104,42 +104,42 @@ pub struct NamedPolicy {
 /// [budget]                  # in tokens; the values shown are the defaults
 /// ratio = 0.1               # deposited by every request
 /// success = 0               # by every success
-/// reserve = 10              # at the start
+/// reserve = 10              # initial tokens
 /// per_second = 0.1          # by time
-/// capacity = 100            # the most there can be
+/// capacity = 100            # the maximum
 /// cost = 1                  # of a retry
 /// throttled_cost = 1        # of a retry after a throttled failure
 /// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
-/// floor = 0                 # a retry leaves at least this much
-/// overload_floor = 0        # and this beside, after what may be a sign of overload; needs a [gate]
-/// wait_when_empty = false   # a retry that an empty one cannot pay waits for room; needs a [gate]
-/// refund_on_success = false # the last cost comes back
-/// charge_failures = false   # every failure pays, instead of every retry
+/// floor = 0                 # the minimum balance after a retry
+/// overload_floor = 0        # added to the minimum after failures that may be overload; needs a [gate]
+/// wait_when_empty = false   # queues a retry that the budget cannot pay; needs a [gate]
+/// refund_on_success = false # a success refunds the last cost
+/// charge_failures = false   # every failure costs tokens, instead of every retry
 ///
-/// [gate]                    # parks and probes while the destination is down; the defaults
-/// first_probe = "500ms"     # after closing; each later probe is half as long again after the last, but who asks
-///                           # often probes once in ten requests
-/// max_probe = "5s"          # the most between two probes while requests are made
-/// patience = "5m"           # nobody is parked for longer
-/// patience_without_deadline = "30s" # nor does an attempt start later, without a deadline and max_elapsed
-/// patience_unanswered = "9s"  # the same while the destination has never responded
+/// [gate]                    # queues and probes while the destination is down; the defaults
+/// first_probe = "500ms"     # after it goes down; each later delay is 1.5 times the previous one, but a
+///                           # high-traffic process probes once per ten requests
+/// max_probe = "5s"          # the longest delay between two probes while requests are made
+/// patience = "5m"           # no request is queued for longer
+/// patience_without_deadline = "30s" # no attempt starts later, without a deadline and max_elapsed
+/// patience_unanswered = "9s"  # as above, while the destination has never responded
 ///
-/// [request_rate]            # attempts per second to a destination, first ones too; none if absent
-/// limit = 100               # at most; may be left out where it adapts
-/// burst = 10                # at once after a pause; a tenth of a second's worth if absent
-/// adapt = false             # fewer after a throttled failure, then more again
+/// [request_rate]            # attempts per second to a destination, first attempts included; none if absent
+/// limit = 100               # the maximum; optional if it adapts
+/// burst = 10                # immediately after a pause; a tenth of a second's worth if absent
+/// adapt = false             # decreases after a throttled failure, then increases again
 ///
-/// [hedge]                   # another attempt beside one that takes long; none if absent
-/// percentile = 0.95         # after the time that this share of recent successes did not exceed,
-/// least = "1ms"             # no sooner than this,
+/// [hedge]                   # a second attempt beside a slow one; none if absent
+/// percentile = 0.95         # starts after this percentile of recent success latencies,
+/// least = "1ms"             # no earlier than this,
 /// most = "10s"              # no later than this,
-/// samples = 200             # and not before so many are known; ten beyond the percentile if absent
+/// samples = 200             # and not before so many are recorded; ten beyond the percentile if absent
 /// # delay = "50ms"          # or after a fixed time
 /// max_hedges = 1            # beside one attempt, up to 4
 ///
-/// [throttle]                # refuses locally what the destination would refuse; none if absent
-/// factor = 2                # K: so many requests for each that is accepted
-/// window = "2m"             # the recent past that counts
+/// [throttle]                # adaptive throttling: rejects locally what the destination would reject; none if absent
+/// factor = 2                # K: requests allowed per accepted request
+/// window = "2m"             # the length of the history that counts
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicyFile {
@@ -147,11 +147,11 @@ pub struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// Reads the text of a policy file.
+    /// Parses the text of a policy file.
     ///
     /// # Errors
-    /// A text above 1 MiB, one that is not TOML or JSON, unknown or missing keys, values that are
-    /// not accepted, and policies that contradict themselves. The error shows the line.
+    /// A text above 1 MiB, invalid TOML or JSON, unknown or missing keys, invalid values, and
+    /// policies that contradict themselves. The error shows the line.
     pub fn parse(text: &str) -> Result<Self, PolicyFileError> {
         if text.len() > MAX_SIZE {
             return Err(PolicyFileError::too_large(MAX_SIZE));
@@ -181,7 +181,8 @@ impl PolicyFile {
         Ok(Self { policies })
     }
 
-    /// The names of the policies, in the order of the file; none if it holds one policy at its top.
+    /// The names of the policies, in the order of the file; none if it contains a single policy at
+    /// the top level.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.policies
             .iter()
@@ -194,7 +195,7 @@ impl PolicyFile {
         &self.policies
     }
 
-    /// The policy of this name; without a name, the only one.
+    /// The policy of this name; without a name, the only policy.
     ///
     /// # Errors
     /// If there is no such policy, or no name was given and there are several; the error lists
@@ -222,10 +223,10 @@ impl NamedPolicy {
     }
 }
 
-/// The text of a file, unless it is too large for a policy.
+/// Reads the text of a file, unless it is too large for a policy.
 pub(crate) fn read_text(file: File) -> Result<String, PolicyFileError> {
     let mut bytes = Vec::new();
-    // One byte more than allowed tells a file at the limit from an endless one.
+    // Read one byte more than allowed, to detect a file that is too large.
     file.take(MAX_SIZE as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(PolicyFileError::io)?;
@@ -244,13 +245,13 @@ fn read<T: DeserializeOwned>(text: &str, syntax: Syntax) -> Result<T, PolicyFile
     }
 }
 
-/// Tells the two kinds of file apart, before either is read in earnest.
+/// Distinguishes the two kinds of file before either is parsed.
 #[derive(Deserialize)]
 struct Outline {
     policies: Option<IgnoredAny>,
 }
 
-/// What [`Policy`] reads and does not keep.
+/// The keys that [`Policy`] accepts and discards.
 #[derive(Deserialize)]
 struct About {
     description: Option<String>,
@@ -263,14 +264,14 @@ struct Several<T> {
     policies: InOrder<T>,
 }
 
-/// [`Several`] once it is known to be valid.
+/// [`Several`] after validation.
 #[derive(Deserialize)]
 struct Outlines {
     policies: InOrder<About>,
 }
 
-/// A table in the order of the file. A JSON object that has a name twice is refused, where a map
-/// would keep the last without a word.
+/// A table in the order of the file. A JSON object with a duplicate name is an error; a map would
+/// silently keep the last.
 struct InOrder<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for InOrder<T> {
@@ -288,7 +289,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for InOrder<T> {
                 let mut seen = std::collections::HashSet::new();
                 let mut list = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
-                    // `FILE#NAME` could not reach it.
+                    // `FILE#NAME` could not select it.
                     if name.is_empty() || name.contains('#') {
                         return Err(serde::de::Error::custom(format_args!(
                             "{name:?} cannot name a policy: a name is not empty and has no '#'"

@@ -1,4 +1,4 @@
-//! Finding the policy that a person has named.
+//! Lookup of a policy by preset name or file path.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,20 +8,20 @@ use relent_core::Policy;
 use crate::policy_file::{NamedPolicy, PolicyFile, PolicyFileError, read_text};
 use crate::presets;
 
-/// The word in place of a policy that turns retries off.
+/// The name that turns retries off.
 const OFF: &str = "off";
 
 impl NamedPolicy {
-    /// Finds the policy that a person has named: a preset, a file that holds one policy,
-    /// `FILE#NAME` for the one that the file calls `[policies.NAME]`, or `off`, which is `patient`
-    /// without its retries (design rule 14). This is what `--policy` and `RELENT_POLICY` accept.
+    /// Loads a policy by name: a preset, a file with a single policy, `FILE#NAME` for
+    /// `[policies.NAME]` of a file, or `off`, which is `patient` without retries. `--policy` and
+    /// `RELENT_POLICY` accept the same names.
     ///
-    /// A preset and `off` come first; a file of the same name is reached by a path such as
+    /// Presets and `off` take precedence; to load a file of the same name write a path such as
     /// `./standard`.
     ///
     /// # Errors
-    /// If there is no such preset or file, naming what was looked for and the nearest preset; if
-    /// the file cannot be read or does not hold a valid policy of that name.
+    /// If there is no such preset or file (the error suggests the nearest preset), or if the file
+    /// cannot be read or does not contain a valid policy of that name.
     ///
     /// ```
     /// use relent::NamedPolicy;
@@ -44,7 +44,7 @@ impl NamedPolicy {
             return Ok(Self::off());
         }
         let (path, name) = match spec.rsplit_once('#') {
-            // A file may have the sign in its own name.
+            // The file name may itself contain a `#`.
             Some((path, name)) if !Path::new(spec).exists() => (path, Some(name)),
             _ => (spec, None),
         };

@@ -1,4 +1,4 @@
-//! Polling: asking again until a job is done (R4.3, R4.4).
+//! Polling until a job is completed.
 
 use relent_core::{Failure, Policy};
 
@@ -7,27 +7,26 @@ use crate::destination::Destination;
 use crate::operation::Plain;
 use crate::retry::{DefaultClock, OfDestination, Retry};
 
-/// What a look at the job showed.
+/// The result of one poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled<T> {
-    /// It is done.
+    /// The job is completed.
     Done(T),
-    /// It is not done, and nothing has changed: look less and less often.
+    /// The job is not completed, and nothing has changed: poll less and less often.
     Pending,
-    /// It is not done, but it has moved: look often again (R4.4).
+    /// The job is not completed, but has progressed: poll often again.
     Progress,
 }
 
-/// Asks `look` until it answers [`Polled::Done`] or the policy gives up. Await the result.
+/// Calls `look` until it returns [`Polled::Done`] or the policy gives up. Await the result.
 ///
-/// A policy with [`Backoff::elapsed`](crate::Backoff::elapsed) asks about ln(T/i)/ln(1+f) times for
-/// a job of length T. An `Err` of `look` ends the polling; wrap the look in a
-/// [`retry`](crate::retry) of its own where it may fail. With
-/// [`activity`](Retry::activity), polling quickens when a person comes back.
+/// A policy with [`Backoff::elapsed`](crate::Backoff::elapsed) polls about ln(T/i)/ln(1+f) times
+/// for a job that takes T. An `Err` of `look` ends the polling; if a poll may fail, wrap it in its
+/// own [`retry`](crate::retry). With [`activity`](Retry::activity), polling speeds up when the user
+/// returns.
 ///
 /// # Errors
-/// [`GaveUp`](crate::GaveUp): with the error of `look`, or without one if the policy gave up
-/// waiting.
+/// [`GaveUp`](crate::GaveUp): with the error of `look`, or without one if the policy gave up.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,8 +60,8 @@ where
 }
 
 impl Destination {
-    /// Asks `look` until it answers [`Polled::Done`] or the policy of this destination gives up: as
-    /// [`poll`], without saying twice where it goes.
+    /// Calls `look` until it returns [`Polled::Done`] or the policy of this destination gives up.
+    /// This is [`poll`] with this destination and its policy.
     ///
     /// ```
     /// use relent::{Destination, Policy, Polled};
@@ -91,7 +90,7 @@ impl Destination {
     }
 }
 
-/// Reads [`Polled`] values.
+/// Classifies [`Polled`] values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByPolled;
 

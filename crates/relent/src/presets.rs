@@ -1,11 +1,11 @@
-//! The policies that come with Relent.
+//! The built-in policies.
 //!
-//! Every preset is a file that a person can read, with its source and its reasons in comments:
+//! Every preset is a readable file, with its source and reasons in comments:
 //! `relent policy show NAME` prints it.
 
 use crate::policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
 
-/// A policy that comes with Relent.
+/// A built-in policy.
 ///
 /// ```
 /// use relent::presets;
@@ -20,15 +20,15 @@ use crate::policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
 pub struct Preset {
     /// Its name.
     pub name: &'static str,
-    /// Its file, comments and all.
+    /// The text of its file, including comments.
     pub text: &'static str,
 }
 
 impl Preset {
-    /// Reads the file.
+    /// Parses the file.
     ///
     /// # Errors
-    /// None for a released Relent: every preset is read by its tests.
+    /// None in a released version: the tests parse every preset.
     pub fn load(&self) -> Result<NamedPolicy, PolicyFileError> {
         let file = PolicyFile::parse(self.text)?;
         let mut policy = file.get(None)?.clone();
@@ -48,7 +48,7 @@ macro_rules! presets {
     };
 }
 
-// Ours first, then the documents that Relent reproduces, other systems, and schedules of notifications.
+// Relent's own presets first, then published documents, other systems, and notification schedules.
 presets!(
     "standard",
     "patient",

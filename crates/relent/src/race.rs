@@ -1,4 +1,4 @@
-//! Attempts that run at once, with the one timer that they share.
+//! Concurrent attempts (a race of hedges) with one shared timer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,9 +12,9 @@ use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
 use crate::timer::Timer;
 
-/// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
+/// The attempts of a [`Race`] as futures, for your own loop with hedges.
 ///
-/// Every attempt is in a box of its own. Dropping this drops those that run.
+/// Every attempt is boxed. Dropping this drops the running attempts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::timer::Timer;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(50)))?;
 /// let mut driver = Driver::builder(Policy::STANDARD, TokioClock).start();
-/// // The first attempt takes ten seconds, the hedge is there at once.
+/// // The first attempt takes ten seconds, the hedge completes immediately.
 /// let ask = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
 /// let mut running = Running::new();
 /// let leave = driver.entered().await.expect("nothing holds it back");
@@ -50,23 +50,23 @@ use crate::timer::Timer;
 /// ```
 pub struct Running<F, K: Sleeper> {
     racers: Vec<(Racer, Pin<Box<F>>)>,
-    /// A hedge has been granted that has not joined.
+    /// A granted hedge has not joined yet.
     granted: bool,
-    /// A hedge is due that could not be sent when it was granted.
+    /// A due hedge was deferred, because it could not be sent when it was granted.
     put_off: bool,
     timer: Timer<K>,
-    /// What the timer is set for.
+    /// The instant that the timer is set for.
     set_for: Option<Instant>,
 }
 
-/// What happens in a race.
+/// An event of a race.
 pub enum RaceEvent<F: Future> {
-    /// A hedge is due and granted: have it [join](Running::join), or [call it
-    /// off](Running::call_off).
+    /// A hedge is due and granted: have it [join](Running::join), or [cancel
+    /// it](Running::call_off).
     Due,
-    /// An attempt is over, with its outcome.
+    /// An attempt has ended with this outcome.
     Ended(Racer, F::Output),
-    /// An attempt has reached its limit, and is to be dropped.
+    /// An attempt has reached its time limit; drop it.
     CutOff(Racer, Pin<Box<F>>),
 }
 
@@ -77,7 +77,7 @@ impl<F: Future, K: Sleeper> Default for Running<F, K> {
 }
 
 impl<F: Future, K: Sleeper> Running<F, K> {
-    /// No race yet.
+    /// Creates an empty race.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -89,7 +89,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         }
     }
 
-    /// Begins a race with its first attempt, which is made by `start`.
+    /// Starts a race with its first attempt, made by `start`.
     pub fn begin<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -107,19 +107,19 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         self.racers.push((racer, Box::pin(start(&racer))));
     }
 
-    /// Whether no attempt runs.
+    /// Whether no attempt is running.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.racers.is_empty()
     }
 
-    /// Whether a hedge is due that has not joined.
+    /// Whether a due hedge has not joined yet.
     #[must_use]
     pub const fn is_due(&self) -> bool {
         self.granted || self.put_off
     }
 
-    /// The hedge that is due joins, made by `start`.
+    /// Starts the granted hedge, made by `start`.
     pub fn join<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -135,8 +135,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         }
     }
 
-    /// The hedge that is due cannot be sent yet: gives back what was granted, so that it takes nothing
-    /// from others while it waits. It [is renewed](Self::renew) when it can be sent.
+    /// Defers the due hedge, which cannot be sent yet, and refunds it, so that it costs other calls
+    /// nothing while it waits. [Renew](Self::renew) it when it can be sent.
     pub fn put_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
@@ -149,8 +149,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         }
     }
 
-    /// The hedge that is due can be sent now: whether it may, which is asked again if it was [put
-    /// off](Self::put_off). If it may not, no other joins.
+    /// Requests a [deferred](Self::put_off) hedge again, now that it can be sent. Returns whether
+    /// it may start. If it may not, no other hedge joins.
     pub fn renew<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>) -> bool
     where
         R: Random,
@@ -163,7 +163,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         self.granted
     }
 
-    /// The hedge that is due cannot be sent: gives it back. No other joins.
+    /// Cancels the due hedge, which cannot be sent, and refunds it. No other hedge joins.
     pub fn call_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
@@ -174,7 +174,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         (self.granted, self.put_off) = (false, false);
     }
 
-    /// The next thing that happens.
+    /// Polls for the next event.
     pub fn poll_next<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -213,7 +213,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
                 ready!(self.timer.poll(context));
                 self.set_for = None;
             }
-            // It is then, whatever the clock says: a timer that is early must not be set forever.
+            // Treat the timer as expired even if the clock is slightly behind; otherwise it would
+            // be re-armed for ever.
             let cut_off = |racer: &Racer| racer.ends().is_some_and(|ends| ends <= next);
             if let Some(index) = self.racers.iter().position(|(racer, _)| cut_off(racer)) {
                 let (racer, attempt) = self.racers.remove(index);
@@ -226,7 +227,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         }
     }
 
-    /// This attempt, which is over, won: drops the others. `seen`: what the trace says of it.
+    /// Reports that this attempt, which has ended, won, and drops the others. `seen` is its status
+    /// for the trace.
     pub fn won<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -242,8 +244,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         driver.on_race_won(hedge, racer, seen);
     }
 
-    /// This attempt, which is over, failed. If that ends the race, the others are dropped, and
-    /// [`Driver::on_failure`] with the failure that decides comes next.
+    /// Reports that this attempt, which has ended, failed. If that ends the race, the others are
+    /// dropped; then call [`Driver::on_failure`] with the deciding failure.
     pub fn failed<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
@@ -257,7 +259,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         D: Target,
     {
         let raced = driver.on_race_failure(hedge, racer, failure);
-        // A push-back has called off what was granted.
+        // A server push-back may have cancelled the granted hedge.
         let due = driver.hedge_due().is_some();
         self.granted &= due;
         self.put_off &= due;
@@ -267,7 +269,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         raced
     }
 
-    /// Drops those that run.
+    /// Drops the running attempts.
     pub fn cancel<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,

@@ -2,8 +2,8 @@
 
 pub use relent_core::{Draw, Random};
 
-/// A small generator, one per session (design rule 13), seeded when it is first asked: an operation
-/// that succeeds at once never pays for it.
+/// A small random generator, one per session. It is seeded at its first use, so that an operation
+/// that succeeds immediately has no cost for it.
 ///
 /// ```
 /// use relent::random::{Random, SessionRandom};
@@ -14,24 +14,24 @@ pub use relent_core::{Draw, Random};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct SessionRandom {
-    /// The state of the generator; 0 while it is not seeded.
+    /// The state of the generator; 0 until it is seeded.
     state: u64,
 }
 
 impl SessionRandom {
-    /// Seeded at the first draw, by `fastrand`: from the time in nanoseconds and the thread, and in a
-    /// browser, with the feature `js`, from the browser's randomness. Each session has a stream of its
-    /// own.
+    /// Creates an unseeded generator. `fastrand` seeds it at the first use: from the time in
+    /// nanoseconds and the thread, and in a browser, with the feature `js`, from the browser's
+    /// randomness. Each session has its own stream.
     #[must_use]
     pub const fn new() -> Self {
         Self { state: 0 }
     }
 
-    /// The stream of this seed, for tests and repeatable runs.
+    /// Creates the stream of this seed, for tests and repeatable runs.
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
-        // Through one step of the generator, so that neighbouring seeds are strangers and no
-        // seed stands for "not seeded".
+        // One generator step makes neighbouring seeds independent, and the state is never 0, which
+        // means "not seeded".
         let state = fastrand::Rng::with_seed(seed).u64(1..);
         Self { state }
     }

@@ -1,4 +1,4 @@
-//! Retrying: the settings that every form shares, and the entry points of the asynchronous ones.
+//! The settings that every form of retry shares, and the asynchronous entry points.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,14 +18,14 @@ use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAtte
 use crate::random::SessionRandom;
 use relent_core::Attempt;
 
-/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
+/// The clock that [`retry`] uses: tokio's. Without the feature `tokio` and in a browser it is
 /// [`StdClock`](crate::clock::StdClock), which cannot wait in async code.
 #[cfg(all(
     feature = "tokio",
     not(all(target_arch = "wasm32", target_os = "unknown"))
 ))]
 pub type DefaultClock = crate::clock::TokioClock;
-/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
+/// The clock that [`retry`] uses: tokio's. Without the feature `tokio` and in a browser it is
 /// [`StdClock`](crate::clock::StdClock), which cannot wait in async code.
 #[cfg(not(all(
     feature = "tokio",
@@ -35,23 +35,24 @@ pub type DefaultClock = crate::clock::StdClock;
 
 /// Calls `operation` until it succeeds or the policy gives up. Await the result.
 ///
-/// Calling this declares that the operation is repeatable: that running it twice does no harm
-/// (design rule 1). A plain `Err` may have taken effect and is retried; see [`Retry::when`],
-/// [`Retry::classify`] and [`Retry::marked`] to say more.
+/// Calling this declares that the operation may safely run twice. A plain `Err` may have taken
+/// effect and is retried; see [`Retry::when`], [`Retry::classify`] and [`Retry::marked`] to
+/// classify errors.
 ///
-/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), an attempt that
-/// takes long is joined by another, the outcome that is there first is taken, and the other attempt is
-/// dropped: that has to be enough to cancel it. Each attempt is in a box then.
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a
+/// second attempt starts beside a slow one. The first outcome is used, and the other future is
+/// dropped: dropping it must be enough to cancel the attempt. Hedged attempts are boxed.
 ///
-/// The closure makes a new future for each attempt, after the wait. To use captured `&mut` state, see
-/// [`retry_mut`]. To spawn it, make it a future: `tokio::spawn(retry(..).into_future())`. That is `Send`
-/// if the closure and its futures are, and `'static` if policy and destination are.
+/// The closure makes a new future for each attempt, after the wait. To use captured `&mut` state,
+/// see [`retry_mut`]. To spawn it, convert it to a future: `tokio::spawn(retry(..).into_future())`.
+/// That future is `Send` if the closure and its futures are, and `'static` if policy and
+/// destination are.
 ///
 /// # Errors
-/// Awaiting it gives [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of
-/// attempts. There is a table of [what to write](crate::GaveUp#in-a-function-that-returns-another-error)
-/// for which error type: `?` is enough for an [`Error`](std::error::Error) in a function that returns
-/// `anyhow::Error` or `Box<dyn Error>`.
+/// Awaiting it returns [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of
+/// attempts. `?` is enough for an [`Error`](std::error::Error) in a function that returns
+/// `anyhow::Error` or `Box<dyn Error>`. For other error types see [this
+/// table](crate::GaveUp#in-a-function-that-returns-another-error).
 ///
 /// ```
 /// use relent::{Policy, retry};
@@ -72,7 +73,7 @@ where
     Retry::new(policy, Plain(operation), DefaultClock::default())
 }
 
-/// Like [`retry`], for an operation that wants to know which attempt it is and how long it has.
+/// Like [`retry`], for an operation that needs the number of the attempt and the time left for it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,8 +103,9 @@ where
 /// Like [`retry_with`], for an async closure that uses captured `&mut` state. End it with
 /// [`run`](Retry::run).
 ///
-/// To spawn it, give the closure what it needs (`async move`) and spawn the `run()`; where the
-/// compiler finds a spawned future not general enough, [`retry_on`] does the same with a box.
+/// To spawn it, give the closure ownership of its state (`async move`) and spawn the `run()`. If
+/// the compiler reports that the spawned future is not general enough, use [`retry_on`], which
+/// boxes it.
 ///
 /// ```
 /// use relent::{Policy, retry_mut};
@@ -134,10 +136,10 @@ where
 }
 
 /// Like [`retry_with`], for an operation that needs `&mut` access to something, such as a
-/// connection, in a task that is spawned. End it with [`run`](Retry::run).
+/// connection, in a spawned task. End it with [`run`](Retry::run).
 ///
-/// [`retry_mut`] reads better and boxes nothing, but a future that holds a borrowing async closure
-/// is often not [`Send`] in the eyes of today's compiler; this one is.
+/// [`retry_mut`] reads better and boxes nothing, but today's compiler often cannot prove that a
+/// future with a borrowing async closure is [`Send`]. This future is.
 ///
 /// ```
 /// use relent::{Policy, retry_on};
@@ -199,12 +201,12 @@ pub trait RetryExt<Fut: Future>: FnMut() -> Fut + Sized {
 
 impl<F: FnMut() -> Fut, Fut: Future> RetryExt<Fut> for F {}
 
-/// An operation with everything that is said about retrying it. Made by [`retry`] and its siblings;
-/// awaited, or ended with `run`.
+/// An operation with its retry settings, made by [`retry`] and its siblings. Await it, or end it
+/// with `run`.
 ///
-/// Say what an outcome means ([`when`](Self::when), [`classify`](Self::classify),
+/// Set the classification of outcomes ([`when`](Self::when), [`classify`](Self::classify),
 /// [`classify_outcome`](Self::classify_outcome), [`marked`](Self::marked)) before
-/// [`notify`](Self::notify), whose closure sees the error.
+/// [`notify`](Self::notify), whose closure receives the error.
 #[must_use = "nothing is attempted until it is awaited or run"]
 pub struct Retry<
     'p,
@@ -238,7 +240,7 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
 }
 
 impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
-    /// By the policy of this destination, which is there.
+    /// Uses this destination and its policy.
     pub(crate) fn by_destination(
         self,
         destination: &'p Destination,
@@ -253,14 +255,14 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
     }
 }
 
-/// A call of a [`Destination`], by its own policy.
+/// A call to a [`Destination`] under the destination's own policy.
 pub(crate) type OfDestination<'d, O, C = AnyError, K = DefaultClock> =
     Retry<'d, O, C, (), K, SessionRandom, (), ByDestination<'d>>;
 
 impl Destination {
-    /// Calls `operation` until it succeeds or the policy of this destination gives up: as
-    /// [`retry`](crate::retry()), without saying twice where it goes. The policy is the one that the
-    /// destination has now; a call keeps the one that it began with.
+    /// Calls `operation` until it succeeds or the policy of this destination gives up. This is
+    /// [`retry`](crate::retry()) with this destination and its policy. A call uses the policy that
+    /// is set when it starts, also if the policy changes later.
     ///
     /// ```
     /// use relent::{Destination, Policy};
@@ -280,8 +282,8 @@ impl Destination {
         retry(Policy::STANDARD, operation).by_destination(self)
     }
 
-    /// The same for an operation that wants to know which attempt it is and how long it has; see
-    /// [`retry_with`].
+    /// Like [`retry`](Self::retry), for an operation that needs the number of the attempt and the
+    /// time left for it; see [`retry_with`].
     pub fn retry_with<F, Fut>(&self, operation: F) -> OfDestination<'_, WithAttempt<F>>
     where
         F: FnMut(Attempt) -> Fut,
@@ -290,7 +292,8 @@ impl Destination {
         retry_with(Policy::STANDARD, operation).by_destination(self)
     }
 
-    /// The same for an async closure that uses captured `&mut` state; see [`retry_mut`].
+    /// Like [`retry`](Self::retry), for an async closure that uses captured `&mut` state; see
+    /// [`retry_mut`].
     pub fn retry_mut<F, O>(&self, operation: F) -> OfDestination<'_, Borrowing<F, O>>
     where
         F: AsyncFnMut(Attempt) -> O,
@@ -300,7 +303,8 @@ impl Destination {
 }
 
 impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, H, K, R, X, D> {
-    /// Retries only errors for which `retryable` says `true`; others stop at once, as permanent.
+    /// Retries only errors for which `retryable` returns `true`; others are permanent and stop
+    /// immediately.
     ///
     /// ```
     /// use std::io;
@@ -330,7 +334,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         })
     }
 
-    /// Says what kind of failure an error is, with cause and hint if there are any.
+    /// Classifies each error as a failure kind, with a cause and a server hint if known.
     ///
     /// ```
     /// use std::time::Duration;
@@ -352,9 +356,9 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.judge_by(ByError(classify))
     }
 
-    /// Looks at the whole outcome, of any type: `None` is a success, `Some` a failure. So an `Ok`
-    /// value can be retried. The result carries the outcome as it was, in `Ok` if it was judged a
-    /// success and in the [`GaveUp`](crate::GaveUp) otherwise.
+    /// Classifies the whole outcome, of any type: `None` is a success, `Some` a failure. An `Ok`
+    /// value can therefore be retried. The result carries the unchanged outcome: in `Ok` for a
+    /// success, in the [`GaveUp`](crate::GaveUp) otherwise.
     ///
     /// ```
     /// use relent::{Failure, Policy, VirtualClock, blocking};
@@ -374,7 +378,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.judge_by(ByOutcome(classify))
     }
 
-    /// Reads errors that say themselves whether repeating can help; see
+    /// Retries by the classification that each error carries itself; see
     /// [`Marked`](crate::classify::Marked).
     #[inline]
     pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X, D>
@@ -384,7 +388,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.judge_by(ByMark)
     }
 
-    /// Judges outcomes by a [`Classify`] of your own.
+    /// Classifies outcomes with your own [`Classify`].
     #[inline]
     pub fn judge_by<C2: Classify<O::Outcome>>(
         self,
@@ -406,8 +410,9 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         }
     }
 
-    /// Hears of each failure before the wait that follows it, never of the last; and of an attempt that is
-    /// queued at its destination, by which control and for how long at most.
+    /// Calls `notify` for each failure before the wait that follows, but not for the last failure.
+    /// Also calls it when an attempt is queued at its destination, with the control that queues it
+    /// and the longest wait.
     ///
     /// ```
     /// use relent::{Policy, VirtualClock, blocking};
@@ -429,7 +434,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.hook(Notify(notify))
     }
 
-    /// Hears of each failure through a [`Hook`] of your own.
+    /// Calls your own [`Hook`] for each failure.
     #[inline]
     pub fn hook<H2>(self, hook: H2) -> Retry<'p, O, C, H2, K, R, X, D>
     where
@@ -452,11 +457,11 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         }
     }
 
-    /// Goes to this destination, which all its callers share: retries come out of its budget, its
-    /// cooldown is waited for, and while it is down requests are parked, fresh ones as well
-    /// ([`Gate`](crate::destination::Gate)). A request whose limits end while it is parked gives up with
-    /// [`StopReason::Gate`](crate::StopReason::Gate); if it was never attempted, there is no last
-    /// error.
+    /// Sends the attempts to this destination, which its callers share. Retries are paid from its
+    /// budget, and its cooldown is observed. While it is down, the circuit breaker queues requests,
+    /// first attempts included ([`Gate`](crate::destination::Gate)). A request whose limits end
+    /// while it is queued gives up with [`StopReason::Gate`](crate::StopReason::Gate). If it was
+    /// never attempted, there is no last error.
     ///
     /// ```
     /// use relent::{Destination, Policy, StopReason, VirtualClock, blocking};
@@ -488,8 +493,8 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.maybe_destination(Some(destination))
     }
 
-    /// The same as [`destination`](Self::destination), for code that may have none. The future has
-    /// room for one then, as after `destination`.
+    /// Like [`destination`](Self::destination), for code that may have none. The future reserves
+    /// space for a destination either way.
     ///
     /// ```
     /// use relent::{Destination, Policy, blocking};
@@ -519,34 +524,34 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self
     }
 
-    /// Takes the waits from any iterator in place of the policy's backoff. Jitter, ceiling, hints
-    /// and limits of the policy apply; there are no more retries when the iterator ends.
+    /// Takes the delays from an iterator in place of the policy's backoff. Jitter, cap, hints and
+    /// limits of the policy still apply. When the iterator ends, there are no more retries.
     #[inline]
     pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
         self.driver = self.driver.waits(waits);
         self
     }
 
-    /// Draws from the random stream of this seed: the same seed, the same waits.
+    /// Seeds the random source: the same seed gives the same waits.
     #[inline]
     pub fn seed(self, seed: u64) -> Retry<'p, O, C, H, K, SessionRandom, X, D> {
         self.random(SessionRandom::with_seed(seed))
     }
 
-    /// Draws from this random source, such as [`Draw::at(0.5)`](crate::random::Draw::at).
+    /// Uses this random source, such as [`Draw::at(0.5)`](crate::random::Draw::at).
     #[inline]
     pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
         self.drive(|driver| driver.random(random))
     }
 
-    /// Reads this clock and waits by it, such as a [`VirtualClock`](crate::VirtualClock).
+    /// Uses this clock for time and waits, such as a [`VirtualClock`](crate::VirtualClock).
     #[inline]
     pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X, D> {
         self.drive(|driver| driver.clock(clock))
     }
 
-    /// Gives up as soon as `signal` completes, be it during an attempt, which is dropped, or during
-    /// a wait; asynchronous forms only. With `tokio-util`: `.cancel_on(token.cancelled())`.
+    /// Gives up as soon as `signal` completes, during a wait or during an attempt, which is
+    /// dropped. Asynchronous forms only. With `tokio-util`: `.cancel_on(token.cancelled())`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -572,9 +577,9 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.interrupt(CancelOn::new(signal))
     }
 
-    /// Begins the backoff anew, and cuts a running wait down to the first delay, whenever
-    /// [`Activity::touch`] is called (R4.4); asynchronous forms only. A touch never puts the next attempt
-    /// off, and a wait that the server asked for is kept.
+    /// Restarts the backoff, and shortens a running wait to the first delay, whenever
+    /// [`Activity::touch`] is called. Asynchronous forms only. It never delays the next attempt,
+    /// and it does not shorten a wait that the server asked for.
     #[inline]
     pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>, D>
     where
@@ -603,7 +608,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         }
     }
 
-    /// The same with another driver, which may be of another type.
+    /// Replaces the driver, possibly by one of another type.
     #[inline]
     fn drive<K2, R2, D2>(
         self,

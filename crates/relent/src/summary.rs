@@ -1,11 +1,11 @@
-//! The summary of a call: what every result carries.
+//! The attempt summary that every result carries.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{StopReason, Trace, format_duration};
 
-/// How a call ended: what every result carries.
+/// How a call ended: the attempt summary that every result carries.
 ///
 /// Displays as one line, and with a trace as one more line for each attempt:
 ///
@@ -35,29 +35,29 @@ use relent_core::{StopReason, Trace, format_duration};
 pub struct Summary {
     /// The number of attempts.
     pub attempts: u32,
-    /// How long it took. With a policy that has no time limit, the clock is first read when an
-    /// attempt has failed (design rule 10), and this counts from there unless a trace was asked
-    /// for.
+    /// The elapsed time. With a policy without a time limit and without a trace it starts at the
+    /// first failure, when the clock is first read: a first success reads no clock.
     pub elapsed: Duration,
-    /// Why it gave up; `None` for a success.
+    /// The reason for giving up; `None` for a success.
     pub reason: Option<StopReason>,
-    /// When the server said that coming back makes sense, if it did.
+    /// The time at which the server asked the client to return, if it named one.
     pub retry_at: Option<SystemTime>,
-    /// The attempt timeout, if the policy has one and it ended every attempt: then there is no last
+    /// The attempt timeout, if the policy has one and it ended every attempt; then there is no last
     /// error.
     pub timed_out: Option<Duration>,
-    /// How long the call was allowed to take, if it gave up because its caller set no deadline: see
+    /// The longest time without a deadline, if the call gave up because its caller set no deadline:
+    /// see
     /// [`GateConfig::patience_without_deadline`](crate::policy::GateConfig::patience_without_deadline).
     pub without_deadline: Option<Duration>,
-    /// Every attempt, if a trace was asked for.
+    /// The trace of every attempt, if one was requested.
     pub trace: Option<Trace>,
 }
 
 impl Summary {
-    /// The line without what is in brackets behind it.
+    /// The first line, without the part in brackets.
     pub(crate) fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.attempts == 1 { "" } else { "s" };
-        // Whole milliseconds: nobody reads the nanoseconds of a failure.
+        // Whole milliseconds: finer figures only distract.
         let elapsed =
             Duration::from_millis(self.elapsed.as_millis().try_into().unwrap_or(u64::MAX));
         let (attempts, elapsed) = (self.attempts, format_duration(elapsed));
@@ -78,7 +78,7 @@ impl Summary {
         }
     }
 
-    /// How the attempts failed, in brackets, if the summary knows it.
+    /// The attempt timeout in brackets, if it ended every attempt.
     pub(crate) fn failures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(timeout) = self.timed_out else {
             return Ok(());
@@ -91,7 +91,7 @@ impl Summary {
         )
     }
 
-    /// A line for each attempt, if there is a trace.
+    /// One line for each attempt, if there is a trace.
     pub(crate) fn lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trace {
             Some(trace) if trace.entries().len() > 0 => write!(f, "\n{trace}"),

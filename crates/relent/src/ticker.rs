@@ -1,4 +1,4 @@
-//! Ticks at the times of a policy (R4.5).
+//! Tickers that follow the delays of a policy.
 
 use std::convert::Infallible;
 
@@ -10,11 +10,11 @@ use crate::clock::{BlockingSleeper, Clock, Sleeper, StdClock};
 use crate::random::SessionRandom;
 use crate::retry::DefaultClock;
 
-/// Ticks at the times of a policy: at once, then after each of its waits, until it gives up. For
-/// loops that are not a closure.
+/// Ticks by the delays of a policy: immediately, then after each delay, until the policy gives up.
+/// For loops that are not a closure.
 ///
-/// The waits count from tick to tick, not from the end of what is done in between: when that takes
-/// longer, the next tick comes at once (as with cenkalti's `Ticker`). Stop by dropping it.
+/// A delay counts from the previous tick, not from the end of the work in between. If the work
+/// takes longer, the next tick comes immediately (as with cenkalti's `Ticker`). Drop it to stop.
 ///
 /// ```
 /// use relent::{Policy, Ticker};
@@ -39,7 +39,7 @@ pub struct Ticker<'p, K: Clock = DefaultClock, R: Random = SessionRandom> {
     not(all(target_arch = "wasm32", target_os = "unknown"))
 ))]
 impl<'p> Ticker<'p> {
-    /// A ticker by this policy. Its first tick is due now.
+    /// Creates a ticker for this policy. Its first tick is due now.
     #[must_use]
     pub fn new(policy: &'p Policy) -> Self {
         Self::with_clock(policy, DefaultClock::default())
@@ -47,7 +47,7 @@ impl<'p> Ticker<'p> {
 }
 
 impl<'p, K: Sleeper> Ticker<'p, K> {
-    /// A ticker that reads this clock and waits by it.
+    /// Creates a ticker that uses this clock for time and waits.
     #[must_use]
     pub fn with_clock(policy: &'p Policy, clock: K) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl<'p, K: Sleeper> Ticker<'p, K> {
 
 impl<K: Sleeper, R: Random> Ticker<'_, K, R> {
     /// Waits for the next tick and returns its number, from 1; `None` when the policy gives up.
-    /// Nothing is lost if the future is dropped before it completes.
+    /// Cancel-safe: dropping the future loses no tick.
     pub async fn tick(&mut self) -> Option<u32> {
         let due = self.ticks.next_due()?;
         let clock = self.ticks.clock();
@@ -85,7 +85,7 @@ pub struct BlockingTicker<'p, K: Clock = StdClock, R: Random = SessionRandom> {
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 impl<'p> BlockingTicker<'p> {
-    /// A ticker by this policy. Its first tick is due now.
+    /// Creates a ticker for this policy. Its first tick is due now.
     #[must_use]
     pub fn new(policy: &'p Policy) -> Self {
         Self::with_clock(policy, StdClock)
@@ -93,7 +93,7 @@ impl<'p> BlockingTicker<'p> {
 }
 
 impl<'p, K: BlockingSleeper> BlockingTicker<'p, K> {
-    /// A ticker that reads this clock and waits by it.
+    /// Creates a ticker that uses this clock for time and waits.
     #[must_use]
     pub fn with_clock(policy: &'p Policy, clock: K) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl<K: BlockingSleeper, R: Random> Iterator for BlockingTicker<'_, K, R> {
     }
 }
 
-/// A call whose attempts are ticks. Nobody is told of them.
+/// A call whose attempts are ticks. It reports no events or metrics.
 #[derive(Debug)]
 struct Ticks<'p, K, R> {
     call: Call<'p, ()>,
@@ -124,7 +124,7 @@ struct Ticks<'p, K, R> {
     due: Due,
 }
 
-/// What the ticks are decided by.
+/// The environment of the call: policy, clock and random source, without a destination.
 #[derive(Debug)]
 struct Alone<'p, K, R> {
     policy: &'p Policy,
@@ -136,7 +136,7 @@ struct Alone<'p, K, R> {
 enum Due {
     /// The tick at this instant has not been delivered yet.
     At(Instant),
-    /// The last tick was delivered at this instant; the next has not been asked for.
+    /// The last tick was delivered at this instant; the next has not been requested.
     After(Instant),
     Over,
 }
@@ -199,13 +199,14 @@ impl<K: Clock, R: Random> Ticks<'_, K, R> {
         due
     }
 
-    /// The tick that is due, unless it comes too late.
+    /// Delivers the tick that is due, unless it is too late.
     fn tick(&mut self, due: Instant) -> Option<u32> {
         let Some(leave) = self.call.next(&mut self.environment, None).leave() else {
             self.due = Due::Over;
             return None;
         };
-        // A late tick is where the next wait counts from, or ticks missed would all come at once.
+        // The next delay counts from a late tick; otherwise all missed ticks would follow
+        // immediately.
         self.due = Due::After(due.max(self.clock().now()));
         let (attempt, _) = self.call.begin(&mut self.environment, leave);
         Some(attempt.number)

@@ -1,4 +1,4 @@
-//! One timer, made when it is first needed and used again.
+//! A timer that is created at its first use and then reused.
 
 use std::fmt;
 use std::future::Future;
@@ -10,10 +10,10 @@ use relent_core::{Cold, Instant};
 
 use crate::clock::Sleeper;
 
-/// The timer of one session, for its waits and its limits of time, one after the other. There is none
-/// before it is first set, and then it is set anew (design rule 10).
+/// The timer of one session, for its waits and its time limits. It is allocated when it is first
+/// set and reset afterwards, so that a session without a wait allocates nothing.
 ///
-/// For futures of your own over a [`Driver`](crate::driver::Driver): see
+/// For your own futures over a [`Driver`](crate::driver::Driver): see
 /// [`poll_enter`](crate::driver::Driver::poll_enter).
 ///
 /// ```
@@ -34,18 +34,18 @@ use crate::clock::Sleeper;
 pub struct Timer<K: Sleeper>(Cold<Pin<Box<K::Sleep>>>);
 
 impl<K: Sleeper> Timer<K> {
-    /// Not set.
+    /// Creates a timer that is not set.
     #[must_use]
     pub const fn new() -> Self {
         Self(Cold::new(None))
     }
 
-    /// Runs out after this, whatever it was set for before.
+    /// Sets the timer to expire after `duration`, replacing an earlier setting.
     pub fn set(&mut self, clock: &K, duration: Duration) {
         self.put(clock.sleep(duration));
     }
 
-    /// Runs out at this instant of the clock, whatever it was set for before.
+    /// Sets the timer to expire at this instant of the clock, replacing an earlier setting.
     pub fn set_until(&mut self, clock: &K, until: Instant) {
         self.put(clock.sleep_until(until));
     }
@@ -57,7 +57,7 @@ impl<K: Sleeper> Timer<K> {
         }
     }
 
-    /// Ready when it has run out, or was never set. To be set again before it is polled again.
+    /// Ready when it has expired or was never set. Set it again before you poll it again.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut *self.0 {
             Some(timer) => timer.as_mut().poll(context),

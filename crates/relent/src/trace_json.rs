@@ -1,4 +1,4 @@
-//! The trace as a JSON object: the form of `--trace`, described by `docs/trace.schema.json`.
+//! The trace as a JSON object: the format of `--trace`, described by `docs/trace.schema.json`.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::driver::Summary;
 
-/// An account of a session as one JSON object: how it ended, and every attempt of its trace.
+/// A session as one JSON object: how it ended, and every attempt of its trace.
 ///
 /// ```
 /// use relent::{Policy, VirtualClock, blocking};
@@ -64,12 +64,12 @@ fn is_zero(count: &u64) -> bool {
 }
 
 fn millis(duration: Duration) -> f64 {
-    // Through integers: 0.1 s is 100 ms, not 100.00000000000001.
+    // Computed from integers: 0.1 s is 100 ms, not 100.00000000000001.
     duration.as_nanos() as f64 / 1e6
 }
 
 impl TraceJson {
-    /// The account of this session.
+    /// Creates the JSON form of this summary.
     #[must_use]
     pub fn new(summary: &Summary) -> Self {
         let entries = summary.trace.as_ref();
@@ -96,8 +96,8 @@ impl TraceJson {
         }
     }
 
-    /// The same with the idempotency key of the request, so that a person can send the same request
-    /// again safely.
+    /// Adds the idempotency key of the request, so that an operator can safely send the same
+    /// request again.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -107,7 +107,7 @@ impl TraceJson {
     /// Writes the object and a newline.
     ///
     /// # Errors
-    /// What the writer returns.
+    /// The error of the writer.
     pub fn write(&self, mut to: impl io::Write) -> io::Result<()> {
         serde_json::to_writer(&mut to, self)?;
         to.write_all(b"\n")?;
@@ -117,12 +117,12 @@ impl TraceJson {
 
 impl std::fmt::Display for TraceJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Strings, numbers and nothing else: it always serializes.
+        // It contains only strings and numbers, so serialization cannot fail.
         f.write_str(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 
-/// An instant of the wall as people and JSON write it, such as `2026-01-02T03:04:05Z`.
+/// Formats a wall-clock time as RFC 3339, such as `2026-01-02T03:04:05Z`.
 #[must_use]
 pub fn rfc3339(wall: SystemTime) -> String {
     jiff::Timestamp::try_from(wall).map_or_else(

@@ -1,4 +1,4 @@
-//! Read-modify-write: the whole of it again when somebody else was faster (R3.3).
+//! Optimistic concurrency: repeats a whole read-modify-write after a conflict.
 
 use relent_core::{Failure, Policy};
 
@@ -7,19 +7,20 @@ use crate::destination::Destination;
 use crate::operation::Alone;
 use crate::retry::{DefaultClock, OfDestination, Retry};
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written<T, E> {
-    /// It took effect.
+    /// The write took effect.
     Done(T),
-    /// Somebody else has written since the read: 409 ABORTED, 412, a version that has moved.
+    /// Another client has written since the read: 409 ABORTED, 412, or a changed version.
     Conflict(E),
-    /// Anything else; not repeated here.
+    /// Any other error; not retried here.
     Failed(E),
 }
 
 impl<T, E> Written<T, E> {
-    /// Sorts a result: an error for which `conflict` says `true` is a [`Conflict`](Self::Conflict).
+    /// Converts a result: an error for which `conflict` returns `true` is a
+    /// [`Conflict`](Self::Conflict).
     pub fn from_result(result: Result<T, E>, conflict: impl FnOnce(&E) -> bool) -> Self {
         match result {
             Ok(value) => Self::Done(value),
@@ -29,16 +30,16 @@ impl<T, E> Written<T, E> {
     }
 }
 
-/// Reads, modifies and writes; on a conflict repeats all three, never the write alone (R3.3). Await
-/// the result.
+/// Reads, modifies and writes; on a conflict repeats all three, never the write alone. Await the
+/// result.
 ///
-/// The write must be conditional on what was read (`If-Match`, `WHERE version = …`): that is what
-/// makes the repetition safe.
+/// The write must be conditional on the read (`If-Match`, `WHERE version = …`): only then is the
+/// repetition safe.
 ///
-/// A conflict costs nothing from a budget and is no sign against the destination. What paces those who write
-/// the same is the backoff: where a write takes long, begin with several times as long.
+/// A conflict costs no budget and does not count as a failure of the destination. Only the backoff
+/// paces competing writers: if a write is slow, start with a backoff of several times its duration.
 ///
-/// Two of them never run at once: the `[hedge]` of the policy does not apply.
+/// Two attempts never run concurrently: the `[hedge]` of the policy does not apply.
 ///
 /// # Errors
 /// [`GaveUp`](crate::GaveUp) with the last error.
@@ -55,7 +56,7 @@ impl<T, E> Written<T, E> {
 ///     let (seen, value) = (version.get(), row.get());
 ///     reads.set(reads.get() + 1);
 ///     if reads.get() == 1 {
-///         version.set(2); // somebody else
+///         version.set(2); // another client
 ///     }
 ///     if version.get() != seen {
 ///         return Written::Conflict("version moved");
@@ -77,8 +78,8 @@ where
 }
 
 impl Destination {
-    /// Repeats a whole read-modify-write until no other writer was faster or the policy of this destination
-    /// gives up: as [`update`], without saying twice where it goes.
+    /// Repeats a whole read-modify-write until it has no conflict or the policy of this destination
+    /// gives up. This is [`update`] with this destination and its policy.
     ///
     /// ```
     /// use relent::{Destination, Policy, Written};
@@ -107,7 +108,7 @@ impl Destination {
     }
 }
 
-/// Reads [`Written`] values.
+/// Classifies [`Written`] values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByWritten;
 

@@ -1,4 +1,4 @@
-//! What sessions tell: exact events and metrics, and nothing to those who did not ask.
+//! Observability: exact events and metrics, and none without a subscriber or recorder.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
 mod collector;
@@ -27,7 +27,7 @@ fn unavailable() -> Failure {
     Failure::ambiguous().cause(Cause::Status(503))
 }
 
-/// Runs an operation that fails like this, in this order, and then succeeds.
+/// Runs an operation with these failures in order, and then a success.
 fn run(
     policy: &Policy,
     failures: &[Failure],
@@ -121,7 +121,7 @@ fn what_repeating_cannot_help_is_no_warning() {
     assert_eq!(collector.lines(), [(Level::DEBUG, line.to_owned())]);
 }
 
-/// The text of an error may hold a password or an address; only its cause is told.
+/// The text of an error may contain a password or an address; only its cause is reported.
 #[test]
 fn the_text_of_an_error_is_not_told() {
     let policy = policy().max_retries(1).build().unwrap();
@@ -180,7 +180,7 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
     );
 }
 
-/// A wait that nobody will wait for is not announced.
+/// A delay that will not be waited for is not announced.
 #[test]
 fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
     let policy = policy().build().unwrap();
@@ -210,7 +210,7 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
     assert_eq!(stops, &[1.0]);
 }
 
-/// Held back for longer than it may wait, a call ends like any other that gives up.
+/// A call that is held back beyond its limit gives up like any other.
 #[test]
 fn a_give_up_before_an_attempt_is_told_once() {
     let one_an_hour = RequestRateConfig {
@@ -291,7 +291,7 @@ async fn the_ticks_of_a_ticker_are_not_told_of() {
     assert!(collector::measured(&recorder.snapshotter()).is_empty());
 }
 
-/// What is told goes to whoever listens at the moment, so installing a recorder late is no loss.
+/// Reports go to the subscriber installed at the moment, so installing a recorder late works.
 #[test]
 fn nothing_is_told_to_one_who_does_not_listen() {
     let policy = policy().build().unwrap();
@@ -303,7 +303,7 @@ fn nothing_is_told_to_one_who_does_not_listen() {
     assert!(measured.is_empty());
 }
 
-/// A hedge that fails while the first attempt runs is a failure without a wait.
+/// A hedge that fails while the first attempt runs is a failure without a delay.
 #[tokio::test(start_paused = true)]
 async fn a_hedge_is_an_attempt_and_no_retry() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
@@ -328,7 +328,7 @@ async fn a_hedge_is_an_attempt_and_no_retry() {
     );
 }
 
-/// The names are an interface: dashboards are made of them.
+/// The names are an interface: dashboards depend on them.
 #[test]
 fn the_page_on_observability_has_every_name() {
     let page = include_str!("../../../docs/observability.md");
@@ -354,7 +354,8 @@ fn the_page_on_observability_has_every_name() {
     }
 }
 
-/// What is parked is held back by the gate until it goes, and a gate that closes and opens says so.
+/// A queued request counts as held back by the circuit breaker until it is released, and each state
+/// change of the breaker is reported.
 #[tokio::test(start_paused = true)]
 async fn what_holds_requests_back_is_counted_and_timed() {
     let policy = policy()
@@ -389,14 +390,14 @@ async fn what_holds_requests_back_is_counted_and_timed() {
         [1.0]
     );
     assert_eq!(measured["relent_request_rate"], [100.0]);
-    // Ten at once; each other, and the one that is parked, waited for 10 ms.
+    // Ten immediately; each other one, and the queued one, waited for 10 ms.
     assert_eq!(
         measured[r#"relent_held_seconds{by="request_rate"}"#].len(),
         attempts + 1 - 10
     );
 
     parked.await.unwrap();
-    // What is said to all does not hold while others are answered.
+    // A shared hint starts no cooldown while other requests succeed.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let hint = Hint::after(Duration::from_secs(2));
     once(Err(Failure::throttled().hint(hint)))
@@ -404,7 +405,7 @@ async fn what_holds_requests_back_is_counted_and_timed() {
         .unwrap_err();
     drop(once(Ok(())));
     let measured = collector::measured(&snapshotter);
-    // This recorder begins anew with each look.
+    // This recorder resets with each snapshot.
     assert_eq!(measured[r#"relent_held_back{by="gate"}"#], [-1.0]);
     let held = measured[r#"relent_held_seconds{by="gate"}"#][0];
     assert!((0.3..=0.7).contains(&held), "{held}");
@@ -417,7 +418,7 @@ async fn what_holds_requests_back_is_counted_and_timed() {
     assert_eq!(gates[..2], ["closed", "limited"]);
 }
 
-/// A wait that goes on has an event of its own, and each event names the destination.
+/// A queued wait has its own event, and each event names the destination.
 #[tokio::test(start_paused = true)]
 async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
     let (collector, _guard) = Collector::start();
@@ -447,7 +448,8 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
     );
 }
 
-/// The failure that decides is the plainer one, which came first; each is counted as what it was.
+/// The deciding failure is the more definite one, which came first; each is counted by its own
+/// kind.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_destination() {
     let hedge = HedgeConfig::after(Duration::from_millis(10));
@@ -478,7 +480,7 @@ async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_dest
     assert_eq!(measured["relent_cooldowns_total"], [1.0]);
 }
 
-/// A race that is won by one says what became of the other.
+/// A race that one attempt wins also reports the outcome of the other.
 #[tokio::test(start_paused = true)]
 async fn what_one_of_a_race_was_told_cools_everybody_down_though_another_won() {
     let hedge = HedgeConfig::after(Duration::from_millis(10));

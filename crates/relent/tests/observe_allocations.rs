@@ -1,5 +1,5 @@
-//! Telling costs no allocation while nobody records. The only test of its process, since it counts what the
-//! process allocates.
+//! Reporting allocates nothing without a recorder. The only test of its process, since it counts
+//! the allocations of the whole process.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// A failure with its kind and wait, then a give-up with its reason.
+/// A failure with its kind and delay, then a give-up with its reason.
 fn give_up(policy: &Policy, label: Option<&Label>, clock: &VirtualClock) {
     let mut driver = Driver::builder(policy, clock.clone());
     if let Some(label) = label {
@@ -35,7 +35,7 @@ fn failures_allocate_nothing_while_nobody_records() {
         .build_const();
     let (clock, payments) = (VirtualClock::new(), Label::new("payments"));
     for label in [None, Some(&payments)] {
-        // What is made once for a name is made here.
+        // One-time allocations for a label happen here.
         give_up(&policy, label, &clock);
         let region = Region::new(ALLOCATOR);
         for _ in 0..100 {

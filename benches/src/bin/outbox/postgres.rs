@@ -1,16 +1,16 @@
-//! What PostgreSQL does by a loop with `SKIP LOCKED` alone, in the tables of the store: each operation is one statement,
-//! which is one durable commit.
+//! The floor for PostgreSQL: a loop with `SKIP LOCKED` alone, in the tables of the store. Each operation is one
+//! statement, which is one durable commit.
 
 use relent_outbox::message::MessageId;
 use relent_server::postgres::Client;
 
 use super::{ENDPOINTS, Failed, Floor, MESSAGES, PAYLOAD, WORKER};
 
-/// What any outbox has to write: each message with its own identifier and payload, once however often it is enqueued; the
-/// time of the database; of endpoints that this worker has, past those that another transaction has locked, what is due
-/// first; each row by the fence that it was claimed with, which is still that of its endpoint; and each attempt as it was.
-/// Endpoints are known by their numbers. There is no word to others that there is work, no order by key, and nothing is
-/// looked at that a worker has left behind.
+/// The writes that any outbox needs. Each message has its own identifier and payload, and is enqueued once. Times are
+/// those of the database. A claim takes the earliest due messages of endpoints that this worker owns, and skips
+/// locked rows. Each row is settled with the fencing token of its claim, which must still be that of its endpoint.
+/// Each attempt is stored. Endpoints are known by their numbers. Not included: notifications of other workers, order
+/// keys, and messages that another worker has abandoned.
 pub(super) struct Fenced(Client);
 
 const TIME: &str = "time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)";
@@ -33,7 +33,7 @@ impl Fenced {
     }
 }
 
-/// A row, its endpoint and its fence, by column.
+/// A row, its endpoint and its fencing token, by column.
 type Rows = (Vec<i64>, Vec<i64>, Vec<i64>);
 
 impl Floor for Fenced {
@@ -113,7 +113,7 @@ impl Floor for Fenced {
             claimed.0.push(row.try_get(0)?);
             claimed.1.push(row.try_get(1)?);
             claimed.2.push(row.try_get(2)?);
-            // What is to be sent, and by which schedule.
+            // The data for sending, and for the schedule.
             let (_, _): (i64, i64) = (row.try_get(3)?, row.try_get(5)?);
             let (_, _): (Vec<u8>, Vec<u8>) = (row.try_get(4)?, row.try_get(8)?);
             let (_, _): (String, String) = (row.try_get(6)?, row.try_get(7)?);
@@ -123,7 +123,7 @@ impl Floor for Fenced {
 
     async fn settle(&self, (rows, endpoints, fences): &Rows) -> Result<usize, Failed> {
         let many = rows.len();
-        // That it runs is said by a column, so that each row is looked up by its number, as fast as it gets.
+        // The state to match is in a column, so that each row is looked up by its number, which is the fastest way.
         let settle = self.0.prepare_cached(&format!(
             "WITH {TIME},
              own AS MATERIALIZED (
@@ -170,8 +170,8 @@ impl Floor for Fenced {
     }
 }
 
-/// Takes anything that waits, in any order, and ends it whoever has it. Nobody may enqueue an event twice, all messages
-/// have one payload, and all attempts are the same.
+/// A loop without fencing tokens: it claims any pending messages, in any order, and settles them without checking the
+/// owner. Events must not be enqueued twice, all messages have one payload, and all attempts are equal.
 pub(super) struct Unfenced(pub(super) Client);
 
 impl Floor for Unfenced {

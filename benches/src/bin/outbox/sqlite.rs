@@ -1,10 +1,10 @@
-//! What SQLite needs for it: the same rows in the same tables by the same writer, and so with the same three durable
-//! commits a round, by the fewest and simplest statements that keep what an outbox owes.
+//! The floor for SQLite: the same rows in the same tables by the same writer, and so with the same three durable
+//! commits per round, by the fewest and simplest statements with the guarantees of an outbox.
 //!
-//! An event is there once (the index of the table sees to it), those that are due first are claimed first and handed to
-//! whoever sends them, what is written of an attempt is written with the fence that it was claimed with, and each attempt
-//! is kept. What the floor leaves out: it looks up no endpoint, makes no identifiers, knows neither duplicates from errors
-//! nor order keys, asks for no lease, and wakes no worker.
+//! An event is stored once (by the index of the table), messages that are due first are claimed first and returned
+//! for sending, attempts are written with the fencing token of their claim, and each attempt is stored. The floor
+//! looks up no endpoint, makes no identifiers, does not distinguish duplicates from errors, has no order keys, checks
+//! no lease, and wakes no worker.
 
 use relent_server::sqlite::{Writer, WriterError};
 

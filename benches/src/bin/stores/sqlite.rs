@@ -1,8 +1,8 @@
-//! SQLite beside one thread that runs the same statements on the same tables, durable in the same way (write-ahead log,
-//! `synchronous = FULL`), at 100 rows a commit.
+//! SQLite next to one thread that runs the same statements on the same tables, with the same durability (write-ahead
+//! log, `synchronous = FULL`), at 100 rows per commit.
 //!
-//! What the floor leaves out: it waits for nobody and hands nothing over, opens no savepoint, so that a row that fails would
-//! undo those before it, draws no owner, reads no clock, and encodes its answer once and not for each row.
+//! The floor waits for no other thread and hands nothing over. It opens no savepoint, so a failed row would undo
+//! those before it. It draws no owner, reads no clock, and encodes its response once instead of for each row.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::{BATCH, BATCHES, CHARGE, Failed, OWNER, PRINT, Pairs, answer, callers
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS charges (amount INTEGER NOT NULL)";
 const CALLERS: usize = 128;
-/// In one commit of the tool.
+/// Rows in one commit of the tool.
 const ROWS: u64 = 100;
 
-/// What the tool runs for each row.
+/// The statements of the tool for each row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Statements {
     /// Those that the store runs.
@@ -72,7 +72,7 @@ pub(crate) async fn compare() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs so many transactions of the store or of the floor.
+/// Runs this many transactions of the store or of the floor.
 pub(crate) async fn count(subject: &str, times: u64) -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("counted.db");
@@ -93,7 +93,7 @@ fn open(file: &Path) -> Result<Sqlite, WriterError> {
     Sqlite::open_with(file, |connection| connection.execute_batch(TABLE))
 }
 
-/// Keys in the order in which they come, as are the times when they expire.
+/// Keys in ascending order, like their expiry times.
 fn key(number: u64) -> Key {
     let mut key = [b'k'; 32];
     key[24..].copy_from_slice(&number.to_be_bytes());
@@ -111,7 +111,7 @@ async fn pay(store: Sqlite, number: u64) -> Result<(), Failed> {
     }
 }
 
-/// The SQL by one thread that waits for nobody.
+/// The SQL on one thread without any waiting.
 struct Floor {
     file: PathBuf,
     statements: Statements,

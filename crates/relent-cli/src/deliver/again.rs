@@ -12,30 +12,30 @@ use crate::quit::Quit;
 /// The end of `relent deliver replay --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  All dead letters of an endpoint that was broken:
+  All dead letters of an endpoint that was down:
       relent deliver replay --endpoint shop
 
-  Also what a receiver has acknowledged and then lost, of two hours:
+  Messages of two hours that a receiver acknowledged and then lost:
       relent deliver replay --endpoint shop --state delivered \\
           --since 2026-01-31T12:00:00Z --until 2026-01-31T14:00:00Z
 
-Each message keeps its identifier, and begins its schedule anew. A receiver that
-has it drops it by its webhook-id.
+Each message keeps its identifier, and restarts its schedule. A receiver that
+has it already detects the duplicate by its webhook-id.
 
-Exit status: 0; 1 if the server does not answer; 2 if the options are wrong.";
+Exit status: 0; 1 if the server does not respond; 2 if the options are wrong.";
 
 /// The end of `relent deliver send-now --help`.
 pub(crate) const NOW_HELP: &str = "\
 Examples:
-  A receiver is repaired, and need not wait for the next attempts of the schedule:
+  Send all pending messages after a receiver was repaired:
       relent deliver send-now --endpoint shop
 
-Attempts so far and the schedule stay as they are. Messages with an order key
-still wait for those before them, and the limits of the endpoint hold: its
-concurrency, its request rate, and its gate while it is down.
+The count of attempts and the schedule do not change. Messages with an order key
+still wait for earlier ones, and the limits of the endpoint apply: concurrency,
+rate limit, and circuit breaker.
 
-Exit status: 0; 1 if the server does not answer, or a message does not wait; 2 if
-the options are wrong.";
+Exit status: 0; 1 if the server does not respond, or a message is not pending;
+2 if the options are wrong.";
 
 #[derive(Args, Debug)]
 pub(crate) struct IdArgs {
@@ -43,7 +43,7 @@ pub(crate) struct IdArgs {
     #[arg(value_name = "ID", required = true, value_parser = segment)]
     ids: Vec<String>,
 
-    /// Print JSON: an array with `id`, `done` and, if it is not done, `detail` of each
+    /// Print JSON: an array with `id`, `done` and, on failure, `detail` of each message
     #[arg(long)]
     json: bool,
 
@@ -53,14 +53,14 @@ pub(crate) struct IdArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Those in this state: dead, delivered or cancelled
+    /// Messages in this state: dead, delivered or cancelled
     #[arg(long, value_name = "STATE", default_value = "dead")]
     state: State,
 
     #[command(flatten)]
     which: Which,
 
-    /// Print JSON: an object with `resent`, how many
+    /// Print JSON: an object with the count `resent`
     #[arg(long)]
     json: bool,
 
@@ -76,7 +76,7 @@ pub(super) async fn cancel(args: IdArgs) -> Result<(), Quit> {
     each(args, "cancel", "is cancelled").await
 }
 
-/// Does this with each message, also after one with which it cannot be done.
+/// Applies `act` to each message, also after one that fails.
 async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
     let server = args.connection.open()?;
     let mut result = Ok(());
@@ -109,7 +109,7 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
 pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
     if matches!(args.state, State::Pending | State::Running) {
         return Err(Quit::usage(format!(
-            "--state {}: such a message is sent anyway; dead, delivered and cancelled ones are sent again",
+            "--state {}: such a message is sent anyway; use dead, delivered or cancelled",
             args.state.name()
         )));
     }
@@ -130,7 +130,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
     Ok(())
 }
 
-/// Which messages are meant, as the API reads it.
+/// The filter of messages, in the format of the API.
 fn filter(which: &Which, state: State) -> Map<String, Value> {
     let state = [("state", state.name().into())];
     let parts = which.parts().chain(state);
@@ -139,18 +139,18 @@ fn filter(which: &Which, state: State) -> Map<String, Value> {
 
 #[derive(Args, Debug)]
 pub(crate) struct SendNowArgs {
-    /// These messages; without any, those that the options name
+    /// The messages; if none is given, the options select them
     #[arg(value_name = "ID", value_parser = segment)]
     ids: Vec<String>,
 
     #[command(flatten)]
     which: Which,
 
-    /// All messages that wait, to all endpoints
+    /// All pending messages, to all endpoints
     #[arg(long)]
     all: bool,
 
-    /// Print JSON: an array as of `resend`, or an object with `due`, how many
+    /// Print JSON: an array as with `resend`, or an object with the count `due`
     #[arg(long)]
     json: bool,
 
@@ -163,12 +163,12 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), Quit> {
     match (args.ids.is_empty(), narrowed || args.all) {
         (false, true) => {
             return Err(Quit::usage(
-                "give identifiers, or options that say which messages, and not both".to_owned(),
+                "give identifiers or options that select messages, not both".to_owned(),
             ));
         }
         (true, false) => {
             return Err(Quit::usage(
-                "this would send everything that waits: give identifiers, options such as --endpoint, or --all"
+                "this would send all pending messages: give identifiers, options such as --endpoint, or --all"
                     .to_owned(),
             ));
         }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use relent::policy::nearest;
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
@@ -20,40 +20,40 @@ use crate::quit::Quit;
 /// The end of `relent deliver endpoints --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  A receiver of payment results, by the schedule of WeChat Pay:
+  A receiver of payment results, with the schedule of WeChat Pay:
       relent deliver endpoints add shop https://shop.example/notify \\
           --policy wechat-pay --acknowledgement code-success --secret shop.key
 
-  One that gets all events about orders, and asks for a token:
+  A subscriber of all events about orders, which requires a token:
       relent deliver endpoints add warehouse https://stock.example/notify \\
           --topic 'order.*' -H 'authorization: @token'
 
-  See whether it works:
+  Send a test message:
       relent deliver endpoints test shop --wait
 
-  Hold its messages back while it moves, and let them go:
+  Hold its messages during maintenance, and release them:
       relent deliver endpoints disable shop --reason 'moves until noon'
       relent deliver endpoints enable shop
 
-  Change its signing key: the new one first, and then the new one alone:
+  Rotate its signing key: sign with both keys, then remove the old one:
       relent deliver endpoints add shop https://shop.example/notify \\
           --secret new.key --secret old.key
       relent deliver endpoints remove-key shop 2
 
-  Delete one that nobody needs any more:
+  Delete an endpoint:
       relent deliver endpoints delete shop
 
-Exit status: 0; 1 if the server refuses it or does not answer; 2 if the options
+Exit status: 0; 1 if the server refuses it or does not respond; 2 if the options
 are wrong.";
 
-/// Whose endpoint it is, and which server has it.
+/// An endpoint by name and tenant, and the server that has it.
 #[derive(Args, Debug)]
 pub(crate) struct Named {
     /// The name of the endpoint
     #[arg(value_name = "NAME", value_parser = segment)]
     name: String,
 
-    /// Whose it is, where there are several owners
+    /// The tenant that owns the endpoint
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
 
@@ -73,7 +73,7 @@ impl Named {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum EndpointsCommand {
-    /// List endpoints and how they fare
+    /// List endpoints with their state and message counts
     List {
         /// Print JSON
         #[arg(long)]
@@ -84,7 +84,7 @@ pub(crate) enum EndpointsCommand {
     },
     /// Register an endpoint, or change it
     Add(Box<AddArgs>),
-    /// Show an endpoint, and how its latest attempts went
+    /// Show an endpoint and the results of its latest attempts
     Show {
         #[command(flatten)]
         named: Named,
@@ -93,7 +93,7 @@ pub(crate) enum EndpointsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Send a message that says that it is a test
+    /// Send a test message
     Test {
         #[command(flatten)]
         named: Named,
@@ -102,41 +102,60 @@ pub(crate) enum EndpointsCommand {
         #[arg(long)]
         wait: bool,
     },
-    /// Have messages go there again
+    /// Resume delivery to a disabled endpoint
     Enable(Named),
-    /// Hold its messages back; none is lost
+    /// Hold the messages of an endpoint; none is lost
     Disable {
         #[command(flatten)]
         named: Named,
 
-        /// Why; the list and the page show it
+        /// The reason, shown in the list and on the page
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },
-    /// Remove a signing key, such as the old one when the receiver has the new one
+    /// Remove a signing key, such as the old one after a rotation
     RemoveKey {
         #[command(flatten)]
         named: Named,
 
-        /// Which one: 1 is the newest
+        /// The position of the key: 1 is the newest
         #[arg(value_name = "NUMBER")]
         number: NonZeroU32,
 
-        /// Remove the last one, too: attempts are not signed then
+        /// Also remove the last key: attempts are then unsigned
         #[arg(long)]
         allow_unsigned: bool,
     },
     /// Delete an endpoint with all its messages
     ///
-    /// Refused while some of them are pending, running or dead: have them delivered, or cancel them.
+    /// Refused while messages are pending, running or dead: deliver or cancel them first.
     Delete {
         #[command(flatten)]
         named: Named,
 
-        /// Delete messages that were not delivered, too; nobody will get them
+        /// Also delete undelivered messages
         #[arg(long)]
         discard: bool,
     },
+}
+
+/// The effect of a dead letter on later messages with the same order key.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum OnDeadLetter {
+    /// They are delivered
+    Skip,
+    /// They wait until the dead letter is resent or cancelled
+    Block,
+}
+
+impl OnDeadLetter {
+    /// The value of the member in the API.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Block => "block",
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -144,7 +163,7 @@ pub(crate) struct AddArgs {
     #[command(flatten)]
     named: Named,
 
-    /// Where messages are sent
+    /// The URL that messages are sent to
     #[arg(value_name = "URL")]
     url: String,
 
@@ -152,7 +171,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "NAME|FILE")]
     policy: Option<String>,
 
-    /// Which answer acknowledges a message [default: success]
+    /// The response that acknowledges a message [default: success]
     #[arg(long, value_name = "ANSWER", value_parser = acknowledged())]
     acknowledgement: Option<Acknowledgement>,
 
@@ -162,42 +181,42 @@ pub(crate) struct AddArgs {
 
     /// Make each attempt of the schedule, also while the endpoint is down
     ///
-    /// So it is anyway where the schedule is a contract: a list of delays without jitter, as that of
+    /// This is the default if the schedule is a contract: a list of delays without jitter, such as
     /// wechat-pay.
     #[arg(long)]
-    no_park: bool,
+    no_hold: bool,
 
-    /// Let messages pass a dead one with the same order key
-    #[arg(long)]
-    skip_dead: bool,
+    /// Whether later messages with the same order key pass a dead letter [default: block]
+    #[arg(long, value_name = "ACTION", value_enum)]
+    on_dead_letter: Option<OnDeadLetter>,
 
     /// Sign with the key in this file, or with env:NAME in the environment of the server
     ///
-    /// May be given twice while a key is changed: the new one first. Without it, the keys of an
-    /// endpoint that is there stay.
+    /// May be given twice while a key is rotated: the new one first. Without it, an existing endpoint
+    /// keeps its keys.
     #[arg(long = "secret", value_name = "FILE|env:NAME")]
     secrets: Vec<String>,
 
     /// Send this header field with each attempt: 'NAME: VALUE', 'NAME: @FILE' for a value in a file, or
     /// 'NAME: env:NAME' for one in the environment of the server
     ///
-    /// May be given several times. Values are kept sealed. Without it, the fields of an endpoint that
-    /// is there stay; --no-headers takes them away.
+    /// May be given several times. Values are stored encrypted. Without it, an existing endpoint keeps
+    /// its fields; --no-headers removes them.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
     headers: Vec<String>,
 
-    /// Send no header fields of its own any more
+    /// Remove all header fields of the endpoint
     #[arg(long, conflicts_with = "headers")]
     no_headers: bool,
 
-    /// Subscribe to the events of this topic; order.* for all topics that begin so, * for all
+    /// Subscribe to the events of this topic; order.* matches a prefix, * all topics
     ///
-    /// May be given several times. Without it the subscriptions of an endpoint that is there stay;
-    /// --no-topics ends them, and then it gets only what is sent to it by name.
+    /// May be given several times. Without it, an existing endpoint keeps its subscriptions;
+    /// --no-topics removes them, so that it gets only messages addressed to it by name.
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// Subscribe to nothing any more
+    /// Remove all subscriptions
     #[arg(long, conflicts_with = "topics")]
     no_topics: bool,
 }
@@ -242,7 +261,7 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
                 Value::from(reason),
             )]))?;
             server.post(&named.path("/disable"), Some(body)).await?;
-            say(&format!("{} is disabled; its messages wait", named.name));
+            say(&format!("{} is disabled; its messages are held", named.name));
             Ok(())
         }
         EndpointsCommand::RemoveKey {
@@ -339,11 +358,11 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
     if let Some(concurrency) = args.concurrency {
         spec.insert("concurrency".to_owned(), concurrency.get().into());
     }
-    if args.no_park {
+    if args.no_hold {
         spec.insert("park".to_owned(), false.into());
     }
-    if args.skip_dead {
-        spec.insert("after_dead".to_owned(), "skip".into());
+    if let Some(on_dead_letter) = args.on_dead_letter {
+        spec.insert("after_dead".to_owned(), on_dead_letter.name().into());
     }
     if !args.secrets.is_empty() {
         let secrets: Result<Vec<_>, Quit> = args.secrets.iter().map(|s| secret(s)).collect();
@@ -368,10 +387,10 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
     Ok(())
 }
 
-/// A header field. What nobody else may see is not given on the command line, which others on the machine can read.
+/// Reads a header field. A sensitive value must not be on the command line, which other users of the machine can read.
 fn header(field: &str) -> Result<(String, Value), Quit> {
     let (name, value) = field.split_once(':').ok_or_else(|| {
-        // What stands there may be a secret.
+        // The text may be a secret, so the message does not repeat it.
         Quit::usage("-H: use a name, a colon and a value, such as 'x-shop: eu'".to_owned())
     })?;
     let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
@@ -390,7 +409,7 @@ fn header(field: &str) -> Result<(String, Value), Quit> {
     Ok((name, value.into()))
 }
 
-/// An endpoint as people read it.
+/// Describes an endpoint as text.
 fn described(status: &Value, recent: &Value) -> String {
     let endpoint = &status["endpoint"];
     let listed = |value: &Value| {
@@ -438,7 +457,7 @@ fn described(status: &Value, recent: &Value) -> String {
     printed
 }
 
-/// A preset by its name; of anything else what stands in the file, since the server reads none.
+/// Returns the name of a preset, or the contents of a policy file: the server reads no files.
 fn policy_text(policy: &str) -> Result<String, Quit> {
     match presets::get(policy) {
         Some(_) => Ok(policy.to_owned()),

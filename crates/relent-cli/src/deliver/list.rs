@@ -1,4 +1,4 @@
-//! `relent deliver list`, `dead` and `show`.
+//! `relent deliver list`, `dead-letters` and `show`.
 
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -14,23 +14,23 @@ use crate::quit::Quit;
 /// The end of `relent deliver list --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  What waits for one endpoint:
+  Messages that wait for one endpoint:
       relent deliver list --endpoint shop --state pending
 
-  What is known of an event, by the beginning of its identifier:
+  The messages of an event, by the prefix of its identifier:
       relent deliver list --search order-17
 
-  The identifiers of all that was enqueued in the last hour:
+  The identifiers of all messages that were enqueued in the last hour:
       relent deliver list --since 1h --limit 100000 --json | jq -r '.[].id'
 
 JSON is one array of objects; times are in milliseconds since 1970.
 
-Exit status: 0; 1 if the server does not answer; 2 if the options are wrong.";
+Exit status: 0; 1 if the server does not respond; 2 if the options are wrong.";
 
-/// The most that is asked for at once.
+/// The most messages of one request.
 const PAGE: usize = 1000;
 
-/// In which state a message is.
+/// The state of a message.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Pending,
@@ -52,40 +52,40 @@ impl State {
     }
 }
 
-/// Which messages are meant.
+/// The filter options that select messages.
 #[derive(Args, Debug)]
 pub(crate) struct Which {
-    /// Those of this tenant
+    /// Messages of this tenant
     #[arg(long, value_name = "NAME")]
     pub(super) tenant: Option<String>,
 
-    /// Those to this endpoint
+    /// Messages to this endpoint
     #[arg(long, value_name = "NAME")]
     pub(super) endpoint: Option<String>,
 
-    /// Those about this event
+    /// Messages of this event
     #[arg(long, value_name = "ID")]
     pub(super) event: Option<String>,
 
-    /// Those whose event or identifier begins so
+    /// Messages whose event or identifier begins with this text
     #[arg(long, value_name = "TEXT")]
     pub(super) search: Option<String>,
 
-    /// Those about this kind of event; order.* for all kinds that begin so
+    /// Messages of this topic; order.* matches a prefix
     #[arg(long, value_name = "NAME")]
     pub(super) topic: Option<String>,
 
-    /// Those enqueued then or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
+    /// Messages enqueued at this time or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(super) since: Option<Moment>,
 
-    /// Those enqueued before then
+    /// Messages enqueued before this time
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(super) until: Option<Moment>,
 }
 
 impl Which {
-    /// What narrows it, as the API names it. A time is a number there.
+    /// Returns the given filters under their names in the API, with times in milliseconds since 1970.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
         [
             ("tenant", self.tenant.clone().map(Value::from)),
@@ -102,7 +102,7 @@ impl Which {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct DeadArgs {
+pub(crate) struct DeadLettersArgs {
     #[command(flatten)]
     which: Which,
 
@@ -120,12 +120,12 @@ pub(crate) struct DeadArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Those in this state
+    /// Messages in this state
     #[arg(long, value_name = "STATE")]
     state: Option<State>,
 
     #[command(flatten)]
-    dead: DeadArgs,
+    dead: DeadLettersArgs,
 }
 
 #[derive(Args, Debug)]
@@ -134,8 +134,8 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "ID", value_parser = segment)]
     id: String,
 
-    /// Show the payload and the header fields of each attempt instead; needs the content token of the
-    /// server
+    /// Show the payload and the header fields of each attempt instead; requires the content token of
+    /// the server
     #[arg(long)]
     content: bool,
 
@@ -147,7 +147,7 @@ pub(crate) struct ShowArgs {
     connection: Connection,
 }
 
-pub(super) async fn dead(args: DeadArgs) -> Result<(), Quit> {
+pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<(), Quit> {
     let state = Some(State::Dead);
     list(ListArgs { state, dead: args }).await
 }
@@ -187,11 +187,11 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
     print(&printed).map_err(Quit::failed)
 }
 
-/// There is no such message: the name of the endpoint may be mistyped.
+/// Reports that no message was found for an endpoint, whose name may be mistyped.
 pub(super) fn say_none_of(endpoint: Option<&str>) {
     if let Some(name) = endpoint {
         say(&format!(
-            "there is no such message of an endpoint {name:?}; `relent deliver endpoints list` lists the endpoints"
+            "no such message of an endpoint {name:?}; `relent deliver endpoints list` lists the endpoints"
         ));
     }
 }
@@ -210,7 +210,7 @@ fn table(messages: &[Value]) -> String {
             text(message, "id"),
         ]
     }));
-    // Why it is where it is stands under the message, as long as it may be.
+    // The reason may be long, so it has a line of its own below the message.
     let notes = messages.iter().map(|message| {
         let reason = text(message, "reason");
         let error = text(message, "last_error");
@@ -228,7 +228,7 @@ fn table(messages: &[Value]) -> String {
     columns(&rows, [String::new()].into_iter().chain(notes))
 }
 
-/// Whose it is, and its name.
+/// Returns the name, with the tenant before it if there is one.
 pub(super) fn full_name(value: &Value, key: &str) -> String {
     match text(value, "tenant").as_str() {
         "" => text(value, key),
@@ -236,7 +236,7 @@ pub(super) fn full_name(value: &Value, key: &str) -> String {
     }
 }
 
-/// Rows with two spaces between their columns, each with a note below it.
+/// Formats rows with two spaces between the columns, each followed by its note.
 pub(super) fn columns<const N: usize>(
     rows: &[[String; N]],
     notes: impl Iterator<Item = String>,
@@ -299,7 +299,7 @@ fn described(shown: &Value) -> String {
     printed
 }
 
-/// A payload and the header fields of attempts. Nothing in them does anything to a terminal.
+/// Formats the payload and the header fields of attempts, without control characters.
 fn contents(shown: &Value) -> String {
     let payload = &shown["payload"];
     let mut printed = format!(
@@ -330,7 +330,7 @@ fn contents(shown: &Value) -> String {
     printed
 }
 
-/// What came of an attempt, on a line.
+/// Formats the result of an attempt as one line.
 pub(super) fn attempt_line(attempt: &Value) -> String {
     let began = attempt["began_ms"].as_i64().map(distance);
     let error = text(attempt, "error");

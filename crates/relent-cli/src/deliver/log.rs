@@ -1,4 +1,4 @@
-//! What a server says on standard error while it runs: what somebody may want to do something about.
+//! The log of a server on standard error: events that an operator may need to act on.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A store or NATS that fails, a dead letter, an endpoint that is disabled: a line for each, with the time in UTC.
+/// Logs failures of the store or of NATS, dead letters and disabled endpoints, one line each, with the time in UTC.
 pub(super) fn to_stderr() {
     let lines = layer()
         .with_writer(io::stderr)
         .with_ansi(false)
         .with_target(false)
-        // A pipe that nobody reads any more ends nothing.
+        // A broken pipe on standard error must not end the server.
         .log_internal_errors(false)
-        // What matters of what others say is in there, too.
+        // Relent logs the relevant errors of its dependencies itself.
         .with_filter(Targets::new().with_target("relent", Level::WARN));
-    // Nobody else has asked for them in this process.
+    // This fails only if a subscriber is set already, and no other code in this process sets one.
     let _ = registry().with(lines).try_init();
 }

@@ -1,4 +1,4 @@
-//! The connection to NATS.
+//! The connection to NATS, and its options.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -19,10 +19,11 @@ use crate::quit::Quit;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "NATS")]
 pub(super) struct NatsArgs {
-    /// The servers of NATS, by which other processes (`relent deliver work`) make the attempts
+    /// The NATS servers that connect `serve` with its workers (`relent deliver worker`)
     ///
-    /// nats://HOST:PORT, or tls://HOST:PORT for TLS alone; several with commas between them. A user stands before the host,
-    /// as USER:PASSWORD@ or TOKEN@, best in RELENT_NATS, where others on the machine cannot see it. It needs JetStream.
+    /// nats://HOST:PORT, or tls://HOST:PORT to require TLS; several are separated by commas. Credentials precede
+    /// the host, as USER:PASSWORD@ or TOKEN@; in RELENT_NATS other users of the machine cannot see them. NATS
+    /// needs JetStream.
     #[arg(
         long,
         value_name = "URL",
@@ -32,15 +33,15 @@ pub(super) struct NatsArgs {
     )]
     nats: Vec<ServerAddr>,
 
-    /// The file with the credentials of a user of NATS (.creds)
+    /// The file with the NATS credentials (.creds)
     #[arg(long, value_name = "FILE", requires = "nats")]
     nats_creds: Option<PathBuf>,
 
-    /// Believe the certificates that are signed by those in this file (PEM), too
+    /// Additional trusted CA certificates (PEM)
     #[arg(long, value_name = "FILE", requires = "nats")]
     nats_ca: Option<PathBuf>,
 
-    /// The certificate that this process shows to NATS (PEM)
+    /// The client certificate for NATS (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["nats_key", "nats"])]
     nats_cert: Option<PathBuf>,
 
@@ -48,17 +49,17 @@ pub(super) struct NatsArgs {
     #[arg(long, value_name = "FILE", requires_all = ["nats_cert", "nats"])]
     nats_key: Option<PathBuf>,
 
-    /// The name of the stream: one for each fleet; it is made if it is not there
+    /// The name of the JetStream stream, one per fleet; created if missing
     #[arg(long, value_name = "NAME", default_value_t)]
     nats_queue: QueueName,
 
-    /// How many servers of a cluster keep the stream, if it is made
+    /// The replicas of the stream in a NATS cluster, if it is created
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     nats_replicas: u8,
 }
 
 impl NatsArgs {
-    /// The queue, if there is to be one. It connects in the background, and again whenever the connection ends.
+    /// Returns the queue, if `--nats` is given. It connects in the background, and reconnects when the connection ends.
     pub(super) async fn queue(&self) -> Result<Option<Queue>, Quit> {
         if self.nats.is_empty() {
             return Ok(None);
@@ -91,7 +92,7 @@ impl NatsArgs {
             options = options.add_client_certificate(cert.clone(), key.clone());
         }
         if self.nats_ca.is_some() || self.nats_cert.is_some() {
-            // Otherwise the server decides, by a line that anybody on the way can change.
+            // Otherwise the server decides, in a plain-text line that an attacker on the network can change.
             options = options.require_tls(true);
         }
         let client = options
@@ -103,7 +104,7 @@ impl NatsArgs {
     }
 }
 
-/// Between two tries to connect: so that a fleet does not come at once.
+/// The backoff between two attempts to connect; its jitter spreads the connections of a fleet.
 static RECONNECT: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
     .max_delay(LONGEST)
     .jitter(Jitter::Equal)
@@ -112,16 +113,16 @@ static RECONNECT: Policy = Policy::builder(Backoff::exponential(Duration::from_m
 const LONGEST: Duration = Duration::from_secs(5);
 
 fn delay(tries: usize) -> Duration {
-    // From the seventh on they are alike.
+    // From the seventh attempt on, all delays have the cap.
     let mut waits = RECONNECT.waits(SessionRandom::new());
     waits.nth(tries.min(6)).unwrap_or(LONGEST)
 }
 
-/// Says what happens to the connection, once.
+/// Reports a change of the connection, without repeating the previous message.
 fn tell(said: &Mutex<String>, event: &Event) {
     let text = match event {
         Event::Connected => "connected to NATS".to_owned(),
-        Event::Disconnected => "NATS is away: attempts wait until it is back".to_owned(),
+        Event::Disconnected => "disconnected from NATS: attempts wait until it is back".to_owned(),
         Event::ServerError(ServerError::AuthorizationViolation) => REFUSED.to_owned(),
         Event::ClientError(ClientError::Other(kind)) => not_connected(kind),
         event => format!("NATS: {event}"),
@@ -134,10 +135,10 @@ fn tell(said: &Mutex<String>, event: &Event) {
     }
 }
 
-const REFUSED: &str = "NATS refuses this user: name one that it knows, by nats://USER:PASSWORD@HOST or nats://TOKEN@HOST in RELENT_NATS, or by --nats-creds FILE";
+const REFUSED: &str = "NATS refuses this user: give valid credentials, as nats://USER:PASSWORD@HOST or nats://TOKEN@HOST in RELENT_NATS, or with --nats-creds FILE";
 
-/// What to do about a connection that was not made. There are only the words for the kind of error, of which a certificate
-/// that is not believed has none.
+/// Advises on a failed connection. The client reports only the kind of error as text, without details of a certificate
+/// that is not trusted.
 fn not_connected(error: &str) -> String {
     let refused = [
         ConnectErrorKind::AuthorizationViolation,
@@ -147,14 +148,14 @@ fn not_connected(error: &str) -> String {
         return REFUSED.to_owned();
     }
     format!(
-        "NATS is not reached ({error}): is there a nats-server at the address in --nats? With TLS: is its certificate for that host and signed by one in --nats-ca, and does it ask for one of this process (--nats-cert, --nats-key)?"
+        "NATS is not reached ({error}): is there a nats-server at the address in --nats? With TLS: is its certificate for that host and signed by a CA in --nats-ca, and does it require a client certificate (--nats-cert, --nats-key)?"
     )
 }
 
 /// A user or a token, and the password if there is one.
 type User = (String, Option<String>);
 
-/// The user in the addresses, which the client of NATS does not read there.
+/// Extracts the user from the addresses, which the NATS client ignores.
 fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
     let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let user =
@@ -162,7 +163,7 @@ fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
     let mut users: Vec<User> = servers.iter().filter_map(user).collect();
     users.dedup();
     if users.len() > 1 {
-        let wrong = "--nats: one user for all servers, whose name and password stand in one of the addresses or in each";
+        let wrong = "--nats: use one user for all servers, in one of the addresses or in each";
         return Err(Quit::usage(wrong.to_owned()));
     }
     Ok(users.pop())

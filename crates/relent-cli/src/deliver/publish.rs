@@ -1,4 +1,4 @@
-//! `relent deliver publish`: one event, to all endpoints that have subscribed to its topic.
+//! `relent deliver publish`: sends an event to all endpoints that subscribe to its topic.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,22 +17,23 @@ Examples:
   --topic '*':
       relent deliver publish order.paid --event order-17-paid -d @order.json
 
-The same event is enqueued once for each endpoint, however often this is run;
-endpoints that have subscribed since get it, too. If no endpoint has subscribed,
-that is said, and nothing is kept: one that subscribes later does not get it.
+An event is enqueued once for each endpoint, also if the command is repeated;
+endpoints that have subscribed since then get it, too. If no endpoint
+subscribes, the command reports it, and the event is not stored for later
+subscribers.
 
 The endpoints and the identifiers of their messages go to standard output.
 
-Exit status: 0, also if no endpoint has subscribed; 1 if the server refuses it or
-does not answer; 2 if the options are wrong.";
+Exit status: 0, also if no endpoint subscribes; 1 if the server refuses it or
+does not respond; 2 if the options are wrong.";
 
 #[derive(Args, Debug)]
 pub(crate) struct PublishArgs {
-    /// What kind of event it is
+    /// The topic of the event
     #[arg(value_name = "TOPIC")]
     topic: String,
 
-    /// What has happened: your own identifier, the same whenever this is repeated
+    /// Your identifier of the event, the same at each repetition
     #[arg(long, value_name = "ID")]
     event: String,
 
@@ -40,15 +41,15 @@ pub(crate) struct PublishArgs {
     #[arg(short, long, value_name = "TEXT|@FILE", allow_hyphen_values = true)]
     data: String,
 
-    /// What the message is
+    /// The content type of the message
     #[arg(long, value_name = "TYPE", default_value = "application/json")]
     content_type: String,
 
-    /// Whose endpoints get it, where there are several owners
+    /// The tenant whose endpoints get it
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
 
-    /// Deliver it at each endpoint after the messages of before with the same key
+    /// Deliver it, at each endpoint, after earlier messages with the same key
     #[arg(long, value_name = "KEY")]
     order: Option<String>,
 
@@ -79,7 +80,7 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), Quit> {
     let published = server.post("/v1/events", Some(json(&event)?)).await?;
     let messages = published["messages"].as_array();
     if messages.is_none_or(Vec::is_empty) {
-        say("no endpoint has subscribed to this topic, and nothing is kept");
+        say("no endpoint subscribes to this topic: nothing was enqueued");
     }
     let printed = match args.json {
         true => json(&published)? + "\n",

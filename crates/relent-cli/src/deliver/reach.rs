@@ -1,4 +1,4 @@
-//! Which receivers are called.
+//! The options that limit which receivers are called.
 
 use std::path::PathBuf;
 
@@ -11,20 +11,20 @@ use crate::quit::Quit;
 
 #[derive(Args, Debug)]
 pub(super) struct Reach {
-    /// Call receivers at these addresses, too: those of your own network
+    /// Also call receivers at these addresses, such as your own network
     ///
-    /// Others are refused unless they are public, so that nobody who registers an endpoint reaches
-    /// what only this machine can reach. May be given several times.
+    /// Other addresses are refused unless they are public, so that an endpoint cannot be used to reach
+    /// internal services. May be given several times.
     #[arg(long, value_name = "CIDR")]
     allow_network: Vec<Network>,
 
-    /// Call receivers without TLS, too: anybody on the way can read and change messages
+    /// Also call receivers without TLS: others on the network can read and change messages
     #[arg(long)]
     pub(super) allow_http: bool,
 
-    /// Believe the certificates of receivers that are signed by those in this file (PEM), too
+    /// Additional trusted CA certificates for receivers (PEM)
     ///
-    /// For a private CA, beside the certificates of the system. May be given several times.
+    /// For a private CA, in addition to those of the system. May be given several times.
     #[arg(long, value_name = "FILE")]
     ca_file: Vec<PathBuf>,
 }
@@ -44,7 +44,7 @@ impl Reach {
     }
 }
 
-/// The certificates in these files.
+/// Reads the certificates in these files.
 pub(super) fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, Quit> {
     let mut all = Vec::new();
     for file in files {

@@ -1,4 +1,4 @@
-//! `relent deliver send`: one message, straight to a URL or by a server.
+//! `relent deliver send`: sends one message, directly to a URL or through a server.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -33,40 +33,40 @@ use crate::signals::Signals;
 /// The end of `relent deliver send --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  Straight to a URL, until it answers 2xx or the policy ends:
+  Directly to a URL, until it responds with 2xx or the policy gives up:
       relent deliver send https://shop.example/notify -d '{\"order\":17}'
 
-  By the schedule of a payment provider, signed, to a machine of your own:
+  With the schedule of a payment provider, signed, to a machine of your own:
       relent deliver send http://10.0.0.7:3000/notify -d @order.json \\
           --policy wechat-pay --acknowledgement code-success \\
           --secret shop.key --allow-network 10.0.0.0/8 --allow-http
 
-  By a running server, which goes on when this machine does not:
+  Through a server, which stores the message and retries:
       relent deliver send --endpoint shop --event order-17-paid -d @order.json
 
-By a server, the same event is enqueued once for an endpoint, however often
-this is run; its identifier goes to standard output. With --wait the exit
-status tells whether it was acknowledged.
+A server enqueues an event once for an endpoint, also if the command is
+repeated; the identifier goes to standard output. With --wait the exit status
+shows whether it was acknowledged.
 
 Exit status: 0 if it was acknowledged, or is enqueued; 1 if not; 2 if the
 options are wrong; 128+n if signal n ended it.";
 
-/// How often a message is looked after that a server delivers.
+/// The interval at which the state of a message is polled.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Args, Debug)]
 pub(crate) struct SendArgs {
-    /// Where to send it, without a server
+    /// The URL to send it to, without a server
     #[arg(value_name = "URL", required_unless_present = "endpoint")]
     url: Option<String>,
 
     /// The message; @FILE is a file and @- standard input
     ///
-    /// It is sent byte by byte as it is.
+    /// It is sent unchanged.
     #[arg(short, long, value_name = "TEXT|@FILE", allow_hyphen_values = true)]
     data: String,
 
-    /// What the message is
+    /// The content type of the message
     #[arg(long, value_name = "TYPE", default_value = "application/json")]
     content_type: String,
 
@@ -79,7 +79,7 @@ pub(crate) struct SendArgs {
     )]
     policy: Option<String>,
 
-    /// Which answer acknowledges it
+    /// The response that acknowledges it [default: success]
     #[arg(
         long,
         value_name = "ANSWER",
@@ -89,7 +89,7 @@ pub(crate) struct SendArgs {
     )]
     acknowledgement: Option<Acknowledgement>,
 
-    /// Its webhook-id, where it has been sent before [default: a new one]
+    /// The webhook-id, if the message was sent before [default: a new one]
     #[arg(
         long,
         value_name = "ID",
@@ -107,7 +107,7 @@ pub(crate) struct SendArgs {
     )]
     secrets: Vec<String>,
 
-    /// Call these addresses, too: those of your own network
+    /// Also call these addresses, such as your own network
     #[arg(
         long,
         value_name = "CIDR",
@@ -116,11 +116,11 @@ pub(crate) struct SendArgs {
     )]
     allow_network: Vec<Network>,
 
-    /// Call a URL without TLS, too
+    /// Also call a URL without TLS
     #[arg(long, conflicts_with = "endpoint", help_heading = "Without a server")]
     allow_http: bool,
 
-    /// Believe the certificates that are signed by those in this file (PEM), too
+    /// Additional trusted CA certificates (PEM)
     #[arg(
         long,
         value_name = "FILE",
@@ -129,15 +129,15 @@ pub(crate) struct SendArgs {
     )]
     ca_file: Vec<PathBuf>,
 
-    /// Say nothing about failed attempts and waits
+    /// Report no failed attempts and delays
     #[arg(short, long)]
     quiet: bool,
 
-    /// Print JSON instead of the identifier: an object with `id` and, by a server, `duplicate`
+    /// Print JSON instead of the identifier: an object with `id` and, through a server, `duplicate`
     #[arg(long)]
     json: bool,
 
-    /// The endpoint of a server to enqueue it for
+    /// The endpoint that a server enqueues it for
     #[arg(
         long,
         value_name = "NAME",
@@ -147,7 +147,7 @@ pub(crate) struct SendArgs {
     )]
     endpoint: Option<String>,
 
-    /// What it tells of: your own identifier, the same whenever this is repeated
+    /// Your identifier of the event, the same at each repetition
     #[arg(
         long,
         value_name = "ID",
@@ -156,7 +156,7 @@ pub(crate) struct SendArgs {
     )]
     event: Option<String>,
 
-    /// Whose endpoint it is, where there are several owners
+    /// The tenant that owns the endpoint
     #[arg(
         long,
         value_name = "NAME",
@@ -165,7 +165,7 @@ pub(crate) struct SendArgs {
     )]
     tenant: Option<String>,
 
-    /// What kind of event it is, such as payment.settled
+    /// The topic of the event, such as payment.settled
     #[arg(
         long,
         value_name = "NAME",
@@ -174,7 +174,7 @@ pub(crate) struct SendArgs {
     )]
     topic: Option<String>,
 
-    /// Deliver it after those of before with the same key
+    /// Deliver it after earlier messages with the same key
     #[arg(
         long,
         value_name = "KEY",
@@ -183,7 +183,7 @@ pub(crate) struct SendArgs {
     )]
     order: Option<String>,
 
-    /// Make its first attempt so much later
+    /// Delay the first attempt by this time
     #[arg(long, value_name = "D", value_parser = duration, requires = "endpoint", help_heading = "Server")]
     delay: Option<Duration>,
 
@@ -212,10 +212,10 @@ pub(super) async fn run(args: SendArgs) -> Result<i32, Quit> {
     }
 }
 
-/// A signal ended it; an attempt may have been on its way.
+/// The error for a signal: a running attempt may have been acknowledged.
 fn interrupted(signal: Signal) -> Quit {
     Quit {
-        message: format!("{signal}: it is not known to be acknowledged"),
+        message: format!("{signal}: it is unknown whether the message was acknowledged"),
         ..Quit::by_signal(signal)
     }
 }
@@ -237,12 +237,12 @@ pub(super) fn payload(data: &str) -> Result<Bytes, Quit> {
     match bytes.len() {
         ..=MAX_PAYLOAD => Ok(bytes.into()),
         _ => Err(Quit::usage(format!(
-            "-d @{file}: a message may have {MAX_PAYLOAD} bytes: send a reference to what is larger"
+            "-d @{file}: a message may have {MAX_PAYLOAD} bytes: send a reference to larger data"
         ))),
     }
 }
 
-/// The keys that a person names, as the sender has them: sealed with a key of this call.
+/// Reads the given signing keys, and encrypts them with a random key of this call, as the sender expects.
 fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, Quit> {
     let wrong = |secret: &str, error: String| Quit::usage(format!("--secret {secret}: {error}"));
     let mut key = [0; 32];
@@ -319,7 +319,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
         let error = allowing(&plain(&refused.error));
         if refused.gone {
             return Err(Quit::failed(format!(
-                "{id} is not acknowledged, and nothing more is wanted there: {error}"
+                "{id} is not acknowledged, and the receiver wants no more messages: {error}"
             )));
         }
         let now = SystemTime::now();
@@ -341,7 +341,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
     }
 }
 
-/// The same error with the options that allow what it refuses.
+/// Adds to an error of the sender the option that allows the refused URL.
 fn allowing(error: &str) -> String {
     error
         .replace(
@@ -358,7 +358,7 @@ fn attempt(number: u32, sent: &Sent, what: &str) -> String {
     let took = human(sent.took);
     let mut line = format!("attempt {number}, {took}: {what}");
     if !sent.excerpt.is_empty() && sent.outcome.is_err() {
-        line.push_str(&format!("; it said: {}", plain(&sent.excerpt)));
+        line.push_str(&format!("; response: {}", plain(&sent.excerpt)));
     }
     line
 }
@@ -386,7 +386,7 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
     let enqueued = server.post("/v1/messages", Some(json(&message)?)).await?;
     let id = text(&enqueued, "id");
     if enqueued["duplicate"] == Value::Bool(true) && !args.quiet {
-        say("it was enqueued before");
+        say("the message was enqueued before");
     }
     let printed = match args.json {
         true => json(&enqueued)?,
@@ -399,7 +399,7 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
     }
 }
 
-/// Looks after a message until it has ended, and says what its attempts met.
+/// Polls a message until it has ended, and reports its attempts.
 pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, Quit> {
     let path = format!("/v1/messages/{}", encoded(id));
     let mut told = 0;

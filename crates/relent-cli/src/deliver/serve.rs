@@ -44,118 +44,116 @@ Examples:
   For workers on several machines:
       relent deliver serve --store postgres://relent@db.internal/outbox
 
-  For more attempts than this machine can make: others make them (relent
-  deliver work), and this one decides as before:
+  For more attempts than this machine can make; other machines run
+  `relent deliver worker`:
       relent deliver serve --nats nats://nats.internal:4222
 
-  For other machines, behind something that does TLS:
+  For other machines, behind a proxy that terminates TLS:
       relent deliver serve --listen 10.0.0.5:8480 --token-file /etc/relent/token
 
-  Try it: http://127.0.0.1:8480/ is a page of what is stuck and why,
+  Try it: http://127.0.0.1:8480/ lists stuck messages with the reason,
   /openapi.json describes the API, /metrics is for Prometheus.
 
-The token file is made if it is not there, and only its owner can read it.
-Signing keys are kept sealed with the key in RELENT_OUTBOX_KEY, else with the
-one in --key-file, which is made if nothing is sealed yet: without it the sealed
-keys are lost, so keep a copy of it, and not beside the copies of the database.
-With another key than that of the store it does not start.
+The token file is created if it is missing, and only its owner can read it.
+Signing keys are encrypted with the key in RELENT_OUTBOX_KEY, else with the one
+in --key-file, which is created if nothing is encrypted yet. Without that key
+the signing keys are lost: keep a copy of it, apart from the database backups.
+The server does not start with a key that differs from the store's.
 
-Messages are delivered at least once. Whatever kills this process loses none:
-the next one goes on, and repeats what was on its way, with the same identifier
+Messages are delivered at least once. None is lost if this process is killed:
+the next one continues, and repeats unfinished attempts with the same identifier
 (webhook-id).
 
-SIGTERM and SIGINT end it: it takes nothing more, and waits for the attempts
-that run. A second one ends it at once.
+SIGTERM or SIGINT stops it: it takes no new work, and waits for the running
+attempts. A second signal ends it immediately.
 
 Exit status: 0 if all attempts had ended; 1 if some were cut off or it could
 not go on; 2 if the options are wrong; 128+n if a second signal n ended it.";
 
-/// Buckets of the time until messages are acknowledged, in seconds: from a fast receiver to the end of the longest
-/// schedule.
+/// Histogram buckets for the time until a message is acknowledged, in seconds: from a fast receiver to the end of the
+/// longest schedule.
 const ACKNOWLEDGED: [f64; 13] = [
     0.05, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0,
 ];
-/// And of one attempt.
+/// Histogram buckets for the time of one attempt, in seconds.
 const ATTEMPT: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
-/// How many ended messages are forgotten at once.
+/// The most ended messages that one purge statement deletes.
 const FORGOTTEN: usize = 1000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
-    /// What holds the messages: sqlite:FILE, which is made if it is not there, or
+    /// The message store: sqlite:FILE, which is created if missing, or
     /// postgres://USER@HOST/DATABASE
     ///
-    /// The tables are made if they are not there. PostgreSQL can also be described in the words of libpq, as in
-    /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection has
-    /// TLS, and the server has to prove its name, unless it is on this machine or `sslmode=disable` is in it.
+    /// Missing tables are created. PostgreSQL can also be given as a libpq connection string, as in
+    /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection uses
+    /// TLS, and the server's name is verified, unless it is on this machine or `sslmode=disable` is given.
     #[arg(long, value_name = "STORE", default_value = STORE, value_parser = read)]
     store: StoreAt,
 
-    /// The certificates, in PEM, that may vouch for the PostgreSQL server [default: those of the
-    /// system]
+    /// Trusted CA certificates for the PostgreSQL server (PEM) [default: those of the system]
     #[arg(long, value_name = "FILE")]
     store_ca: Option<PathBuf>,
 
-    /// Where to listen; port 0 takes a free one
+    /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = listen_address)]
     listen: SocketAddr,
 
-    /// The file with the token that the API asks for [default: relent-deliver.token, made if it is
-    /// not there]
+    /// The file with the token of the API; created if missing [default: relent-deliver.token]
     #[arg(long, value_name = "FILE", env = "RELENT_DELIVER_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 
-    /// The file with a second token, which also lets payloads and header fields be seen; made if it is
-    /// not there [default: nobody sees them]
+    /// The file with a second token, which also shows payloads and header fields; created if missing
+    /// [default: they are never shown]
     #[arg(long, value_name = "FILE")]
     content_token_file: Option<PathBuf>,
 
-    /// The file with the key that signing keys are sealed with; made if it is not there and
-    /// nothing is sealed in the store
+    /// The file with the key that encrypts signing keys; created if it is missing and nothing is
+    /// encrypted in the store
     #[arg(long, value_name = "FILE", default_value = "relent-deliver.key")]
     key_file: PathBuf,
 
-    /// Start with another key than that of the store, when that is lost for good
+    /// Start with another key than the store's, if that one is lost for good
     ///
-    /// Messages to endpoints whose signing keys it does not open are held, without an attempt,
-    /// until these are registered again.
+    /// Messages to endpoints whose signing keys cannot be decrypted are held, without an attempt,
+    /// until the keys are registered again.
     #[arg(long)]
     replace_key: bool,
 
     #[command(flatten)]
     reach: Reach,
 
-    /// After so long without a sign of life its endpoints are taken over, by the next one or another
+    /// Other processes take over this one's endpoints after this time without a heartbeat
     ///
-    /// So long it takes until what was on its way is repeated when this process was killed.
+    /// Unfinished attempts of a killed process are repeated after this time.
     #[arg(long, value_name = "D", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
-    /// How many MiB of payloads longer than 8 KiB attempts hold at the same time
+    /// The memory for payloads longer than 8 KiB, in MiB
     ///
     /// A payload counts until it is written to the connection. Other long messages wait meanwhile.
     #[arg(long, value_name = "MIB", default_value = "64")]
     body_memory: NonZeroU32,
 
-    /// How long the attempts that run are waited for at the end
+    /// The longest wait for running attempts at shutdown
     #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
-    drain: Duration,
+    shutdown_timeout: Duration,
 
-    /// Forget messages so long after they were delivered, died or were cancelled
+    /// Delete messages this long after they were delivered, became dead letters or were cancelled
     #[arg(long, value_name = "D", default_value = "720h", value_parser = duration)]
-    keep: Duration,
+    retention: Duration,
 
     #[command(flatten)]
     nats: NatsArgs,
 }
 
-/// The shortest lease: a store is asked three times within it.
+/// The shortest lease: it is renewed three times within its duration.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 fn lease(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|lease| match lease >= SHORTEST_LEASE {
         true => Ok(lease),
-        false => Err("a store may take a while to answer: use 1s or more".to_owned()),
+        false => Err("the store may be slow to respond: use 1s or more".to_owned()),
     })
 }
 
@@ -181,7 +179,7 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
     }
 }
 
-/// What this file holds; if it is not there, what `make` makes, which is written into it for its owner alone.
+/// Returns the contents of the file. If it is missing, writes the result of `make` to it, readable by its owner only.
 fn read_or_make(
     option: &str,
     path: &Path,
@@ -204,12 +202,12 @@ fn read_or_make(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = make().map_err(failed)?;
             let folder = folder_of(path);
-            // Whole or not there, whatever happens meanwhile.
+            // The file appears complete or not at all, also after a crash.
             let mut new = NamedTempFile::new_in(folder).map_err(|error| {
-                // The whole error names the temporary file, of which nobody knows.
+                // The full error names the temporary file, which means nothing to the user.
                 let (folder, why) = (folder.display(), error.kind());
                 Quit::usage(format!(
-                    "{option} {file}: is not there, and cannot be made in the folder {folder}: {why}"
+                    "{option} {file}: is missing, and cannot be created in the folder {folder}: {why}"
                 ))
             })?;
             writeln!(new, "{text}").map_err(failed)?;
@@ -226,7 +224,7 @@ fn read_or_make(
 fn token(args: &ServeArgs) -> Result<Token, Quit> {
     if args.token_file.is_none() && !args.listen.ip().is_loopback() {
         return Err(Quit::usage(format!(
-            "--listen {}: other machines reach it, so say by --token-file where its token is",
+            "--listen {}: other machines can reach it, so name its token file with --token-file",
             args.listen
         )));
     }
@@ -234,7 +232,7 @@ fn token(args: &ServeArgs) -> Result<Token, Quit> {
     read_token("--token-file", path)
 }
 
-/// The one that lets contents be seen. One that is the same as the other would let everybody see them.
+/// Returns the token that shows payloads. It must differ from the API token, which would show them to all users.
 fn content_token(args: &ServeArgs) -> Result<Option<Token>, Quit> {
     let Some(path) = &args.content_token_file else {
         return Ok(None);
@@ -255,7 +253,7 @@ fn read_token(option: &str, path: &Path) -> Result<Token, Quit> {
         .map_err(|error| Quit::usage(format!("{option} {}: {error}", path.display())))
 }
 
-/// The key of the store. Another one would use up the attempts of every message that is signed.
+/// Returns the key that encrypts signing keys. A wrong key would fail every attempt of a signed message.
 async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit> {
     let in_variable = std::env::var_os(KEY_VARIABLE).is_some();
     let path = &args.key_file;
@@ -267,7 +265,7 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit>
         KeyError::Store(error) => Quit::failed(format!("--store {}: {error}", args.store)),
         error => Quit::usage(format!(
             "{source}: {what}{error}; if it is lost for good, start once with --replace-key, and register the signing keys of \
-             the endpoints again: until then their messages are held"
+             the endpoints again: their messages are held until then"
         )),
     };
     let secrets = match in_variable {
@@ -275,7 +273,7 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit>
         false => {
             if !args.replace_key && path.try_exists().is_ok_and(|exists| !exists) {
                 let sealed = Secrets::default().check(store).await;
-                sealed.map_err(|error| refused("is not there: ", error))?;
+                sealed.map_err(|error| refused("is missing: ", error))?;
             }
             from_file(path)?
         }
@@ -288,7 +286,7 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit>
     Ok(secrets)
 }
 
-/// The key in this file, which is made if it is not there.
+/// Reads the key in this file, which is created if it is missing.
 fn from_file(path: &Path) -> Result<Secrets, Quit> {
     let key = read_or_make("--key-file", path, || {
         let mut bytes = [0; 32];
@@ -296,7 +294,7 @@ fn from_file(path: &Path) -> Result<Secrets, Quit> {
         Ok(STANDARD.encode(bytes))
     })?;
     Secrets::with_key(&key).map_err(|error| {
-        // It is not of the environment here.
+        // The error names the environment variable, but this key comes from a file.
         let error = error.to_string().replace(KEY_VARIABLE, "the key");
         Quit::usage(format!("--key-file {}: {error}", path.display()))
     })
@@ -313,7 +311,7 @@ async fn serve<S: Store>(
     let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
     config.body_bytes = super::values::mebibytes(args.body_memory);
-    config.drain = args.drain;
+    config.drain = args.shutdown_timeout;
     config.lease = args.lease;
     let worker = Worker::new(store.clone(), sender, secrets.clone(), config);
     let worker = match args.nats.queue().await? {
@@ -349,19 +347,19 @@ async fn serve<S: Store>(
 
     let (stop, stopping) = watch::channel(());
     let ended = |mut stopping: watch::Receiver<()>| async move {
-        // An error means that whoever stops is gone.
+        // An error means that the sender was dropped: stop as well.
         let _ = stopping.changed().await;
     };
     let mut worker = tokio::spawn(worker.run(ended(stopping.clone())));
     let mut api = tokio::spawn(api.serve(listener, ended(stopping)));
-    let housekeeper = tokio::spawn(keep_house(store, args.keep, metrics));
+    let housekeeper = tokio::spawn(keep_house(store, args.retention, metrics));
     let failed = |what: &str| {
         Err(Quit::failed(format!(
-            "{what}; start it again, and nothing is lost"
+            "{what}; start it again: no message is lost"
         )))
     };
     tokio::select! {
-        signal = signals.cancelled() => say(&format!("{signal}: waiting for the attempts that run")),
+        signal = signals.cancelled() => say(&format!("{signal}: waiting for the running attempts")),
         _ = &mut worker => return failed("the worker has ended"),
         _ = &mut api => return failed("the API has ended"),
     }
@@ -369,8 +367,8 @@ async fn serve<S: Store>(
     drop(stop);
     let drained = async {
         let drained = (&mut worker).await;
-        // What is asked is answered within a request's own time; nobody may hold up the end.
-        let _ = timeout(args.drain, &mut api).await;
+        // Running API requests have their own time limit; a slow client must not delay the shutdown.
+        let _ = timeout(args.shutdown_timeout, &mut api).await;
         drained
     };
     tokio::select! {
@@ -383,7 +381,7 @@ async fn serve<S: Store>(
     }
 }
 
-/// Why there can be no listener at the address that this option gives.
+/// Explains why the process cannot listen at the address of this option.
 pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error) -> Quit {
     let port = address.port();
     let advice = match error.kind() {
@@ -402,7 +400,7 @@ pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error
     Quit::failed(format!("{option} {address}: {advice}"))
 }
 
-/// Says what was left, and with which status to end.
+/// Reports unfinished attempts, and returns the exit status.
 fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
     if cut_off > 0 {
         say(&format!(
@@ -428,21 +426,21 @@ fn metrics() -> Result<PrometheusHandle, Quit> {
     kept
 }
 
-/// Forgets what ended long ago, and keeps the metrics from growing.
-async fn keep_house<S: Store>(store: S, keep: Duration, metrics: PrometheusHandle) {
+/// Purges messages that ended longer than `retention` ago, and runs the upkeep of the metrics recorder.
+async fn keep_house<S: Store>(store: S, retention: Duration, metrics: PrometheusHandle) {
     let mut minutes = interval(Duration::from_secs(60));
     let mut seconds = interval(Duration::from_secs(5));
     loop {
         tokio::select! {
             _ = seconds.tick() => metrics.run_upkeep(),
             _ = minutes.tick() => {
-                let Some(before) = SystemTime::now().checked_sub(keep) else { continue };
+                let Some(before) = SystemTime::now().checked_sub(retention) else { continue };
                 loop {
                     match store.purge(before, FORGOTTEN).await {
                         Ok(0) => break,
                         Ok(_) => tokio::task::yield_now().await,
                         Err(error) => {
-                            say(&format!("what ended long ago is not forgotten yet: {error}"));
+                            say(&format!("old messages could not be deleted yet: {error}"));
                             break;
                         }
                     }

@@ -1,4 +1,4 @@
-//! How subcommands ask a running server.
+//! The client of a running server, for the other subcommands.
 
 use std::cell::Cell;
 use std::io;
@@ -26,21 +26,21 @@ use crate::human::human;
 use crate::options::duration;
 use crate::quit::Quit;
 
-/// Where the server listens unless it is told otherwise.
+/// The default address of the server.
 pub(super) const ADDRESS: &str = "127.0.0.1:8480";
 /// The file with its token.
 pub(super) const TOKEN_FILE: &str = "relent-deliver.token";
-/// The time for a whole exchange with the server.
+/// The time limit for a request to the server with its response.
 const EXCHANGE: Duration = Duration::from_secs(60);
-/// The longest pause between two tries to reach a server that starts.
+/// The longest delay between two attempts to reach a server that is starting.
 const LOOK: Duration = Duration::from_millis(250);
-/// A wait for the server is announced when it lasts longer than this.
+/// A wait for the server that lasts longer than this is announced.
 const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
 
-/// Which server is asked.
+/// The options for the connection to a server.
 #[derive(Args, Debug)]
 pub(crate) struct Connection {
-    /// The server
+    /// The URL of the server
     #[arg(
         long,
         value_name = "URL",
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     )]
     server: String,
 
-    /// The file with the token of the server, which it has written when it was first started
+    /// The file with the token of the server, which the server wrote at its first start
     #[arg(
         long,
         value_name = "FILE",
@@ -60,9 +60,9 @@ pub(crate) struct Connection {
     )]
     token_file: PathBuf,
 
-    /// Wait so long for a server that starts: one that refuses connections, or answers 503
+    /// The longest wait for a server that is starting: it refuses connections, or responds with 503
     ///
-    /// So a command that directly follows `relent deliver serve &` works. 0s does not wait.
+    /// With it, a command directly after `relent deliver serve &` works. 0s does not wait.
     #[arg(
         long,
         value_name = "D",
@@ -73,21 +73,21 @@ pub(crate) struct Connection {
     wait_for_server: Duration,
 }
 
-/// A server, as it is asked.
+/// A client of the server's API.
 pub(super) struct Server {
     client: Client,
     base: String,
     token_file: PathBuf,
     patience: Policy,
     wait: Duration,
-    /// A request has waited in vain: the next one does not.
+    /// A request has waited in vain for the server: later ones do not wait.
     in_vain: Cell<bool>,
 }
 
-/// Why a request has no result.
+/// The error of a request without a result.
 struct Unanswered {
     quit: Quit,
-    /// The server may be starting: another try within [`Connection::wait_for_server`] can succeed.
+    /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
     is_starting: bool,
 }
 
@@ -114,7 +114,7 @@ impl Connection {
                 "--server {base}: use a URL such as http://{ADDRESS}"
             )));
         }
-        // The token goes to the server alone: by no proxy, and to no place that a redirect names.
+        // The token must reach only the server: no proxy, and no target of a redirect.
         let client = Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -160,7 +160,7 @@ impl Server {
         self.ask(Method::PUT, path, Some(json(body)?)).await
     }
 
-    /// Asks, and asks again while the server may be starting. Every request of the API may be repeated.
+    /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated.
     async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value, Quit> {
         let begun = Instant::now();
         let mut is_announced = self.wait <= ANNOUNCED_AFTER;
@@ -220,7 +220,7 @@ impl Server {
                 _ => on_command_line(plain(problem["detail"].as_str().unwrap_or_default())),
             }),
             _ => Quit::failed(format!(
-                "{} answered {status}, which is no answer of `relent deliver serve`: check --server",
+                "{} responded with {status}, but not as `relent deliver serve` does: check --server",
                 self.base
             )),
         };
@@ -230,7 +230,7 @@ impl Server {
         })
     }
 
-    /// The token. A server writes its file before it listens.
+    /// Reads the token. If its file is missing, waits for the server first, which writes it before it listens.
     async fn token(&self) -> Result<Token, Unanswered> {
         let read = || std::fs::read_to_string(&self.token_file);
         let mut text = read();
@@ -246,7 +246,7 @@ impl Server {
         };
         let text = text.map_err(|error| {
             let advice = match error.kind() {
-                io::ErrorKind::PermissionDenied => "ask as the user who owns it",
+                io::ErrorKind::PermissionDenied => "run the command as the owner of the file",
                 _ => "it is where `relent deliver serve` was started",
             };
             wrong(&format!("cannot be read: {error}; {advice}"))
@@ -254,7 +254,7 @@ impl Server {
         text.parse().map_err(|error| wrong(&error))
     }
 
-    /// There is no answer.
+    /// The error for a request without a response.
     fn unreachable(&self, error: &reqwest::Error) -> Unanswered {
         let cause = classify(error).cause;
         let root = root(error);
@@ -269,12 +269,12 @@ impl Server {
             Cause::Network(Network::Handshake) => {
                 format!("{cause} ({place}): if it speaks no TLS, use http://")
             }
-            Cause::Timeout => format!("no answer within {} ({place})", human(EXCHANGE)),
+            Cause::Timeout => format!("no response within {} ({place})", human(EXCHANGE)),
             cause => format!("{cause}: {root} ({place})"),
         };
         Unanswered {
             quit: Quit::failed(format!(
-                "{} does not answer: {reason}; `relent deliver serve` starts it, --server names another",
+                "{} does not respond: {reason}; start it with `relent deliver serve`, or name another with --server",
                 self.base
             )),
             is_starting: is_refused || cause == Cause::Network(Network::Reset),
@@ -282,7 +282,7 @@ impl Server {
     }
 }
 
-/// What the API advises, as it is said on a command line.
+/// Advice in messages of the API, with the equivalent on the command line.
 const ADVICE: &[(&str, &str)] = &[
     (
         "send the content token of this server",
@@ -309,7 +309,7 @@ const ADVICE: &[(&str, &str)] = &[
     ),
 ];
 
-/// The members of an endpoint that the API names first where it refuses one.
+/// The members of an endpoint that begin an error message of the API, with the equivalent option.
 const OPTIONS: [(&str, &str); 4] = [
     ("url: ", "URL: "),
     ("policy: ", "--policy: "),
@@ -331,7 +331,7 @@ fn on_command_line(detail: String) -> String {
 
 pub(super) fn json(value: &impl Serialize) -> Result<String, Quit> {
     let json = serde_json::to_string(value).map_err(|error| Quit::failed(error.to_string()))?;
-    // JSON has an escape for these, too, without braces. They stand in its strings alone.
+    // Characters that change the direction of text occur only in strings, where JSON has an escape for them.
     let escape = |character: char| match escape_bidi(&character.to_string()) {
         escaped if escaped.len() > character.len_utf8() => {
             format!("\\u{:04x}", u32::from(character))
@@ -344,13 +344,13 @@ pub(super) fn json(value: &impl Serialize) -> Result<String, Quit> {
     }
 }
 
-/// A part of a path or a query.
+/// Percent-encodes a part of a path or a query.
 pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// A text that others have written, on one line of a terminal: control characters do nothing, and what turns the direction
-/// of writing is shown as its number.
+/// Makes text from others safe for one line of a terminal: replaces control characters, and escapes characters that
+/// change the direction of text.
 pub(super) fn plain(text: &str) -> String {
     let visible = |character: char| match character {
         '\n' | '\r' | '\t' => ' ',
@@ -361,12 +361,12 @@ pub(super) fn plain(text: &str) -> String {
     escape_bidi(&line)
 }
 
-/// A text field of an answer.
+/// A text member of a response.
 pub(super) fn text(value: &Value, key: &str) -> String {
     plain(value[key].as_str().unwrap_or_default())
 }
 
-/// A time: so long ago, or as it is written in RFC 3339.
+/// A point in time, in milliseconds since 1970; written as a time ago, or as in RFC 3339.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment(pub(super) i64);
 
@@ -385,7 +385,7 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
         })
 }
 
-/// How long ago or in how long, from milliseconds since 1970.
+/// Formats a time in milliseconds since 1970 as "2m ago" or "in 2m".
 pub(super) fn distance(ms: i64) -> String {
     let from_now = ms.saturating_sub(Timestamp::now().as_millisecond());
     let long = crate::human::human(Duration::from_millis(from_now.unsigned_abs()));

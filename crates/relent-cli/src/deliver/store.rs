@@ -1,4 +1,4 @@
-//! What holds the messages of `relent deliver serve`: a file, or PostgreSQL, with TLS unless it is on this machine.
+//! The message store of `relent deliver serve`: a SQLite file, or PostgreSQL, with TLS unless it is on this machine.
 
 use std::error::Error;
 use std::fmt;
@@ -19,12 +19,12 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What holds the messages unless it is told otherwise.
+/// The default of `--store`.
 pub(super) const STORE: &str = "sqlite:relent-deliver.db";
-/// Connections to PostgreSQL.
+/// The number of connections to PostgreSQL.
 const CONNECTIONS: usize = 16;
 
-/// Where the messages are.
+/// The store that `--store` names.
 #[derive(Clone, Debug)]
 pub(super) enum StoreAt {
     Sqlite(PathBuf),
@@ -35,12 +35,12 @@ impl fmt::Display for StoreAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            // Whatever else it was described by may hold a password.
+            // Other parts of the description may contain a password.
             Self::Postgres(config) => {
                 let database = config.get_dbname().unwrap_or("of the user");
                 write!(f, "postgres, database {database}")?;
                 for (at, host) in config.get_hosts().iter().enumerate() {
-                    // One port is that of all hosts.
+                    // A single port applies to all hosts.
                     let ports = config.get_ports();
                     let port = ports.get(at).or(ports.first()).unwrap_or(&5432);
                     match host {
@@ -67,13 +67,13 @@ pub(super) fn read(text: &str) -> Result<StoreAt, String> {
     let config = config.ok_or_else(|| {
         format!("use sqlite: and a file, such as {STORE}, or postgres://USER@HOST/DATABASE")
     })?;
-    // TLS always proves who the server is here.
+    // TLS here always verifies the server, also with `sslmode=require`.
     let config = config.replace("sslmode=verify-full", "sslmode=require");
     let mut config: Config = config.parse().map_err(|error: tokio_postgres::Error| {
         let why = error.source().map_or_else(String::new, |why| format!(": {why}"));
         format!("{error}{why}; sslmode is disable, require or verify-full, and certificates are named by --store-ca")
     })?;
-    // Whoever says nothing gets what libpq calls "prefer", which protects from nobody.
+    // The default of libpq, "prefer", protects against no attacker.
     if config.get_ssl_mode() == SslMode::Prefer {
         config.ssl_mode(match is_here(&config) {
             true => SslMode::Disable,
@@ -83,7 +83,7 @@ pub(super) fn read(text: &str) -> Result<StoreAt, String> {
     Ok(StoreAt::Postgres(Box::new(config)))
 }
 
-/// Whether no connection to it leaves this machine.
+/// Whether all connections stay on this machine.
 fn is_here(config: &Config) -> bool {
     let hosts = config.get_hosts().iter().all(|host| match host {
         Host::Tcp(name) => match name.parse::<IpAddr>() {
@@ -95,7 +95,7 @@ fn is_here(config: &Config) -> bool {
     hosts && config.get_hostaddrs().iter().all(IpAddr::is_loopback)
 }
 
-/// Opens the database, which only its owner can read: messages are nobody else's business.
+/// Opens the database; a new file can be read by its owner only.
 pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
     OpenOptions::new()
         .create(true)
@@ -104,7 +104,7 @@ pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
         .open(path)
         .map_err(|error| {
             let folder = folder_of(path).display();
-            format!("cannot be opened, or made in the folder {folder}: {error}")
+            format!("cannot be opened, or created in the folder {folder}: {error}")
         })?;
     Sqlite::open(path).map_err(|error| match is_locked(&error) {
         true => "is locked by another process, such as a sqlite3 shell with an open transaction: end it and start again"
@@ -113,7 +113,7 @@ pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
     })
 }
 
-/// Whether another process keeps the database from being written.
+/// Whether another process has locked the database.
 fn is_locked(error: &SqliteError) -> bool {
     let code = match error {
         SqliteError::Writer(WriterError::Sqlite(error)) => error.sqlite_error_code(),
@@ -125,7 +125,7 @@ fn is_locked(error: &SqliteError) -> bool {
     )
 }
 
-/// The folder that a file is in.
+/// The folder of a file.
 pub(super) fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()
@@ -133,7 +133,7 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Connects to the database, and makes the tables.
+/// Connects to the database, and creates missing tables.
 pub(super) async fn connect(config: &Config, ca: Option<&Path>) -> Result<Postgres, String> {
     let mut config = config.clone();
     if let Ok(password) = std::env::var("PGPASSWORD")
@@ -161,7 +161,7 @@ pub(super) async fn connect(config: &Config, ca: Option<&Path>) -> Result<Postgr
     Ok(store)
 }
 
-/// TLS that believes this authority alone, or those of the system.
+/// TLS that trusts only this CA, or the CAs of the system if none is given.
 fn tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -170,7 +170,7 @@ fn tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
     let Some(file) = ca else {
         let builder = builder.with_platform_verifier().map_err(|error| {
             format!(
-                "the certificates of the system cannot be used: {error}; name one by --store-ca"
+                "the certificates of the system cannot be used: {error}; name a CA with --store-ca"
             )
         })?;
         return Ok(builder.with_no_client_auth());

@@ -1,4 +1,4 @@
-//! The values of options that only `relent deliver` has.
+//! Parsers for the option values of `relent deliver`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -10,29 +10,29 @@ use relent_outbox::endpoint::Acknowledgement;
 use crate::options::digits;
 use crate::quit::Quit;
 
-/// A number of things, of which there is one at least.
+/// Parses a positive number.
 pub(super) fn count(text: &str) -> Result<NonZeroU32, String> {
     digits::<u32>(text)
         .and_then(NonZeroU32::new)
         .ok_or_else(|| format!("use a whole number from 1 to {}", u32::MAX))
 }
 
-/// Where to listen.
+/// Parses an address to listen on.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "use an IP address and a port up to 65535, such as 127.0.0.1:8480 or [::1]:8480".to_owned()
     })
 }
 
-/// A name or an identifier that can stand in a URL.
+/// Parses a name or an identifier that can be a path segment of a URL.
 pub(super) fn segment(text: &str) -> Result<String, String> {
     match text {
-        "" | "." | ".." => Err("it cannot stand in a URL: choose another".to_owned()),
+        "" | "." | ".." => Err("it cannot be part of a URL: choose another".to_owned()),
         text => Ok(text.to_owned()),
     }
 }
 
-/// Reads the name of an acknowledgement.
+/// Parses the name of an acknowledgement.
 pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
     let values =
         Acknowledgement::ALL.map(|(_, name, answer)| PossibleValue::new(name).help(answer));
@@ -43,12 +43,12 @@ pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
     })
 }
 
-/// A key in a file, or a reference to one in the environment.
+/// Reads a key from a file, or returns the reference to one in the environment.
 pub(super) fn secret(secret: &str) -> Result<String, Quit> {
     if secret.starts_with("env:") {
         return Ok(secret.to_owned());
     }
-    // What is a key itself is not repeated: others may read what is said here.
+    // The value is a key itself: the message does not repeat it, because others may read the output.
     if ["whsec_", "whsk_", "whpk_"]
         .iter()
         .any(|kind| secret.starts_with(kind))
@@ -63,7 +63,7 @@ pub(super) fn secret(secret: &str) -> Result<String, Quit> {
     Ok(text.trim().to_owned())
 }
 
-/// A number of MiB, in bytes.
+/// Converts MiB to bytes.
 pub(super) fn mebibytes(number: NonZeroU32) -> usize {
     usize::try_from(u64::from(number.get()) << 20).unwrap_or(usize::MAX)
 }

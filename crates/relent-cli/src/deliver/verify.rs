@@ -1,4 +1,4 @@
-//! `relent deliver verify`: whether a message is signed as Standard Webhooks says, and what is wrong if not.
+//! `relent deliver verify`: verifies the signature of a message by Standard Webhooks, and explains a failure.
 
 use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,19 +17,19 @@ use crate::quit::Quit;
 /// The end of `relent deliver verify --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  A request that was kept in files, as it was received:
+  A request that was saved to files as it was received:
       relent deliver verify --secret shop.key --headers headers <body
 
-  One that is old by now, by the time at which it came:
+  An old request, at the time when it was received:
       relent deliver verify --secret env:SHOP_KEY --at 2026-01-31T12:00:00Z \\
           -H 'webhook-id: msg_1' -H 'webhook-timestamp: 1769860800' \\
           -H 'webhook-signature: v1,K5o…' <body
 
-A key is whsec_… (the secret that both know), whpk_… (the sender's public key)
-or whsk_… (its private key, of which the public one is taken).
+A key is whsec_… (a shared secret), whpk_… (the sender's public key) or whsk_…
+(its private key, from which the public one is derived).
 
-Exit status: 0 if the signature is good; 1 if it is not, and what is wrong is
-said; 2 if the options are wrong.";
+Exit status: 0 if the signature is valid; 1 if it is not, with the reason on
+standard error; 2 if the options are wrong.";
 
 #[derive(Args, Debug)]
 pub(crate) struct VerifyArgs {
@@ -41,15 +41,15 @@ pub(crate) struct VerifyArgs {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     fields: Vec<String>,
 
-    /// A file with the header of the request; lines that are no fields are passed over
+    /// A file with the header of the request; other lines are ignored
     #[arg(long, value_name = "FILE")]
     headers: Option<std::path::PathBuf>,
 
-    /// How far the time of the attempt may be from now
+    /// The largest difference between the time of the attempt and now
     #[arg(long, value_name = "D", default_value = "5m", value_parser = duration)]
     tolerance: Duration,
 
-    /// Judge as if it were this time: 2h for two hours ago, or 2026-01-31T12:00:00Z
+    /// Verify as of this time: 2h for two hours ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Moment>,
 }
@@ -73,7 +73,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
     };
     match verifier.verify(&headers, &body, now) {
         Ok(verified) => {
-            say("the signature is good");
+            say("the signature is valid");
             print(&format!("{}\n", verified.id))
                 .map(|()| 0)
                 .map_err(Quit::failed)
@@ -83,7 +83,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
                 let verified = verifier.verify(&headers, body, now);
                 matches!(verified, Ok(_) | Err(SignatureError::OutOfTime { .. }))
             });
-            let found = changed.map(|(how, _)| format!("; it is good for {how}"));
+            let found = changed.map(|(how, _)| format!("; it is valid for {how}"));
             Err(Quit::failed(format!(
                 "{}{}",
                 SignatureError::NoMatch,
@@ -94,7 +94,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
     }
 }
 
-/// What an editor or a log makes of a body, undone.
+/// Variants of a body that undo typical changes by editors and logs.
 fn changes(body: &[u8]) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let trimmed = body.trim_ascii_end().to_vec();
     let with_newline = [body, b"\n"].concat();
@@ -109,7 +109,7 @@ fn changes(body: &[u8]) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         ("the body with a line end", with_newline),
         ("the body with Unix line ends", unix),
         (
-            "the body as compact JSON: it was parsed and written anew",
+            "the body as compact JSON: it was parsed and serialized again",
             compact,
         ),
     ]

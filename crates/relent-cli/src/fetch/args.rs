@@ -1,4 +1,4 @@
-//! The options of `relent fetch`, and what its help says.
+//! The options of `relent fetch`, with their help.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,63 +13,62 @@ use crate::options::{PolicyOptions, Retries, duration, retries, size};
 /// The end of `relent fetch --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  Download a file under its own name; FILE is whole or as it was before:
+  Download a file under its own name; FILE is complete or unchanged:
       relent fetch -O https://example.com/backup.tar
 
-  Go on with it in another call, after Ctrl-C or a power cut:
+  Resume it in another call, after Ctrl-C or a power failure:
       relent fetch -C - -O https://example.com/backup.tar
 
-  Post a form so that it takes effect once, if the server knows Idempotency-Key:
+  Post a form that takes effect once, if the server supports Idempotency-Key:
       relent fetch -d amount=5 --idempotency-key auto https://example.com/pay
 
-  Wait for something that was just created, for at most a minute:
+  Wait for a new resource, for at most a minute:
       relent fetch --retry-on 404,5xx -m 60 https://example.com/jobs/7
 
-  Pass on a large download while it arrives:
+  Pipe a large download while it arrives:
       relent fetch https://example.com/backup.tar | tar x
 
-What is repeated:
-  What the server did not process, whatever the request: 429, 421 and 425
-  (once), 503 and 408 with Retry-After, a refused connection. What may have
-  taken effect, such as 500, 502, 504, a bare 503, a timeout or a cut
-  connection, only if it may run twice: GET, HEAD, OPTIONS, TRACE, PUT, DELETE,
-  QUERY, any method with an Idempotency-Key, an If-Match or `If-None-Match: *`,
-  and with --repeatable any. Retry-After is obeyed. A download that advances has
-  no end of retries, only of time: once 1 MiB more has arrived, their count
-  begins anew.
+Retry conditions:
+  A failure that the server did not process is retried for every request: 429,
+  421 and 425 (once), 503 and 408 with Retry-After, a refused connection. An
+  ambiguous failure may have taken effect: 500, 502, 504, 503 without
+  Retry-After, a timeout or a broken connection. It is retried only if the
+  request may run twice: GET, HEAD, OPTIONS, TRACE, PUT, DELETE, QUERY, any
+  method with an Idempotency-Key, an If-Match or `If-None-Match: *`, and every
+  request with --repeatable. Retry-After is respected. A download that makes
+  progress is limited by time only: after each further MiB the count of retries
+  restarts.
 
 Output:
-  The body appears once. To standard output it goes when it is complete, until
-  then it is kept in memory and beyond 1 MiB in a temporary file (in TMPDIR,
-  else /tmp). A body that can be resumed, one with a strong ETag or
-  Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
-  is cut short the rest is asked for. What is kept is bounded (--max-buffer): a
-  longer body goes out as it arrives, too. With --stream all of any body goes
-  out as it arrives; what is cut short then and cannot be resumed is not
-  repeated.
-  A body of HTTP/1 without Content-Length and chunks ends where its connection
-  ends: nothing tells whether it is whole.
+  The body is written once. It goes to standard output when it is complete;
+  until then it is buffered in memory, and beyond 1 MiB in a temporary file (in
+  TMPDIR, else /tmp). A resumable body (with a strong ETag or Last-Modified) is
+  written as it arrives once it is longer than 1 MiB; if it is cut short, the
+  rest is requested. The buffer is bounded (--max-buffer): a longer body is also
+  written as it arrives. With --stream every body is written as it arrives; if
+  it is cut short and cannot be resumed, it is not retried.
+  An HTTP/1 body without Content-Length and chunks ends with its connection, so
+  that a truncated body cannot be detected.
 
 Output to FILE (-o, -O):
-  The body is written to FILE.part, which is locked, and takes the place of FILE
-  when all of it has reached the disk. Permissions, owner and symbolic links
-  stay. FILE is left as it was by anything but a complete representation: by a
-  failure, by 204 and by a 304 that -H 'If-None-Match: …' or the like asked for
-  (status 0), and by a redirect that is not followed (status 47). The body of
-  a failure or a redirect goes to standard error, with -s nowhere: standard
-  output has only what -w prints.
-  After a failure or a signal, FILE.part stays if the rest can be asked for, and
-  FILE.part.json, which only its owner can read, says of what it is a part: the
-  URL, the URL that answered, the validator and the length. Another fetch to
-  FILE begins anew unless it has -C. Without -C a retry goes on only with a
-  strong ETag or Last-Modified; with -C it goes on without one, too.
+  The body is written to FILE.part, which is locked, and replaces FILE when it
+  is complete on the disk. Permissions, owner and symbolic links are kept. Only
+  a complete representation changes FILE: not a failure, not a 204, not a 304
+  after -H 'If-None-Match: …' or the like (status 0), and not a redirect that is
+  not followed (status 47). The body of a failure or a redirect goes to standard
+  error, or nowhere with -s: standard output has only the output of -w.
+  After a failure or a signal, FILE.part stays if the rest can be requested.
+  Then FILE.part.json, which only its owner can read, describes it: the URL, the
+  final URL, the validator and the length. Another fetch to FILE starts over
+  unless it has -C. Without -C a retry resumes only with a strong ETag or
+  Last-Modified; with -C it also resumes without one.
 
 Exit status: that of the last attempt, in curl's numbers
-  0     a complete response with a status below 400 that is not retried; or the
-        reader of standard output went away
+  0     a complete response with a status below 400 that is not retried; or
+        standard output lost its reader
   22    a status of 400 or above, a lower one that --retry-on or the policy
         lists, or a failure of gRPC
-  5     the proxy could not be looked up       28    time ended it
+  5     the proxy could not be looked up       28    a time limit ended it
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
   8     the response is not valid HTTP         56    the proxy refused CONNECT
@@ -79,9 +78,9 @@ Exit status: that of the last attempt, in curl's numbers
   58    the certificate of --cert cannot be used
   77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be
         read
-  75    the server said to come back later than the limits allow; when is
-        printed
-  23    the response could not be written, here
+  75    the Retry-After of the server is beyond the limits; relent prints the
+        time
+  23    the response could not be written locally
   26    the data could not be read
   63    the body is longer than --max-filesize
   2     the command line or the environment is wrong: nothing was sent
@@ -89,61 +88,60 @@ Exit status: that of the last attempt, in curl's numbers
 
 Environment:
   HTTP_PROXY, HTTPS_PROXY, ALL_PROXY
-        the proxy for a URL, also in lower case; -x goes before them
+        the proxy for a URL, also in lower case; -x takes precedence
   NO_PROXY
-        hosts without one, such as localhost,.example.com,10.0.0.0/8, or * for
-        all
+        hosts without a proxy, such as localhost,.example.com,10.0.0.0/8, or *
+        for all
   SSL_CERT_FILE, SSL_CERT_DIR
-        the certificates to trust in place of the system's
-  What is set and cannot be used is an error.";
+        trusted CA certificates instead of the system's
+  A variable with an invalid value is an error.";
 
-/// What nobody waits for, for `-m 0` in place of the deadline that a policy may have: the longest that an
-/// option can say.
+/// The deadline for `-m 0`, which replaces that of the policy: the longest duration that an option accepts, 584 years.
 const NO_LIMIT: Duration = Duration::from_nanos(u64::MAX);
 
-/// What `relent fetch` is given.
+/// The arguments of `relent fetch`.
 #[derive(Args)]
 pub(crate) struct FetchArgs {
-    /// What to fetch: http://… or https://…
+    /// The URL to fetch: http://… or https://…
     #[arg(value_name = "URL")]
     pub(super) url: String,
 
     /// Write the body to FILE when it is complete; - is standard output
     ///
-    /// Until then, and after a failure, FILE is as it was; what has arrived is in FILE.part.
+    /// Until then, and after a failure, FILE is unchanged; received bytes are in FILE.part.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
 
-    /// Write it to a file with the name at the end of the URL
+    /// Write the body to a file with the name at the end of the URL
     #[arg(short = 'O', long, conflicts_with = "output")]
     pub(super) remote_name: bool,
 
-    /// Go on with FILE.part from an earlier call, or with FILE; the value is -
+    /// Resume FILE.part of an earlier call, or FILE itself; the value is -
     ///
-    /// FILE.part is taken up if it is a part of the same URL and the server still has the same
-    /// representation, by its ETag or Last-Modified; otherwise the download begins anew. A signed URL
-    /// may have another query each time, if validator and length are the same. Where no strong
-    /// validator is known, where each server sends its own, and for FILE itself, which has none, this
-    /// option is your statement that the representation has not changed. It holds for the first
-    /// request and for each retry, which go on where the last one ended.
+    /// FILE.part is resumed if it belongs to the same URL and the server still has the same
+    /// representation, by its ETag or Last-Modified; otherwise the download starts over. The query of a
+    /// signed URL may differ, if validator and length are the same. There may be no strong validator,
+    /// or a different one from each server, and FILE itself has none: then this option is your
+    /// statement that the representation has not changed. It applies to the first request and to each
+    /// retry, which continue at the end of the previous one.
     #[arg(short = 'C', long = "continue-at", value_name = "-", value_parser = from_the_end,
         allow_hyphen_values = true)]
     pub(super) continue_at: Option<()>,
 
-    /// The same as -C -
+    /// Same as -C -
     #[arg(long = "continue")]
     pub(super) go_on: bool,
 
     /// Follow redirects, at most 10
     ///
-    /// Without it a redirect is a response like any other. Authorization, Cookie, Host and
-    /// Proxy-Authorization are sent to no other origin than that of URL. After a redirect only what
-    /// may run twice is repeated, whatever the last server says: the first may have done what it was
-    /// asked to.
+    /// Without it a redirect is an ordinary response. Authorization, Cookie, Host and
+    /// Proxy-Authorization are sent only to the origin of URL. After a redirect only a request that may
+    /// run twice is retried, for any response of the last server: the first server may have processed
+    /// the request.
     #[arg(short = 'L', long)]
     pub(super) location: bool,
 
-    /// Leave out the body of a status of 400 or above; the exit status says it anyway
+    /// Print no body of a status of 400 or above
     #[arg(short, long)]
     pub(super) fail: bool,
 
@@ -151,7 +149,7 @@ pub(crate) struct FetchArgs {
     #[arg(short, long)]
     pub(super) include: bool,
 
-    /// Ask only for the head, by HEAD, and print it
+    /// Send a HEAD request, and print the head of the response
     #[arg(short = 'I', long, conflicts_with = "data_any")]
     pub(super) head: bool,
 
@@ -159,33 +157,33 @@ pub(crate) struct FetchArgs {
     #[arg(short, long)]
     pub(super) verbose: bool,
 
-    /// Say nothing about failures, and show no progress; as --quiet
+    /// Report no failures and show no progress; same as --quiet
     #[arg(short, long)]
     pub(super) silent: bool,
 
-    /// With -s: say all the same why there is no other attempt
+    /// With -s, still print the final error
     #[arg(short = 'S', long)]
     pub(super) show_error: bool,
 
-    /// Let the body go out as it arrives
+    /// Write the body as it arrives
     #[arg(long, conflicts_with_all = ["output", "remote_name"])]
     pub(super) stream: bool,
 
-    /// The most that is kept of a body for standard output, and that is read of standard input
+    /// The buffer limit for a body to standard output, and for standard input
     ///
-    /// Bytes, or a number with KiB, MiB or GiB. A body that is longer goes out as it arrives, and is not
-    /// repeated from then on unless its rest can be asked for. With more on standard input nothing is sent
+    /// Bytes, or a number with KiB, MiB or GiB. A longer body is written as it arrives, and is not
+    /// retried from then on unless it can be resumed. If standard input is longer, nothing is sent
     /// (status 26); a file may have any length.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub(super) max_buffer: u64,
 
-    /// Give FILE the time of Last-Modified
+    /// Set the time of FILE to Last-Modified
     #[arg(short = 'R', long)]
     pub(super) remote_time: bool,
 
     /// Receive at most this many bytes per second on average; K, M and G are powers of 1024
     ///
-    /// The time of this pause counts against -m, but not against --idle-timeout.
+    /// The pauses count towards -m, but not towards --idle-timeout.
     #[arg(long, value_name = "RATE", value_parser = rate, allow_hyphen_values = true)]
     pub(super) limit_rate: Option<u64>,
 
@@ -195,7 +193,7 @@ pub(crate) struct FetchArgs {
 
     /// Print this after the fetch, such as '%{http_code}\n'
     ///
-    /// There are %{http_code}, %{response_code}, %{num_retries}, %{size_download}, %{time_total} in
+    /// Variables: %{http_code}, %{response_code}, %{num_retries}, %{size_download}, %{time_total} in
     /// seconds, %{url_effective}, %{content_type}, %{exitcode}; \n, \t, \r, \\ and %%.
     #[arg(short = 'w', long, value_name = "FORMAT", allow_hyphen_values = true,
         value_parser = super::write_out::parse)]
@@ -230,7 +228,7 @@ pub(crate) struct FetchArgs {
         help_heading = "Request options")]
     pub(super) form: Vec<String>,
 
-    /// Send this file by PUT, or with - standard input; its name is added to a URL that ends with /
+    /// Send this file, or - for standard input, with PUT; its name is added to a URL that ends with /
     #[arg(short = 'T', long, value_name = "FILE", conflicts_with_all = ["data_any", "form", "head"],
         help_heading = "Request options")]
     pub(super) upload_file: Option<PathBuf>,
@@ -273,9 +271,9 @@ pub(crate) struct FetchArgs {
 
     /// Send this Idempotency-Key, or a new one with `auto`, which makes any method repeatable
     ///
-    /// It is sent as a string in quotes, as draft-ietf-httpapi-idempotency-key-header asks; use
-    /// -H 'Idempotency-Key: …' for a server that wants none. The server must know the field, else
-    /// it protects nothing.
+    /// It is sent as a quoted string, as draft-ietf-httpapi-idempotency-key-header requires; use
+    /// -H 'Idempotency-Key: …' to send it without quotes. It has no effect unless the server supports
+    /// the field.
     #[arg(
         long,
         value_name = "auto|VALUE",
@@ -284,45 +282,46 @@ pub(crate) struct FetchArgs {
     )]
     pub(super) idempotency_key: Option<String>,
 
-    /// Your word that this request may run twice, whatever its method
+    /// State that this request may run twice, with any method
     #[arg(long, help_heading = "Retry options")]
     pub(super) repeatable: bool,
 
     /// Retry exactly these failures, such as 404,5xx,timeout,network
     ///
-    /// It never makes a request repeatable: what may have taken effect is retried only if it may run
-    /// twice.
+    /// It never makes a request repeatable: after an ambiguous failure, a request is retried only if it
+    /// may run twice.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pattern,
         help_heading = "Retry options")]
     pub(super) retry_on: Vec<Pattern>,
 
-    /// The same as --max-retries
+    /// Same as --max-retries
     #[arg(long, value_name = "N", value_parser = retries, allow_hyphen_values = true,
         conflicts_with_all = ["max_retries", "attempts"], help_heading = "Retry options")]
     pub(super) retry: Option<Retries>,
 
-    /// The same as --deadline, for all attempts together; a bare number is in seconds; 0 is no limit
+    /// Same as --deadline, for all attempts together; a bare number is in seconds; 0 is no limit
     #[arg(short = 'm', long, value_name = "D", value_parser = seconds, allow_hyphen_values = true,
         conflicts_with = "deadline", help_heading = "Retry options")]
     pub(super) max_time: Option<Duration>,
 
-    /// The time given to establish a connection; a bare number is in seconds
+    /// The time limit for establishing a connection; a bare number is in seconds
     #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
         help_heading = "Connection options")]
     pub(super) connect_timeout: Option<Duration>,
 
-    /// The time in which a server that sends too little is cut off; a bare number is in seconds
+    /// The time after which an attempt ends if the server is silent; a bare number is in seconds
     ///
-    /// An attempt ends when no byte has come from the server for this long, and when less than
-    /// 1 KiB of a body has come in each of such a time: no server holds the fetch for ever by going
-    /// silent or by dripping. Raise it for a server that thinks for longer before it answers.
+    /// An attempt ends if no byte arrives from the server for this long, or if less than 1 KiB of a body
+    /// arrives in such a period: no server can block the fetch for ever by silence or by trickling.
+    /// Raise it for a server that takes longer to respond.
     #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
         default_value = "5m", help_heading = "Connection options")]
     pub(super) idle_timeout: Duration,
 
-    /// Go through this proxy: http, https, socks4, socks4a, socks5 or socks5h; '' is none
+    /// Use this proxy: http, https, socks4, socks4a, socks5 or socks5h; '' is none
     ///
-    /// socks4a and socks5h look up the host's name at the proxy, socks4 and socks5 here.
+    /// With socks4a and socks5h the proxy resolves the name of the host, with socks4 and socks5 relent
+    /// does.
     #[arg(
         short = 'x',
         long,
@@ -331,27 +330,27 @@ pub(crate) struct FetchArgs {
     )]
     pub(super) proxy: Option<String>,
 
-    /// Go through no proxy to these hosts, in place of NO_PROXY; * is all
+    /// Use no proxy for these hosts; replaces NO_PROXY; * is all
     #[arg(long, value_name = "LIST", help_heading = "Connection options")]
     pub(super) noproxy: Option<String>,
 
-    /// Connect to ADDRESS for HOST, in place of a name look-up; repeatable
+    /// Connect to ADDRESS for HOST, instead of a DNS lookup; repeatable
     ///
-    /// PORT is that of the URL, or one that a redirect leads to. An address of IPv6 may stand in
-    /// brackets. Several addresses are tried in turn.
+    /// PORT is that of the URL or of a redirect. An IPv6 address may be in brackets. Several addresses
+    /// are tried in turn.
     #[arg(long, value_name = "HOST:PORT:ADDRESS[,ADDRESS]…", value_parser = super::resolve::parse,
         help_heading = "Connection options")]
     pub(super) resolve: Vec<super::resolve::Resolve>,
 
-    /// Connect to this socket of the file system, whatever the host of the URL, and through no proxy
+    /// Connect to this Unix socket for every host, and without a proxy
     #[arg(long, value_name = "PATH", help_heading = "Connection options")]
     pub(super) unix_socket: Option<PathBuf>,
 
-    /// Trust the certificates in this file (PEM), and no others
+    /// The only trusted CA certificates (PEM)
     #[arg(long, value_name = "FILE", help_heading = "Connection options")]
     pub(super) cacert: Option<PathBuf>,
 
-    /// Show this certificate (PEM) to the server; its key is in the same file, or in --key
+    /// The client certificate (PEM); its key is in the same file, or in --key
     #[arg(
         short = 'E',
         long,
@@ -369,7 +368,7 @@ pub(crate) struct FetchArgs {
     )]
     pub(super) key: Option<PathBuf>,
 
-    /// Accept any certificate: nothing tells then who answers, and who reads along
+    /// Accept any certificate: the server is not verified, and others may read and change the traffic
     #[arg(short = 'k', long, help_heading = "Connection options")]
     pub(super) insecure: bool,
 
@@ -377,7 +376,7 @@ pub(crate) struct FetchArgs {
     pub(super) options: PolicyOptions,
 }
 
-/// Almost any of them can hold a credential.
+/// Shows no arguments, because most of them can contain a credential.
 impl fmt::Debug for FetchArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FetchArgs").finish_non_exhaustive()
@@ -385,7 +384,7 @@ impl fmt::Debug for FetchArgs {
 }
 
 impl FetchArgs {
-    /// The options of the policy, with those that have curl's names.
+    /// The policy options, including those under curl's names.
     pub(super) fn policy_options(&self) -> PolicyOptions {
         let mut options = self.options.clone();
         options.max_retries = options.max_retries.or(self.retry);
@@ -397,12 +396,12 @@ impl FetchArgs {
         options
     }
 
-    /// Whether nothing is said but what relent itself cannot do.
+    /// Whether only errors of relent itself are reported.
     pub(super) const fn says_nothing(&self) -> bool {
         self.silent || self.options.quiet
     }
 
-    /// Whether what an earlier call has left is to be taken up.
+    /// Whether a part of an earlier call is to be resumed.
     pub(super) const fn continues(&self) -> bool {
         self.go_on || self.continue_at.is_some()
     }
@@ -411,11 +410,11 @@ impl FetchArgs {
 fn from_the_end(text: &str) -> Result<(), String> {
     match text {
         "-" => Ok(()),
-        _ => Err("use -C -: relent looks for itself how much is there".to_owned()),
+        _ => Err("use -C -: relent finds the position itself".to_owned()),
     }
 }
 
-/// A duration; a bare number is in seconds, as curl has it.
+/// Parses a duration; a bare number is in seconds, as in curl.
 fn seconds(text: &str) -> Result<Duration, String> {
     let bare = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     if !text.is_empty() && text.bytes().all(bare) {
@@ -424,7 +423,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration(text)
 }
 
-/// A number of bytes as curl writes it, such as 100, 64k or 1.5G.
+/// Parses a number of bytes in curl's format, such as 100, 64k or 1.5G.
 fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a number of bytes: use 100, 64K, 10M or 2G");
     let (number, power) = match text.char_indices().next_back() {
@@ -465,26 +464,26 @@ fn rate(text: &str) -> Result<u64, String> {
 
 fn some_time(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
-        Duration::ZERO => Err("a server needs some time".to_owned()),
+        Duration::ZERO => Err("use a time above 0".to_owned()),
         limit => Ok(limit),
     }
 }
 
-/// What can happen to a fetch.
+/// The failures that a fetch can have.
 const FAILURES: &str = "use a status (503, 500-504, 5xx), grpc:unavailable, timeout, network, connect, \
                         throttled or any";
 
 fn pattern(text: &str) -> Result<Pattern, String> {
     match text.parse() {
         Ok(Pattern::Exit(..) | Pattern::Signal | Pattern::Output) => {
-            Err(format!("that happens to commands: {FAILURES}"))
+            Err(format!("that is a failure of commands only: {FAILURES}"))
         }
         Ok(pattern) => Ok(pattern),
         Err(error) => {
             let error: PatternError = error;
             match error.is_of_known() {
                 true => Err(error.to_string()),
-                // The words of the error are those of all that retries.
+                // The text of the error names failures that a fetch cannot have.
                 false => Err(format!("{text:?} names no failure: {FAILURES}")),
             }
         }

@@ -1,6 +1,6 @@
-//! The options of curl that `relent fetch` has not, and what to use in their place.
+//! curl options that `relent fetch` does not have, with their replacements.
 
-/// What curl's users ask for under these names.
+/// The replacements for options of curl.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["--compressed"],
@@ -18,7 +18,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
     (
         &["--retry-delay"],
-        "--delay D waits the same time before each retry, --initial D a growing one",
+        "--delay D for a constant delay, --initial D for a growing one",
     ),
     (&["--retry-max-time"], "--deadline D"),
     (
@@ -228,7 +228,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (&["--version", "-V"], "relent --version"),
 ];
 
-/// The other options of curl 7.88: relent has nothing in their place.
+/// The other options of curl 7.88, for which relent has no replacement.
 const NOTHING: &[&str] = &[
     "--abstract-unix-socket",
     "--alt-svc",
@@ -330,14 +330,14 @@ const NOTHING: &[&str] = &[
     "--xattr",
 ];
 
-/// What to use in the place of this option of curl's, in a line.
+/// Explains in one line how to replace an option of curl.
 pub(crate) fn instead(option: &str) -> Option<String> {
-    // As in `--retry-delay=3`.
+    // The value may follow, as in `--retry-delay=3`.
     let option = option.split('=').next().unwrap_or(option);
     let found = INSTEAD.iter().find(|(names, _)| names.contains(&option));
     let nothing = NOTHING
         .contains(&option)
-        .then_some("relent has nothing in its place");
+        .then_some("relent has no replacement");
     let use_this = found.map(|(_, use_this)| *use_this).or(nothing)?;
     Some(format!("{option} is curl's: {use_this}"))
 }
@@ -364,7 +364,7 @@ mod tests {
             assert!(!known, "{name}");
         }
         assert!(instead("--retry-delay=3").is_some());
-        assert!(instead("--interface").is_some_and(|text| text.ends_with("nothing in its place")));
+        assert!(instead("--interface").is_some_and(|text| text.ends_with("has no replacement")));
         assert!(instead("--no-such").is_none());
     }
 }

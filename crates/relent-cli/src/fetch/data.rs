@@ -1,4 +1,4 @@
-//! What `relent fetch` sends: the options for it, in the order in which they were given.
+//! The request body of `relent fetch`, from the data options in the order in which they were given.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use relent_reqwest::{Body, IdempotencyKey};
 use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How much data is kept in memory, in bytes; more is sent from a file.
+/// The most bytes of data that are kept in memory; longer data is sent from a file.
 pub(super) const MEMORY: u64 = 1 << 20;
 
 /// The unreserved characters of RFC 3986.
@@ -31,7 +31,7 @@ enum Piece {
     Raw(String),
     /// `--data-urlencode`: `content`, `=content`, `name=content`, `@file` or `name@file`.
     Encoded(String),
-    /// `--json`: as `-d`, but put together without `&`.
+    /// `--json`: as `-d`, but joined without `&`.
     Json(String),
 }
 
@@ -39,7 +39,7 @@ enum Piece {
 #[derive(Clone, Default)]
 pub(crate) struct Data(Vec<Piece>);
 
-/// The data may be a secret.
+/// Shows only the number of pieces: the data may be a secret.
 impl std::fmt::Debug for Data {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Data({} pieces)", self.0.len())
@@ -82,22 +82,22 @@ impl Args for Data {
                 option("json", "json")
                     .value_name("DATA|@FILE")
                     .conflicts_with_all(["data", "data_raw", "data_urlencode", "data_binary"])
-                    .help("Send this JSON, and ask for JSON"),
+                    .help("Send this JSON, and accept JSON"),
             )
             .arg(
                 option("data_raw", "data-raw")
                     .value_name("DATA")
-                    .help("The same as -d, but @ means nothing"),
+                    .help("Same as -d, but without a special meaning of @"),
             )
             .arg(
                 option("data_urlencode", "data-urlencode")
                     .value_name("NAME=TEXT|NAME@FILE")
-                    .help("The same as -d, but TEXT, or the contents of FILE, is percent-encoded"),
+                    .help("Same as -d, but TEXT, or the contents of FILE, is percent-encoded"),
             )
             .arg(
                 option("data_binary", "data-binary")
                     .value_name("DATA|@FILE")
-                    .help("The same as -d"),
+                    .help("Same as -d"),
             )
             .group(clap::ArgGroup::new("data_any").args(OPTIONS.map(|(id, _)| id)).multiple(true))
     }
@@ -132,20 +132,20 @@ impl FromArgMatches for Data {
 }
 
 impl Data {
-    /// Whether none was given.
+    /// Whether no data was given.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it is JSON.
+    /// Whether the data is JSON.
     pub(super) fn is_json(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Json(_)))
     }
 
-    /// Reads it all.
+    /// Reads all data.
     ///
     /// # Errors
-    /// What cannot be read, in words.
+    /// Data cannot be read.
     pub(super) async fn read(&self, most: u64) -> Result<Sent, String> {
         if let [Piece::Data(only) | Piece::Json(only)] = &self.0[..]
             && let Some(name) = only.strip_prefix('@')
@@ -164,10 +164,10 @@ impl Data {
         all.finish().map_err(cannot_keep)
     }
 
-    /// Reads it all, to be put into a query.
+    /// Reads all data as the query of a URL.
     ///
     /// # Errors
-    /// What cannot be read or is no text, in words.
+    /// Data cannot be read, or is not text.
     pub(super) async fn query(&self, most: u64) -> Result<String, String> {
         let mut all = Kept::new(most);
         for (index, piece) in self.0.iter().enumerate() {
@@ -220,11 +220,11 @@ impl Piece {
     }
 }
 
-/// A body, and the file that it is kept in for as long as it is sent.
+/// A body, with its temporary file.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     pub(super) body: Body,
-    /// Removed when this is dropped.
+    /// The temporary file, which is removed when this is dropped.
     pub(super) kept: Option<TempPath>,
 }
 
@@ -237,10 +237,10 @@ impl Sent {
     }
 }
 
-/// The contents of a file that is sent by itself (`-T`).
+/// Reads the file of `-T` as a body.
 ///
 /// # Errors
-/// When it cannot be read, in words.
+/// The file cannot be read.
 pub(super) async fn upload(path: &Path, most: u64) -> Result<Sent, String> {
     let name = path.to_string_lossy();
     if path != Path::new("-") && is_large(path) {
@@ -251,10 +251,10 @@ pub(super) async fn upload(path: &Path, most: u64) -> Result<Sent, String> {
     all.finish().map_err(cannot_keep)
 }
 
-/// The fields of `-F` as multipart/form-data (RFC 7578), whose type goes into `headers`.
+/// Builds multipart/form-data (RFC 7578) from the fields of `-F`, and adds its content type to `headers`.
 ///
 /// # Errors
-/// What is no field or cannot be read, in words.
+/// A field is invalid or cannot be read.
 pub(super) async fn form(
     fields: &[String],
     headers: &mut HeaderMap,
@@ -262,7 +262,7 @@ pub(super) async fn form(
 ) -> Result<Sent, String> {
     use std::fmt::Write as _;
 
-    // Random, so that no content has it.
+    // Random, so that no content contains it.
     let boundary = format!("relent-{}", IdempotencyKey::new());
     let mut all = Kept::new(most);
     for field in fields {
@@ -305,9 +305,9 @@ struct Field<'a> {
 
 enum Content<'a> {
     Text(&'a str),
-    /// The file of this name, as a file.
+    /// The file of this name, sent as a file.
     File(&'a str),
-    /// The contents of the file of this name, as text.
+    /// The contents of the file of this name, sent as text.
     Value(&'a str),
 }
 
@@ -344,7 +344,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// The name of the file that the server is told.
+    /// The file name that is sent to the server.
     fn shown_name(&self) -> Option<String> {
         let own = match self.content {
             Content::File(path) => Path::new(path).file_name(),
@@ -378,12 +378,12 @@ fn cannot_keep(error: std::io::Error) -> String {
     )
 }
 
-/// Data that is read once: in memory, or in a file if there is much of it. The file goes away when
-/// this is dropped, and the reading can be dropped at any time.
+/// Data that is read once: in memory, or in a temporary file beyond [`MEMORY`]. The file is removed when
+/// this is dropped, and reading can be dropped at any time.
 struct Kept {
     memory: Vec<u8>,
     file: Option<NamedTempFile>,
-    /// The most that is read of standard input, or of anything else that may never end.
+    /// The most bytes that are read of standard input, or of another source that may never end.
     most: u64,
 }
 

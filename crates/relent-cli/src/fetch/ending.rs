@@ -1,4 +1,4 @@
-//! How `relent fetch` ends: the exit status, and what is said.
+//! The end of `relent fetch`: the exit status and the final message.
 
 use std::io::{self, ErrorKind};
 
@@ -16,31 +16,31 @@ use super::words::{refused_by_socks, refused_tunnel};
 use crate::console::complain;
 use crate::live::Live;
 
-/// How the last attempt ended.
+/// The end of the last attempt.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// With a complete response that is no failure.
+    /// A complete response that is no failure.
     Complete,
-    /// With a redirect that was not followed, and whether it leads anywhere.
+    /// A redirect that was not followed, and whether it has a usable Location.
     Redirect(StatusCode, bool),
-    /// With a redirect that -L could not follow, and why.
+    /// A redirect that -L could not follow, with the reason.
     NotFollowed(String),
-    /// With a response that says failure; and whether its body could be printed.
+    /// An error response, and whether its body could be printed.
     Refused {
         outcome: String,
         printed: Result<(), AttemptError>,
     },
-    /// Without an attempt: it was held back for as long as it may wait.
+    /// No attempt: it was held until its time limit.
     HeldBack,
-    /// Without a complete response.
+    /// No complete response.
     Failed { status: i32, outcome: String },
-    /// With a response that could not be written here.
+    /// A response that could not be written locally.
     Unwritable(io::Error),
-    /// By a signal.
+    /// A signal.
     Cancelled(Signal),
 }
 
-/// curl's numbers.
+/// curl's exit statuses.
 mod curl {
     pub(super) const NO_PROXY: i32 = 5;
     pub(super) const NO_NAME: i32 = 6;
@@ -62,7 +62,7 @@ mod curl {
 const RETRY_LATER: i32 = 75;
 
 impl Ending {
-    /// The end of an attempt without a complete response.
+    /// Classifies the end of an attempt without a complete response.
     pub(crate) fn failed(
         failure: &Failure,
         by_proxy: bool,
@@ -75,7 +75,7 @@ impl Ending {
             AttemptError::Transport(error) if refused_tunnel(error).is_some() => curl::RECEIVE,
             AttemptError::Transport(error) if refused_by_socks(error).is_some() => curl::PROXY,
             _ => match status_of(failure.cause) {
-                // Only the proxy's name is looked up here.
+                // With a proxy, relent resolves only the name of the proxy.
                 curl::NO_NAME if by_proxy => curl::NO_PROXY,
                 status => status,
             },
@@ -90,14 +90,14 @@ impl Ending {
         }
     }
 
-    /// The exit status. `for_file`: the response was to go to a file, and has not.
+    /// Returns the exit status. `for_file`: the response was meant for a file, and was not written to it.
     pub(crate) fn status(&self, reason: Option<StopReason>, for_file: bool) -> i32 {
         match self {
             Self::Complete => 0,
             Self::Redirect(..) if !for_file => 0,
             Self::Redirect(..) | Self::NotFollowed(_) => curl::REDIRECTS,
             Self::Cancelled(signal) => 128 + *signal as i32,
-            // It has seen what it wanted.
+            // The reader needs no more.
             Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             Self::Unwritable(_) => UNWRITABLE,
             _ if reason == Some(StopReason::RetryLater) => RETRY_LATER,
@@ -107,7 +107,7 @@ impl Ending {
         }
     }
 
-    /// Says how it ended, unless all is well.
+    /// Reports the end, unless it is a success.
     pub(crate) fn say(
         &self,
         live: Live,
@@ -121,15 +121,15 @@ impl Ending {
         match self {
             Self::Complete => return,
             Self::Redirect(status, leads) => {
-                let redirect = format!("status {} is a redirect", status.as_u16());
+                let redirect = format!("redirect ({}) not followed", status.as_u16());
                 let helps = match leads {
-                    true => "-L follows it",
+                    true => "use -L to follow it",
                     false => "it has no Location that could be followed",
                 };
                 if output.is_file() {
-                    complain(&format!("{redirect}: the file is as it was; {helps}"));
+                    complain(&format!("{redirect}, the file is unchanged; {helps}"));
                 } else {
-                    live.say(|| format!("{redirect}, and this was its body: {helps}"));
+                    live.say(|| format!("{redirect}; {helps}"));
                 }
                 return;
             }
@@ -144,7 +144,7 @@ impl Ending {
                     Ok(()) => {}
                     Err(AttemptError::Sink(error)) => unwritable(error, output),
                     Err(error) => {
-                        live.say(|| format!("its body is not printed to its end: {error}"));
+                        live.say(|| format!("the body could not be printed completely: {error}"));
                     }
                 }
             }
@@ -156,8 +156,8 @@ impl Ending {
         if let Some((length, part)) = output.left_over() {
             live.say(|| {
                 format!(
-                    "{} stay in {part}: the same command with -C - goes on with them if the server \
-                     sends the rest",
+                    "{} are kept in {part}: the same command with -C - resumes the download if the \
+                     server sends the rest",
                     HumanBytes(length)
                 )
             });
@@ -170,7 +170,7 @@ impl Ending {
                 if *status == curl::CUT_SHORT =>
             {
                 live.say(|| {
-                    "a part of the body has gone out, so that it could not begin anew; \
+                    "a part of the body was written already, so the download could not start over; \
                      with -o FILE it can"
                         .to_owned()
                 });
@@ -200,12 +200,12 @@ fn unwritable(error: &io::Error, output: &Output) {
 fn not_repeatable(method: &Method) -> String {
     format!(
         "{method} is not repeated once it may have taken effect; \
-         --idempotency-key auto makes it safe if the server knows Idempotency-Key, \
-         and --repeatable is your word that twice does no harm"
+         --idempotency-key auto makes it safe if the server supports Idempotency-Key, \
+         and --repeatable states that the request may run twice"
     )
 }
 
-/// A key as a shell takes it.
+/// Quotes a key for a shell, if necessary.
 fn quoted(key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
     if key.bytes().all(plain) {

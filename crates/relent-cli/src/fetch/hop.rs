@@ -1,9 +1,9 @@
-//! Redirects while a `Host` was given by hand.
+//! Redirects of a request with a custom `Host` field.
 //!
-//! reqwest follows redirects by itself. To another origin it takes no `Authorization`, `Cookie` and
-//! `Proxy-Authorization` along, but a `Host` that was given by hand, which means the first origin. So
-//! redirects are followed here then, as curl does it. All of them: one that reqwest has followed can have
-//! made a GET of a POST, and a response does not tell by which method it was asked for.
+//! reqwest follows redirects itself. To another origin it does not send `Authorization`, `Cookie` and
+//! `Proxy-Authorization`, but it sends a custom `Host`, which names the first origin. In this case relent follows
+//! redirects itself, as curl does. It follows all of them: reqwest may turn a POST into a GET, and a response does not
+//! show the method of its request.
 
 use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, COOKIE,
@@ -16,10 +16,10 @@ use reqwest::{Url, redirect};
 use super::output::{is_redirect, url_of};
 use super::request::shown;
 
-/// The most redirects that are followed; the same as reqwest's own limit.
+/// The most redirects that are followed; equal to reqwest's limit.
 const MOST: usize = 10;
 
-/// Whether the client follows redirects; with a `Host` given by hand they are followed here.
+/// The redirect policy of the client. With a custom `Host`, this module follows redirects instead.
 pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
     match follow && !own_host {
         true => limited(MOST),
@@ -27,18 +27,18 @@ pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
     }
 }
 
-/// The redirects that are followed here.
+/// The redirects that this module follows.
 pub(super) struct Hops {
     by_hand: bool,
-    /// What was asked before, in order.
+    /// The previous requests, in order.
     asked: Vec<(Method, Uri)>,
     request: Request<Body>,
-    /// Why the last redirect is not followed.
+    /// The reason why the last redirect is not followed.
     refused: Option<String>,
 }
 
 impl Hops {
-    /// None as yet, for this request. `by_hand`: there are redirects that the client leaves to us.
+    /// Starts with this request. `by_hand`: the client does not follow redirects.
     pub(super) fn new(by_hand: bool, request: Request<Body>) -> Self {
         Self {
             by_hand,
@@ -48,17 +48,17 @@ impl Hops {
         }
     }
 
-    /// Whether redirects are followed here.
+    /// Whether this module follows redirects.
     pub(super) const fn by_hand(&self) -> bool {
         self.by_hand
     }
 
-    /// The request that is sent.
+    /// The current request.
     pub(super) const fn request(&self) -> &Request<Body> {
         &self.request
     }
 
-    /// The request that this response leads to, if it is a redirect that is followed here.
+    /// Returns the next request, if this response is a redirect that this module follows.
     pub(super) fn next(&mut self, head: &Response<()>) -> Option<Request<Body>> {
         self.refused = None;
         if !self.by_hand || !is_redirect(head) {
@@ -83,7 +83,7 @@ impl Hops {
         let (from, url) = (url_of(head), target(head)?);
         let mut next = self.request.clone();
         let method = next.method().clone();
-        // RFC 9110 §15.4: a POST becomes a GET, as everywhere, and with 303 anything but a HEAD.
+        // RFC 9110 §15.4: a POST becomes a GET, as in other clients, and with 303 every method except HEAD.
         if status == 303 && method != Method::HEAD || status < 303 && method == Method::POST {
             *next.method_mut() = Method::GET;
             *next.body_mut() = Body::empty();
@@ -126,17 +126,17 @@ impl Hops {
         Ok(next)
     }
 
-    /// Why this redirect was not followed.
+    /// Explains why this redirect was not followed.
     pub(super) fn why_not(&self, head: &Response<()>) -> String {
         let why = self.refused.clone().or_else(|| target(head).err());
         why.unwrap_or_else(|| {
-            "it asks for data again that is read from a file, which is sent to one URL only"
+            "it requires the request body again, which is read from a file and sent to one URL only"
                 .to_owned()
         })
     }
 }
 
-/// Where a redirect leads, or why nothing can go there.
+/// Returns the target of a redirect, or the reason why it cannot be followed.
 fn target(head: &Response<()>) -> Result<Url, String> {
     let location = head.headers().get(LOCATION);
     let location = location.map_or(&b""[..], HeaderValue::as_bytes);
@@ -184,8 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a server writes there: no panic, no other scheme, and nothing that was meant for
-        /// the first origin goes to another one.
+        /// No Location causes a panic, leads to another scheme, or sends credentials of the first
+        /// origin to another one.
         #[test]
         fn any_location_leads_to_a_server_of_http_and_takes_no_secret_along(
             location in prop_oneof![

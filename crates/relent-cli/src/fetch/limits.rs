@@ -1,4 +1,4 @@
-//! `--limit-rate` and `--max-filesize`: how fast a body may come, and how much of it.
+//! `--limit-rate` and `--max-filesize`: the limits of rate and size of a body.
 
 use std::error::Error;
 use std::fmt;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// What an output lets through.
+/// The limits of an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes per second.
+    /// The rate in bytes per second.
     rate: Option<u64>,
-    /// Bytes of a whole body.
+    /// The size of a whole body in bytes.
     size: Option<u64>,
-    /// Since when this response arrives, and how much of it has.
+    /// The time of the first bytes of this response, and the bytes received since.
     since: Option<(Instant, u64)>,
-    /// How much of the body is there, also from before.
+    /// The bytes of the body so far, including those of earlier attempts.
     there: u64,
 }
 
 impl Limits {
-    /// So many bytes per second, and so many in all.
+    /// Limits the rate in bytes per second, and the size in bytes.
     pub(crate) const fn new(rate: Option<u64>, size: Option<u64>) -> Self {
         Self {
             rate,
@@ -31,7 +31,7 @@ impl Limits {
         }
     }
 
-    /// A response begins whose body goes on at this byte, and is to have so many in all.
+    /// Begins a response whose body continues at byte `from`, and has `total` bytes as a whole.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -41,7 +41,7 @@ impl Limits {
         self.check(total.unwrap_or(from))
     }
 
-    /// So many bytes have arrived.
+    /// Counts received bytes.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -61,7 +61,7 @@ impl Limits {
         }
     }
 
-    /// Waits until what has arrived is no more than the rate allows. Can be dropped at any time.
+    /// Waits until the received bytes conform to the rate. Can be dropped at any time.
     pub(crate) async fn pause(&self) {
         let Some((rate, (since, bytes))) = self.rate.zip(self.since) else {
             return;
@@ -94,7 +94,7 @@ impl fmt::Display for TooLarge {
 impl Error for TooLarge {}
 
 impl TooLarge {
-    /// Whether this is why a body could not be written.
+    /// Returns the error if it is the reason why a body could not be written.
     pub(crate) fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }

@@ -1,4 +1,4 @@
-//! Where the body of a response goes: complete, or as it arrives, but never twice.
+//! The output of a response body: complete, or as it arrives, but never twice.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -38,85 +38,85 @@ pub(crate) struct Output {
     /// For messages.
     name: String,
     to: To,
-    /// FILE, if there is one, while what goes out is no representation for it.
+    /// FILE, if it was set aside for a response that is no representation for it.
     file: Option<Part>,
-    /// What is kept back until the body is complete, or may not begin anew any more.
+    /// The buffered bytes of a body that is not yet complete, or may still start over.
     kept: Spool,
     release: Release,
-    /// The most of a body that is kept back.
+    /// The most bytes of a body that are buffered.
     most: u64,
-    /// Whether bytes have left that cannot be called back.
+    /// Whether bytes were written to a stream, which cannot be undone.
     left: bool,
     stream: bool,
     include: bool,
-    /// Whether the body of a failure is left out.
+    /// Whether the body of a failure is discarded.
     fail: bool,
-    /// Whether what is not for FILE is left out.
+    /// Whether a body that is not for FILE is discarded.
     silent: bool,
-    /// The last byte that went to standard error, if a body did.
+    /// The last byte of a body that went to standard error.
     beside: Option<u8>,
     limits: Limits,
-    /// Whether they hold for what comes: not for the body of a failure.
+    /// Whether the limits apply to the current body: not to that of a failure.
     limited: bool,
-    /// Whether FILE gets the time of `Last-Modified`, and which that is.
+    /// Whether FILE gets the time of `Last-Modified`, and that time.
     remote_time: bool,
     modified: Option<SystemTime>,
-    /// Whether a redirect leads on, so that its body is not for the output.
+    /// Whether redirects are followed, so that their bodies are discarded.
     pub(super) follows: bool,
-    /// Whether what comes is the body of such a redirect.
+    /// Whether the current body is that of such a redirect.
     skips: bool,
-    /// Whether what comes is the response of a failed attempt, whatever its status.
+    /// Whether the current response is that of a failed attempt, with any status.
     refused: bool,
     method: Method,
-    /// The URL as it was given, for the side file.
+    /// The URL as given, for the side file.
     url: String,
     progress: Progress,
-    /// What is to be said at the end.
+    /// The messages for the end.
     notes: Vec<String>,
-    /// How many bytes of the body have come in the last response.
+    /// The number of body bytes in the last response.
     received: u64,
-    /// What is seen of the last response, also if its body breaks.
+    /// The data of the last response for `-w`, also if its body is incomplete.
     pub(super) seen: Watched,
 }
 
 #[derive(Debug)]
 enum To {
-    /// Standard output, or something that is no regular file.
+    /// Standard output, or a special file.
     Stream(Arc<File>),
     /// A file that appears when it is complete.
     File(Box<Place>),
-    /// Nothing has to go anywhere.
+    /// The body is discarded.
     Nowhere,
 }
 
-/// A file on its way.
+/// An unfinished file.
 #[derive(Debug)]
 struct Place {
     part: Part,
-    /// FILE itself is to be gone on with, when the server agrees.
+    /// FILE itself is resumed, if the server sends the rest.
     copy: bool,
-    /// The rest of what is there, of an earlier call, is asked for.
+    /// The rest after a part of an earlier call was requested.
     continues: bool,
-    /// All of it is there already, or nothing is to be put there.
+    /// The file is complete already, or stays unchanged.
     settled: bool,
 }
 
-/// When bytes for a stream go out.
+/// The time at which bytes are written to a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Release {
     /// When the body is complete.
     Complete,
-    /// When there are more than fit in memory: the body can be resumed.
+    /// When the bytes do not fit in memory: the body can be resumed.
     Resumable,
-    /// At once.
+    /// Immediately.
     Now,
 }
 
 impl Output {
-    /// Makes sure that there is a place for the response to this request before anything is sent.
+    /// Opens the output for the response to this request, before anything is sent.
     ///
     /// # Errors
-    /// [`UNWRITABLE`] with the reason; a usage error for a URL that names no file.
+    /// [`UNWRITABLE`] with the reason, or a usage error for a URL that names no file.
     pub(crate) async fn open(args: &FetchArgs, method: &Method, url: &Url) -> Result<Self, Quit> {
         let remote = args.remote_name.then(|| remote_name(url)).transpose();
         let remote = remote.map_err(Quit::usage)?;
@@ -125,18 +125,18 @@ impl Output {
         let to_stdout = name == Path::new(STDOUT) || name == Path::new("/dev/stdout");
         if args.continues() && to_stdout {
             return Err(Quit::usage(
-                "-C: there is no file to go on with: use it with -o FILE or -O".to_owned(),
+                "-C: there is no file to resume: use it with -o FILE or -O".to_owned(),
             ));
         }
         if args.continues() && (args.include || *method != Method::GET) {
             return Err(Quit::usage(
-                "-C: only the body of a GET can be gone on with, without -i".to_owned(),
+                "-C: only the body of a GET can be resumed, without -i".to_owned(),
             ));
         }
         let to = if to_stdout {
             stdout::duplicate().map(|stdout| To::Stream(Arc::new(stdout)))
         } else {
-            // A named pipe opens when somebody reads it, and a signal is heard meanwhile.
+            // Opening a named pipe blocks until it has a reader; on a thread, signals are handled meanwhile.
             let at = name.to_owned();
             let found = tokio::task::spawn_blocking(move || Found::at(&at)).await;
             let found = found.map_err(io::Error::from).and_then(|found| found);
@@ -197,10 +197,10 @@ impl Output {
         self.seen.lock().answered(status, &url, kind);
     }
 
-    /// Lets `download` go on with what an earlier call has left. `None` if nothing is missing.
+    /// Lets `download` resume the part of an earlier call. Returns `None` if the part is complete.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The part cannot be read.
     pub(crate) fn take_up<'c>(
         &mut self,
         download: Download<'c>,
@@ -223,7 +223,7 @@ impl Output {
             }
             Earlier::Other(why) => {
                 self.notes.push(format!(
-                    "{}.part was not gone on with: {why}; the download began anew",
+                    "{}.part was not resumed: {why}; the download started over",
                     self.name
                 ));
                 Some(download)
@@ -238,33 +238,33 @@ impl Output {
         })
     }
 
-    /// Where the response goes, for messages.
+    /// The name of the output, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many bytes of the body have come in the last response.
+    /// The number of body bytes in the last response.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// What comes from here on is the response of an attempt that failed: nothing for FILE.
+    /// Marks further bytes as the response of a failed attempt, which is not for FILE.
     pub(crate) fn refuse(&mut self) {
         self.refused = true;
     }
 
-    /// What is to be said in the end, and forgets it.
+    /// Takes the messages for the end.
     pub(crate) fn notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// The bytes that stay for a later call, and their name.
+    /// The number of bytes that stay for a later call, and the name of their file.
     pub(crate) fn left_over(&self) -> Option<(u64, String)> {
         let (length, path) = self.part()?.left()?;
         Some((length, path.display().to_string()))
     }
 
-    /// Whether there is a file that the response is for.
+    /// Whether the response is for a file.
     pub(crate) fn is_file(&self) -> bool {
         self.part().is_some()
     }
@@ -276,20 +276,20 @@ impl Output {
         }
     }
 
-    /// The response is complete: lets go of what was kept back, or puts the file in its place.
+    /// Finishes a complete response: writes the buffered bytes, or replaces FILE.
     ///
     /// # Errors
-    /// When it cannot be written after all.
+    /// The output cannot be written after all.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
         match &mut self.to {
             To::Stream(_) => self.let_go().await,
             To::Nowhere => Ok(()),
             To::File(place) if place.settled => Ok(()),
-            // Nothing was missing of FILE itself.
+            // FILE itself was complete already.
             To::File(place) if place.copy => {
                 place.settled = true;
                 self.notes.push(format!(
-                    "nothing is missing of {}: it is as it was",
+                    "{} is complete already: it is unchanged",
                     self.name
                 ));
                 Ok(())
@@ -298,10 +298,10 @@ impl Output {
                 place.settled = true;
                 let file = place.part.try_clone()?;
                 let modified = self.modified.take();
-                // It takes as long as the disk is slow, and a signal is heard meanwhile.
+                // A slow disk may take long; on a thread, signals are handled meanwhile.
                 let synced = tokio::task::spawn_blocking(move || {
                     let dated = modified.map_or(Ok(()), |modified| file.set_modified(modified));
-                    // What matters of this is asked again below.
+                    // `complete` syncs again, and reports errors.
                     let _ = file.sync_data();
                     dated
                 });
@@ -318,7 +318,7 @@ impl Output {
         }
     }
 
-    /// The bar that shows how far it has come, for whoever knows when nothing moves any more.
+    /// The progress bar, for callers that must clear it.
     pub(crate) fn bar(&self) -> Shown {
         self.progress.bar()
     }
@@ -340,7 +340,7 @@ impl Output {
         .await
     }
 
-    /// Writes on a thread of its own, so that signals are heard while a slow reader blocks it.
+    /// Writes on its own thread, so that signals are handled while a slow reader blocks it.
     async fn on_thread(
         &mut self,
         write: impl FnOnce(&mut File) -> io::Result<()> + Send + 'static,
@@ -353,13 +353,13 @@ impl Output {
         tokio::task::spawn_blocking(move || write(&mut to)).await?
     }
 
-    /// Whether so many bytes more are more than may be kept back, which is said.
+    /// Whether `more` bytes exceed the buffer, which is reported.
     fn is_full(&self, more: usize) -> bool {
         let full = matches!(self.to, To::Stream(_)) && self.kept.len() + more as u64 > self.most;
         if full && !self.silent {
             let most = HumanBytes(self.most);
             complain(&format!(
-                "the body exceeds --max-buffer ({most}): it goes out as it arrives, and does not begin anew"
+                "the body exceeds --max-buffer ({most}): it is written as it arrives, and cannot start over"
             ));
         }
         full
@@ -373,7 +373,7 @@ impl Output {
         }
     }
 
-    /// Puts FILE aside for a response that is not for it.
+    /// Sets FILE aside for a response that is not for it.
     fn aside(&mut self, to: To) {
         if let To::File(place) = std::mem::replace(&mut self.to, to)
             && !place.settled
@@ -382,8 +382,8 @@ impl Output {
         }
     }
 
-    /// Standard error for a body that is not for FILE, unless nothing is to be said. Standard output is for what
-    /// `-w` prints.
+    /// Redirects a body that is not for FILE to standard error, or discards it in silent mode. Standard output is for
+    /// the output of `-w`.
     fn divert(&mut self) {
         let stderr = io::stderr().as_fd().try_clone_to_owned();
         self.aside(match stderr {
@@ -395,15 +395,15 @@ impl Output {
         self.release = Release::Now;
     }
 
-    /// Begins a new line on standard error behind a body there that does not end with one.
+    /// Ends the line on standard error after a body without a final newline.
     pub(crate) fn end_line(&mut self) {
         if self.beside.take().is_some_and(|last| last != b'\n') {
-            // A standard error that takes nothing is no reason to stop.
+            // Write errors on standard error are ignored.
             let _ = writeln!(io::stderr());
         }
     }
 
-    /// A response begins, whose body goes on at this byte; it is limited if it is the one that was asked for.
+    /// Begins a response whose body continues at byte `from`. The limits apply if `limited`.
     fn begin(&mut self, head: &Response<()>, from: u64, limited: bool) -> io::Result<()> {
         let modified = head.headers().get(LAST_MODIFIED);
         let modified = modified.filter(|_| self.remote_time);
@@ -440,7 +440,7 @@ impl Sink for Output {
         if failure && self.fail {
             self.aside(To::Nowhere);
         } else if failure || head.status().is_redirection() {
-            // The last attempt, and nothing that belongs in a file.
+            // This is the last attempt, and its body is not for a file.
             if let To::File(_) = self.to {
                 self.divert();
             }
@@ -453,11 +453,11 @@ impl Sink for Output {
             place.copy = false;
             if std::mem::take(&mut place.continues) {
                 self.notes.push(format!(
-                    "the server did not send the rest of what was there of {}: the download began anew",
+                    "the server did not send the rest of {}: the download started over",
                     self.name
                 ));
             }
-            // A part that begins with a head is a part of nothing that a server sends.
+            // A part that begins with a head is no part of the body, so it cannot be resumed.
             let of = resumable.filter(|_| !self.include);
             let vouched = !self.include && Resumable::allows_ranges(&self.method, head);
             let side = Side::new(&self.url, of, vouched, length(head));
@@ -487,7 +487,7 @@ impl Sink for Output {
             if std::mem::take(&mut place.copy) {
                 place.part.take_up_copy(&side, from)?;
             } else if resumable.is_none() {
-                // It may have had a name until the servers gave it several.
+                // Several servers sent different validators, so the recorded one is no longer valid.
                 place.part.describe(&side)?;
             }
         }
@@ -532,7 +532,7 @@ impl Sink for Output {
         self.kept = Spool::default();
         self.received = 0;
         if self.method == Method::HEAD {
-            // Its head is what was asked for.
+            // The head is the requested output.
             self.skips = self.follows && is_redirect(head);
             if self.skips {
                 return Ok(());
@@ -553,11 +553,11 @@ impl Sink for Output {
             self.aside(To::Nowhere);
             let status = head.status().as_u16();
             let what = match status {
-                304 => "it has not changed",
-                _ => "there is nothing in it",
+                304 => "not modified",
+                _ => "no content",
             };
             self.notes.push(format!(
-                "status {status}, {what}: {} is as it was",
+                "status {status}, {what}: {} is unchanged",
                 self.name
             ));
         }
@@ -579,7 +579,7 @@ pub(super) fn url_of(head: &Response<()>) -> Url {
         .clone()
 }
 
-/// Whether this is a redirect that leads somewhere.
+/// Whether this is a redirect with a Location.
 pub(super) fn is_redirect(head: &Response<()>) -> bool {
     matches!(head.status().as_u16(), 301 | 302 | 303 | 307 | 308)
         && head.headers().contains_key(LOCATION)
@@ -588,7 +588,7 @@ pub(super) fn is_redirect(head: &Response<()>) -> bool {
 /// The last part of the path of a URL.
 fn remote_name(url: &Url) -> Result<String, String> {
     match url.path().rsplit('/').next() {
-        // At the end of a URL it is a name like any other.
+        // At the end of a URL, `-` is an ordinary name.
         Some(STDOUT) => Ok(format!("./{STDOUT}")),
         Some(name) if !name.is_empty() => Ok(name.to_owned()),
         _ => Err("-O: the URL has no name at its end: use -o FILE".to_owned()),
@@ -604,7 +604,7 @@ fn length(head: &Response<()>) -> Option<u64> {
         .ok()
 }
 
-/// The length of the whole of which this response brings a part.
+/// The length of the whole representation, of which this response has a part.
 fn whole_length(head: &Response<()>) -> Option<u64> {
     let range = head.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     range.rsplit('/').next()?.trim().parse().ok()
@@ -618,7 +618,7 @@ fn display(name: &Path) -> String {
     }
 }
 
-/// The head of a response as HTTP/1 writes it.
+/// Formats the head of a response as in HTTP/1.
 pub(super) fn head_bytes<B>(head: &Response<B>) -> Vec<u8> {
     let mut bytes = format!("{:?} {}", head.version(), head.status().as_u16()).into_bytes();
     if let Some(reason) = head.status().canonical_reason() {

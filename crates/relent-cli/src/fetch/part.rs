@@ -1,8 +1,8 @@
-//! `FILE.part`: what has arrived of a response that is on its way to FILE.
+//! `FILE.part`: the received bytes of an unfinished response for FILE.
 //!
-//! Beside it lies `FILE.part.json`, which says what it is a part of. It is written before the first
-//! byte, and the old bytes are gone before it is, so that the two agree whenever the process ends:
-//! bytes are taken up in a later call only if the side file names them.
+//! The side file `FILE.part.json` describes the response. Old bytes are removed before it is written,
+//! and it is written before the first byte, so that both files agree whenever the process ends. A later
+//! call resumes bytes only if the side file describes them.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,50 +16,50 @@ use tempfile::NamedTempFile;
 
 use crate::destination::Place;
 
-/// What the side file begins with; another number for another meaning.
+/// The format version in the side file; an incompatible format gets another number.
 const FORMAT: &str = "relent-part-1";
-/// The side file can hold an address with a secret in it.
+/// The permissions of the side file: its URL can contain a secret.
 const ONLY_OWNER: u32 = 0o600;
-/// How each begins, as it is written.
+/// The first bytes of every side file.
 const BEGINNING: &str = "{\n  \"format\": \"relent-part-";
-/// No side file is longer, in bytes.
+/// The length of the longest side file, in bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// A part of a file, which no other process writes to.
+/// A part of a file, locked against other processes.
 ///
-/// When it is dropped, what can be taken up later stays, and anything else goes away.
+/// When it is dropped, a part that can be resumed stays, and any other is removed.
 #[derive(Debug)]
 pub(crate) struct Part {
     place: Place,
     path: PathBuf,
     side: PathBuf,
-    /// Locked as long as this is open.
+    /// The open file, which holds the lock.
     file: File,
     state: State,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// What an earlier call has left, if anything.
+    /// The part of an earlier call, if any.
     Earlier,
-    /// Begun in this call, or taken up.
+    /// Started or resumed in this call.
     Begun,
-    /// In its place.
+    /// FILE was replaced.
     Complete,
 }
 
-/// What `FILE.part.json` says.
+/// The contents of `FILE.part.json`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Side {
     format: String,
-    /// The URL as it was given, without name, password and fragment.
+    /// The URL as given, without user, password and fragment.
     url: String,
-    /// Whether the rest can be asked for.
+    /// Whether the rest can be requested.
     can_be_resumed: bool,
-    /// What names the representation: the URL that answered.
+    /// The URL that responded, which identifies the representation.
     #[serde(default)]
     final_url: Option<String>,
-    /// An entity tag with its quotes, or the date of `Last-Modified`.
+    /// The entity tag with its quotes, or the date of `Last-Modified`.
     #[serde(default)]
     validator: Option<String>,
     /// The length of the whole in bytes.
@@ -68,8 +68,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// For a response to a request for `url`: `of` if it has a validator, and otherwise whether the
-    /// rest can be asked for all the same, on somebody's word that it has not changed.
+    /// Describes a response to a request for `url`. `of` is set if it has a validator. Otherwise
+    /// `vouched` says whether the rest may be requested if the user states that it has not changed.
     pub(crate) fn new(
         url: &str,
         of: Option<&Resumable>,
@@ -96,8 +96,8 @@ impl Side {
             .filter(|side: &Self| side.format == FORMAT)
     }
 
-    /// Whether what has the name of a side file is none, also none that was cut short. It is somebody
-    /// else's then.
+    /// Whether the file with the name of the side file is not relent's: it is neither a side file nor a
+    /// truncated one.
     fn is_foreign(path: &Path) -> bool {
         match fs::symlink_metadata(path) {
             Err(_) => false,
@@ -108,40 +108,40 @@ impl Side {
     }
 }
 
-/// The beginning of a file, as long as a side file can be.
+/// Reads the beginning of a file, up to the length of the longest side file.
 fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What an earlier call has left to go on with.
+/// The part that an earlier call has left.
 #[derive(Debug)]
 pub(crate) enum Earlier {
     /// Nothing.
     Nothing,
-    /// Something that is not resumed, and why.
+    /// A part that is not resumed, with the reason.
     Other(&'static str),
-    /// All of it: it only has to be put in its place.
+    /// The complete response, which only has to replace FILE.
     Complete,
-    /// This many first bytes.
+    /// The first bytes of a response, and their number.
     Part(Of, u64),
 }
 
-/// What the bytes of an earlier call are a part of.
+/// The representation that the bytes of an earlier call belong to.
 #[derive(Debug)]
 pub(crate) enum Of {
-    /// The representation that this names.
+    /// A representation with a validator.
     Named(Resumable),
-    /// The caller's word has to do. The length of all of it in bytes, if the server told it.
+    /// The user states that it has not changed. The whole length in bytes, if the server sent it.
     Vouched(Option<u64>),
 }
 
 impl Part {
-    /// Takes possession of `FILE.part`. What is in it stays as it is.
+    /// Opens and locks `FILE.part`, without changing its contents.
     ///
     /// # Errors
-    /// When it cannot be written, another process is at it, or it is not relent's.
+    /// The file cannot be written, another process has locked it, or it is not relent's.
     pub(crate) fn open(place: Place) -> io::Result<Self> {
         let (path, side) = (beside(&place, ".part"), beside(&place, ".part.json"));
         let file = loop {
@@ -161,11 +161,11 @@ impl Part {
                     let busy = io::Error::new(io::ErrorKind::ResourceBusy, busy);
                     return Err(named(&path, &busy));
                 }
-                // A file system without locks.
+                // The file system does not support locks.
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
                 Err(TryLockError::Error(error)) => return Err(named(&path, &error)),
             }
-            // Another process may have put it in its place, or removed it, before it was locked.
+            // Before the lock, another process may have renamed or removed the file.
             let opened = file.metadata()?;
             if id(&path) == Some((opened.dev(), opened.ino())) {
                 break file;
@@ -174,7 +174,7 @@ impl Part {
         let there = file.metadata()?;
         if !there.is_file() || there.len() > 0 && Side::read(&side).is_none() {
             let foreign = format!(
-                "it is there and not relent's, since {} does not describe it: move it away",
+                "it exists and is not relent's, since {} does not describe it: move it away",
                 side.display()
             );
             let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
@@ -182,14 +182,14 @@ impl Part {
         }
         if Side::is_foreign(&side) {
             if there.len() == 0 {
-                // Of this call.
+                // This call has created it.
                 let _ = fs::remove_file(&path);
             }
-            let foreign = "it is there and not relent's: move it away";
+            let foreign = "it exists and is not relent's: move it away";
             let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
             return Err(named(&side, &foreign));
         }
-        // One that was left by an earlier call can be more open than FILE is by now.
+        // A part of an earlier call can have more permissions than FILE has now.
         let mode = there.mode() & 0o777;
         if mode & !place.mode() != 0 {
             file.set_permissions(Permissions::from_mode(mode & place.mode()))
@@ -204,12 +204,12 @@ impl Part {
         })
     }
 
-    /// Where it is going.
+    /// The path of FILE.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
 
-    /// What an earlier call for this URL has left.
+    /// Finds the part of an earlier call for this URL.
     pub(crate) fn earlier(&self, url: &str) -> io::Result<Earlier> {
         let length = self.file.metadata()?.len();
         if length == 0 {
@@ -218,8 +218,8 @@ impl Part {
         let Some(side) = Side::read(&self.side) else {
             return Ok(Earlier::Nothing);
         };
-        // A signed URL has another query each time. Then only a validator and a total can prove that it
-        // leads to the same.
+        // A signed URL has a different query each time. Then only validator and length prove that the
+        // representation is the same.
         let is_same = side.url == url;
         let is_named = side.final_url.is_some() && side.validator.is_some() && side.total.is_some();
         let is_signed_anew = is_named && without_query(&side.url) == without_query(url);
@@ -228,7 +228,7 @@ impl Part {
         }
         if !side.can_be_resumed {
             return Ok(Earlier::Other(
-                "the rest of that response cannot be asked for",
+                "the rest of that response cannot be requested",
             ));
         }
         if side.total.is_some_and(|total| length > total) {
@@ -247,20 +247,20 @@ impl Part {
         Ok(Earlier::Part(of, length))
     }
 
-    /// Goes on behind what an earlier call has left.
+    /// Resumes after the bytes of an earlier call.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::End(0))?;
         self.state = State::Begun;
         Ok(())
     }
 
-    /// Goes on behind a copy of the first `length` bytes of the file that is in its place.
+    /// Resumes after a copy of the first `length` bytes of FILE.
     ///
     /// # Errors
-    /// When it cannot be copied.
+    /// FILE cannot be copied.
     pub(crate) fn take_up_copy(&mut self, side: &Side, length: u64) -> io::Result<()> {
         self.begin(side)?;
         let old = File::open(self.place.path())?;
@@ -274,12 +274,12 @@ impl Part {
         Ok(())
     }
 
-    /// Begins anew: what is written from now on is what `side` says.
+    /// Starts over with a response that `side` describes.
     ///
     /// # Errors
-    /// When one of the files cannot be written.
+    /// One of the files cannot be written.
     pub(crate) fn begin(&mut self, side: &Side) -> io::Result<()> {
-        // In this order: at no time are there bytes that the side file does not name.
+        // This order ensures that the side file describes the bytes at any time.
         let again = self.file.metadata()?.len() > 0;
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -305,10 +305,10 @@ impl Part {
         written.map_err(|error| named(&self.side, &error))
     }
 
-    /// Replaces the side file: what the bytes that are there are a part of.
+    /// Replaces the side file, which describes the existing bytes.
     ///
     /// # Errors
-    /// When the side file cannot be written; the old one is there then.
+    /// The side file cannot be written; the old one is kept.
     pub(crate) fn describe(&self, side: &Side) -> io::Result<()> {
         if Side::read(&self.side).as_ref() == Some(side) {
             return Ok(());
@@ -326,40 +326,40 @@ impl Part {
     /// Adds bytes at the end.
     ///
     /// # Errors
-    /// When they cannot be written; they are not in the file then.
+    /// The bytes cannot be written; none of them is in the file then.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let before = self.file.stream_position()?;
         let written = self.file.write_all(bytes);
         if written.is_err() {
-            // A part of them may be there.
+            // Some of the bytes may have been written.
             self.file.set_len(before)?;
             self.file.seek(SeekFrom::Start(before))?;
         }
         written
     }
 
-    /// Another descriptor, for a thread that waits until all of it is on the disk.
+    /// Duplicates the descriptor, for a thread that syncs the file.
     pub(crate) fn try_clone(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Puts it in its place. Says what could not be kept of the old file.
+    /// Replaces FILE. The returned text names attributes of the old file that could not be kept.
     ///
     /// # Errors
     /// As [`Place::put`].
     pub(crate) fn complete(&mut self) -> io::Result<Option<String>> {
         let side = id(&self.side);
-        // The lock goes with the last descriptor.
+        // The lock is released with the last descriptor.
         let lost = self.place.put(self.file.try_clone()?, &self.path)?;
         self.state = State::Complete;
-        // Another process may have begun a part of its own by now.
+        // Another process may have started its own part by now.
         if side.is_some() && id(&self.side) == side {
             let _ = fs::remove_file(&self.side);
         }
         Ok(lost)
     }
 
-    /// The bytes that stay for a later call, and where.
+    /// The number of bytes that stay for a later call, and their path.
     pub(crate) fn left(&self) -> Option<(u64, &Path)> {
         let length = self.file.metadata().map_or(0, |there| there.len());
         let side = (length > 0).then(|| Side::read(&self.side)).flatten();
@@ -370,7 +370,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Nobody can be told of an error here, and whatever is left is described or empty.
+        // Errors cannot be reported here, and a remaining part is described or empty.
         if self.state == State::Complete {
             return;
         }
@@ -381,7 +381,7 @@ impl Drop for Part {
     }
 }
 
-/// What tells this file from any other that has had the name.
+/// Identifies a file, to distinguish it from others of the same name.
 fn id(path: &Path) -> Option<(u64, u64)> {
     let there = fs::symlink_metadata(path).ok()?;
     Some((there.dev(), there.ino()))
@@ -409,7 +409,7 @@ mod tests {
 
     const URL: &str = "http://localhost/large";
 
-    /// What may stand in a side file: what is written there, changed in places, and anything.
+    /// Contents of a side file: valid ones, modified ones, and random bytes.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let side = (
             prop::sample::select(vec![FORMAT, "relent-part-2", ""]),
@@ -452,7 +452,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Bytes are taken up only if the side file names them, as a part of this URL.
+        /// Bytes are resumed only if the side file describes them as a part of this URL.
         #[test]
         fn whatever_stands_beside_a_part_only_what_it_names_is_taken_up(
             text in text(), length in 0..20u64,

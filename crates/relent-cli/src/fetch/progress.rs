@@ -1,4 +1,4 @@
-//! How far a long download has come, for a person at a terminal.
+//! The progress bar of a long download.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,33 +10,33 @@ use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
 use crate::human::human;
 use crate::live::shows_countdown;
 
-/// A download that is over by then is not worth a bar.
+/// The time after which the bar appears.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the bar moves by itself, as the rate falls.
+/// The interval at which the bar is redrawn without new bytes.
 const TICK: Duration = Duration::from_millis(200);
-/// The time over which the rate is taken.
+/// The period over which the rate is averaged.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How far apart the points are that the rate is taken from.
+/// The minimum time between two samples for the rate.
 const APART: Duration = Duration::from_millis(100);
 
-/// A bar on standard error that appears when a download takes long; gone while relent waits.
+/// A bar on standard error that appears when a download takes long, and is hidden during delays.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// Since when it has been possible to show it; `None` if it never is.
+    /// The start of the fetch; `None` if the bar is never shown.
     since: Option<Instant>,
     bar: Shown,
-    /// Bytes of the whole that are there, also from earlier calls.
+    /// The bytes of the body so far, including those of earlier calls.
     position: u64,
     total: Option<u64>,
     rate: Arc<Mutex<Rate>>,
 }
 
-/// The bar, if there is one now: whoever has a share in it can take it away.
+/// The visible bar, if any; every clone can clear it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown(Arc<Mutex<Option<ProgressBar>>>);
 
 impl Shown {
-    /// Takes the bar away until more arrives.
+    /// Clears the bar until more bytes arrive.
     pub(crate) fn clear(&self) {
         if let Some(bar) = self.bar().take() {
             bar.finish_and_clear();
@@ -48,10 +48,10 @@ impl Shown {
     }
 }
 
-/// How fast bytes arrive: those that have arrived since the attempt began to receive, and no others.
+/// The rate of the bytes that arrive in the current attempt.
 #[derive(Debug, Default)]
 struct Rate {
-    /// When how many had arrived, oldest first; the first is the beginning, as long as it is recent.
+    /// Samples of time and bytes, oldest first; the first is the start of the attempt while that is recent.
     points: VecDeque<(Instant, u64)>,
 }
 
@@ -67,7 +67,7 @@ impl Rate {
         {
             self.points.push_back((now, position));
         }
-        // One point that is older than the window stays, so that there is a beginning.
+        // One sample that is older than the window stays as the start of the average.
         while let Some((second, _)) = self.points.get(1)
             && now.duration_since(*second) >= WINDOW
         {
@@ -75,7 +75,7 @@ impl Rate {
         }
     }
 
-    /// Bytes per second, given how many are there now.
+    /// Returns the rate in bytes per second, given the current number of bytes.
     fn per_second(&self, now: Instant, position: u64) -> Option<f64> {
         let (then, first) = self.points.front()?;
         let time = now.duration_since(*then).as_secs_f64();
@@ -84,7 +84,7 @@ impl Rate {
 }
 
 impl Progress {
-    /// A bar that is never shown if `quiet`, off a terminal, or where it would be `mixed` with a body.
+    /// Creates a bar. It is never shown if `quiet`, without a terminal, or if it would be `mixed` with a body.
     pub(crate) fn new(quiet: bool, mixed: bool) -> Self {
         let shown = !quiet && !mixed && shows_countdown();
         Self {
@@ -96,12 +96,12 @@ impl Progress {
         }
     }
 
-    /// A response begins, or begins anew.
+    /// A response starts, or starts over.
     pub(crate) fn start(&mut self, total: Option<u64>) {
         self.resume(0, total);
     }
 
-    /// A response goes on behind the first `position` bytes.
+    /// A response continues after the first `position` bytes.
     pub(crate) fn resume(&mut self, position: u64, total: Option<u64>) {
         self.bar.clear();
         self.position = position;
@@ -109,7 +109,7 @@ impl Progress {
         self.rate().begin(Instant::now(), position);
     }
 
-    /// So many more bytes.
+    /// Counts received bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.position += bytes as u64;
         let Some(since) = self.since else { return };
@@ -124,7 +124,7 @@ impl Progress {
         bar.set_position(position);
     }
 
-    /// The bar that it shows.
+    /// The visible bar.
     pub(crate) fn bar(&self) -> Shown {
         self.bar.clone()
     }
@@ -149,7 +149,7 @@ fn bar(position: u64, total: Option<u64>, rate: &Arc<Mutex<Rate>>) -> ProgressBa
     let speed = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
         let rate = rate.lock().unwrap_or_else(PoisonError::into_inner);
         let speed = rate.per_second(Instant::now(), state.pos());
-        // A bar that cannot be written is no reason to stop.
+        // Write errors of the bar are ignored.
         let _ = to.write_str(&shown(speed, state.pos(), total));
     };
     let style = ProgressStyle::with_template(template).map(|style| style.with_key("speed", speed));
@@ -162,7 +162,7 @@ fn bar(position: u64, total: Option<u64>, rate: &Arc<Mutex<Rate>>) -> ProgressBa
     bar
 }
 
-/// The rate, and the time that the rest takes at this rate.
+/// Formats the rate, and the time left at this rate.
 fn shown(speed: Option<f64>, position: u64, total: Option<u64>) -> String {
     let Some(speed) = speed else {
         return String::new();
@@ -189,7 +189,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(rate.per_second(at(0), 0), None);
-        // 1 GB was there from an earlier call.
+        // 1 GB is from an earlier call.
         let there = 1_000_000_000;
         rate.begin(at(0), there);
         rate.advance(at(500), there + 500_000);

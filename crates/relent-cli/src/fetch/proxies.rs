@@ -1,7 +1,7 @@
-//! Which proxy a request goes through.
+//! The choice of the proxy for a request.
 //!
-//! reqwest takes a proxy of the environment that it cannot read for none, and the request goes out
-//! directly, past the place that was to see or to protect it. Here that is an error.
+//! reqwest ignores an invalid proxy in the environment, and sends the request directly, around the proxy that should
+//! inspect or protect it. Here an invalid proxy is an error.
 
 use std::env::{VarError, var};
 use std::fmt;
@@ -14,18 +14,18 @@ use reqwest::{ClientBuilder, Proxy, Url};
 use super::request::shown;
 use super::tunnels::{Explain, Tunnels};
 
-/// The proxies for URLs of both schemes, and the hosts that need none.
+/// The proxies for URLs of both schemes, and the hosts without a proxy.
 #[derive(Clone, Default)]
 pub(crate) struct Proxies {
     http: Option<Url>,
     https: Option<Url>,
     /// Hosts without a proxy, as `NO_PROXY` lists them.
     except: Option<Arc<Matcher>>,
-    /// `*`.
+    /// Whether `NO_PROXY` contains `*`: no host has a proxy.
     never: bool,
 }
 
-/// Without name and password.
+/// Shows the proxies without user and password.
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |url: &Option<Url>| url.as_ref().map(|url| shown(url.as_str()));
@@ -37,11 +37,11 @@ impl fmt::Debug for Proxies {
 }
 
 impl Proxies {
-    /// The proxy of `-x`, or those of the environment, with the exceptions of `--noproxy` or of the
+    /// Chooses the proxy of `-x` or those of the environment, with the exceptions of `--noproxy` or of the
     /// environment.
     ///
     /// # Errors
-    /// What is no proxy, and who says it.
+    /// A proxy is invalid; the message names the option or the variable.
     pub(crate) fn choose(given: Option<&str>, noproxy: Option<&str>) -> Result<Self, String> {
         Self::choose_in(given, noproxy, |name| match var(name) {
             Ok(value) => Ok(Some(value)),
@@ -55,7 +55,7 @@ impl Proxies {
         noproxy: Option<&str>,
         environment: impl Fn(&str) -> Result<Option<String>, String>,
     ) -> Result<Self, String> {
-        // The first that is set counts, also if it is empty, which means none.
+        // The first variable that is set counts, also if it is empty, which means no proxy.
         let first = |names: &[&str]| -> Result<Option<(String, String)>, String> {
             for name in names {
                 if let Some(value) = environment(name)? {
@@ -78,7 +78,7 @@ impl Proxies {
                 (Some(url.clone()), Some(url))
             }
             None => {
-                // A request of a CGI program can set HTTP_PROXY by a header field `Proxy`.
+                // In a CGI program, a client can set HTTP_PROXY with a header field `Proxy`.
                 let http: &[&str] = match environment("REQUEST_METHOD")? {
                     Some(_) => &["http_proxy"],
                     None => &["http_proxy", "HTTP_PROXY"],
@@ -95,7 +95,7 @@ impl Proxies {
         };
         let never = except.split(',').any(|entry| entry.trim() == "*");
         let except = (!except.trim().is_empty()).then(|| {
-            // One that takes everything but the exceptions.
+            // A matcher for everything except these hosts.
             Arc::new(Matcher::builder().all("http://proxy").no(except).build())
         });
         Ok(Self {
@@ -106,7 +106,7 @@ impl Proxies {
         })
     }
 
-    /// The proxy for this URL.
+    /// Returns the proxy for this URL.
     pub(crate) fn of(&self, url: &Url) -> Option<&Url> {
         let proxy = match url.scheme() {
             "http" => self.http.as_ref(),
@@ -119,7 +119,7 @@ impl Proxies {
         (!self.never && !excepted).then_some(proxy)
     }
 
-    /// Whether one of them is spoken to over TLS.
+    /// Whether the connection to one of the proxies uses TLS.
     pub(crate) fn any_over_tls(&self) -> bool {
         [&self.http, &self.https]
             .into_iter()
@@ -127,15 +127,15 @@ impl Proxies {
             .any(|proxy| proxy.scheme() == "https")
     }
 
-    /// What asks the proxy of https:// for tunnels, by a client from `builder`; `None` if there is no proxy.
+    /// Returns the tunnels through the proxy for https://, with a client from `builder`; `None` without such a proxy.
     ///
     /// # Errors
-    /// When the client cannot be built.
+    /// The client cannot be built.
     pub(crate) fn tunnels(
         &self,
         builder: impl FnOnce() -> ClientBuilder,
     ) -> reqwest::Result<Option<Tunnels>> {
-        // A SOCKS proxy opens a connection to any host, and keeps its reply in the error.
+        // A SOCKS proxy needs no tunnel: it connects to any host, and reqwest keeps its reply in the error.
         let through = |proxy: &&Url| !self.never && !is_socks(proxy);
         let Some(proxy) = self.https.as_ref().filter(through) else {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Proxies {
         Ok(Some(Tunnels::through(builder.build()?)))
     }
 
-    /// Lets the client go this way and no other.
+    /// Makes the client use these proxies and no others.
     pub(crate) fn apply(&self, builder: ClientBuilder, tunnels: Option<&Tunnels>) -> ClientBuilder {
         let builder = builder.no_proxy();
         if self.http.is_none() && self.https.is_none() || self.never {
@@ -166,12 +166,12 @@ pub(crate) fn is_socks(proxy: &Url) -> bool {
     proxy.scheme().starts_with("socks")
 }
 
-/// The port of SOCKS.
+/// The default port of SOCKS.
 const SOCKS: u16 = 1080;
 /// The most bytes of a user name or password in SOCKS5.
 const LONGEST: usize = 255;
 
-/// `host:port` of a proxy, or its URL.
+/// Parses `host:port` of a proxy, or its URL.
 fn parse(text: &str) -> Result<Url, String> {
     let wrong = |what: &str| {
         format!(
@@ -192,7 +192,7 @@ fn parse(text: &str) -> Result<Url, String> {
             }
             let (user, password) = (url.username(), url.password().unwrap_or_default());
             if url.scheme().starts_with("socks4") && !user.is_empty() {
-                return Err(wrong("relent names no user to a SOCKS4 proxy: use socks5"));
+                return Err(wrong("relent sends no user to a SOCKS4 proxy: use socks5"));
             }
             if decoded(user) > LONGEST || decoded(password) > LONGEST {
                 return Err(wrong(
@@ -205,12 +205,12 @@ fn parse(text: &str) -> Result<Url, String> {
             Ok(url)
         }
         scheme => Err(wrong(&format!(
-            "no proxy that relent can speak to: {scheme}://"
+            "unsupported scheme {scheme}://"
         ))),
     }
 }
 
-/// The bytes of a part of a URL.
+/// The length of a decoded part of a URL, in bytes.
 fn decoded(part: &str) -> usize {
     percent_decode_str(part).count()
 }

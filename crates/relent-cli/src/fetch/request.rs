@@ -1,4 +1,4 @@
-//! The request that the arguments of `relent fetch` ask for.
+//! The request of `relent fetch`, built from its arguments.
 
 use std::path::Path;
 
@@ -24,12 +24,12 @@ const UNREADABLE: i32 = 26;
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A request, ready to be sent as often as needed.
+/// A request that can be sent repeatedly.
 pub(crate) struct Prepared {
     pub(crate) request: Request<Body>,
-    /// The key of `--idempotency-key`, as a person would give it again.
+    /// The key of `--idempotency-key`, in the form of the option.
     pub(crate) key: Option<String>,
-    /// Large data that was read once; the file is removed when this is dropped.
+    /// The temporary file with large data, which is removed when this is dropped.
     _kept: Option<TempPath>,
 }
 
@@ -42,15 +42,15 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Reads the arguments, but no data.
+    /// Builds the head from the arguments, without reading data.
     ///
     /// # Errors
-    /// Arguments that make no request, in words.
+    /// The arguments do not make a valid request.
     pub(crate) fn from_args(args: &FetchArgs) -> Result<Self, String> {
         let mut headers = headers(&args.header)?;
         if args.continues() && (headers.contains_key(RANGE) || headers.contains_key(IF_RANGE)) {
             return Err(
-                "-C asks for the missing bytes itself: leave out -H 'Range: …' and -H 'If-Range: …'"
+                "-C requests the missing bytes itself: leave out -H 'Range: …' and -H 'If-Range: …'"
                     .to_owned(),
             );
         }
@@ -100,7 +100,7 @@ impl Start {
         })
     }
 
-    /// The address, without name and password.
+    /// The URL, without user and password.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }
@@ -110,11 +110,11 @@ impl Start {
         &self.method
     }
 
-    /// Reads the data, and standard input if it is asked for. Can be dropped at any time: then nothing
-    /// of it is left.
+    /// Reads the data, from standard input if requested. Can be dropped at any time, without leaving a
+    /// file behind.
     ///
     /// # Errors
-    /// [`UNREADABLE`] for data; a usage error for data that makes no request.
+    /// [`UNREADABLE`] for data, or a usage error for data that makes no valid request.
     pub(crate) async fn with_data(mut self, args: &FetchArgs) -> Result<Prepared, Quit> {
         let unreadable = |message| Quit {
             status: UNREADABLE,
@@ -141,7 +141,7 @@ impl Start {
         let sent = sent.map_err(unreadable)?;
         let uri: Uri = self.url.as_str().parse().map_err(|error| {
             Quit::usage(format!(
-                "{}: no URL that can be sent: {error}",
+                "{}: not a valid request URL: {error}",
                 shown(self.url.as_str())
             ))
         })?;
@@ -158,7 +158,7 @@ impl Start {
 }
 
 impl Prepared {
-    /// The idempotency key of every attempt, also one that was given by -H.
+    /// The idempotency key of every attempt, also one from -H.
     pub(crate) fn sent_key(&self) -> Option<String> {
         let sent = self.request.headers().get(IDEMPOTENCY_KEY);
         let sent = || sent.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
@@ -166,13 +166,13 @@ impl Prepared {
     }
 }
 
-/// An address as it may be shown: without what can be a credential in it, also where it is no URL.
+/// Removes possible credentials from an address for display, also if it is not a valid URL.
 pub(crate) fn shown(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| {
         (&text[..scheme.len() + "://".len()], rest)
     });
     let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
-    // A password may have any character, so everything up to the last @ can belong to it.
+    // A password may contain any character, so everything up to the last @ can belong to it.
     let (user, rest) = match rest.rsplit_once('@') {
         Some((_, rest)) => ("…@", rest),
         None => ("", rest),
@@ -200,19 +200,19 @@ fn url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Moves name and password, of the option or else of the URL, to where they are sent.
+/// Moves user and password, of the option or else of the URL, to the Authorization field.
 fn log_in(user: Option<&str>, url: &mut Url, headers: &mut HeaderMap) -> Result<(), String> {
     let decoded = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
     let of_url = (!url.username().is_empty() || url.password().is_some()).then(|| {
         let password = decoded(url.password().unwrap_or_default());
         [&decoded(url.username())[..], b":", &password].concat()
     });
-    // A URL of http or https has a host, so that this works.
+    // This cannot fail, because an http or https URL has a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     let of_option = match user {
         Some(user) if !user.contains(':') => {
-            return Err("-u: write USER:PASSWORD; relent asks for no password".to_owned());
+            return Err("-u: use USER:PASSWORD; relent does not prompt for a password".to_owned());
         }
         user => user.map(|user| user.as_bytes().to_vec()),
     };
@@ -220,7 +220,7 @@ fn log_in(user: Option<&str>, url: &mut Url, headers: &mut HeaderMap) -> Result<
         return Ok(());
     };
     let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(user)))
-        .map_err(|_| "-u: no name and password".to_owned())?;
+        .map_err(|_| "-u: invalid user or password".to_owned())?;
     value.set_sensitive(true);
     headers.entry(AUTHORIZATION).or_insert(value);
     Ok(())
@@ -230,7 +230,7 @@ fn method(given: Option<&str>, usual: Method) -> Result<Method, String> {
     let Some(given) = given else {
         return Ok(usual);
     };
-    // Methods know no capitals, people do.
+    // Methods are case-sensitive; known ones are accepted in any case.
     let known = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY",
     ];
@@ -239,10 +239,10 @@ fn method(given: Option<&str>, usual: Method) -> Result<Method, String> {
         .find(|known| known.eq_ignore_ascii_case(given))
         .unwrap_or(given);
     match Method::from_bytes(name.as_bytes()) {
-        Ok(Method::CONNECT) => Err("-X CONNECT: a tunnel is nothing to fetch".to_owned()),
+        Ok(Method::CONNECT) => Err("-X CONNECT: a tunnel cannot be fetched".to_owned()),
         Ok(method) => Ok(method),
         Err(_) => Err(format!(
-            "-X {given:?}: no method: use a word such as PUT or DELETE"
+            "-X {given:?}: not a method: use a word such as PUT or DELETE"
         )),
     }
 }
@@ -250,7 +250,7 @@ fn method(given: Option<&str>, usual: Method) -> Result<Method, String> {
 fn headers(given: &[String]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (index, field) in given.iter().enumerate() {
-        // What stands in a field that is refused can be a credential: it is not repeated.
+        // A rejected field can contain a credential, so the message does not repeat it.
         let (name, value) = field.split_once(':').ok_or_else(|| {
             format!(
                 "-H, number {}: a header field is written as 'Name: value'",
@@ -265,7 +265,7 @@ fn headers(given: &[String]) -> Result<HeaderMap, String> {
         })?;
         let wrong = |what: &str| format!("-H {name}: {what}");
         if name == CONTENT_LENGTH || name == TRANSFER_ENCODING {
-            return Err(wrong("this field follows from -d"));
+            return Err(wrong("relent sets this field from the data"));
         }
         let value = value.trim_matches([' ', '\t']);
         let mut value = HeaderValue::from_str(value)
@@ -277,7 +277,7 @@ fn headers(given: &[String]) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// Whether the value of this field can be a credential, by its name.
+/// Whether a field with this name can contain a credential.
 pub(crate) fn is_secret(name: &HeaderName) -> bool {
     const PARTS: [&str; 9] = [
         "auth",
@@ -293,10 +293,10 @@ pub(crate) fn is_secret(name: &HeaderName) -> bool {
     *name != IDEMPOTENCY_KEY && PARTS.iter().any(|part| name.as_str().contains(part))
 }
 
-/// Adds the key as a string of RFC 9651 and returns it as a person would write it.
+/// Adds the key as a string of RFC 9651, and returns it in the form of the option.
 fn add_key(given: &str, headers: &mut HeaderMap) -> Result<String, String> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
-        return Err("--idempotency-key: -H gives an Idempotency-Key already".to_owned());
+        return Err("--idempotency-key: -H already has an Idempotency-Key".to_owned());
     }
     let key = match given {
         "auto" => IdempotencyKey::new(),

@@ -1,4 +1,4 @@
-//! `--resolve`: addresses for names, in place of a look-up.
+//! `--resolve`: addresses for names, instead of a DNS lookup.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +13,13 @@ pub(crate) struct Resolve {
     addresses: Vec<IpAddr>,
 }
 
-/// Reads `HOST:PORT:ADDRESS[,ADDRESS]…`.
+/// Parses `HOST:PORT:ADDRESS[,ADDRESS]…`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text has another format.
 pub(crate) fn parse(text: &str) -> Result<Resolve, String> {
     let form = "use HOST:PORT:ADDRESS, such as example.com:443:127.0.0.1";
-    // curl lets entries with + expire, which makes no difference to one fetch.
+    // In curl, entries with + expire, which makes no difference for one fetch.
     let entry = text.strip_prefix('+').unwrap_or(text);
     let (host, rest) = entry.split_once(':').ok_or(form)?;
     let (port, addresses) = rest.split_once(':').ok_or(form)?;
@@ -43,11 +43,11 @@ pub(crate) fn parse(text: &str) -> Result<Resolve, String> {
     })
 }
 
-/// The addresses for each name of a fetch of this URL. reqwest knows no port there, so those of another port
-/// than the URL's are for redirects only.
+/// Returns the addresses for each name of a fetch of this URL. reqwest ignores the port here, so addresses for other
+/// ports than the URL's apply to redirects only.
 ///
 /// # Errors
-/// A name with different addresses at two ports, if it is not that of the URL.
+/// A name other than that of the URL has different addresses at two ports.
 pub(crate) fn choose(
     given: &[Resolve],
     url: &Url,
@@ -61,7 +61,7 @@ pub(crate) fn choose(
     } in given
     {
         let is_first = |port| first == Some((host.as_str(), port));
-        // Port 0 leaves that of the URL.
+        // Port 0 keeps the port of the URL.
         let addresses: Vec<SocketAddr> = addresses
             .iter()
             .map(|address| (*address, 0).into())
@@ -76,7 +76,7 @@ pub(crate) fn choose(
                      ports"
                 ));
             }
-            // Of two for one port the last counts, as for curl.
+            // The last of two entries for the same port counts, as in curl.
             _ => {
                 chosen.insert(host.clone(), (*port, addresses));
             }
@@ -99,7 +99,7 @@ pub(crate) fn choose(
     Ok(bare.collect())
 }
 
-/// Tells the client.
+/// Sets the addresses in the client.
 pub(crate) fn apply(
     mut builder: ClientBuilder,
     chosen: &BTreeMap<String, Vec<SocketAddr>>,

@@ -1,4 +1,4 @@
-//! Which certificates are believed, and which is shown.
+//! The trusted certificates and the client certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use reqwest::{Certificate, ClientBuilder, Identity};
 use super::args::FetchArgs;
 use crate::quit::Quit;
 
-/// curl's status for a certificate of one's own that cannot be used.
+/// curl's status for a client certificate that cannot be used.
 const OWN: i32 = 58;
-/// curl's status for certificates to trust that cannot be read.
+/// curl's status for trusted certificates that cannot be read.
 const TRUSTED: i32 = 77;
 
 /// The files that the options name.
@@ -21,7 +21,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Those of a command line.
+    /// The files of a command line.
     pub(crate) fn named(args: &FetchArgs) -> Self {
         Self {
             cacert: args.cacert.clone(),
@@ -32,18 +32,18 @@ impl Files {
     }
 }
 
-/// What TLS is told.
+/// The TLS settings of the client.
 #[derive(Clone)]
 pub(crate) struct Trust {
-    /// These, in place of those of the system.
+    /// The trusted certificates, instead of those of the system.
     only: Option<Vec<Certificate>>,
     identity: Option<Identity>,
     insecure: bool,
 }
 
 impl Trust {
-    /// Reads the certificates that the options name, and makes sure that those of the environment can
-    /// be read: without them the system's would be believed, or none. `needed`: TLS can be met.
+    /// Reads the certificates that the options name, and checks that those of the environment can be
+    /// read: otherwise the system's would be trusted, or none. `needed`: the fetch may use TLS.
     ///
     /// # Errors
     /// [`TRUSTED`] or [`OWN`], with the file and what is wrong with it.
@@ -59,7 +59,7 @@ impl Trust {
             ),
             None => {
                 check_environment().map_err(trusted)?;
-                // Reading the system's takes time, and there may be none.
+                // Reading the certificates of the system takes time, and there may be none.
                 (!needed).then(Vec::new)
             }
         };
@@ -77,7 +77,7 @@ impl Trust {
         })
     }
 
-    /// Tells the client.
+    /// Applies the settings to the client.
     pub(crate) fn apply(&self, mut builder: ClientBuilder) -> ClientBuilder {
         if let Some(only) = &self.only {
             builder = builder.tls_certs_only(only.iter().cloned());
@@ -101,7 +101,7 @@ fn check_environment() -> Result<(), String> {
     }
     if let Some(folders) = std::env::var_os("SSL_CERT_DIR") {
         let mut folders = std::env::split_paths(&folders);
-        // As OpenSSL has it, some may be missing.
+        // As in OpenSSL, some folders may be missing.
         if !folders.any(|folder| std::fs::read_dir(folder).is_ok()) {
             return Err(
                 "SSL_CERT_DIR in the environment names no folder that can be read".to_owned(),

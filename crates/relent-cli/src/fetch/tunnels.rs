@@ -1,9 +1,8 @@
-//! Tunnels through proxies, which are asked for them here.
+//! Tunnels through proxies.
 //!
-//! reqwest asks a proxy by CONNECT itself, but keeps nothing of an answer that refuses: a port that is
-//! forbidden (403) and a proxy that is overloaded (503) are one error, and one of them is worth another
-//! attempt. So the request of the method CONNECT is made here, and reqwest gets its tunnel from a listener of
-//! this process, which passes the bytes on.
+//! reqwest sends CONNECT itself, but discards the response of a proxy that refuses. A forbidden port (403) and an
+//! overloaded proxy (503) are then the same error, although only the second one is worth a retry. Therefore this module
+//! sends CONNECT, and reqwest gets the tunnel from a local listener, which forwards the bytes.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -26,31 +25,31 @@ use tokio::time::timeout;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// The time in which reqwest comes to its listener, and says what it wants. It does so immediately.
+/// The time limit for reqwest's request at the listener, which normally arrives immediately.
 const PROMPT: Duration = Duration::from_secs(10);
-/// The most of a request for a tunnel, in bytes.
+/// The most bytes of a request for a tunnel.
 const HEAD: usize = 16 << 10;
 const USER: &str = "relent";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 thread_local! {
-    /// What becomes of the tunnel that was asked for last on this thread.
+    /// Receives the error of the tunnel that this thread requested last.
     static ASKED: RefCell<Option<oneshot::Receiver<BoxError>>> = const { RefCell::new(None) };
 }
 
-/// Asks a proxy for tunnels.
+/// Opens tunnels through a proxy.
 #[derive(Clone)]
 pub(crate) struct Tunnels(Client);
 
 impl Tunnels {
-    /// By this client, which sends what it is asked for over plain HTTP through the proxy.
+    /// Uses this client, which sends plain HTTP requests to the proxy.
     pub(crate) const fn through(client: Client) -> Self {
         Self(client)
     }
 
-    /// Where reqwest asks for a tunnel to this URL. `None` if nothing can listen here, or plain HTTP cannot
-    /// name the port: 80 is left out of its URLs.
+    /// Returns the local URL at which reqwest requests a tunnel to this URL. `None` if no listener can be opened, or
+    /// if the port is 80, which a plain HTTP URL leaves out.
     pub(crate) fn to(&self, url: &Url) -> Option<Url> {
         let port = url.port_or_known_default().filter(|port| *port != 80)?;
         let target = Url::parse(&format!("http://{}:{port}/", url.host_str()?)).ok()?;
@@ -89,22 +88,22 @@ async fn serve(
     drop(listener);
     let opened = tokio::select! {
         opened = open(&client, target) => opened,
-        // It says nothing before the tunnel is there, so it has gone away.
+        // reqwest sends nothing before the tunnel is open, so it has closed the connection.
         _ = near.read_u8() => return,
     };
     match opened {
         Ok(mut far) => {
             if near.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_ok() {
-                // However the tunnel ends, both sides see it end.
+                // Both sides see the end of the tunnel in any case.
                 let _ = copy_bidirectional(&mut near, &mut far).await;
             }
         }
-        // The error is sent before `near` ends: then reqwest sees that there is no tunnel.
+        // The error must be sent before `near` is closed, which shows reqwest that there is no tunnel.
         Err(error) => drop(refused.send(error)),
     }
 }
 
-/// The first connection that sends these credentials.
+/// Accepts the first connection that sends these credentials.
 async fn accept(listener: &TcpListener, credentials: &[u8]) -> io::Result<TcpStream> {
     loop {
         let (mut stream, _) = listener.accept().await?;
@@ -134,7 +133,7 @@ async fn open(client: &Client, target: Url) -> Result<Upgraded, BoxError> {
     }
 }
 
-/// Lets the connections that need a tunnel fail as the proxy's answer says.
+/// Replaces the error of a connection that needs a tunnel by the response of the proxy.
 #[derive(Clone, Copy)]
 pub(crate) struct Explain;
 
@@ -146,7 +145,7 @@ impl<S> Layer<S> for Explain {
     }
 }
 
-/// A connector whose error is that of the tunnel, if there is one.
+/// A connector that returns the error of the tunnel, if there is one.
 #[derive(Clone)]
 pub(crate) struct Explained<S>(S);
 
@@ -166,7 +165,7 @@ where
 
     fn call(&mut self, to: R) -> Self::Future {
         ASKED.take();
-        // It asks within the call which way to go, and thereby for the tunnel.
+        // Within this call the connector looks up the proxy, which requests the tunnel.
         let connecting = self.0.call(to);
         let asked = ASKED.take();
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! `-v`: the heads of requests and responses, without what can be a credential in them.
+//! `-v`: the heads of requests and responses, without possible credentials.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::request::{is_secret, shown};
 
-/// A request that is about to be sent.
+/// Prints a request that is about to be sent.
 pub(super) fn asking<B>(request: &Request<B>, attempt: u32) {
     let url = shown(&request.uri().to_string());
     line('*', &format!("attempt {attempt}"));
@@ -14,14 +14,14 @@ pub(super) fn asking<B>(request: &Request<B>, attempt: u32) {
     fields('>', request.headers());
 }
 
-/// A request to where a redirect leads.
+/// Prints the request to the target of a redirect.
 pub(super) fn going_on<B>(request: &Request<B>) {
     let url = shown(&request.uri().to_string());
     line('>', &format!("{} {url}", request.method()));
     fields('>', request.headers());
 }
 
-/// A response that has come.
+/// Prints the head of a response.
 pub(super) fn answered(version: Version, status: StatusCode, headers: &HeaderMap) {
     line('<', &format!("{version:?} {status}"));
     fields('<', headers);
@@ -31,7 +31,7 @@ fn fields(mark: char, headers: &HeaderMap) {
     for (name, value) in headers {
         let value = match is_secret(name) || value.is_sensitive() {
             true => "[left out]".into(),
-            // A Location can hold what only its reader may have.
+            // A Location can contain credentials.
             false if name == http::header::LOCATION => {
                 shown(&String::from_utf8_lossy(value.as_bytes())).into()
             }
@@ -43,6 +43,6 @@ fn fields(mark: char, headers: &HeaderMap) {
 }
 
 fn line(mark: char, text: &str) {
-    // A standard error that takes nothing is no reason to stop.
+    // Write errors on standard error are ignored.
     let _ = writeln!(anstream::stderr(), "{mark} {text}");
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the network, in words: what failed, where, and what helps.
+//! Messages for network errors: the failure, its place, and advice.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,18 +14,18 @@ use rustls::CertificateError;
 use super::proxies::{Proxies, is_socks};
 use crate::human::human;
 
-/// Where requests go, as a person reads it.
+/// The route of requests, for messages.
 pub(crate) struct Way {
     pub(crate) url: Url,
     pub(crate) proxies: Proxies,
     pub(crate) idle_timeout: Duration,
     pub(crate) connect_timeout: Option<Duration>,
-    /// Where all requests go, in place of the host.
+    /// The Unix socket to which all requests go, instead of the host.
     pub(crate) unix_socket: Option<PathBuf>,
 }
 
 impl Way {
-    /// How an attempt failed.
+    /// Describes the failure of an attempt.
     pub(crate) fn outcome(&self, failed: &Failed) -> String {
         let cause = failed.failure.cause;
         let error = match &failed.last {
@@ -58,7 +58,7 @@ impl Way {
                 });
                 return format!("no connection{limit} ({at})");
             }
-            // The limit of reqwest for the time between two pieces.
+            // The read timeout of reqwest, between two pieces.
             Cause::Timeout => {
                 let idle = human(self.idle_timeout);
                 return format!("the server was silent for {idle} (--idle-timeout; {at})");
@@ -70,7 +70,7 @@ impl Way {
             Network::Certificate => format!("{cause}: {}", self.certificate(url, error, &what)),
             Network::Handshake => match rustls_error(error) {
                 Some(rustls::Error::InvalidMessage(_)) => format!(
-                    "TLS handshake failed: what answers does not speak TLS; perhaps http://? ({at})"
+                    "TLS handshake failed: the server does not use TLS; perhaps http://? ({at})"
                 ),
                 Some(error) => format!("TLS handshake failed: {error} ({at})"),
                 None => format!("{cause} ({at})"),
@@ -84,7 +84,7 @@ impl Way {
         }
     }
 
-    /// Host and port, and the proxy if there is one.
+    /// Names host and port, and the proxy or socket if there is one.
     fn place(&self, url: &Url) -> String {
         let place = host_and_port(url);
         if let Some(socket) = &self.unix_socket {
@@ -96,7 +96,7 @@ impl Way {
         }
     }
 
-    /// Whether only the name of a proxy is looked up here. That of a SOCKS proxy may be beside the host's own.
+    /// Whether relent resolves only the name of the proxy. With a SOCKS proxy it may also resolve that of the host.
     pub(crate) fn looks_up_proxy(&self) -> bool {
         let proxy = self.proxies.of(&self.url);
         proxy.is_some_and(|proxy| !is_socks(proxy))
@@ -124,7 +124,7 @@ impl Way {
                 url.host_str().unwrap_or_default()
             ),
             CertificateError::UnknownIssuer => format!(
-                "nobody who is trusted has issued {whose}; --cacert FILE names whom to trust"
+                "{whose} is not issued by a trusted CA; --cacert FILE names the trusted CAs"
             ),
             CertificateError::Revoked => format!("{whose} has been revoked"),
             _ => format!("{whose}: {error}"),
@@ -132,7 +132,7 @@ impl Way {
     }
 }
 
-/// `DnsName("a.example")` as `a.example`.
+/// Formats `DnsName("a.example")` as `a.example`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| match name.split_once("(\"") {
         Some((_, name)) => name.trim_end_matches("\")").to_owned(),
@@ -149,7 +149,7 @@ fn instant(seconds: u64) -> String {
     instant.map_or_else(|| "some time".to_owned(), rfc3339)
 }
 
-/// `example.com:443`.
+/// Formats host and port of a URL: `example.com:443`.
 pub(crate) fn host_and_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port_or_known_default() {
@@ -158,17 +158,17 @@ pub(crate) fn host_and_port(url: &Url) -> String {
     }
 }
 
-/// "Connection refused (os error 111)" without the number, which says nothing to a person.
+/// Removes the number from "Connection refused (os error 111)".
 pub(crate) fn without_number(text: &str) -> &str {
     text.split(" (os error").next().unwrap_or(text)
 }
 
-/// The proxy that refused a tunnel, if that is why there is no connection.
+/// Returns the response of a proxy that refused a tunnel, if that is the cause of the error.
 pub(super) fn refused_tunnel(error: &reqwest::Error) -> Option<TunnelRefused> {
     chain(error).find_map(tunnel_refused)
 }
 
-/// The reply of the SOCKS proxy, if that is why there is no connection.
+/// Returns the reply of a SOCKS proxy that refused, if that is the cause of the error.
 pub(super) fn refused_by_socks(error: &reqwest::Error) -> Option<SocksRefused> {
     chain(error).find_map(socks_refused)
 }
@@ -177,7 +177,7 @@ fn rustls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
     chain(error).find_map(|error| error.downcast_ref())
 }
 
-/// The innermost error: reqwest's own text only names the URL.
+/// Returns the innermost error: reqwest's text names only the URL.
 pub(crate) fn root(error: &reqwest::Error) -> Source<'_> {
     chain(error).last().unwrap_or(error)
 }

@@ -1,4 +1,4 @@
-//! `-w`: what scripts want to know about a fetch.
+//! `-w`: data about a fetch, for scripts.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use reqwest::Url;
 
-/// A text with places for what was seen.
+/// A text with variables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Format(Vec<Piece>);
 
@@ -28,22 +28,22 @@ enum Place {
     Exit,
 }
 
-/// What was seen of the last attempt, and of all.
+/// The data of the last attempt, and of the whole fetch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// 0 without a response.
+    /// The status; 0 without a response.
     pub(crate) status: u16,
     pub(crate) content_type: String,
-    /// The URL that answered.
+    /// The URL that responded.
     pub(crate) url: String,
-    /// Bytes of the body that arrived in the last response.
+    /// The number of body bytes in the last response.
     pub(crate) size: u64,
     pub(crate) retries: u32,
     pub(crate) elapsed: Duration,
     pub(crate) exit: i32,
 }
 
-/// The same while it is seen: by the download, and by the output, which hears of every head.
+/// The data while it is collected by the download and by the output, which gets the head of every response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched(Arc<Mutex<Seen>>);
 
@@ -54,14 +54,14 @@ impl Watched {
 }
 
 impl Seen {
-    /// An attempt begins, at this URL.
+    /// An attempt starts at this URL.
     pub(crate) fn asking(&mut self, url: &Url) {
         self.status = 0;
         self.content_type.clear();
         self.url = url.to_string();
     }
 
-    /// A response has come.
+    /// A response has arrived.
     pub(crate) fn answered(&mut self, status: u16, url: &Url, kind: Option<&HeaderValue>) {
         self.status = status;
         self.url = url.to_string();
@@ -71,10 +71,10 @@ impl Seen {
     }
 }
 
-/// Reads a format.
+/// Parses a format.
 ///
 /// # Errors
-/// A place that there is not, with those that there are.
+/// A variable is unknown; the message lists the known ones.
 pub(crate) fn parse(text: &str) -> Result<Format, String> {
     let mut pieces = Vec::new();
     let mut plain = String::new();
@@ -85,7 +85,7 @@ pub(crate) fn parse(text: &str) -> Result<Format, String> {
         if let Some(after) = rest.strip_prefix("%{") {
             let (name, after) = after
                 .split_once('}')
-                .ok_or("there is no } behind %{".to_owned())?;
+                .ok_or("} is missing after %{".to_owned())?;
             pieces.push(Piece::Text(std::mem::take(&mut plain)));
             pieces.push(Piece::Place(place(name)?));
             rest = after;
@@ -118,15 +118,15 @@ fn place(name: &str) -> Result<Place, String> {
         "exitcode" => Place::Exit,
         _ => {
             return Err(format!(
-                "there is no %{{{name}}}, but http_code, response_code, num_retries, size_download, \
-                 time_total, url_effective, content_type and exitcode"
+                "there is no %{{{name}}}: use http_code, response_code, num_retries, size_download, \
+                 time_total, url_effective, content_type or exitcode"
             ));
         }
     })
 }
 
 impl Format {
-    /// The text for what was seen.
+    /// Fills in the variables.
     pub(crate) fn fill(&self, seen: &Seen) -> String {
         let mut text = String::new();
         for piece in &self.0 {

@@ -1,4 +1,4 @@
-//! What the options come to, and what is said where they contradict a policy.
+//! Tests of the policy options, and of the messages for options that contradict a policy.
 
 use super::*;
 use clap::Parser;
@@ -52,7 +52,7 @@ fn an_operator_turns_retries_off_whatever_the_options_say() {
 
 #[test]
 fn the_operators_off_keeps_the_limits_of_what_was_chosen_and_breaks_no_command_line() {
-    // A ceiling of `patient` would contradict it.
+    // The maximum delay of `patient` would contradict these options.
     let options = ["--policy=cenkalti", "--initial=40s", "--attempt-timeout=3s"];
     assert!(resolve(&options, None).is_ok());
     let chosen = resolve(&options, Some("off")).unwrap();
@@ -92,7 +92,7 @@ fn a_delay_is_the_wait_before_each_retry() {
         waits.map(|wait| wait.as_millis()).collect()
     };
     assert_eq!(waits(&["--delay", "5s"]), [5000; 5]);
-    // Above the ceiling of `patient`.
+    // Above the maximum delay of `patient`.
     assert_eq!(waits(&["--delay", "1m"]), [60_000; 5]);
     assert_eq!(waits(&["--delay", "0s"]), [0; 5]);
     assert_eq!(waits(&["--policy", "ethernet", "--delay", "2s"]), [2000; 5]);
@@ -130,7 +130,7 @@ fn options_change_the_policy() {
     .jitter(Jitter::Proportional(0.2))
     .deadline(Duration::from_secs(600))
     .attempt_timeout(Duration::from_secs(5))
-    // As in `patient`, which the options change.
+    // As in `patient`, on which the options are applied.
     .cut_last_wait(true)
     .hint_spread(0.25)
     .build();
@@ -148,16 +148,16 @@ fn a_contradiction_names_the_option() {
     for (args, says) in [
         (
             &["--max-delay", "10ms"][..],
-            "--max-delay 10ms: the ceiling may not be below the first delay, which is 1s in \
+            "--max-delay 10ms: the maximum delay may not be below the first delay, which is 1s in \
              policy `patient`: give a lower --initial too",
         ),
         (
             &["--max-delay", "1s", "--initial", "2s"],
-            "--max-delay 1s: the ceiling may not be below the first delay, which is 2s",
+            "--max-delay 1s: the maximum delay may not be below the first delay, which is 2s",
         ),
         (
             &["--initial", "60s"],
-            "--initial 1m: policy `patient` has a ceiling of 32s: give a higher --max-delay too",
+            "--initial 1m: policy `patient` has a maximum delay of 32s: give a higher --max-delay too",
         ),
         (
             &["--deadline", "0"],

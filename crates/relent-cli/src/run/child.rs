@@ -1,4 +1,4 @@
-//! One attempt: a command in a process group of its own, from its start to its end.
+//! One attempt: runs a command in its own process group, from its start to its end.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -30,82 +30,80 @@ use crate::spool::Spool;
 use crate::stdout;
 
 /// After the command has ended, a process that it left behind may still write. Its output is awaited
-/// until it has been silent for this long,
+/// until none has arrived for this long,
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
-/// and for no longer than this in all.
+/// and for this long in total at most.
 pub(crate) const STRAGGLING: Duration = Duration::from_secs(10);
 
-/// When the deadline is over, what a group that has been killed left in its pipes is read until nothing
-/// has come for this long: a process that has left the group may hold them open.
+/// After the deadline, the pipes of a killed group are read until none of them has data for this long: a process that
+/// has left the group may hold them open.
 const LAST_SILENCE: Duration = Duration::from_millis(50);
 
-/// Whoever watches is told why no output is seen when some has been kept for so long.
+/// On a terminal, the user is told after this time that output is buffered.
 const ADVICE: Duration = Duration::from_secs(3);
 
-/// A killed process is gone at once, unless it hangs in the system. It is awaited for this long.
+/// The longest wait for killed processes. They end immediately unless they hang in the kernel.
 const DYING: Duration = Duration::from_secs(1);
 
-/// How often the two things without an event of their own are looked at: silence, and the end of
-/// the last member of a group.
+/// The polling interval for two conditions without an event: silence, and the end of the last member of a group.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What is run.
+/// The command and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandLine {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Held against standard output and standard error.
+    /// The regular expression to find in standard output and standard error.
     pub(crate) output_regex: Option<Regex>,
 }
 
-/// How one attempt is made.
+/// The parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// Which one it is, from 1; the command finds it in `RELENT_ATTEMPT`.
+    /// The number of the attempt, from 1; the command finds it in `RELENT_ATTEMPT`.
     pub(crate) number: u32,
-    /// When its group is ended.
+    /// The times at which its group is ended.
     pub(crate) limits: Limits,
     /// No other attempt can follow: the command may read standard input and write to standard
     /// output directly.
     pub(crate) last: bool,
-    /// What it writes to standard output is passed on at once, not when it has been judged.
+    /// Its standard output is passed on immediately, not after the attempt was classified.
     pub(crate) stream: bool,
-    /// The most of its standard output that is kept, in bytes: what is longer is passed on as it is written.
+    /// The most bytes of its standard output that are buffered: longer output is passed on immediately.
     pub(crate) most: u64,
-    /// A person watches, who is told when output is kept for long.
+    /// Output is shown on a terminal, so the user is told if it is buffered for long.
     pub(crate) advise: bool,
 }
 
-/// When a command that runs too long is ended: asked to end first (SIGTERM), killed later (SIGKILL).
+/// The times at which a command that runs too long gets SIGTERM and, later, SIGKILL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// When it is asked to end; `None` gives it all the time.
+    /// The time of SIGTERM; `None` means no limit.
     pub(crate) end: Option<Instant>,
-    /// When it is asked to end at the latest, because of the deadline. This does not move when
-    /// relent is stopped.
+    /// The latest time of SIGTERM, because of the deadline. It does not move when relent is stopped.
     pub(crate) last: Option<Instant>,
-    /// The time between asking and killing.
+    /// The time between SIGTERM and SIGKILL.
     pub(crate) kill_after: Duration,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// With an exit status.
     Exit(i32),
     /// By a signal.
     Signal(i32),
-    /// It was ended because its time was over, however it took that.
+    /// By a time limit, with any exit status.
     TimedOut,
-    /// It never began: it is there, but cannot be run.
+    /// The command exists, but cannot be run.
     CannotRun(io::Error),
-    /// It never began: there is no such command.
+    /// There is no such command.
     NotFound,
 }
 
 impl Ended {
-    /// The exit status that a shell and `timeout` use for this end: 124 when time killed it, 126
-    /// and 127 when it never began, 128 + n for signal n.
+    /// The exit status that a shell and `timeout` use for this end: 124 after a time limit, 126 and 127
+    /// if the command could not be started, 128 + n for signal n.
     pub(crate) fn status(&self) -> i32 {
         match self {
             Self::Exit(status) => *status,
@@ -126,32 +124,32 @@ impl From<ExitStatus> for Ended {
     }
 }
 
-/// What is known after an attempt.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(crate) struct Attempted {
     pub(crate) ended: Ended,
-    /// Whether the output regex was found.
+    /// Whether the output regex matched.
     pub(crate) matched: bool,
-    /// What the command wrote to standard output, unless it wrote there directly.
+    /// The standard output of the command, unless it was written directly.
     pub(crate) stdout: Spool,
     /// The signal after which no other attempt is made.
     pub(crate) cancelled: Option<Signal>,
-    /// A process that the command left behind still held its output when it was no longer awaited.
+    /// A process that the command left behind still held its output open when relent stopped waiting.
     pub(crate) straggler: bool,
-    /// Nobody reads standard output any more, which the command was going to write to.
+    /// Standard output has lost its reader.
     pub(crate) unread: bool,
-    /// Its output exceeded [`Attempt::most`] and was written to standard output before it had ended.
+    /// The output exceeded [`Attempt::most`] and was passed on before the attempt had ended.
     pub(crate) passed_on: bool,
-    /// The command's process group, if it may have members left. Their leader has ended.
+    /// The command's process group, if it may have members left. The leader has ended.
     pub(crate) left: Option<Group>,
 }
 
 /// Makes one attempt and returns when it has ended and its output is complete.
 ///
-/// Signals in the meantime are passed on to the whole group.
+/// Signals in the meantime are forwarded to the whole group.
 ///
 /// # Errors
-/// When relent itself cannot go on; the command's group has been ended then.
+/// Relent itself cannot continue; the command's group has been ended.
 pub(crate) async fn attempt(
     command: &CommandLine,
     attempt: Attempt,
@@ -178,7 +176,7 @@ pub(crate) async fn attempt(
         Ok::<_, Error>(started)
     };
     let started = match start(Command::new(&command.program))? {
-        // A script without `#!`: execvp, and so env(1), gives it to this shell.
+        // A script without `#!`: execvp, and therefore env(1), runs it with this shell.
         Err(e) if e.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
             let mut shell = Command::new("/bin/sh");
             shell.arg(found(&command.program));
@@ -215,7 +213,7 @@ pub(crate) async fn attempt(
     result
 }
 
-/// The file that a program is: as it is named, or by its name in `PATH`.
+/// Finds the file of a program: the given path, or the name in `PATH`.
 fn found(program: &OsStr) -> PathBuf {
     let named = Path::new(program);
     if program.as_encoded_bytes().contains(&b'/') {
@@ -228,8 +226,8 @@ fn found(program: &OsStr) -> PathBuf {
     found.unwrap_or_else(|| Path::new(".").join(named))
 }
 
-/// Ends what an attempt has left running in its group, whose leader has ended: asks it to, and kills
-/// what is left when the time for that is over.
+/// Ends the processes that are left in a group whose leader has ended: sends SIGTERM, and SIGKILL after the time
+/// for that.
 pub(crate) async fn end(group: Group, limits: Limits) {
     if group.is_gone() {
         return;
@@ -240,7 +238,7 @@ pub(crate) async fn end(group: Group, limits: Limits) {
     }
 }
 
-/// Kills all members, and waits until the system has done it: not for those that hang in the system.
+/// Kills all members and waits until they are gone, but not for those that hang in the kernel.
 async fn kill(group: Group) {
     group.send(Signal::SIGKILL);
     is_gone_by(group, Instant::now() + DYING).await;
@@ -257,7 +255,7 @@ async fn is_gone_by(group: Group, end: Instant) -> bool {
     true
 }
 
-/// Tells a command that cannot be run from a machine that cannot run another one.
+/// Distinguishes a command that cannot be run from a system that cannot start another process.
 fn never_began(e: io::Error) -> Result<Ended, Error> {
     match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => Ok(Ended::NotFound),
@@ -266,7 +264,7 @@ fn never_began(e: io::Error) -> Result<Ended, Error> {
     }
 }
 
-/// Asks all members to end, also those that are stopped and could not hear it.
+/// Asks all members to end, and continues stopped ones so that they receive the signal.
 fn ask_to_end(group: Group) {
     group.send(Signal::SIGTERM);
     group.send(Signal::SIGCONT);
@@ -332,8 +330,8 @@ async fn supervise(
                     },
                     () = limit.reached() => limit.enforce(group),
                     () = until(advice) => advice = if activity.kept.get() {
-                        say("standard output is kept until the attempt has ended; --stream passes \
-                             it on at once");
+                        say("standard output is buffered until the attempt has ended; --stream \
+                             passes it on immediately");
                         None
                     } else {
                         Some(Instant::now() + ADVICE)
@@ -363,7 +361,7 @@ async fn supervise(
         if cancelled.is_some() {
             limit.cancel(group);
         }
-        // The members that are left: after a timeout or a signal they have the rest of the grace to end.
+        // After a timeout or a signal, remaining members have the rest of the grace period to end.
         let mut awaited = limit.is_ending() && !group.is_gone();
         if awaited && !limit.asked {
             // A shell starts background commands with SIGINT and SIGQUIT ignored.
@@ -371,7 +369,7 @@ async fn supervise(
         }
         let mut hurried = false;
         let mut silence = pin!(activity.ceased(SILENCE, STRAGGLING));
-        // The deadline leaves no more time for output than ending the group takes.
+        // After the deadline, output is awaited only as long as it takes to end the group.
         let patience = attempt.limits.last.map(|last| match limit.is_ending() {
             true => attempt.limits.kill_asked_at(last),
             false => last,
@@ -432,7 +430,7 @@ async fn supervise(
     })
 }
 
-/// Whether a command that has the keyboard was ended from there: no signal reaches us then. Shells
+/// Returns the signal by which the keyboard ended a command that owns the terminal: relent does not receive it. Shells
 /// report the signal that ended their command as 128 + n.
 fn ended_by_keyboard(ended: &Ended) -> Option<Signal> {
     [Signal::SIGINT, Signal::SIGQUIT]
@@ -441,7 +439,7 @@ fn ended_by_keyboard(ended: &Ended) -> Option<Signal> {
 }
 
 impl Limits {
-    /// When a command is killed that is asked to end now: never after the deadline.
+    /// The time of SIGKILL for a command that gets SIGTERM now: never after the deadline.
     fn kill_asked_now(self) -> Instant {
         self.kill_asked_at(Instant::now())
     }
@@ -452,12 +450,12 @@ impl Limits {
     }
 }
 
-/// An instant that no run lives to see: what lies beyond what the clock can count.
+/// An instant about 30 years from now, for limits beyond the range of the clock.
 fn far_away() -> Instant {
     Instant::now() + Duration::from_secs(86400 * 365 * 30)
 }
 
-/// Returns at `at`, and never without it.
+/// Waits until `at`, or for ever without it.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -465,14 +463,14 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The time given to an attempt, and what happens when it is over: SIGTERM to the whole group, and
-/// SIGKILL later. The same when a signal asks for the end: the group has had that signal.
+/// Enforces the time limit of an attempt: SIGTERM to the whole group, and SIGKILL later. After a signal that cancels,
+/// which the group has received, only SIGKILL follows.
 struct Limit {
     limits: Limits,
     next: Option<Instant>,
-    /// The time is over, and the group was asked to end.
+    /// The time limit has passed, and the group was asked to end.
     asked: bool,
-    /// A signal has asked for the end.
+    /// A signal that cancels has arrived.
     cancelled: bool,
 }
 
@@ -491,17 +489,17 @@ impl Limit {
         self.asked || self.cancelled
     }
 
-    /// The group has had a signal that asks for the end: what is left of it after the time for that is killed.
+    /// The group has received a signal that cancels: members that are left after the grace period are killed.
     fn cancel(&mut self, group: Group) {
         if !self.is_ending() {
-            // What is stopped could not hear it.
+            // A stopped process receives the signal only when it continues.
             group.send(Signal::SIGCONT);
             self.next = Some(self.limits.kill_asked_now());
         }
         self.cancelled = true;
     }
 
-    /// Moves what is next, for time in which the attempt could not run; never past the deadline.
+    /// Postpones the next step by the time in which the attempt was stopped; never past the deadline.
     fn postpone(&mut self, by: Duration) {
         let latest = match self.limits.last {
             Some(last) if self.is_ending() => Some(self.limits.kill_asked_at(last)),
@@ -530,20 +528,20 @@ impl Limit {
     }
 }
 
-/// When a command's output last moved.
+/// The activity on a command's output.
 #[derive(Debug, Default)]
 struct Activity {
     moves: Cell<u64>,
-    /// Pumps that are passing bytes on. They may be held up by who reads ours, which is not the
-    /// command's silence.
+    /// The number of pumps that are passing bytes on. A slow reader of relent's output may block them,
+    /// which does not count as silence of the command.
     passing_on: Cell<u32>,
-    /// Whether any of it is kept.
+    /// Whether any output is buffered.
     kept: Cell<bool>,
 }
 
 impl Activity {
-    /// Returns when nothing has come for as long as `silence`, or after `most`. Time in which relent
-    /// itself is held up does not count.
+    /// Waits until no output has arrived for `silence`, or for `most` in total. Time in which relent
+    /// itself is blocked does not count.
     async fn ceased(&self, silence: Duration, most: Duration) {
         let (mut silent, mut total) = (Duration::ZERO, Duration::ZERO);
         let mut seen = self.moves.get();
@@ -562,10 +560,9 @@ impl Activity {
     }
 }
 
-/// Where the bytes of a pipe go. For those that end up on standard output, it is noted if nobody
-/// reads there any more.
+/// The destination of the bytes of a pipe. For standard output, it also records the loss of the reader.
 enum Sink<'a> {
-    /// Kept, up to so many bytes; then all of it is passed on, and what follows as it is written.
+    /// Buffers up to `most` bytes; beyond that, passes on all of them and all further output.
     Spool {
         spool: &'a mut Spool,
         most: u64,
@@ -576,10 +573,10 @@ enum Sink<'a> {
     Stderr,
 }
 
-/// Passes on what comes out of `pipe` until all its writers have closed it.
+/// Passes on the bytes of `pipe` until all its writers have closed it.
 ///
-/// If nobody reads what goes to standard output, the pipe is closed, so that the command learns of it
-/// as it would without relent between them (SIGPIPE).
+/// If standard output has lost its reader, the pipe is closed, so that the command gets SIGPIPE as it
+/// would without relent.
 async fn pump(
     pipe: Option<impl AsyncRead + Unpin>,
     mut sink: Sink<'_>,
@@ -627,7 +624,7 @@ async fn pump(
             Sink::Stdout(unread) if unread.get() => {}
             Sink::Stdout(unread) => unread.set(!output::pass_on(buf[..n].to_vec()).await?),
             Sink::Stderr => {
-                // A standard error that takes nothing is no reason to stop the command.
+                // A write error on standard error does not stop the command.
                 let mut stderr = tokio::io::stderr();
                 if stderr.write_all(&buf[..n]).await.is_ok() {
                     let _ = stderr.flush().await;
@@ -686,7 +683,7 @@ mod tests {
         limit.next = Some(end + 6 * SECOND);
         limit.postpone(10 * SECOND);
         assert_eq!(limit.next, Some(end + 7 * SECOND));
-        // Without a deadline it moves as far as it was stopped.
+        // Without a deadline the limit moves by the whole time of the stop.
         let mut limit = Limit::new(Limits {
             last: None,
             ..limits

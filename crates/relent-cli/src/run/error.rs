@@ -1,28 +1,28 @@
-//! What can go wrong in relent itself while it runs a command: exit status 125.
+//! Errors of relent itself while it runs a command: exit status 125.
 
 use std::fmt;
 use std::io;
 
-/// A failure of relent's own machinery, as opposed to one of the command.
+/// An error of relent itself, as opposed to a failure of the command.
 ///
-/// It ends the run: repeating the command cannot repair it, and going on would lose bytes.
+/// It ends the run: repeating the command does not help, and continuing would lose bytes.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// Standard input could not be read.
     ReadStdin(io::Error),
-    /// What was read from standard input could not be kept for the next attempt.
+    /// Standard input could not be buffered for the next attempt.
     KeepStdin(io::Error),
-    /// What the command wrote could not be read from its pipe.
+    /// The output of the command could not be read from its pipe.
     ReadOutput(io::Error),
-    /// What the command wrote could not be kept until the attempt is judged.
+    /// The output of the command could not be buffered until the end of the attempt.
     KeepOutput(io::Error),
     /// The command's output could not be written to standard output.
     WriteStdout(io::Error),
-    /// The machine could not start another process, whatever the command.
+    /// The system could not start another process, for any command.
     Spawn(io::Error),
     /// The end of the command could not be awaited.
     Wait(io::Error),
-    /// Signals could not be listened to.
+    /// Signal handlers could not be installed.
     Signals(io::Error),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Error {
             Self::ReadOutput(e) => write!(f, "cannot read the command's output: {e}"),
             Self::KeepOutput(e) => write!(
                 f,
-                "cannot keep the command's output until the attempt is judged: {e}"
+                "cannot keep the command's output until the attempt has ended: {e}"
             ),
             Self::WriteStdout(e) => write!(f, "cannot write to standard output: {e}"),
             Self::Spawn(e) => write!(f, "cannot start a process: {e}"),

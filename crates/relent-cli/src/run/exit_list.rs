@@ -1,4 +1,4 @@
-//! Lists of exit statuses as they are written on a command line: `1,75,100-110`.
+//! Parser for lists of exit statuses on the command line: `1,75,100-110`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 /// A set of exit statuses: numbers 0 to 255 and ranges of them, separated by commas.
 ///
-/// Spaces around numbers are allowed, order and overlaps do not matter. A list has at least one
-/// entry: an option that is given says something.
+/// Spaces around numbers are allowed; order and overlaps do not matter. A list has at least one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExitList(Vec<RangeInclusive<i32>>);
 
@@ -18,7 +17,7 @@ impl ExitList {
     }
 }
 
-/// Which entry of a list is wrong, and why.
+/// The error of a wrong entry, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExitListError {
     entry: String,
@@ -97,7 +96,7 @@ fn range(entry: &str) -> Result<RangeInclusive<i32>, Problem> {
 
 fn status(text: &str) -> Result<i32, Problem> {
     let text = text.trim();
-    // `parse` alone would accept a sign, and call a number of 20 digits "not a number".
+    // `parse` alone would accept a sign, and report a number of 20 digits as "not a number".
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(Problem::NotANumber);
     }

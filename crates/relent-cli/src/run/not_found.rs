@@ -1,23 +1,23 @@
-//! What is said about a command that is not there: most of them were meant for a shell.
+//! The message for a command that was not found: most of them need a shell.
 
 use std::path::Path;
 
 use super::child::CommandLine;
 
-/// What a shell does itself, so that there is no such program on most systems.
+/// Builtins of shells, for which most systems have no program.
 const BUILTINS: [&str; 27] = [
     ".", ":", "[[", "alias", "bg", "cd", "declare", "eval", "exec", "exit", "export", "fg", "for",
     "if", "jobs", "let", "local", "pushd", "read", "return", "set", "shift", "source", "ulimit",
     "unset", "until", "while",
 ];
 
-/// Words between commands, which a shell has to see as they are.
+/// Operators between commands, which must not be quoted.
 const OPERATORS: [&str; 9] = ["|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1"];
 
-/// What makes a word a piece of shell, with or without spaces.
+/// Characters that indicate shell syntax within a word.
 const SYNTAX: [char; 12] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '{', '\n'];
 
-/// Says that a command was not found, and what was probably meant.
+/// Reports that a command was not found, and suggests a correction.
 pub(super) fn not_found(command: &CommandLine) -> String {
     let program = command.program.to_string_lossy();
     let named = match program.contains(char::is_whitespace) || program.is_empty() {
@@ -36,7 +36,7 @@ fn advice(program: &str, command: &CommandLine) -> Option<String> {
     let script = || quoted(&line(program, command));
     if Path::new(program).is_file() {
         return Some(
-            "the file is there, but not the interpreter that its first line names".to_owned(),
+            "the file exists, but not the interpreter in its first line".to_owned(),
         );
     }
     if let Some((name, _)) = program.split_once('=')
@@ -57,16 +57,16 @@ fn advice(program: &str, command: &CommandLine) -> Option<String> {
     let first = words.next()?;
     if words.next().is_some() {
         return Some(format!(
-            "this is one word with spaces in it: leave out its quotes ({program}), or use: sh -c {}",
+            "this is one word with spaces: remove the quotes ({program}), or use: sh -c {}",
             script()
         ));
     }
     BUILTINS
         .contains(&first)
-        .then(|| format!("{first} is a part of the shell, so use: sh -c {}", script()))
+        .then(|| format!("{first} is a shell builtin, so use: sh -c {}", script()))
 }
 
-/// The command as one line of shell.
+/// Formats the command as one line of shell.
 fn line(program: &str, command: &CommandLine) -> String {
     let mut line = program.to_owned();
     for arg in &command.args {

@@ -1,4 +1,4 @@
-//! What is kept of a command's standard output, written to where it belongs: once.
+//! Writes the buffered standard output of a command to its destination, once.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use crate::spool::Spool;
 use crate::stdout;
 use crate::writing::write_all;
 
-/// Writes the standard output of the final attempt to our own. Returns the signal that ended the
+/// Writes the output of the final attempt to standard output. Returns the signal that ended the
 /// writing early, if one did.
 ///
-/// A reader that has gone away (`| head`) is no error: it has seen what it wanted, and the command
-/// has done its work.
+/// A reader that has gone away (`| head`) is no error: it needs no more, and the command has done its
+/// work.
 ///
 /// # Errors
-/// When standard output cannot take all of it (a full disk).
+/// Standard output cannot be written completely (a full disk).
 pub(crate) async fn to_stdout(
     spool: Spool,
     signals: &mut Signals,
@@ -28,14 +28,14 @@ pub(crate) async fn to_stdout(
     uninterrupted(signals, move || copy(&spool, stdout)).await
 }
 
-/// Passes a piece of output on to standard output while its command runs. False if nobody reads
-/// there any more.
+/// Passes a piece of output on to standard output while its command runs. Returns false if standard output has lost its
+/// reader.
 ///
 /// # Errors
-/// When standard output cannot take it (a full disk).
+/// Standard output cannot be written (a full disk).
 pub(crate) async fn pass_on(piece: Vec<u8>) -> Result<bool, Error> {
     let mut stdout = stdout::duplicate().map_err(Error::WriteStdout)?;
-    // A slow reader holds up this thread and not the signals.
+    // A slow reader blocks this thread, but not the handling of signals.
     let written = tokio::task::spawn_blocking(move || write_all(&mut stdout, &piece)).await;
     match written.map_err(io::Error::from).flatten() {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -43,10 +43,10 @@ pub(crate) async fn pass_on(piece: Vec<u8>) -> Result<bool, Error> {
     }
 }
 
-/// Passes on all that is kept, which is then empty. False if nobody reads there any more.
+/// Passes on all buffered output, and empties the buffer. Returns false if standard output has lost its reader.
 ///
 /// # Errors
-/// When it cannot be read, or standard output cannot take it (a full disk).
+/// The buffer cannot be read, or standard output cannot be written (a full disk).
 pub(crate) async fn pass_on_kept(spool: &mut Spool) -> Result<bool, Error> {
     let spool = std::mem::take(spool);
     let mut position = 0;
@@ -67,11 +67,11 @@ pub(crate) async fn pass_on_kept(spool: &mut Spool) -> Result<bool, Error> {
 }
 
 /// Writes the standard output of an attempt that is followed by another to standard error, where a
-/// person can see it and a pipe does not. Returns the signal that ended the writing early, if one
-/// did. A standard error that takes nothing changes nothing.
+/// user can see it and a pipe cannot. Returns the signal that ended the writing early, if one did.
+/// Write errors are ignored.
 ///
 /// # Errors
-/// When what was kept cannot be read.
+/// The buffer cannot be read.
 pub(crate) async fn to_stderr(
     spool: Spool,
     signals: &mut Signals,
@@ -87,7 +87,7 @@ pub(crate) async fn to_stderr(
     .await
 }
 
-/// Runs `write` on a thread of its own, so that a signal is heard while a slow reader blocks it.
+/// Runs `write` on its own thread, so that signals are handled while a slow reader blocks it.
 async fn uninterrupted(
     signals: &mut Signals,
     write: impl FnOnce() -> Result<(), Error> + Send + 'static,

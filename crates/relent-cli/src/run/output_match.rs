@@ -1,15 +1,15 @@
-//! A regular expression held against bytes that arrive in pieces, in bounded memory.
+//! A search for a regular expression in bytes that arrive in pieces, in bounded memory.
 
 use regex::bytes::Regex;
 
-/// The longest match that is certain to be found, in bytes.
+/// The length of the longest match that is certainly found, in bytes.
 const REACH: usize = 1 << 20;
 
-/// Bytes kept on either side of a place so that `^`, `$` and `\b` see what surrounds it: one
-/// character of UTF-8.
+/// The bytes of context on either side of a position for `^`, `$` and `\b`: the longest UTF-8
+/// character.
 const CONTEXT: usize = 4;
 
-/// Watches one stream of output for a regular expression.
+/// Searches one stream of output for a regular expression.
 ///
 /// The borders between pieces do not matter: the stream is searched in overlapping windows of
 /// 2 MiB, so every match of at most 1 MiB is found and a longer one may be missed. Anchors mean the
@@ -20,7 +20,7 @@ const CONTEXT: usize = 4;
 pub(crate) struct OutputMatch {
     regex: Regex,
     window: Vec<u8>,
-    /// Where the search starts in `window`; what precedes it is context.
+    /// The start of the search in `window`; the bytes before it are context.
     start: usize,
     matched: bool,
 }
@@ -44,8 +44,8 @@ impl OutputMatch {
         if self.window.len() < 2 * REACH {
             return;
         }
-        // A match that ends where the window does may be an anchor that took the window's end for
-        // the stream's; the next window, which overlaps this one, decides about it.
+        // A match at the end of the window may be an anchor that matches only because the window ends
+        // there. The next window, which overlaps this one, decides.
         let certain = self.window.len() - CONTEXT;
         self.matched = self
             .regex

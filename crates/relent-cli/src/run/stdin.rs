@@ -18,19 +18,19 @@ use super::error::Error;
 use crate::console::say;
 use crate::spool::Spool;
 
-/// How much is read at once, in bytes: what a pipe holds on Linux.
+/// The most bytes of one read: the capacity of a pipe on Linux.
 const PIECE: usize = 1 << 16;
 
-/// Where the attempts of one run get their standard input from.
+/// The source of standard input for the attempts of one run.
 ///
-/// A terminal is passed through: nobody types the same thing twice for a retry. So is a descriptor
-/// that cannot be read at all (`nohup` leaves one behind). Anything else is kept in a [`Spool`]
-/// while it streams: an attempt first gets what earlier ones were given and then continues live.
+/// A terminal is passed through, because a user cannot be asked to type the same input again for a
+/// retry. So is a descriptor that cannot be read (`nohup` leaves one). Any other input is buffered in
+/// a [`Spool`] while it streams: an attempt first gets the buffered input and then continues live.
 ///
-/// What is longer than may be kept is passed through from then on, and cannot be replayed.
+/// Input beyond the buffer limit is passed through, and cannot be replayed.
 ///
-/// Nothing is read before the first attempt, and never more than one piece (64 KiB) beyond what a
-/// command has taken: `yes | relent run -- sleep 60` does not fill the disk.
+/// Nothing is read before the first attempt, and at most one piece (64 KiB) more than the command has
+/// consumed: `yes | relent run -- sleep 60` does not fill the disk.
 #[derive(Debug)]
 pub(crate) enum Stdin {
     /// The command reads relent's own descriptor.
@@ -39,13 +39,13 @@ pub(crate) enum Stdin {
     Replayed(Replayed),
 }
 
-/// Input that has been, or will be, read by relent.
+/// Input that relent reads and buffers.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     kept: Spool,
-    /// The most that is kept, in bytes.
+    /// The most bytes that are buffered.
     most: u64,
-    /// More has been read than may be kept: no other attempt can be given all of it.
+    /// The input has exceeded the buffer limit: no other attempt can get the whole input.
     exceeded: bool,
     reader: Reader,
 }
@@ -54,34 +54,35 @@ pub(crate) struct Replayed {
 enum Reader {
     /// Nothing has been read yet.
     Untouched(OwnedFd),
-    /// A thread reads one piece per request, since a read of a pipe cannot be called off and
-    /// making the descriptor non-blocking would do so for everyone who shares it. The thread ends
-    /// with the process, which need not wait for it.
+    /// A thread reads one piece per request, because a read of a pipe cannot be cancelled, and
+    /// making the descriptor non-blocking would affect all processes that share it. The process exits
+    /// without waiting for the thread.
     Thread {
         requests: mpsc::Sender<()>,
         pieces: UnboundedReceiver<io::Result<Vec<u8>>>,
-        /// A piece was requested and has not arrived, perhaps in an attempt that is over.
+        /// A piece was requested and has not arrived; an earlier attempt may have requested it.
         requested: bool,
     },
-    /// The input has ended; all of it is kept.
+    /// The input has ended and is buffered completely.
     Ended,
 }
 
-/// What has come of waiting for more input.
+/// The result of waiting for more input.
 enum More {
-    /// More is kept.
+    /// Further input is buffered.
     Kept,
-    /// This is not kept, since there is no room.
+    /// These bytes are not buffered, because they exceed the limit.
     Passed(Vec<u8>),
     /// The input has ended.
     End,
 }
 
 impl Stdin {
-    /// This process's standard input, of which so many bytes are kept; nothing is read yet.
+    /// Takes the standard input of this process, of which at most `most` bytes are buffered. Nothing is
+    /// read yet.
     ///
     /// # Errors
-    /// When the descriptor cannot be duplicated.
+    /// The descriptor cannot be duplicated.
     pub(crate) fn of_process(most: u64) -> Result<Self, Error> {
         let stdin = io::stdin();
         if stdin.is_terminal() || !is_readable(&stdin) {
@@ -94,7 +95,7 @@ impl Stdin {
             .map_err(Error::ReadStdin)
     }
 
-    /// The bytes of `fd`, from where it stands.
+    /// Replays the bytes of `fd`, from its current position.
     pub(crate) fn replay(fd: OwnedFd, most: u64) -> Self {
         Self::Replayed(Replayed {
             kept: Spool::default(),
@@ -104,16 +105,16 @@ impl Stdin {
         })
     }
 
-    /// Whether more was read than may be kept, so that no other attempt can be given all of it.
+    /// Whether more was read than may be buffered, so that no other attempt can get the whole input.
     pub(crate) fn is_exceeded(&self) -> bool {
         matches!(self, Self::Replayed(input) if input.exceeded)
     }
 
-    /// What an attempt is to be started with. The `last` one needs no replay after it: if it is
+    /// Returns the standard input for starting an attempt. The `last` one needs no buffer: if it is
     /// also the first to read, it gets the descriptor itself.
     ///
     /// # Errors
-    /// When the descriptor cannot be duplicated.
+    /// The descriptor cannot be duplicated.
     pub(crate) fn for_attempt(&self, last: bool) -> Result<Stdio, Error> {
         match self {
             Self::Inherited => Ok(Stdio::inherit()),
@@ -125,11 +126,11 @@ impl Stdin {
         }
     }
 
-    /// Writes the input, from its beginning, to a command; returns at its end, or when the command
-    /// has closed its standard input, which it may. Dropping this future loses nothing.
+    /// Writes the input, from its beginning, to a command. Returns at the end of the input, or when the
+    /// command has closed its standard input. Dropping this future loses no input.
     ///
     /// # Errors
-    /// When the input cannot be read or kept.
+    /// The input cannot be read or buffered.
     pub(crate) async fn feed(&mut self, pipe: Option<ChildStdin>) -> Result<(), Error> {
         let (Self::Replayed(input), Some(mut pipe)) = (self, pipe) else {
             return Ok(());
@@ -239,7 +240,7 @@ fn read(from: &mut File, piece: &mut [u8]) -> io::Result<usize> {
     loop {
         match from.read(piece) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Whoever shares this pipe with us may have made it non-blocking.
+            // Another process that shares this pipe may have made it non-blocking.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 poll(
                     &mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)],

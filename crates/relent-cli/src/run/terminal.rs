@@ -1,18 +1,18 @@
-//! The terminal, lent to a command that turns out to want it.
+//! Lends the terminal to a command that needs it.
 //!
-//! A command runs in a process group of its own, so that it can be ended with all its children. To
-//! the terminal this makes it a background job: it may write, but is stopped (SIGTTIN, SIGTTOU) the
-//! moment it reads or changes modes. That moment is when its group is made the foreground group.
-//! Lending later rather than at the start keeps `relent run -- curl … | less` working, where `less`
-//! stands in our group and needs the keyboard, and lets a password prompt on `/dev/tty` through when
-//! standard input is a pipe. Until then Ctrl-C reaches relent, which passes it on.
+//! A command runs in its own process group, so that relent can end it with all its children. For the
+//! terminal it is therefore a background job: it may write, but is stopped (SIGTTIN, SIGTTOU) when it
+//! reads or changes modes. Only then does relent make its group the foreground group. Lending late
+//! keeps `relent run -- curl … | less` working, where `less` is in relent's group and needs the
+//! keyboard. It also permits a password prompt on `/dev/tty` when standard input is a pipe. Until
+//! then Ctrl-C reaches relent, which forwards it.
 //!
-//! Once lent, Ctrl-C and Ctrl-Z reach the command alone. A command that then ends by Ctrl-C ends the
-//! run; one that is stopped by Ctrl-Z has us stop with it, so that the shell gets its prompt back.
-//! Before that Ctrl-Z stops only relent, and the command goes on in the background.
+//! While the terminal is lent, Ctrl-C and Ctrl-Z reach only the command. If the command ends by
+//! Ctrl-C, the run ends. If it is stopped by Ctrl-Z, relent stops too, so that the shell gets its
+//! prompt back. Before that, Ctrl-Z stops only relent, and the command continues in the background.
 //!
-//! Stopping works by signals to this process's own group and relies on running on the main thread,
-//! to which Linux delivers them before `kill` returns.
+//! Stopping sends a signal to relent's own group, and relies on running on the main thread, to which
+//! Linux delivers it before `kill` returns.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,8 +26,8 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 use crate::signals::Group;
 
-/// The shortest time that a stop of this process is believed to take: people and shells are
-/// slower, and a stop signal that the kernel discards (an orphaned group) returns at once.
+/// A shorter stop of this process means that the kernel discarded the stop signal (an orphaned group):
+/// users and shells are slower.
 const STOPPED: Duration = Duration::from_millis(5);
 
 /// The terminal as one command sees it.
@@ -49,25 +49,25 @@ impl Terminal {
         Self { group, lent: None }
     }
 
-    /// Whether the keyboard's signals now reach the command and not us.
+    /// Whether signals of the keyboard reach the command instead of relent.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.is_some()
     }
 
-    /// To be called after each SIGCHLD: if the command was stopped for want of the terminal, or by
-    /// Ctrl-Z, does what a shell would. Returns how long we were stopped ourselves; that time is
-    /// not the attempt's.
+    /// Handles a stopped command as a shell would; call it after each SIGCHLD. The command may need the
+    /// terminal, or was stopped by Ctrl-Z. Returns how long relent itself was stopped, which does not
+    /// count as time of the attempt.
     pub(crate) fn child_changed(&mut self) -> Duration {
         match stopped_by(self.group.0) {
             Some(signal @ (Signal::SIGTTIN | Signal::SIGTTOU)) => self.wanted(signal),
             Some(Signal::SIGTSTP) if self.is_lent() => self.stop_with_command(),
-            // Stopped by someone who will also let it continue.
+            // Another process has stopped the command and will continue it.
             _ => Duration::ZERO,
         }
     }
 
-    /// Takes the terminal back. If the command was `cut_short`, the modes are restored too, which it
-    /// could not do itself: a password prompt leaves the echo off.
+    /// Takes the terminal back. If the command was `cut_short`, also restores the modes, which it could
+    /// not do itself: a password prompt leaves the echo off.
     pub(crate) fn take_back(&mut self, cut_short: bool) {
         let Some(lent) = self.lent.take() else { return };
         without_sigttou(|| {
@@ -84,16 +84,16 @@ impl Terminal {
         match open_tty() {
             Some(tty) if is_foreground(&tty, getpgrp()) => self.lend(tty),
             Some(tty) if is_foreground(&tty, self.group.0) => {}
-            // Nobody's terminal: the signal was sent by hand and changes nothing for us.
+            // There is no terminal: a user sent the signal, and relent does nothing.
             None => return stopped,
-            // We are in the background ourselves: stop like any background job, until `fg`.
+            // Relent is in the background itself: stop like any background job, until `fg`.
             Some(tty) => {
                 stopped = stop_ourselves(signal);
                 if is_foreground(&tty, getpgrp()) {
                     self.lend(tty);
                 } else if stopped < STOPPED {
-                    // No shell will ever bring us to the foreground. The kernel tells stopped
-                    // groups in that position to hang up.
+                    // No shell can bring relent to the foreground. The kernel sends SIGHUP to stopped
+                    // groups in this situation.
                     self.group.send(Signal::SIGHUP);
                 }
             }
@@ -127,7 +127,7 @@ impl Terminal {
     }
 }
 
-/// However an attempt is left, the terminal comes back.
+/// Takes the terminal back on every exit from an attempt.
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.take_back(true);
@@ -147,15 +147,14 @@ fn is_foreground(tty: &File, group: Pid) -> bool {
     tcgetpgrp(tty) == Ok(group)
 }
 
-/// Stops our process group with `signal` and returns, once continued, after how long.
+/// Stops relent's process group with `signal`, and returns the time until it was continued.
 fn stop_ourselves(signal: Signal) -> Duration {
     let before = Instant::now();
     let _ = killpg(getpgrp(), signal);
     before.elapsed()
 }
 
-/// The signal that has stopped the child `pid` since the last call. Its end is left for others to
-/// see.
+/// Returns the signal that has stopped the child `pid` since the last call, without reaping the child.
 fn stopped_by(pid: Pid) -> Option<Signal> {
     match waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
         Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
@@ -163,8 +162,8 @@ fn stopped_by(pid: Pid) -> Option<Signal> {
     }
 }
 
-/// Runs `f` while SIGTTOU is blocked: the kernel sends it to background processes that change the
-/// terminal, which is what taking it back is.
+/// Runs `f` while SIGTTOU is blocked: the kernel sends it to background processes that take the
+/// terminal back.
 fn without_sigttou<T>(f: impl FnOnce() -> T) -> T {
     let mut ttou = SigSet::empty();
     ttou.add(Signal::SIGTTOU);

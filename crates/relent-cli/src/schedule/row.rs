@@ -1,4 +1,4 @@
-//! A retry of the schedule.
+//! A row of the schedule.
 
 use std::time::Duration;
 

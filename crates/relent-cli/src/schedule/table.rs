@@ -1,4 +1,4 @@
-//! The schedule as a table with a bar for each wait.
+//! The schedule as a table with a bar for each delay.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -9,22 +9,22 @@ use terminal_size::{Width, terminal_size_of};
 use super::row::Row;
 use crate::human::tabular;
 
-/// What the place that the table is printed to can show.
+/// The capabilities of the output that the table is printed to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// Columns.
+    /// The width in columns.
     pub(super) width: usize,
-    /// Characters beyond ASCII.
+    /// Whether characters beyond ASCII can be shown.
     pub(super) unicode: bool,
 }
 
-/// The columns where there is no terminal to ask.
+/// The width in columns if the output is no terminal.
 const WIDTH: usize = 80;
-/// The columns of the longest bar: a longer one is no easier to compare.
+/// The length of the longest bar in columns; longer bars are not easier to compare.
 const BAR: usize = 60;
 
 impl Look {
-    /// Of the terminal that standard output is, and of the locale.
+    /// The capabilities of standard output, by its terminal and the locale.
     pub(super) fn of_terminal() -> Self {
         let stdout = io::stdout();
         let width = terminal_size_of(&stdout).map_or(WIDTH, |(Width(width), _)| width.into());
@@ -36,8 +36,7 @@ impl Look {
     }
 }
 
-/// Whether the locale's characters are UTF-8: the first of these variables that says anything
-/// decides.
+/// Whether the locale uses UTF-8; the first of these variables that is not empty decides.
 fn locale_is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -49,7 +48,7 @@ fn locale_is_utf8() -> bool {
         })
 }
 
-/// The whole text, the last line ended.
+/// Formats the title, the table and the sum; every line ends with a newline.
 pub(super) fn table(title: &str, rows: &[Row], look: Look) -> String {
     let mut text = format!("{title}\n");
     let Some(last) = rows.last() else {
@@ -104,7 +103,7 @@ fn push_cells(text: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
     }
 }
 
-/// The wait, and behind it how far it could have reached.
+/// A bar for the delay, followed by its possible range.
 fn bar(row: &Row, longest: Duration, width: usize, unicode: bool) -> String {
     let (full, rest, hair) = if unicode {
         ("█", "░", "▏")
@@ -122,7 +121,7 @@ fn bar(row: &Row, longest: Duration, width: usize, unicode: bool) -> String {
     let (delay, most) = (cells(row.delay).min(width), cells(row.max).min(width));
     let bar = full.repeat(delay) + &rest.repeat(most.saturating_sub(delay));
     if bar.is_empty() && !row.max.is_zero() && width > 0 {
-        // Too short for the scale, but not nothing.
+        // The delay is too short for the scale, but not zero.
         return hair.to_owned();
     }
     bar

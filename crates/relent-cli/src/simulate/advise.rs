@@ -1,4 +1,4 @@
-//! `relent simulate --advise`: a policy for a service that is described, and what it does beside others.
+//! `relent simulate --advise`: prints a policy for a described service, and compares it with other policies.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,27 +14,27 @@ use super::{Named, SimulateArgs, charts, progress, read_at_most};
 use crate::console::print;
 use crate::quit::Quit;
 
-/// What the advised policy is called.
+/// The name of the advised policy.
 const ADVISED: &str = "advised";
-/// What it is compared with unless --policies says otherwise.
+/// The policies that it is compared with, unless `--policies` names others.
 const OTHERS: [&str; 6] = ["standard", OFF, "aws-standard", "grpc", "envoy", "cenkalti"];
-/// The most that is read of a description, and of what a service says about itself.
+/// The most bytes of a description, and of metrics.
 const MOST: u64 = 1 << 20;
 const MOST_METRICS: u64 = 64 << 20;
-/// A difference of goodput that is worth a word.
+/// The smallest difference of goodput that is reported.
 const WORTH: f64 = 0.01;
-/// Hedges are advised if they lose no more than this of the goodput, and leave no more than this of p99 while the
-/// service is well.
+/// Hedging is advised if it costs at most this share of the goodput, and reduces p99 without a fault to at most this
+/// factor.
 const HEDGES_LOSE: f64 = 0.002;
 const HEDGES_LEAVE: f64 = 0.9;
-/// What the one of the two is called that is not advised.
+/// The names of the variant that is not advised.
 const HEDGED: &str = "with hedges";
 const UNHEDGED: &str = "without hedges";
 
 /// Prints a policy file, with the comparison in its comments.
 ///
 /// # Errors
-/// Files that cannot be read or are wrong, output that cannot be written.
+/// Files cannot be read or are wrong, or the output cannot be written.
 pub(super) fn run(
     args: &SimulateArgs,
     file: &Path,
@@ -68,7 +68,7 @@ pub(super) fn run(
         charts.add(scenario, seeds[0], runs, None, threads, &|| bar.inc(1));
     }
     bar.finish_and_clear();
-    // The rows keep their numbers, and the names change.
+    // The rows keep their order; only the names are exchanged.
     let mut policies = policies.clone();
     if hedged.is_some()
         && hedges_help(&results)
@@ -85,7 +85,7 @@ pub(super) fn run(
     charts.write(&policies, seeds, &[])
 }
 
-/// A policy of ours, from its text.
+/// Parses a generated policy.
 fn own(name: &str, text: &str) -> Result<Named<Policy>, Quit> {
     let value = PolicyFile::parse(text)
         .and_then(|file| Ok(file.get(None)?.policy.clone()))
@@ -97,8 +97,8 @@ fn own(name: &str, text: &str) -> Result<Named<Policy>, Quit> {
     })
 }
 
-/// Whether the second policy is better than the first, which is the same without hedges. Of each trouble, of which
-/// the first is none.
+/// Whether the second policy is better than the first, which is the same without hedging. `results` has the runs of
+/// each scenario; the first scenario has no fault.
 fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
     let goodput = |policy: usize| {
         let goodputs = results.iter().map(|runs| ranking::goodput(&runs[policy]));
@@ -112,7 +112,7 @@ fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
     goodput(1) >= goodput(0) - HEDGES_LOSE && p99(1) <= HEDGES_LEAVE * p99(0)
 }
 
-/// What the files say, and what follows from it.
+/// Reads the description and the metrics, and derives the advice.
 fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
     const SEE: &str = "see `relent simulate --format service` for every key";
     let name = file.display();
@@ -129,40 +129,40 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
                 since: since.as_deref(),
             };
             advise::histogram(&read_metrics(metrics)?, options).map_err(|error| {
-                // The options of the command are not those of the library.
+                // The library does not know the options of the command.
                 let error = error
                     .to_string()
                     .replace(
                         "give the unit of its bounds",
-                        "give the unit of its bounds by --unit",
+                        "give the unit of its bounds with --unit",
                     )
-                    .replace("so name one of", "so name one by --metric, of");
+                    .replace("so name one of", "so name one with --metric, of");
                 Quit::usage(format!("{}: {error}", metrics.display()))
             })?
         }
         (Some(_), Some(_)) => {
             return Err(Quit::usage(format!(
-                "{name}: latency: the histogram says it; leave out [latency], or --histogram"
+                "{name}: latency: given twice; remove [latency], or leave out --histogram"
             )));
         }
         (None, None) => {
             return Err(Quit::usage(format!(
-                "{name}: latency: say how long the service takes while it is well, as [latency] with p50 and p99, or \
-                 by --histogram FILE\n{SEE}"
+                "{name}: latency: missing; give the latency without a fault, as [latency] with p50 and p99, or \
+                 with --histogram FILE\n{SEE}"
             )));
         }
     };
     Ok(advise::advise(&service, &latency))
 }
 
-/// What a service says of itself.
+/// Reads the metrics of a service.
 fn read_metrics(file: &Path) -> Result<String, Quit> {
     const LARGE: &str =
         "metrics have at most 64 MiB: keep one histogram, as `grep ^NAME_bucket` does";
     read_at_most(file, MOST_METRICS, LARGE).map_err(Quit::usage)
 }
 
-/// The others, no retries among them.
+/// Loads the policies to compare with, including `off`.
 fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
     let mut named: Vec<&str> = match args.policies.as_slice() {
         [] => OTHERS.to_vec(),
@@ -181,7 +181,7 @@ fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
     named.into_iter().map(load).collect()
 }
 
-/// The comparison as comments of a policy file.
+/// Formats the comparison as comments of a policy file.
 fn comparison(
     advice: &Advised,
     scenarios: &[Named<Scenario>],
@@ -238,8 +238,8 @@ fn comparison(
         );
     }
     let mut text = format!(
-        "\n# What it does beside others, simulated with {} seeds from {}: goodput, and attempts per request. bound is \
-         what\n# could have been done at all. All give an attempt the same time, if they name none themselves.\n#\n",
+        "\n# Comparison with other policies, simulated with {} seeds from {}: goodput, and attempts per request. bound \
+         is the\n# optimum. Policies without an attempt timeout of their own use the same one.\n#\n",
         seeds.len(),
         seeds.first().copied().unwrap_or_default()
     );
@@ -276,21 +276,21 @@ fn comparison(
     text
 }
 
-/// What is to be said of the description, of the advised policy, and of those that do harm.
+/// Returns the remarks on the description, on the advised policy, and on policies that are worse than `off`.
 fn remarks(
     advice: &Advised,
     scenarios: &[Named<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],
 ) -> Vec<String> {
-    let doubts = advice.doubts.iter().map(|doubt| format!("doubt: {doubt}"));
+    let doubts = advice.doubts.iter().map(|doubt| format!("warning: {doubt}"));
     let mut remarks: Vec<String> = doubts.collect();
     remarks.extend(never_well(scenarios, names, results));
     let own = names
         .iter()
         .position(|name| *name == ADVISED)
         .unwrap_or_default();
-    // Of others it is enough to know what happens where.
+    // For the other policies, the kind of warning and the scenarios are enough.
     let mut others: Vec<(&str, &'static str, Vec<&str>)> = Vec::new();
     for (scenario, runs) in scenarios.iter().zip(results) {
         let rows: Vec<Row<'_>> = names
@@ -321,7 +321,7 @@ fn remarks(
             && more > WORTH
         {
             remarks.push(format!(
-                "better here: {}: {} gets {:.1} % more of the requests done, with {} attempts per request",
+                "better here: {}: with {} {:.1} % more of the requests complete, with {} attempts per request",
                 scenario.name,
                 names[best],
                 100.0 * more,
@@ -337,8 +337,7 @@ fn remarks(
     remarks
 }
 
-/// What is to be said if the service that is described does not do what is asked of it while nothing is wrong, which is
-/// the first of the troubles.
+/// Returns a remark if the described service does not meet its load without a fault, which is the first scenario.
 fn never_well(
     scenarios: &[Named<Scenario>],
     names: &[&str],
@@ -349,8 +348,8 @@ fn never_well(
     let lost = 1.0 - well.value.service.failures - ranking::goodput(runs);
     (lost > WORTH).then(|| {
         format!(
-            "doubt: while nothing is wrong {:.1} % of the requests are not answered in time without retries: as described \
-             the service has too little capacity, or its callers wait too little, for the rest to say much",
+            "warning: without a fault and without retries {:.1} % of the requests get no response in time: the described \
+             service has too little capacity, or its deadlines are too short, for a meaningful comparison",
             100.0 * lost
         )
     })

@@ -1,4 +1,4 @@
-//! `--report` and `--plot`: what is recorded for them, and where they go.
+//! `--report` and `--plot`: records the runs for charts, and writes the files.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,39 +16,39 @@ use crate::quit::Quit;
 
 type Recorded = Result<Recording, TooManyEvents>;
 
-/// The files that were asked for, and what goes into them.
+/// The requested files, and the recordings for them.
 pub(super) struct Charts<'a> {
     report: Option<Output>,
     plot: Option<Output>,
-    /// All policies, and after them those without jitter, with the index of their policy.
+    /// All policies; `plain` has their variants without jitter, with the index of the policy.
     policies: Vec<&'a Policy>,
     plain: Vec<(usize, Policy)>,
     runs: usize,
     studies: Vec<Study<'a>>,
 }
 
-/// What came of one scenario.
+/// The results of one scenario.
 struct Study<'a> {
     scenario: &'a Named<Scenario>,
     results: Vec<Vec<RunResult>>,
-    /// No retries, where they are none of the policies.
+    /// The runs of `off`, if it is none of the policies.
     off: Option<Vec<RunResult>>,
     recordings: Vec<Recorded>,
     plain: Vec<(usize, Recorded)>,
 }
 
-/// A file that was asked for.
+/// A requested file.
 struct Output {
     option: &'static str,
     name: PathBuf,
-    /// Something that is no regular file (`/dev/null`, a pipe), which is opened once.
+    /// A special file (`/dev/null`, a pipe), which is opened once.
     special: Option<File>,
 }
 
-/// What the names of new files begin with until they are complete.
+/// The prefix of the names of files that are not yet complete.
 const PREFIX: &str = ".relent-simulate-";
 
-/// The name of a picture.
+/// Parses the name of a picture.
 pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match has_ending(&path, "svg") {
@@ -59,7 +59,7 @@ pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The name of a page, which may be anything but that of a picture.
+/// Parses the name of a page, which may not be that of a picture.
 pub(super) fn page(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match has_ending(&path, "png") {
@@ -80,10 +80,10 @@ fn is_herd(scenario: &Scenario) -> bool {
 }
 
 impl<'a> Charts<'a> {
-    /// Makes sure that there is a place for what was asked for, before anything runs.
+    /// Checks that the requested files can be written, before the first run.
     ///
     /// # Errors
-    /// Files that cannot be written; a picture of several scenarios.
+    /// A file cannot be written, or a picture of several scenarios is requested.
     pub(super) fn open(
         args: &SimulateArgs,
         scenarios: &[Named<Scenario>],
@@ -127,12 +127,12 @@ impl<'a> Charts<'a> {
         })
     }
 
-    /// The runs that are recorded, of all scenarios.
+    /// The number of recorded runs, of all scenarios.
     pub(super) const fn runs(&self) -> usize {
         self.runs
     }
 
-    /// Records the runs of a scenario with this seed, if anything was asked for.
+    /// Records the runs of a scenario with this seed, if a file was requested.
     pub(super) fn add(
         &mut self,
         scenario: &'a Named<Scenario>,
@@ -161,10 +161,10 @@ impl<'a> Charts<'a> {
         });
     }
 
-    /// Writes what was asked for.
+    /// Writes the requested files.
     ///
     /// # Errors
-    /// Charts that cannot be drawn, files that cannot be written after all.
+    /// A chart cannot be drawn, or a file cannot be written after all.
     pub(super) fn write(
         self,
         policies: &[Named<Policy>],
@@ -215,8 +215,8 @@ impl<'a> Charts<'a> {
 impl Output {
     fn open(option: &'static str, name: Option<&Path>) -> Result<Option<Self>, Quit> {
         let Some(name) = name else { return Ok(None) };
-        // A new file is tried and dropped: one that stood there while all runs are made would stay if they are
-        // interrupted.
+        // A new file is created as a test and dropped: if it were kept during the runs, it would remain after an
+        // interruption.
         let special = match Destination::open(name, PREFIX) {
             Ok(Destination::Special(file)) => Some(file),
             Ok(Destination::File(_)) => None,

@@ -1,4 +1,4 @@
-//! `relent simulate --grid`: policies at every combination of values, and the bounds that they miss.
+//! `relent simulate --grid`: runs policies at every combination of values, and lists the bounds that they miss.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,10 +10,10 @@ use super::{MOST, Named, SimulateArgs, policy, progress, ranked, read_at_most};
 use crate::console::print;
 use crate::quit::Quit;
 
-/// Plays the policies, and prints what they did in each cell.
+/// Runs the policies, and prints the results of each cell.
 ///
 /// # Errors
-/// A grid that is wrong, a bound that is missed, output that cannot be written.
+/// The grid is wrong, a bound is missed, or the output cannot be written.
 pub(super) fn run(
     args: &SimulateArgs,
     file: &Path,
@@ -55,7 +55,7 @@ pub(super) fn run(
     }
 }
 
-/// The lines of one policy, and how many cells miss a bound.
+/// Returns the lines of one policy, and the number of cells that miss a bound.
 fn report(name: &str, grid: &Grid, rows: &[(&Cell, CellResult)]) -> (String, usize) {
     let widths: Vec<usize> = grid
         .axes

@@ -1,4 +1,4 @@
-//! `relent simulate --random`: whether a policy does harm in scenarios that nobody has thought of.
+//! `relent simulate --random`: looks for random scenarios in which a policy is worse than no retries.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,7 +12,7 @@ use super::{Named, SimulateArgs, progress};
 use crate::console::print;
 use crate::quit::Quit;
 
-/// The policies of other systems for requests of a crowd, which those that are judged are held against.
+/// Policies of other systems for many clients, with which the evaluated policies are compared.
 const OTHERS: [&str; 8] = [
     "fetch-retry",
     "cenkalti",
@@ -24,10 +24,10 @@ const OTHERS: [&str; 8] = [
     "vital",
 ];
 
-/// Draws scenarios, judges the policies in them, and prints what was found.
+/// Draws scenarios, evaluates the policies in them, and prints the findings.
 ///
 /// # Errors
-/// Something was found, or cannot be written.
+/// A policy does not recover or is worse than `off`, or the output cannot be written.
 pub(super) fn run(
     args: &SimulateArgs,
     count: u64,
@@ -47,7 +47,7 @@ pub(super) fn run(
         .iter()
         .map(|(name, policy)| Contender { name, policy })
         .collect();
-    // No retries are what the others are held against.
+    // The others are compared with `off`.
     let judged: Vec<&Named<Policy>> = policies.iter().filter(|one| one.name != "off").collect();
     let judged = match judged.is_empty() {
         true => policies.iter().collect(),
@@ -89,26 +89,26 @@ pub(super) fn run(
     match found {
         0 => Ok(()),
         found => Err(Quit::failed(format!(
-            "{found} of {} judgements found a trap or harm",
+            "in {found} of {} evaluations a policy was stuck or worse than off",
             cases.len() * judged.len()
         ))),
     }
 }
 
-/// What was found, in a word.
+/// Names the finding in a word.
 fn what(judgement: &Judgement) -> Option<&'static str> {
     match (judgement.trap, judgement.harm) {
-        (true, _) => Some("trap"),
-        (false, true) => Some("harm"),
+        (true, _) => Some("stuck"),
+        (false, true) => Some("worse"),
         (false, false) if !judgement.better.is_empty() => Some("better"),
         (false, false) => None,
     }
 }
 
-/// What was found of one policy.
+/// Formats the findings for one policy.
 fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) -> String {
     let mut text = format!(
-        "{name}, in {} random scenarios{} beside off\n\n",
+        "{name}, in {} random scenarios{} compared with off\n\n",
         cases.len(),
         by(cases)
     );
@@ -140,7 +140,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     };
     let _ = writeln!(
         text,
-        "\n{} traps, {} with harm, {} in which another is better\n",
+        "\n{} stuck, {} worse than off, {} in which another is better\n",
         count(&|one| one.trap),
         count(&|one| one.harm),
         count(&|one| !one.better.is_empty()),
@@ -158,7 +158,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
         let _ = writeln!(text, "              {} {goodput:.4}", other.name);
     }
     if !found.is_empty() {
-        text += "\nby dimension: scenarios, traps, harm, another better\n";
+        text += "\nby dimension: scenarios, stuck, worse than off, another better\n";
         let levels = tally(cases, index).into_iter();
         for tally in levels.filter(|tally| tally.cases > 0) {
             let (dimension, level) = tally.of;
@@ -177,7 +177,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     text
 }
 
-/// The generator, if it is not the usual one.
+/// Names the generator, if it is not the default.
 fn by(cases: &[Case]) -> &'static str {
     match cases.first().map(|case| case.drawn.generator) {
         Some(Generator::Everyday) => " (everyday)",
@@ -185,7 +185,7 @@ fn by(cases: &[Case]) -> &'static str {
     }
 }
 
-/// Who is better, and by how much.
+/// Lists the policies that are better, with the difference of goodput.
 fn better(judgement: &Judgement) -> String {
     let names = judgement.better.iter();
     let names: Vec<String> = names
@@ -194,7 +194,7 @@ fn better(judgement: &Judgement) -> String {
     names.join(", ")
 }
 
-/// What files about each policy are called: its name as far as a file's may be, and no two alike.
+/// Returns a file name for each policy: its name without special characters, made unique.
 fn file_names(policies: &[&Named<Policy>]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for policy in policies {
@@ -217,7 +217,7 @@ fn file_names(policies: &[&Named<Policy>]) -> Vec<String> {
     names
 }
 
-/// Writes a scenario with what was found in it.
+/// Writes a scenario with the finding in its comments.
 fn save(
     folder: &Path,
     policy: &str,

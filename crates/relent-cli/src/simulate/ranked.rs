@@ -1,4 +1,4 @@
-//! What came of one scenario: the policies, the best first, beside no retries and the bound.
+//! The results of one scenario: the policies, ranked, with `off` and the bound.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use relent_sim::{Scenario, mean_bound, ranking};
 
 use super::{Named, table};
 
-/// The name of no retries.
+/// The name of the policy without retries.
 pub(super) const OFF: &str = "off";
 
 /// The runs of a policy.
@@ -17,7 +17,7 @@ pub(super) struct Row<'a> {
     pub(super) runs: &'a [RunResult],
 }
 
-/// The warnings of all policies, with their names: each is held against `off`.
+/// Returns the warnings for all policies, with their names; each policy is compared with `off`.
 pub(super) fn warnings<'a>(
     scenario: &Scenario,
     rows: &[Row<'a>],
@@ -33,17 +33,17 @@ pub(super) fn warnings<'a>(
     rows.iter().flat_map(of).collect()
 }
 
-/// Table, words and warnings.
+/// Formats the tables, verdicts and warnings.
 pub(super) fn report(scenario: &Named<Scenario>, rows: &[Row<'_>], seeds: &[u64]) -> String {
     let mut text = match scenario.value.description.as_str() {
         "" => format!("{}\n", scenario.name),
         description => format!("{}: {description}\n", scenario.name),
     };
     let _ = match seeds {
-        [only] => writeln!(text, "seed {only}; the best first\n"),
+        [only] => writeln!(text, "seed {only}; best first\n"),
         _ => writeln!(
             text,
-            "{} seeds from {}; the best first\n",
+            "{} seeds from {}; best first\n",
             seeds.len(),
             seeds[0]
         ),

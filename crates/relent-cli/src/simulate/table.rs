@@ -1,18 +1,18 @@
-//! The tables of a scenario: a line for each policy, means with their intervals.
+//! The tables of a scenario: a line for each policy, with means and their intervals.
 
 use relent_sim::Metrics;
 use relent_sim::measure::{self, Measure};
 
 /// The most characters of a line in the tables of times.
 const WIDTH: usize = 100;
-/// Between columns, and between groups of them.
+/// The gap between columns, and between groups of them.
 const GAP: &str = "  ";
 const GROUP_GAP: &str = "    ";
 
 /// The policies and their runs.
 type Rows<'a> = [(&'a str, Vec<&'a Metrics>)];
 
-/// Columns that belong together: from the left, each with its cells from its head down.
+/// A group of columns, from left to right; each column has its cells from the head down.
 struct Group {
     name: &'static str,
     columns: Vec<Vec<String>>,
@@ -34,7 +34,7 @@ impl Group {
         group
     }
 
-    /// `bound`: what a line above all policies has in the column of the goodput.
+    /// Creates the columns of measures. `bound` is the value in the goodput column of a line above all policies.
     fn of<'m>(
         name: &'static str,
         measures: impl IntoIterator<Item = &'m Measure>,
@@ -54,7 +54,7 @@ impl Group {
         Self::new(name, measures.into_iter().map(column).collect())
     }
 
-    /// The names of the policies.
+    /// Creates the column with the names of the policies.
     fn policies(rows: &Rows<'_>, bound: bool) -> Self {
         let bound = bound.then_some("bound");
         let names = rows.iter().map(|(name, _)| *name);
@@ -81,15 +81,15 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The table, every line ended. `outage`: is there something to recover from? `bound`: the goodput that could
-/// have been had, in a line above all.
+/// Formats the table; every line ends with a newline. `outage`: whether there is an outage to recover from. `bound`:
+/// the optimal goodput, in a line above all policies.
 pub(super) fn table(rows: &Rows<'_>, outage: bool, bound: Option<f64>) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
     let numbers = Group::of("", measure::shown(&runs), rows, outage, bound);
     text(&Group::policies(rows, bound.is_some()), &[numbers])
 }
 
-/// How long callers wait, and for what, in as many tables as it takes for lines of [`WIDTH`]; nothing where nobody
+/// Formats how long callers wait, and for what, in as many tables as lines of [`WIDTH`] require; empty if no caller
 /// waits.
 pub(super) fn times(rows: &Rows<'_>, outage: bool) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
@@ -119,7 +119,7 @@ pub(super) fn times(rows: &Rows<'_>, outage: bool) -> String {
     )
 }
 
-/// One table: a line of the groups' names, if they have any, and a line for each row.
+/// Formats one table: a line of the groups' names, if any, and a line for each row.
 fn text(policies: &Group, groups: &[Group]) -> String {
     let mut text = String::new();
     let mut add = |begin: &str, parts: Vec<String>| {

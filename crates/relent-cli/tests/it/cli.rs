@@ -1,4 +1,4 @@
-//! The command as a stranger meets it: help, and what it says to bad input.
+//! Tests of the help, and of the messages for wrong input.
 
 use std::fs::{File, Permissions};
 use std::io::Read;
@@ -47,7 +47,7 @@ fn the_short_help_lists_and_the_long_one_explains() {
     }
 }
 
-/// clap breaks what is wider once more, in the middle of a paragraph or a table.
+/// clap wraps wider lines again, in the middle of a paragraph or a table.
 #[test]
 fn what_ends_a_help_fits_into_80_columns() {
     for subcommand in [
@@ -131,6 +131,31 @@ fn usage_errors_are_one_line_that_says_what_to_do() {
             2,
             "a similar subcommand exists: 'send'",
         ),
+        (
+            &["deliver", "dead"],
+            2,
+            "a similar subcommand exists: 'dead-letters'",
+        ),
+        (
+            &["deliver", "work", "--nats", "nats://127.0.0.1:9"],
+            2,
+            "a similar subcommand exists: 'worker'",
+        ),
+        (
+            &["deliver", "serve", "--keep", "1h"],
+            2,
+            "there is no --keep here: use --retention",
+        ),
+        (
+            &["deliver", "worker", "--drain", "1s"],
+            2,
+            "there is no --drain here: use --shutdown-timeout",
+        ),
+        (
+            &["deliver", "endpoints", "add", "--skip-dead"],
+            2,
+            "there is no --skip-dead here: use --on-dead-letter skip",
+        ),
         (&["make", "deploy"], 2, "use `relent run -- make`"),
         (
             &["schedule", "--radom", "1"],
@@ -164,7 +189,7 @@ fn usage_errors_are_one_line_that_says_what_to_do() {
         (
             &["schedule", "--max-delay", "10ms"],
             2,
-            "--max-delay 10ms: the ceiling may not be below",
+            "--max-delay 10ms: the maximum delay may not be below",
         ),
         (
             &["schedule", "--initial", "1h"],
@@ -196,7 +221,7 @@ fn usage_errors_are_one_line_that_says_what_to_do() {
             1,
             "cannot write manual pages into /no/such/folder",
         ),
-        // `run` keeps the small statuses for its command.
+        // `run` reserves the low statuses for its command.
         (&["run"], 125, "not provided: <CMD>..."),
         (
             &["run", "--max-retrys", "1", "--", "true"],
@@ -477,7 +502,7 @@ fn check_warns_of_what_cannot_be_meant_with_a_status_of_its_own() {
         let line = format!("{doubtful}#hasty: warning: {warning}");
         assert!(checked.stderr.contains(&line), "{line}\n{}", checked.stderr);
     }
-    // What is refused outright is worse.
+    // An error outranks warnings.
     let bad = path("bad", "backoff = \"none\"\nretry_on = [101]");
     for files in [[&bad, &doubtful], [&doubtful, &bad]] {
         let checked = run(&["policy", "check", files[0], files[1]]);
@@ -534,7 +559,7 @@ fn a_bad_trace_is_an_error_before_anything_ran() {
     std::fs::set_permissions(&closed, Permissions::from_mode(0o555)).unwrap();
     let in_closed = closed.join("trace.json");
     let mut bad = vec!["/no/such/folder/trace.json", "/"];
-    // Permissions do not bind root.
+    // Permissions do not restrict root.
     if File::create(&in_closed).is_err() {
         bad.push(in_closed.to_str().unwrap());
     }
@@ -569,7 +594,7 @@ fn too_few_files_are_an_error_and_no_panic() {
         ("run", "-- true", 125),
         ("fetch", "--max-retries 0 http://localhost:1/", 1),
     ] {
-        // From what only the dynamic loader needs to what is enough.
+        // From the number of files that only the dynamic loader needs, up to a sufficient one.
         let mut said_so = 0;
         for files in 4..16 {
             let line = format!("ulimit -n {files}; exec {RELENT} {subcommand} {args}");

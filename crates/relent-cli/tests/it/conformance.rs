@@ -1,6 +1,6 @@
-//! `relent fetch` and `relent run` decide as the library does: the same scripts go through the binary and
-//! through the library, and their traces are compared. What takes real time is held against the bounds
-//! that the trace itself names.
+//! `relent fetch` and `relent run` decide as the library does: the same scripts run through the binary and the
+//! library, and their traces are compared. Real times are compared with the bounds that the trace itself
+//! contains.
 
 #[path = "../../../relent-reqwest/tests/it/conformance/cases.rs"]
 mod cases;
@@ -29,7 +29,7 @@ use crate::fetch_support::finish;
 use crate::scripted::Server;
 use crate::support::relent;
 
-/// What was decided: all of a trace but when it was.
+/// Removes the times from a trace, so that only the decisions remain.
 fn decided(trace: &Value) -> Value {
     let attempts = trace["attempts"].as_array().unwrap();
     let attempts = attempts.iter().map(|attempt| {
@@ -38,7 +38,7 @@ fn decided(trace: &Value) -> Value {
         told.remove("started_ms");
         told.remove("ended_ms");
         if told["decision"] == "success" {
-            // What was seen of it: the library is told of nothing.
+            // The library does not know the outcome as text.
             told.remove("outcome");
         }
         attempt
@@ -55,7 +55,7 @@ fn decided_by(summary: &Summary) -> Value {
     decided(&trace)
 }
 
-/// Nothing began before its wait was over, or faster than `apart`.
+/// Checks that no attempt started before its delay was over, or closer to the previous one than `apart`.
 fn check_times(what: &str, trace: &Value, apart: Duration) {
     let attempts = trace["attempts"].as_array().unwrap();
     let time = |attempt: &Value, key: &str| attempt[key].as_f64().unwrap_or_default();
@@ -64,12 +64,12 @@ fn check_times(what: &str, trace: &Value, apart: Duration) {
         let started = time(&pair[1], "started_ms");
         assert!(started >= ended + wait - 0.001, "{what}: {trace}");
         let least = time(&pair[0], "started_ms") + apart.as_secs_f64() * 1e3;
-        // The time between asking and starting is the machine's.
+        // The machine may take a while from the decision to the start.
         assert!(started >= least - 10.0, "{what}: {trace}");
     }
 }
 
-/// A folder with the policy in it, and room for the trace.
+/// A folder with the policy, and for the trace.
 struct Files(TempDir);
 
 impl Files {
@@ -84,7 +84,7 @@ impl Files {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// `relent SUBCOMMAND` by this policy.
+    /// `relent SUBCOMMAND` with this policy.
     fn command(&self, subcommand: &str, args: &[&str]) -> Command {
         let (policy, trace, seed) = (
             self.path("policy.json"),
@@ -105,7 +105,7 @@ impl Files {
     }
 }
 
-/// Receives the response to a request in this process.
+/// Receives the response of a case through the library, in this process.
 fn received(case: &Case) -> Value {
     let server = Server::script(case.steps.clone());
     let plain = || recipe().no_proxy().tls_certs_only([]);
@@ -129,7 +129,7 @@ fn fetch_decides_as_a_download_of_the_library() {
     let all = [cases::outcomes(), cases::held_back(), cases::deadlines()];
     let sent_again = |case: &Case| matches!(case.content, Content::None | Content::Known);
     let all = all.into_iter().flatten();
-    // No other caller has been at the destination of a command.
+    // The destination of a command has no other callers.
     let all = all.filter(|case| case.before == Before::Nothing && sent_again(case));
     let mut played = 0;
     for case in all {
@@ -157,12 +157,12 @@ fn fetch_decides_as_a_download_of_the_library() {
     assert!(played > 15, "{played}");
 }
 
-/// How an attempt of a command ends.
+/// The end of an attempt of a command.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Exit(i32),
     Killed,
-    /// When its time is over.
+    /// By its time limit.
     Never,
 }
 
@@ -189,7 +189,7 @@ impl End {
     }
 }
 
-/// A command, attempt by attempt; the last end is that of all that follow.
+/// A command as a list of attempts; the last end repeats.
 #[derive(Debug)]
 struct Script {
     policy: Policy,
@@ -266,7 +266,7 @@ impl Script {
         self.ends[(attempt as usize - 1).min(last)]
     }
 
-    /// The account of the library, in virtual time.
+    /// The trace of the library, in virtual time.
     fn called(&self) -> Value {
         let there = Destination::new(&self.policy);
         let operation = |attempt: relent::Attempt| self.end(attempt.number).made();
@@ -280,7 +280,7 @@ impl Script {
         decided_by(&summary)
     }
 
-    /// The account of the command.
+    /// The trace of the command.
     fn run(&self, options: &[&str], policy: &Policy) -> Value {
         let files = Files::new(policy);
         let arm = |(index, end): (usize, &End)| format!("{}) {};;", index + 1, end.script());
@@ -304,7 +304,7 @@ fn run_decides_as_the_library() {
         check_times(&format!("{script:?}"), &trace, script.apart);
         reasons.push(expected["reason"].clone());
     }
-    // Else the scripts would say nothing.
+    // The scripts must cover these reasons, otherwise the comparison shows nothing.
     for reason in [
         Value::Null,
         "retries_exhausted".into(),
@@ -315,7 +315,7 @@ fn run_decides_as_the_library() {
     }
 }
 
-/// What a command needs to end lies inside its deadline; the library has none of that.
+/// The deadline of a command includes the time for ending it; that of the library does not.
 #[test]
 fn rule_6_the_limits_of_time_end_a_run_as_they_end_a_call_of_the_library() {
     let policy = Policy::builder(Backoff::constant(MILLI * 30_000)).jitter(Jitter::None);
@@ -382,7 +382,7 @@ fn rule_12_a_signal_ends_a_wait_as_a_cancelled_call_of_the_library_ends() {
         kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
         assert_eq!(finish(child).status, 128 + Signal::SIGTERM as i32);
         let mut told = decided(&files.trace());
-        // The one word in which they differ is how the attempt failed.
+        // They differ only in the text of the outcome.
         let outcome = &mut told["attempts"][0]["outcome"];
         *outcome = expected["attempts"][0]["outcome"].clone();
         assert_eq!(told, expected, "{subcommand}");

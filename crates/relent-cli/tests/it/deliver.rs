@@ -1,4 +1,4 @@
-//! `relent deliver`: the real command, with real sockets.
+//! Tests of `relent deliver`: the real command, with real sockets.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,7 @@ fn deliver(folder: &Path, args: &[&str], input: &[u8]) -> Ran {
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end without reading.
+    // The command may end without reading its input.
     let _ = child.stdin.take().unwrap().write_all(input);
     finish(child)
 }
@@ -36,7 +36,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A receiver that is down, an operator that finds out why, and the message that arrives in the end.
+/// A receiver is down, an operator finds the reason, and the message arrives in the end.
 #[test]
 fn from_a_dead_letter_to_its_acknowledgement() {
     let (folder, receiver) = (folder(), Receiver::start());
@@ -56,7 +56,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
         &url,
         "--policy",
         "once.toml",
-        "--no-park",
+        "--no-hold",
     ]));
     let send = [
         "send",
@@ -80,7 +80,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     );
     let id = sent.stdout.trim().to_owned();
     assert_eq!(receiver.seen().len(), 2);
-    // The log of the server has it, too.
+    // The server also logs it.
     let line = until("it is in the log", || {
         let said = server.said();
         let line = said.lines().find(|line| line.contains(&id));
@@ -90,7 +90,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
         assert!(line.contains(part), "{part}: {line}");
     }
 
-    let dead = run(&["dead"]);
+    let dead = run(&["dead-letters"]);
     assert!(
         ok(&dead).contains(&id) && dead.stdout.contains("status 503"),
         "{}",
@@ -157,7 +157,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
         refused.stderr
     );
 
-    // The same event is there once, and another payload for it is refused.
+    // An event is stored once, and another payload for it is refused.
     let again = run(&send);
     assert_eq!(again.status, 1, "without its topic: {again:?}");
     let again = run(&[&send[..], &["--topic", "payment.settled", "--json"]].concat());
@@ -166,7 +166,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     let again = run(&[&send[..], &["--topic", "payment.settled", "--wait"]].concat());
     assert_eq!(ok(&again), id);
     assert!(
-        again.stderr.contains("it was enqueued before"),
+        again.stderr.contains("the message was enqueued before"),
         "{}",
         again.stderr
     );
@@ -190,7 +190,7 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     assert_eq!(ok(&run(&["list", "--json"])), "[]");
 }
 
-/// Whatever is enqueued when the process dies is delivered by the next one, with the identifier that was told.
+/// Messages that are enqueued when the process dies are delivered by the next one, with the returned identifier.
 #[test]
 fn a_server_that_is_killed_loses_nothing() {
     let (folder, receiver) = (folder(), Receiver::start());
@@ -226,12 +226,12 @@ fn a_server_that_is_killed_loses_nothing() {
             .count();
         assert!((1..=4).contains(&count), "{id}: {count}");
     }
-    // At most one repeat for each kill and attempt that ran.
+    // At most one repetition for each kill and running attempt.
     assert!(seen.len() <= ids.len() + 3 * 2, "{}", seen.len());
     assert_eq!(server.ask("GET", "/v1/summary", "").1["dead"], 0);
 }
 
-/// SIGTERM waits for the attempts that run and starts no other; a second one does not wait.
+/// SIGTERM waits for running attempts and starts no other; a second one does not wait.
 #[test]
 fn a_server_that_is_told_to_end_drains() {
     let (folder, receiver) = (folder(), Receiver::start());
@@ -259,7 +259,7 @@ fn a_server_that_is_told_to_end_drains() {
     }
     assert_eq!(receiver.seen().len(), 3, "nothing that had run is repeated");
 
-    // A receiver that never answers.
+    // A receiver that never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     server.ask(
@@ -290,7 +290,7 @@ fn a_drain_that_is_too_short_is_told() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start_with(
         folder.path(),
-        &[&INSIDE[..], &["--drain", "100ms"]].concat(),
+        &[&INSIDE[..], &["--shutdown-timeout", "100ms"]].concat(),
     );
     let url = format!("http://{}/", silent.local_addr().unwrap());
     server.ask(
@@ -320,7 +320,7 @@ fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
             .mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    // Without the operator's word no address inside is called.
+    // Without the operator's permission no internal address is called.
     let token = server.token.clone();
     drop(server);
     let server = Server::start_with(folder.path(), &[]);
@@ -346,11 +346,11 @@ fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
         (&["--key-file", "/dev/null"], "base64"),
         (
             &["--token-file", "/no/such/folder/token"],
-            "--token-file /no/such/folder/token: is not there, and cannot be made in the folder /no/such/folder: ",
+            "--token-file /no/such/folder/token: is missing, and cannot be created in the folder /no/such/folder: ",
         ),
         (
             &["--key-file", "/no/such/folder/key"],
-            "cannot be made in the folder /no/such/folder: ",
+            "cannot be created in the folder /no/such/folder: ",
         ),
         (
             &["--store", "postgres://relent@127.0.0.1:9/outbox"],
@@ -375,14 +375,14 @@ fn a_listener_that_cannot_be_is_refused_with_its_address_and_the_option() {
     let address = taken.local_addr().unwrap();
     let port = format!("port {} is in use", address.port());
     let address = address.to_string();
-    let work = ["work", "--nats", "nats://127.0.0.1:9", "--metrics"];
+    let worker = ["worker", "--nats", "nats://127.0.0.1:9", "--metrics"];
     for (args, option, says) in [
         (
             &["serve", "--listen", &address][..],
             "--listen",
             port.as_str(),
         ),
-        (&[&work[..], &[&address]].concat(), "--metrics", &port),
+        (&[&worker[..], &[&address]].concat(), "--metrics", &port),
         (
             &[
                 "serve",
@@ -427,7 +427,7 @@ fn a_database_that_cannot_be_used_is_refused_with_its_file_and_the_cause() {
     }
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -450,7 +450,7 @@ fn a_client_waits_for_a_server_that_starts_after_it() {
         .current_dir(folder.path())
         .spawn();
     let mut client = client.unwrap();
-    // It has found nobody, and no token: longer than that nothing is to be waited for here.
+    // By now the client has found no server and no token. No event marks that, so the test waits.
     std::thread::sleep(std::time::Duration::from_millis(1300));
     assert_eq!(client.try_wait().unwrap(), None, "it waits");
     let server = Server::start_with(folder.path(), &["--listen", &address]);
@@ -475,12 +475,12 @@ fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
     };
     let waited = ask(&closed, "1500ms");
     assert_eq!(waited.matches("waiting for ").count(), 1, "{waited}");
-    let refused = format!("{closed} does not answer: Connection refused (127.0.0.1:");
+    let refused = format!("{closed} does not respond: Connection refused (127.0.0.1:");
     for said in [&waited, &ask(&closed, "0s"), &ask(&closed, "100ms")] {
         assert!(said.contains(&refused), "{said}");
     }
     assert!(!ask(&closed, "100ms").contains("waiting"));
-    // Several requests of one command wait together no longer than one of them.
+    // All requests of a command together wait no longer than one.
     let args = [
         "resend",
         "a",
@@ -494,19 +494,19 @@ fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
     let begun = std::time::Instant::now();
     let ran = deliver(path, &args, b"");
     assert_eq!(
-        ran.stderr.matches(" does not answer: ").count(),
+        ran.stderr.matches(" does not respond: ").count(),
         3,
         "{ran:?}"
     );
     assert!(begun.elapsed() < 3 * std::time::Duration::from_millis(1500));
-    // What no waiting mends is no reason to wait.
+    // The client does not wait for an error that does not go away.
     let unknown = ask("http://no-such-host.invalid:8480", "1h");
     assert!(unknown.contains("name"), "{unknown}");
     assert!(!unknown.contains("refused"), "{unknown}");
     assert!(!unknown.contains("waiting"), "{unknown}");
 }
 
-/// As what is in front of a server answers while that starts.
+/// As a reverse proxy responds while the server starts.
 #[test]
 fn a_client_asks_again_after_a_503() {
     let folder = folder();
@@ -557,7 +557,7 @@ fn clients_say_what_is_wrong() {
                 "0s",
             ],
             1,
-            "does not answer",
+            "does not respond",
         ),
         (&["list", "--no"], 2, "see `relent deliver list --help`"),
         (
@@ -577,7 +577,7 @@ fn clients_say_what_is_wrong() {
         (
             &["endpoints", "add", "..", "https://shop.example/"],
             2,
-            "cannot stand in a URL",
+            "cannot be part of a URL",
         ),
         (
             &[
@@ -659,8 +659,8 @@ fn clients_say_what_is_wrong() {
         ),
         (&["list", "--limit", "-1"], 2, "a whole number from 1"),
         (&["list", "--since", "-5m"], 2, "2h for two hours ago"),
-        (&["show", ""], 2, "cannot stand in a URL"),
-        (&["resend", ".."], 2, "cannot stand in a URL"),
+        (&["show", ""], 2, "cannot be part of a URL"),
+        (&["resend", ".."], 2, "cannot be part of a URL"),
         (
             &["list", "--server", "http://"],
             2,
@@ -714,7 +714,7 @@ fn clients_say_what_is_wrong() {
         ),
         (&["serve", "--lease", "0s"], 2, "use 1s or more"),
         (&["serve", "--store-ca", "ca.pem"], 2, "is for PostgreSQL"),
-        (&["work", "--in-flight", "0"], 2, "a whole number from 1"),
+        (&["worker", "--in-flight", "0"], 2, "a whole number from 1"),
     ] {
         let ran = server.deliver(folder.path(), args);
         assert_eq!(ran.status, status, "{args:?}: {ran:?}");
@@ -723,7 +723,7 @@ fn clients_say_what_is_wrong() {
     }
     for args in [
         &["list", "--endpoint", "sohp", "--json"][..],
-        &["dead", "--endpoint", "sohp"],
+        &["dead-letters", "--endpoint", "sohp"],
         &["replay", "--endpoint", "sohp"],
     ] {
         let ran = server.deliver(folder.path(), args);
@@ -764,7 +764,7 @@ fn what_a_server_refuses_names_the_option_of_serve_that_allows_it() {
     }
 }
 
-/// Without a server: the same attempts, by the same policies.
+/// Without a server, the attempts and policies are the same.
 #[test]
 fn a_message_is_sent_straight_to_a_url() {
     let (folder, receiver) = (folder(), Receiver::start());
@@ -828,7 +828,7 @@ fn a_message_is_sent_straight_to_a_url() {
         "200 alone is no acknowledgement: {whole:?}"
     );
 
-    // Ctrl-C ends the wait for the next attempt.
+    // Ctrl-C ends the delay before the next attempt.
     let url = receiver.url("/bad");
     let child = relent(
         &[
@@ -947,7 +947,7 @@ fn a_signature_is_verified_and_what_is_wrong_is_said() {
     }
 }
 
-/// The commands of a page, in one shell and on ports of its own, since the usual ones may be taken.
+/// Runs the commands of a page in one shell, on free ports, because the default ones may be in use.
 fn pasted(blocks: &str) -> Ran {
     let (own, receiver) = (free_port().to_string(), free_port().to_string());
     let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p)' EXIT\n{blocks}")
@@ -979,7 +979,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(root.join(name)).unwrap()
 }
 
-/// Every command of docs/deliver.md that is marked so does what the page says, one after another in one shell.
+/// Runs every marked command of docs/deliver.md in one shell, and compares the results with the page.
 #[test]
 fn the_commands_of_the_documentation_work() {
     let page = page("docs/deliver.md");

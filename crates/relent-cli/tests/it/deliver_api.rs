@@ -1,4 +1,4 @@
-//! The API of `relent deliver serve`: what its description says, and nothing else.
+//! Tests that the API of `relent deliver serve` is exactly as described.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::deliver_support::{INSIDE, Receiver, Server, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// A server and a receiver, and what the server was asked.
+/// A server and a receiver, with a record of the requests.
 struct Setup {
     server: Server,
     receiver: Receiver,
@@ -35,7 +35,7 @@ impl Setup {
         }
     }
 
-    /// Asks, and holds the answer to the description: its status, its media type, and the schema of its body.
+    /// Sends a request, and checks status, media type and schema of the response against the description.
     fn ask(&mut self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let token = format!("authorization: Bearer {}\r\n", self.server.token);
         self.ask_as(&token, method, path, body)
@@ -100,7 +100,7 @@ impl Setup {
         }
     }
 
-    /// Whether a value is what the schema says, of the parts of JSON Schema that the description has.
+    /// Checks a value against a schema, with the parts of JSON Schema that the description uses.
     fn check(&self, schema: &Value, value: &Value, asked: &str) {
         let schema = self.resolved(schema);
         if let Some(options) = schema["oneOf"].as_array() {
@@ -177,7 +177,7 @@ fn message(endpoint: &str, event: &str) -> String {
     json!({ "endpoint": endpoint, "event": event, "payload": { "a": 1 } }).to_string()
 }
 
-/// Each status of each operation of the description is met, and no other.
+/// Every status of every described operation occurs, and no other.
 #[test]
 fn the_api_is_what_its_description_says() {
     let mut at = Setup::start();
@@ -367,7 +367,7 @@ fn the_api_is_what_its_description_says() {
     at.refused(404, "GET", "/v1/messages/msg_no", "", "msg_no");
     at.refused(404, "GET", "/v1/messages/a.b", "", "a.b");
 
-    // What has ended is sent again, and what has not is not.
+    // Only ended messages are sent again.
     until("the attempt failed", || {
         let (_, shown) = at.server.ask("GET", &format!("/v1/messages/{failing}"), "");
         (shown["message"]["last_error"] != "").then_some(())
@@ -408,7 +408,7 @@ fn the_api_is_what_its_description_says() {
         "endpont",
     );
 
-    // What waits is sent now, and nothing else is.
+    // Only pending messages are sent now.
     let later =
         json!({ "endpoint": "shop", "event": "later", "payload": 1, "delay_ms": 3_600_000 });
     let (_, later) = at.ask("POST", "/v1/messages", &later.to_string());
@@ -432,7 +432,7 @@ fn the_api_is_what_its_description_says() {
         at.refused(422, "POST", "/v1/send-now", body, says);
     }
 
-    // Contents are for the content token.
+    // Contents require the content token.
     let content = format!("/v1/messages/{later}/content");
     at.refused(403, "GET", &content, "", "content token");
     let token = std::fs::read_to_string(at.folder.path().join("content.token")).unwrap();
@@ -444,7 +444,7 @@ fn the_api_is_what_its_description_says() {
     let wrong = format!("{content}?max_bytes=0");
     assert_eq!(at.ask_as(&token, "GET", &wrong, "").0, 422);
 
-    // A test, and how attempts went.
+    // A test message, and the recent attempts.
     let (status, test) = at.ask("POST", "/v1/endpoints/shop/test", "");
     assert_eq!(status, 202);
     let shown = at
@@ -504,7 +504,7 @@ fn the_api_is_what_its_description_says() {
     let (_, problem) = at.ask("POST", "/v1/events", &two);
     assert_eq!(problem["index"], 1);
 
-    // Versions: a change is made to the one that was read, or not at all.
+    // Versions: a change applies to the version that was read, or fails.
     let token = format!("authorization: Bearer {}\r\n", at.server.token);
     let (_, head, _) = at.server.raw("GET", "/v1/endpoints/shop", &token, "");
     let tag = |head: &str| {
@@ -548,7 +548,7 @@ fn the_api_is_what_its_description_says() {
     let (status, deleted) = at.ask_as(&fields, "DELETE", "/v1/endpoints/moved", "");
     assert_eq!((status, &deleted["messages"]), (200, &json!(0)));
 
-    // Signing keys go one by one, and the last one only if that is said.
+    // Signing keys are removed one by one, the last one only on request.
     let spec = json!({ "url": ok, "secrets": ["env:NEW", "env:OLD"] }).to_string();
     let (_, signed) = at.ask("PUT", "/v1/endpoints/signed", &spec);
     assert_eq!(signed["warnings"].as_array().map(Vec::len), Some(1));
@@ -577,7 +577,7 @@ fn the_api_is_what_its_description_says() {
     let (_, left) = at.ask("DELETE", &format!("{}?allow_unsigned=true", key("1")), "");
     assert_eq!(left["endpoint"]["secrets"], json!([]));
 
-    // An endpoint with messages that were not delivered stays, unless they are discarded.
+    // An endpoint with undelivered messages stays, unless they are discarded.
     let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));
     let held = held["id"].as_str().unwrap().to_owned();
     at.refused(409, "DELETE", "/v1/endpoints/bad", "", "?discard=true");
@@ -600,7 +600,7 @@ fn the_api_is_what_its_description_says() {
         "register it",
     );
 
-    // Without the token, and with another.
+    // Requests without a token, and with a wrong one.
     let paths = at.description["paths"].clone();
     for (path, operations) in paths.as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
@@ -623,7 +623,7 @@ fn the_api_is_what_its_description_says() {
         }
     }
 
-    // Nothing else is described. That a store fails has a test of its own.
+    // Nothing else is described. A failing store has its own test.
     let described: BTreeSet<(String, String)> = paths
         .as_object()
         .unwrap()
@@ -640,7 +640,7 @@ fn the_api_is_what_its_description_says() {
     assert!(missing.is_empty(), "described and never met: {missing:?}");
 }
 
-/// Keys that one client changes are not put back by another that changes something else at the same time.
+/// One client's change of keys is not undone by a concurrent change of another member.
 #[test]
 fn two_that_change_an_endpoint_at_once_undo_nothing_of_each_other() {
     let at = Setup::start();
@@ -668,7 +668,7 @@ fn two_that_change_an_endpoint_at_once_undo_nothing_of_each_other() {
     }
 }
 
-/// Whether everything that is referred to is there.
+/// Checks that all references have a target.
 fn references(value: &Value, whole: &Value) {
     match value {
         Value::Object(members) => {
@@ -691,7 +691,7 @@ fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
     let spec = json!({ "url": url, "secrets": [SECRET] }).to_string();
     let (_, registered) = at.ask("PUT", "/v1/endpoints/shop", &spec);
     assert_eq!(registered["endpoint"]["secrets"], json!(["sealed"]));
-    // What else is changed leaves the key where it is, and an empty list takes it away.
+    // Other changes keep the key, and an empty list removes it.
     let (_, changed) = at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
     assert_eq!(changed["endpoint"]["secrets"], json!(["sealed"]));
     for path in ["/v1/endpoints", "/v1/endpoints/shop"] {
@@ -778,7 +778,7 @@ fn metrics_are_those_of_the_table_and_each_is_described() {
         (rows.len(), rows.len()),
         "{text}"
     );
-    // Each value of a label is there before anything is counted.
+    // Each value of a label exists before the first count.
     for metric in rows.iter().filter(|metric| metric.kind == Kind::Counter) {
         let Some(label) = metric.label else { continue };
         for value in label.values {
@@ -804,7 +804,7 @@ fn what_is_not_there_is_a_problem_too() {
     }
 }
 
-/// A store that does not answer is no answer: the request may be repeated, and takes effect once.
+/// If the store does not respond, the request may be repeated, and takes effect once.
 #[test]
 fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
     let mut at = Setup::start();
@@ -812,7 +812,7 @@ fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
     at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
     let file = at.folder.path().join("relent-deliver.db");
     let other = rusqlite::Connection::open(file).unwrap();
-    // Between two writes of the worker.
+    // Locks the database between two writes of the worker.
     until("the database is ours", || {
         other.execute_batch("BEGIN IMMEDIATE").ok()
     });
@@ -827,7 +827,7 @@ fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
         .raw("POST", "/v1/messages", &token, &message("shop", "e"));
     assert!(head.contains("retry-after: 1"), "{head}");
     other.execute_batch("ROLLBACK").unwrap();
-    // What waited for the database has it first.
+    // Writers that waited for the database go first.
     let (status, sent) = until("the store is back", || {
         let answer = at.ask("POST", "/v1/messages", &message("shop", "e"));
         (answer.0 != 503).then_some(answer)
@@ -838,7 +838,7 @@ fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
     assert_eq!(at.receiver.seen().len(), 1);
 }
 
-/// Whoever has no token cannot have the server keep much.
+/// A client without a token cannot make the server buffer much.
 #[test]
 fn a_form_may_not_be_large() {
     let at = Setup::start();

@@ -1,4 +1,4 @@
-//! `relent deliver`: keys, what is warned of, delays, private authorities, and texts of strangers.
+//! Tests of `relent deliver`: keys, warnings, delays, private CAs, and untrusted texts.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
     let server = Server::start(folder);
     let first = fs::read_to_string(&file).unwrap();
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
-    // Nothing is sealed: a key that is lost is made again.
+    // Nothing is encrypted yet: a lost key is created again.
     fs::remove_file(&file).unwrap();
     let server = Server::start(folder);
     let key = fs::read_to_string(&file).unwrap();
@@ -48,7 +48,7 @@ fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
     let refused = serve(folder, &INSIDE);
     assert_eq!(refused.status, 2, "{refused:?}");
     for part in [
-        "--key-file relent-deliver.key: is not there",
+        "--key-file relent-deliver.key: is missing",
         "\"shop\"",
         "copy",
         "--replace-key",
@@ -89,7 +89,7 @@ fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
         refused.stderr
     );
 
-    // The key is back, and the message goes on, signed.
+    // With the key restored, the message is delivered, signed.
     fs::write(&file, &key).unwrap();
     receiver.answer(200);
     let server = Server::start(folder);
@@ -229,7 +229,7 @@ fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
         refused.stderr.contains("by --allow-unsigned"),
         "{refused:?}"
     );
-    // Neither does a list without any.
+    // An empty list needs permission, too.
     let none = json!({ "url": receiver.url("/ok"), "secrets": [] }).to_string();
     let (status, problem) = server.ask("PUT", "/v1/endpoints/shop", &none);
     assert_eq!(status, 422, "{problem}");
@@ -238,7 +238,7 @@ fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
     assert_eq!(keys(), json!([]));
 }
 
-/// A form names the key by its number, which another key may have by the time that the form is sent.
+/// A form names the key by its number, which may belong to another key when the form is sent.
 #[test]
 fn a_signing_key_is_removed_by_a_form_unless_the_keys_have_changed_since() {
     let at = Setup::start();
@@ -380,12 +380,12 @@ fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
     for shown in [listed.stdout.as_str(), &page] {
         assert!(!shown.contains(['\u{202e}', '\u{2067}']), "{shown}");
     }
-    // What is done on the page is done to the endpoint of this name.
+    // Actions on the page apply to the endpoint of this name.
     let (_, page) = server.page(&session, "/endpoints/shop%E2%80%AEgpj");
     assert!(page.contains("value=\"shop\u{202e}gpj\""), "{page}");
 }
 
-/// A receiver with TLS that answers 200, and the certificate of its authority in PEM.
+/// A receiver with TLS that responds with 200, and the certificate of its CA in PEM.
 fn with_tls() -> (u16, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(["localhost".to_owned()])

@@ -1,4 +1,4 @@
-//! The memory of `relent deliver serve`, as the system counts it.
+//! Tests of the memory of `relent deliver serve`, as the system measures it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use crate::deliver_support::{INSIDE, Server, until};
 
 const MESSAGES: usize = 400;
 const PAYLOAD: usize = 1 << 20;
-/// So much memory an operator has to have for it, whatever the endpoints do: 256 MiB.
+/// The memory limit for any behaviour of the endpoints: 256 MiB.
 const MOST_KIB: u64 = 256 << 10;
 
-/// Receivers that do not answer until they are let go: every other one reads what it is sent, and the others do not.
+/// Receivers that do not respond until they are released: every other one reads its request, the others do not.
 struct Hanging {
     address: SocketAddr,
     connected: Arc<AtomicUsize>,
@@ -64,11 +64,11 @@ fn hang(mut stream: &TcpStream, reads: bool, answers: &AtomicBool) {
     }
     wait();
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    // The rest of the head, and then the end.
+    // Reads the rest of the head, up to the end.
     while let Ok(1..) = stream.read(&mut bytes) {}
 }
 
-/// What `/proc/PID/status` says by this name, in KiB.
+/// A value of `/proc/PID/status` in KiB.
 fn memory(server: &Server, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -95,11 +95,11 @@ fn large_messages_to_endpoints_that_hang_fill_no_memory_and_it_is_given_back() {
     });
     let server = Server::start_with(folder.path(), &INSIDE);
     let idle = memory(&server, "VmRSS");
-    // As many as there is room for: a payload counts until it is written.
+    // As many as fit in the memory limit: a payload counts until it is written.
     until("attempts hang", || {
         (hanging.connected.load(Ordering::Relaxed) >= 64).then_some(())
     });
-    // More of them begin as those that are read give their room to others.
+    // More attempts start as payloads that were read free their memory.
     thread::sleep(Duration::from_secs(3));
     hanging.answers.store(true, Ordering::Relaxed);
     until("all are delivered", || {

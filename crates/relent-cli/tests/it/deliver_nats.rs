@@ -1,4 +1,5 @@
-//! `relent deliver serve --nats` and `relent deliver work`. Passes over what it needs a nats-server for where there is none.
+//! Tests of `relent deliver serve --nats` and `relent deliver worker`. Without a nats-server, those that need it are
+//! skipped.
 #![allow(
     dead_code,
     reason = "tests may, and the helpers are those of others too"
@@ -20,7 +21,7 @@ use crate::servers;
 use crate::support::{finish, relent};
 
 fn work(url: &str, more: &[&str]) -> Child {
-    let args = [&["deliver", "work", "--nats", url], &INSIDE[..], more].concat();
+    let args = [&["deliver", "worker", "--nats", url], &INSIDE[..], more].concat();
     let mut process = relent(&args).spawn().unwrap();
     let mut said = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
@@ -30,13 +31,13 @@ fn work(url: &str, more: &[&str]) -> Child {
     process
 }
 
-/// An address that is free just now, and so far taken by nobody else.
+/// An address that is currently free.
 fn free() -> String {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().to_string()
 }
 
-/// The metrics of a `work`.
+/// The metrics of a `worker`.
 fn scrape(address: &str) -> String {
     let mut scrape = TcpStream::connect(address).unwrap();
     let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -46,7 +47,7 @@ fn scrape(address: &str) -> String {
     text
 }
 
-/// Has this message delivered to the endpoint `shop`.
+/// Sends a message to the endpoint `shop`, and waits for its delivery.
 fn send(server: &Server, event: u32) -> String {
     let message =
         json!({ "endpoint": "shop", "event": format!("e{event}"), "payload": { "order": event } });
@@ -86,7 +87,7 @@ fn one_process_decides_and_others_deliver() {
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
 }
 
-/// Both count what they are sent and do not take, and go on.
+/// `serve` and `worker` count messages that they reject, and continue.
 #[test]
 fn what_a_stranger_says_is_counted() {
     let Some(nats) = servers::nats() else { return };
@@ -167,7 +168,7 @@ fn what_a_stranger_says_is_counted() {
 fn what_is_wrong_with_the_options_is_said() {
     let folder = tempfile::tempdir().unwrap();
     for (args, wrong) in [
-        (&[][..], "say by --nats where"),
+        (&[][..], "--nats is missing"),
         (
             &["--nats", "nats://127.0.0.1:4222", "--nats-queue", "a.b"],
             "letters, digits",
@@ -186,15 +187,15 @@ fn what_is_wrong_with_the_options_is_said() {
             "one user for all servers",
         ),
     ] {
-        let child = relent(&[&["deliver", "work"], args].concat())
+        let child = relent(&[&["deliver", "worker"], args].concat())
             .current_dir(folder.path())
             .spawn();
         let ran = finish(child.unwrap());
         assert_eq!(ran.status, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains(wrong), "{}", ran.stderr);
     }
-    // Nobody is there: it waits, says so, and ends when it is asked to.
-    let child = relent(&["deliver", "work", "--nats", "nats://127.0.0.1:9"])
+    // Without a NATS server it waits, reports that, and ends on SIGTERM.
+    let child = relent(&["deliver", "worker", "--nats", "nats://127.0.0.1:9"])
         .spawn()
         .unwrap();
     thread::sleep(std::time::Duration::from_millis(500));

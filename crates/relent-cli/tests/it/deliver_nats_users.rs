@@ -1,4 +1,4 @@
-//! `relent deliver` with a nats-server that lets in only whom it knows. Passes over it where there is no nats-server.
+//! Tests of `relent deliver` with NATS authentication; skipped without a nats-server.
 #![allow(
     dead_code,
     reason = "tests may, and the helpers are those of others too"
@@ -21,14 +21,14 @@ use crate::deliver_support::{INSIDE, Receiver, Server};
 use crate::servers;
 use crate::support::{finish, relent};
 
-/// A message arrives by a `serve` with these options and a `work` with those.
+/// Checks that a message is delivered by a `serve` and a `worker` with these options.
 fn delivers(serve: &[&str], work: &[&str]) {
     let receiver = Receiver::start();
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_with(folder.path(), &[&INSIDE[..], serve].concat());
     let endpoint = json!({ "url": receiver.url("/") }).to_string();
     assert_eq!(server.ask("PUT", "/v1/endpoints/shop", &endpoint).0, 201);
-    let args = [&["deliver", "work"], &INSIDE[..], work].concat();
+    let args = [&["deliver", "worker"], &INSIDE[..], work].concat();
     let work = relent(&args).spawn().unwrap();
     let message = json!({ "endpoint": "shop", "event": "e", "payload": {} }).to_string();
     let (_, sent) = server.ask("POST", "/v1/messages", &message);
@@ -41,9 +41,9 @@ fn delivers(serve: &[&str], work: &[&str]) {
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
 }
 
-/// A `work` with these options is not let in, says this, goes on trying, and ends when it is asked to.
+/// Checks that a `worker` with these options is refused, reports `wrong`, keeps trying, and ends on SIGTERM.
 fn says(work: &[&str], wrong: &str) {
-    let args = [&["deliver", "work"], work].concat();
+    let args = [&["deliver", "worker"], work].concat();
     let mut process = relent(&args).spawn().unwrap();
     let mut said = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
@@ -58,9 +58,9 @@ fn says(work: &[&str], wrong: &str) {
     assert!(!rest.contains("connected"), "{rest}");
 }
 
-const REFUSED: &str = "NATS refuses this user: name one that it knows";
+const REFUSED: &str = "NATS refuses this user: give valid credentials";
 
-/// With what docs/deliver.md says that each of them may do, and nothing else.
+/// Each user has exactly the permissions of docs/operating-deliver.md.
 #[test]
 fn users_with_passwords_need_no_more_than_what_is_documented() {
     let users = r#"authorization { users: [
@@ -94,7 +94,7 @@ fn a_token_lets_in() {
     says(&["--nats", &url], REFUSED);
 }
 
-/// A token of NATS about a user or an account, signed by whoever vouches for it.
+/// A NATS token of a user or an account, signed by `by`.
 fn vouched(by: &KeyPair, of: &str, name: &str, more: &Value) -> String {
     let header = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
     let claims = json!({
@@ -132,7 +132,7 @@ fn a_file_of_credentials_lets_in() {
     let mut more = json!({ "type": "account", "version": 2, "limits": {
         "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
     } });
-    // NATS keeps what it says of itself in an account of its own, which has no JetStream.
+    // NATS publishes its own events in a system account, which has no JetStream.
     let system = KeyPair::new_account().public_key();
     let system_token = vouched(&operator, &system, "system", &more);
     for limit in ["mem_storage", "disk_storage", "streams", "consumer"] {
@@ -163,7 +163,7 @@ fn a_file_of_credentials_lets_in() {
     );
 }
 
-/// Certificates of an authority of our own: the server's, and one for those whom it lets in.
+/// Certificates of a private CA: one for the server, and one for its clients.
 #[test]
 fn tls_with_certificates_of_both_ends() {
     let settings = |directory: &Path| {
@@ -212,8 +212,8 @@ fn tls_with_certificates_of_both_ends() {
     let without_certificate = &args[..4];
     says(without_certificate, "--nats-cert");
     let without_authority = [&args[..2], &args[4..]].concat();
-    says(&without_authority, "signed by one in --nats-ca");
-    // The certificate is for the address.
+    says(&without_authority, "signed by a CA in --nats-ca");
+    // The certificate is for the IP address, not for this name.
     let other = format!("tls://localhost:{}", nats.port);
     says(
         &[&["--nats", &other], &args[2..]].concat(),

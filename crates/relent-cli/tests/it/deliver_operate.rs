@@ -1,4 +1,4 @@
-//! What operators and producers do with `relent deliver`, by its commands, its API and its page.
+//! Tests of the commands, the API and the page of `relent deliver` for operators and producers.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::deliver_support::{Receiver, Server, Setup, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// One retry, in an hour.
+/// A policy with one retry, after an hour.
 fn rarely() -> Value {
     json!("max_retries = 3\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n")
 }
@@ -42,7 +42,7 @@ fn what_waits_is_sent_now_and_its_attempts_go_on_counting() {
         .server
         .ask("GET", &format!("/v1/messages/{}", ids[1]), "");
     assert_eq!(other["message"]["state"], "pending");
-    // All others of the endpoint, and by a button.
+    // All other messages of the endpoint, and with the button.
     let session = at.server.sign_in(&at.server.token);
     let path = format!("/messages/{}", ids[1]);
     let token = at.server.form_token(&session, &path);
@@ -119,7 +119,7 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
     assert_eq!(refused.status, 1);
     assert!(refused.stderr.contains("--token-file"), "{refused:?}");
 
-    // The page: a link for those who may see it, and nothing for others.
+    // The page has a link for users with the content token, and none for others.
     let (may, may_not) = (
         at.server.sign_in(&at.content_token()),
         at.server.sign_in(&at.server.token),
@@ -137,7 +137,7 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
         "{page}"
     );
 
-    // Nowhere is what nobody may see, also where the receiver has repeated it.
+    // Secrets occur nowhere, also if the receiver has repeated them.
     let (_, listed) = at.server.ask("GET", "/v1/endpoints/shop", "");
     let (_, message) = at.server.ask("GET", &format!("/v1/messages/{id}"), "");
     let (_, endpoint) = at.server.page(&may, "/endpoints/shop");
@@ -164,7 +164,7 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
         }
     }
 
-    // What else is changed leaves the fields where they are.
+    // Other changes keep the fields.
     at.server
         .register("shop", &json!({ "url": url, "topics": ["order.*"] }));
     let id = at
@@ -216,7 +216,7 @@ fn an_event_reaches_each_endpoint_that_has_subscribed_to_its_topic() {
     let publish = ["publish", "order.paid", "--event", "order-17", "-d", "{}"];
     let ran = at.run(&publish);
     assert!(
-        ran.stdout.is_empty() && ran.stderr.contains("no endpoint has subscribed"),
+        ran.stdout.is_empty() && ran.stderr.contains("no endpoint subscribes"),
         "{ran:?}"
     );
     at.run(&["endpoints", "add", "billing", &url, "--topic", "order.paid"]);
@@ -250,7 +250,7 @@ fn an_event_reaches_each_endpoint_that_has_subscribed_to_its_topic() {
     }
     assert_eq!(at.run(&publish).stdout, ran.stdout, "it is there once");
     assert_eq!(at.receiver.seen().len(), 2);
-    // What else is changed leaves the subscriptions where they are.
+    // Other changes keep the subscriptions.
     at.run(&["endpoints", "add", "stock", &url, "--concurrency", "8"]);
     assert_eq!(at.run(&publish).stdout, ran.stdout);
     at.run(&["endpoints", "add", "billing", &url, "--no-topics"]);
@@ -293,7 +293,7 @@ fn a_test_message_says_that_it_is_one() {
         .message_is(to.strip_prefix("/messages/").unwrap(), "delivered");
 }
 
-/// A name may resolve to anything: what no message may reach no test may reach.
+/// A name may resolve to any address: a test message must not reach a forbidden one either.
 #[test]
 fn a_test_message_goes_to_no_address_that_is_not_allowed() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,7 +348,7 @@ fn a_session_that_was_signed_out_opens_no_page_any_more() {
         "the cookie is nobody's"
     );
     assert_eq!(at.server.page(&other, "/").0, 200);
-    // A form is of its session.
+    // A form is valid in its session only.
     assert_eq!(at.server.fill(&other, "/do", &form).0, 403);
 }
 
@@ -408,7 +408,7 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
     for id in &ids[2..] {
         at.server.message_is(id, "delivered");
     }
-    // It goes back to a list, whatever the form says.
+    // The response leads back to a list, for any value in the form.
     let form =
         format!("act=resent&form_token={token}&list=https%3A%2F%2Fevil.example%2F%3Fstate%3Ddead");
     assert_eq!(
@@ -527,7 +527,7 @@ fn a_list_is_searched_and_its_pages_hold_whatever_changes_meanwhile() {
             break;
         };
         next = format!("&before={before}");
-        // What the page has ended with changes, and others come in.
+        // The last message of the page changes, and new ones arrive.
         let last = page["messages"].as_array().unwrap().last().unwrap();
         at.run(&["cancel", last["id"].as_str().unwrap()]);
         at.server.send(&json!({ "endpoint": "shop", "event": format!("order-new-{}", events.len()), "topic": "order.paid", "payload": 1, "delay_ms": 3_600_000 }));

@@ -1,4 +1,4 @@
-//! `relent deliver serve` with its messages in PostgreSQL. Passes over what it needs a PostgreSQL for where there is none.
+//! Tests of `relent deliver serve` with PostgreSQL; skipped without a PostgreSQL.
 #![allow(
     dead_code,
     reason = "tests may, and the helpers are those of others too"
@@ -16,7 +16,7 @@ use crate::deliver_support::{INSIDE, Receiver, Server, until};
 use crate::servers;
 use crate::support::{finish, relent};
 
-/// Two processes with one database: one is killed, and what it had goes on in the other.
+/// Two processes share a database: one is killed, and the other takes over its messages.
 #[test]
 fn two_processes_share_a_database_and_one_may_be_killed() {
     let Some(postgres) = servers::postgres(&[]) else {
@@ -52,7 +52,7 @@ fn two_processes_share_a_database_and_one_may_be_killed() {
     assert_eq!(second.stop(Signal::SIGTERM), Some(0));
 }
 
-/// Without its database the process says so, counts it where an alert sees it, and ends when it is told to.
+/// Without its database the process reports and counts the failure, and ends on SIGTERM.
 #[test]
 fn what_a_process_counts_is_told_while_its_database_is_away() {
     let Some(postgres) = servers::postgres(&[]) else {
@@ -80,7 +80,7 @@ fn what_a_process_counts_is_told_while_its_database_is_away() {
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
 }
 
-/// A PostgreSQL that lets nobody in without TLS, and the certificate that vouches for it as `localhost`.
+/// A PostgreSQL that requires TLS, and the CA certificate for its name `localhost`.
 fn with_tls() -> Option<(servers::Postgres, u16, PathBuf)> {
     let directory = servers::postgres(&[])?.server.end();
     let owner = fs::metadata(directory.path().join("data")).unwrap();
@@ -163,7 +163,7 @@ fn a_database_that_asks_for_tls_is_reached_when_it_proves_its_name() {
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
 }
 
-/// Three processes of one database, one of which is killed again and again, while messages come in through another.
+/// Three processes share a database; each in turn is killed while messages arrive.
 #[test]
 fn processes_are_killed_while_messages_come_in_and_none_is_lost() {
     const KILLS: usize = 6;
@@ -175,13 +175,13 @@ fn processes_are_killed_while_messages_come_in_and_none_is_lost() {
     let receiver = Receiver::start();
     let at = format!("postgres:{}", postgres.config());
     let args = [&INSIDE[..], &["--lease", "1s", "--store", &at]].concat();
-    // They share the token and the key.
+    // The processes share the token and the key.
     let folder = tempfile::tempdir().unwrap();
     let start = || Some(Server::start_with(folder.path(), &args));
     let mut processes = [start(), start(), start()];
     for name in 0..ENDPOINTS {
         let path = if name % 2 == 0 { "/ok" } else { "/slow" };
-        // An attempt that is lost with its process counts as one that failed, and has to wait for the next.
+        // An attempt that is lost with its process counts as failed, so the message needs another one.
         let policy =
             "max_retries = 20\njitter = \"none\"\nbackoff.constant = { delay = \"200ms\" }\n";
         let endpoint =
@@ -228,7 +228,7 @@ fn processes_are_killed_while_messages_come_in_and_none_is_lost() {
         sent.len(),
         "each has arrived, and nothing else"
     );
-    // One repeat for each kill and attempt that may have run then.
+    // At most one repetition for each kill and attempt that may have been running.
     let most = KILLS * ENDPOINTS * AT_ONCE;
     assert!(
         seen.len() - sent.len() <= most,

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::support::{PATIENCE, Ran, finish, relent};
 
-/// Waits until this is so.
+/// Waits until `found` returns a value.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A request, as it was received.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) path: String,
@@ -44,7 +44,8 @@ impl Request {
     }
 }
 
-/// Answers `/ok` with 200, `/echo` with 200 and the header of the request, `/bad` with 500, `/gone` with 410, `/slow` after half a second, `/later` with the status that a test has set.
+/// A receiver that responds to `/ok` with 200, `/echo` with 200 and the header of the request, `/bad` with 500, `/gone`
+/// with 410, `/slow` after half a second, and `/later` with a status that a test sets.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request>>>,
@@ -99,7 +100,7 @@ impl Receiver {
         format!("http://{}{path}", self.address)
     }
 
-    /// What `/later` answers from now on.
+    /// Sets the status of `/later`.
     pub(crate) fn answer(&self, status: u16) {
         *self.later.lock().unwrap() = status;
     }
@@ -145,7 +146,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// With a token that also shows what messages hold.
+    /// Starts a server with a content token.
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = ["--lease", "2s", "--content-token-file", "content.token"];
@@ -160,7 +161,7 @@ impl Setup {
         self.folder.path()
     }
 
-    /// Runs `relent deliver ARGS`, which has to work out.
+    /// Runs `relent deliver ARGS`, which must succeed.
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
         let ran = self.server.deliver(self.folder(), args);
         assert_eq!(ran.status, 0, "{args:?}: {ran:?}");
@@ -173,14 +174,14 @@ impl Setup {
     }
 }
 
-/// The field of a form that is sent.
+/// The content type of a form.
 pub(crate) const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 
-/// What calls receivers on this machine.
+/// The options that allow receivers on this machine.
 pub(crate) const INSIDE: [&str; 3] = ["--allow-network", "127.0.0.0/8", "--allow-http"];
 
 impl Server {
-    /// Starts one in this folder, which calls receivers on this machine.
+    /// Starts a server in this folder, which may call receivers on this machine.
     pub(crate) fn start(folder: &Path) -> Self {
         Self::start_with(folder, &[&INSIDE[..], &["--lease", "2s"]].concat())
     }
@@ -204,7 +205,7 @@ impl Server {
             }
             all.push_str(&line);
         };
-        // It may say more.
+        // Collects further messages.
         let says = Arc::new(Mutex::new(all));
         let kept = Arc::clone(&says);
         thread::spawn(move || {
@@ -229,26 +230,26 @@ impl Server {
         Pid::from_raw(self.process.as_ref().unwrap().id() as i32)
     }
 
-    /// What it has said on standard error.
+    /// The output on standard error so far.
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
-    /// Sends it a signal and waits for its end.
+    /// Sends a signal and waits for the end of the server.
     pub(crate) fn stop(mut self, signal: Signal) -> Option<i32> {
         kill(self.pid(), signal).unwrap();
         let mut process = self.process.take().unwrap();
         until("the server ends", || process.try_wait().unwrap()).code()
     }
 
-    /// Asks it with its token: the status, and the JSON of the answer.
+    /// Sends a request with the token; returns the status and the JSON of the response.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let token = format!("authorization: Bearer {}\r\n", self.token);
         let (status, _, body) = self.raw(method, path, &token, body);
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
-    /// Asks it with these header fields: the status, the header and the body.
+    /// Sends a request with these header fields; returns the status, the header and the body.
     pub(crate) fn raw(
         &self,
         method: &str,
@@ -263,7 +264,7 @@ impl Server {
             "{method} {path} HTTP/1.1\r\nhost: relent\r\nconnection: close\r\ncontent-length: {length}\r\n{fields}\r\n"
         );
         stream.write_all(request.as_bytes()).unwrap();
-        // It may answer before it has read all, and close.
+        // The server may respond and close before it has read everything.
         let _ = stream.write_all(body.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -284,7 +285,7 @@ impl Server {
         finish(child.unwrap())
     }
 
-    /// Registers an endpoint, or changes it: the answer.
+    /// Registers or changes an endpoint; returns the response.
     pub(crate) fn register(&self, name: &str, spec: &Value) -> Value {
         let path = format!("/v1/endpoints/{name}");
         let (status, registered) = self.ask("PUT", &path, &spec.to_string());
@@ -292,14 +293,14 @@ impl Server {
         registered
     }
 
-    /// Enqueues a message: its identifier.
+    /// Enqueues a message; returns its identifier.
     pub(crate) fn send(&self, message: &Value) -> String {
         let (status, sent) = self.ask("POST", "/v1/messages", &message.to_string());
         assert_eq!(status, 202, "{sent}");
         sent["id"].as_str().unwrap().to_owned()
     }
 
-    /// Signs in to the page by this token: the fields of a request of that session.
+    /// Signs in to the page with this token; returns the header fields for requests of the session.
     pub(crate) fn sign_in(&self, token: &str) -> String {
         let (_, head, _) = self.raw("POST", "/login", FORM, &format!("token={token}"));
         let cookie = head
@@ -314,7 +315,7 @@ impl Server {
         (status, page)
     }
 
-    /// The token that the forms of this page hold.
+    /// The token in the forms of this page.
     pub(crate) fn form_token(&self, session: &str, path: &str) -> String {
         let (_, page) = self.page(session, path);
         let (_, token) = page
@@ -323,7 +324,7 @@ impl Server {
         token.split('"').next().unwrap().to_owned()
     }
 
-    /// Fills a form in: the status, and where the page goes on.
+    /// Sends a form; returns the status and the Location.
     pub(crate) fn fill(&self, session: &str, path: &str, form: &str) -> (u16, String) {
         let (status, head, page) = self.raw("POST", path, session, form);
         let to = head
@@ -332,7 +333,7 @@ impl Server {
         (status, to.map_or(page, str::to_owned))
     }
 
-    /// Waits until this message is in this state.
+    /// Waits until the message has this state.
     pub(crate) fn message_is(&self, id: &str, state: &str) -> Value {
         until(&format!("{id} is {state}"), || {
             let (_, shown) = self.ask("GET", &format!("/v1/messages/{id}"), "");

@@ -1,4 +1,4 @@
-//! The links of all documents lead to files and headings that exist.
+//! Tests of all documents: links lead to existing files and headings, and the words are those of the field.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The files below `folder` whose names end so, in order.
+/// The files below `folder` with this suffix, sorted.
 pub(crate) fn with_suffix(folder: &Path, suffix: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -38,14 +38,14 @@ fn documents() -> Vec<PathBuf> {
     beside.chain(below.concat()).collect()
 }
 
-/// The text without blocks and spans of code, in which nothing is a link.
+/// The text without code blocks and code spans, which contain no links.
 fn prose(text: &str) -> String {
     let blocks = text.split("```").step_by(2);
     let outside = blocks.collect::<Vec<_>>().join("\n");
     outside.split('`').step_by(2).collect()
 }
 
-/// Where the links of a document lead, beside those that leave the repository.
+/// The targets of the links of a document within the repository.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let targets = prose.split("](").skip(1);
@@ -54,7 +54,7 @@ fn links(text: &str) -> Vec<String> {
     targets.filter(here).map(str::to_owned).collect()
 }
 
-/// The fragment by which a page on the web reaches a heading.
+/// The URL fragment of a heading on the rendered page.
 fn fragment(heading: &str) -> String {
     let kept = |c: char| match c {
         ' ' => Some('-'),
@@ -64,7 +64,7 @@ fn fragment(heading: &str) -> String {
     heading.to_lowercase().chars().filter_map(kept).collect()
 }
 
-/// The fragments of all headings; equal ones are counted.
+/// The fragments of all headings; equal ones are numbered.
 fn fragments(text: &str) -> Vec<String> {
     let mut seen = HashMap::new();
     let mut in_code = false;
@@ -86,7 +86,7 @@ fn fragments(text: &str) -> Vec<String> {
     fragments
 }
 
-/// Why a link leads nowhere.
+/// The reason why a link is broken, if it is.
 fn broken(document: &Path, target: &str) -> Option<String> {
     let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
     let path = match path {
@@ -116,4 +116,72 @@ fn every_link_of_the_documents_leads_to_a_file_and_a_heading() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(checked > 100, "{checked} links");
+}
+
+/// A word that documents do not use: the word, its replacement, and the phrases in which it may occur.
+struct Banned {
+    word: String,
+    replacement: String,
+    allowed: Vec<String>,
+}
+
+fn banned() -> Vec<Banned> {
+    let list = fs::read_to_string(root().join("docs/spec/words.tsv")).unwrap();
+    let rows = list.lines().filter(|line| !line.starts_with('#'));
+    let row = |line: &str| {
+        let mut fields = line.split('\t');
+        let word = fields.next().unwrap().to_owned();
+        let replacement = fields.next().unwrap().to_owned();
+        let allowed = fields.next().unwrap_or("").split(';');
+        let allowed = allowed.filter(|phrase| !phrase.is_empty());
+        let allowed = allowed.map(str::to_owned).collect();
+        Banned {
+            word,
+            replacement,
+            allowed,
+        }
+    };
+    rows.map(row).collect()
+}
+
+/// Whether the lower-case text contains the phrase as whole words.
+fn contains_word(text: &str, word: &str) -> bool {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.match_indices(word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        !is_part(before) && !is_part(after)
+    })
+}
+
+#[test]
+fn documents_use_no_word_of_the_list_of_banned_words() {
+    let banned = banned();
+    assert!(banned.len() > 10);
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        // Paragraphs, so that a phrase may be split over two lines.
+        for paragraph in prose(&text).to_lowercase().split("\n\n") {
+            let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+            for Banned {
+                word,
+                replacement,
+                allowed,
+            } in &banned
+            {
+                let mut rest = paragraph.clone();
+                for phrase in allowed {
+                    rest = rest.replace(phrase.as_str(), "");
+                }
+                if contains_word(&rest, word) {
+                    let document = document.display();
+                    wrong.push(format!(
+                        "{document}: \"{word}\": use {replacement}: {paragraph}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

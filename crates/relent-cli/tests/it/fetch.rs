@@ -1,4 +1,4 @@
-//! `relent fetch` against servers that fail: what is sent again, and the exit status.
+//! Tests of `relent fetch` against failing servers: retries and exit status.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -92,7 +92,7 @@ fn a_failure_of_the_network_has_curls_number() {
         (Step::Close(Vec::new()), 56, "connection reset", 4),
         (Step::Reset(Vec::new()), 56, "connection reset", 4),
         (Step::Close(head), 56, "connection reset", 4),
-        // A server that does not speak HTTP will not learn it.
+        // A server that does not speak HTTP is retried once only.
         (garbage, 8, "malformed response: ", 2),
     ] {
         let (server, fetched) = fetch_from([fault.clone()], &[]);
@@ -150,7 +150,7 @@ fn time_is_status_28() {
     );
 }
 
-/// Without a limit, a server that goes silent would hold the fetch for ever.
+/// Without a limit, a silent server would block the fetch for ever.
 #[test]
 fn a_silent_server_ends_an_attempt() {
     for said in [Vec::new(), cut(200, &[], b"long", 1)] {
@@ -181,7 +181,7 @@ fn a_certificate_that_nobody_vouches_for_is_status_60_and_permanent() {
     let fetched = fetch(&[&url]);
     assert_eq!((fetched.status, text(&fetched)), (60, ""));
     assert!(
-        fetched.stderr.contains("gave up after 1 attempt"),
+        fetched.stderr.contains("failed after 1 attempt ("),
         "{}",
         fetched.stderr
     );
@@ -275,22 +275,22 @@ fn a_bad_command_line_is_status_2_and_sends_nothing() {
         (&["http://"], "no URL"),
         (&["-H", "no colon", &url], "written as 'Name: value'"),
         (&["-H", "a: b\nc: d", &url], "no line ends"),
-        (&["-H", "Content-Length: 5", &url], "follows from -d"),
-        (&["-X", "G T", &url], "no method"),
+        (&["-H", "Content-Length: 5", &url], "sets this field"),
+        (&["-X", "G T", &url], "not a method"),
         (&["-X", "CONNECT", &url], "tunnel"),
         (&["--idempotency-key", "", &url], "a key is not empty"),
         (&["--idempotency-key", "ö", &url], "printable ASCII"),
         (
             &["--idempotency-key", "a", "-H", "idempotency-key: b", &url],
-            "gives an Idempotency-Key already",
+            "already has an Idempotency-Key",
         ),
         (
             &["--retry-on", "9xx", &url],
             "\"9xx\" names no failure: use a status (503, 500-504, 5xx), grpc:unavailable, timeout",
         ),
-        (&["--retry-on", "exit:1", &url], "happens to commands"),
+        (&["--retry-on", "exit:1", &url], "a failure of commands"),
         (&["--retry-on", "101", &url], "a status below 200"),
-        (&["--connect-timeout", "0s", &url], "needs some time"),
+        (&["--connect-timeout", "0s", &url], "use a time above 0"),
         (&["--connect-timeout", "-1s", &url], "negative"),
         (&["--attempt-timeout", "0s", &url], "needs some time"),
         (&["--policy", "patiemt", &url], "did you mean `patient`?"),
@@ -701,7 +701,7 @@ fn a_signal_ends_an_attempt_at_once_and_leaves_a_trace() {
 fn a_signal_ends_a_wait_at_once() {
     let server = Server::script([Step::Answer(response(503, &[("retry-after", "60")], ""))]);
     let mut child = background(&["--trace", "-", &server.url("/")]);
-    // The line that says how long it waits; an interrupt before it would end the attempt.
+    // Waits for the line with the delay: an earlier interrupt would end the attempt.
     let mut said = Vec::new();
     while !said.ends_with(b"\n") {
         let mut byte = [0];
@@ -715,7 +715,7 @@ fn a_signal_ends_a_wait_at_once() {
     }
     assert!(String::from_utf8(said).unwrap().contains("next in"));
     interrupt(&child);
-    // Not after a minute.
+    // The fetch ends immediately, not after a minute.
     let fetched = finish(child);
     assert_eq!(fetched.status, 130);
     assert!(

@@ -1,8 +1,8 @@
-//! `relent fetch` beside curl, by the table in `curl_table/`: exit status, standard output, FILE, and whether
-//! anything is said on standard error. docs/curl.md shows the table.
+//! Compares `relent fetch` with curl, by the table in `curl_table/`: exit status, standard output, FILE, and whether
+//! there is a message on standard error. docs/curl.md shows the table.
 //!
-//! `RELENT_RECORD=1 cargo test -p relent-cli --test it fetch_curl` writes `results.toml` and docs/curl.md anew. It
-//! needs curl 7.88; where another curl is installed, the results of curl are taken as they were recorded.
+//! `RELENT_RECORD=1 cargo test -p relent-cli --test it fetch_curl` rewrites `results.toml` and docs/curl.md. It
+//! needs curl 7.88; with another version the recorded results of curl are used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ const RESULTS: &str = "tests/curl_table/results.toml";
 const PAGE: &str = "../../docs/curl.md";
 const VERSION: &str = "curl 7.88";
 
-/// What stands for a place in a case, and in the page.
+/// Placeholders for addresses and paths in the cases and on the page.
 const PLACES: [(&str, &str); 11] = [
     ("{url}", "URL"),
     ("{port}", "PORT"),
@@ -44,7 +44,7 @@ const PLACES: [(&str, &str); 11] = [
 
 #[derive(Deserialize)]
 struct Table {
-    /// The options that curl has not.
+    /// The options that curl does not have.
     own: Vec<String>,
     case: Vec<Case>,
 }
@@ -54,9 +54,9 @@ struct Case {
     option: String,
     case: String,
     args: Vec<String>,
-    /// What FILE has in it before.
+    /// The contents of FILE before the case.
     before: Option<String>,
-    /// Why relent differs from curl.
+    /// The reason why relent differs from curl.
     why: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Case {
 
 #[derive(Deserialize, Serialize, Default)]
 struct Results {
-    /// By the name of the case.
+    /// The results by name of the case.
     #[serde(default)]
     result: BTreeMap<String, Compared>,
 }
@@ -76,7 +76,7 @@ struct Results {
 #[derive(Clone, Deserialize, Serialize)]
 struct Compared {
     curl: Outcome,
-    /// `None` if it is the same.
+    /// `None` if it is the same as that of curl.
     relent: Option<Outcome>,
 }
 
@@ -89,7 +89,7 @@ struct Outcome {
     file: Option<String>,
 }
 
-/// Where the cases go.
+/// The servers and files for the cases.
 struct Place {
     server: Server,
     tls: String,
@@ -159,7 +159,7 @@ impl Place {
         })
     }
 
-    /// What a program makes of a case.
+    /// Runs a program with a case.
     fn observe(&self, program: &str, case: &Case) -> Outcome {
         let dir = tempfile::tempdir().unwrap();
         if let Some(before) = &case.before {
@@ -178,7 +178,7 @@ impl Place {
                 "none",
             ]);
         } else {
-            // Before any other: not the configuration of the person.
+            // This must be the first option; it ignores the user's configuration.
             command.arg("-q");
         }
         command.args(
@@ -215,7 +215,7 @@ impl Place {
 /// Whether this is a line of curl's progress meter.
 fn is_meter(line: &str) -> bool {
     let line = line.trim();
-    // A message may follow the meter on its line.
+    // A message may follow on the line of the meter.
     !line.contains("curl: (")
         && (line.is_empty()
             || line.starts_with("% Total")
@@ -234,7 +234,7 @@ fn redirect(status: &str, to: &str) -> Step {
     )
 }
 
-/// What the server does with a request; `before`: the requests to this path before.
+/// The server's reaction to a request; `before`: the number of earlier requests to this path.
 fn step(seen: &Seen, before: &mut u32) -> Step {
     *before += 1;
     if seen.method() == "CONNECT" {
@@ -242,7 +242,7 @@ fn step(seen: &Seen, before: &mut u32) -> Step {
     }
     let raw = |text: &str| Step::Close(text.as_bytes().to_vec());
     let path = seen.path();
-    // As a proxy is asked.
+    // A proxy gets an absolute URL.
     let path = path.strip_prefix("http://name.invalid").unwrap_or(path);
     match path.split('?').next().unwrap() {
         "/ok" | "/a/../ok" => Step::Answer(ok("content-type: text/plain\r\n")),
@@ -284,7 +284,7 @@ fn step(seen: &Seen, before: &mut u32) -> Step {
     }
 }
 
-/// Answers with what was asked, as far as it tells what an option does.
+/// Responds with the parts of the request that show the effect of an option.
 fn echo(seen: &Seen) -> Step {
     let mut text = format!("{} {}\n", seen.method(), seen.path());
     for line in seen.head.lines().skip(1) {
@@ -296,7 +296,7 @@ fn echo(seen: &Seen) -> Step {
             _ => ["authorization", "content-type", "referer", "x-a"].contains(&name.as_str()),
         };
         if tells {
-            // What separates the parts of a form is random.
+            // The boundary of a form is random.
             let value = value.split(';').next().unwrap().trim();
             writeln!(text, "{name}: {value}").unwrap();
         }
@@ -313,7 +313,7 @@ fn curl_is_the_recorded_one() -> bool {
     version.is_ok_and(|version| version.stdout.starts_with(VERSION.as_bytes()))
 }
 
-/// What both make of each case; nothing of curl where another is installed.
+/// Runs each case with both programs; without curl if another version is installed.
 fn observe_all(cases: &[Case]) -> Vec<(Option<Outcome>, Outcome)> {
     let place = Place::open();
     let has_curl = curl_is_the_recorded_one();
@@ -342,7 +342,7 @@ fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// What is in it; nothing if it is not there.
+/// The contents of the file; empty if it does not exist.
 fn read(path: &str) -> String {
     fs::read_to_string(at(path)).unwrap_or_default()
 }
@@ -423,7 +423,7 @@ fn every_option_of_fetch_is_in_the_table() {
     }
 }
 
-/// docs/curl.md.
+/// Generates docs/curl.md.
 fn page(table: &Table, results: &Results) -> String {
     let mut page = format!(
         "# relent fetch and curl\n\n\
@@ -474,7 +474,7 @@ fn page(table: &Table, results: &Results) -> String {
     page
 }
 
-/// An outcome in a cell.
+/// Formats an outcome for a table cell.
 fn show(outcome: &Outcome) -> String {
     let text = |text: &str| {
         let text = text

@@ -1,4 +1,4 @@
-//! `relent fetch -o FILE`: what becomes of the file that is there, and of the disk.
+//! Tests of `relent fetch -o FILE`: existing files, attributes and limits.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -16,7 +16,7 @@ fn answer(status: u16, fields: &[(&str, &str)], body: &str) -> Server {
     Server::script([Step::Answer(response(status, fields, body))])
 }
 
-/// `relent fetch ARGS` by way of a shell that has run `before`.
+/// `relent fetch ARGS` in a shell that has run `before`.
 fn in_shell(before: &str, args: &[&str]) -> Fetched {
     let line = format!("{before} exec \"$0\" fetch --max-retries 0 \"$@\"");
     let mut command = Command::new("sh");
@@ -38,7 +38,7 @@ fn mode_and_symbolic_links_survive_also_one_that_leads_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let server = answer(200, &[], "new");
     let file = folder.path().join("file");
-    // Wider than what an umask leaves of a new file.
+    // Some have more permissions than the umask leaves for a new file.
     for bits in [0o666, 0o640, 0o755, 0o200] {
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(bits)).unwrap();
@@ -78,10 +78,10 @@ fn the_owner_survives_where_the_system_allows_it_and_otherwise_it_is_said() {
     let there = fs::metadata(&file).unwrap();
     assert_eq!((there.uid(), there.gid()), (4321, 4322));
 
-    // As somebody who may write to it, but does not own it. The binary may lie where only root looks.
+    // As a user that may write the file, but does not own it. Only root may have access to the folder of the binary.
     let copy = folder.path().join("relent");
-    // By another process: a child that another test forks meanwhile would hold the file open for writing, and
-    // it could not be run.
+    // Copied by another process: a child that another test forks meanwhile would hold the file open for writing,
+    // so that it could not be run.
     let copied = Command::new("cp").arg(RELENT).arg(&copy).status().unwrap();
     assert!(copied.success());
     let mut other = Command::new(&copy);
@@ -107,9 +107,9 @@ fn a_success_without_a_representation_leaves_the_file_alone() {
     fs::write(&file, "old").unwrap();
     let name = file.to_str().unwrap();
     for (status, says) in [
-        (304, "it has not changed"),
-        (204, "nothing in it"),
-        (205, "nothing"),
+        (304, "not modified"),
+        (204, "no content"),
+        (205, "no content"),
     ] {
         let server = answer(status, &[("etag", "\"v1\"")], "");
         let args = ["-H", "If-None-Match: \"v1\"", "-o", name, &server.url("/")];
@@ -136,7 +136,7 @@ fn what_is_not_the_complete_body_does_not_replace_the_file() {
     let grpc = [("content-type", "application/grpc"), ("grpc-status", "5")];
     for (server, status) in [
         (answer(206, &part, "new"), 8),
-        // Without a condition in the request.
+        // A 304 without a condition in the request.
         (answer(304, &[], ""), 8),
         (
             answer(101, &[("upgrade", "x"), ("connection", "upgrade")], ""),
@@ -152,14 +152,14 @@ fn what_is_not_the_complete_body_does_not_replace_the_file() {
         assert_eq!(entries(folder.path()), ["file"], "{status}");
     }
     for (fields, advice) in [
-        (&[("location", "/new")][..], "-L follows it"),
+        (&[("location", "/new")][..], "use -L to follow it"),
         (&[], "no Location"),
     ] {
         let server = answer(302, fields, "moved");
         let fetched = fetch(&["-o", name, &server.url("/")]);
         assert!(fetched.stderr.contains(advice), "{}", fetched.stderr);
     }
-    // A part that was asked for is what was asked for.
+    // A requested range is the complete result.
     let asked = ["-H", "Range: bytes=0-2", "-o", name];
     let fetched = fetch(&[&asked[..], &[&answer(206, &part, "new").url("/")]].concat());
     assert_eq!(fetched.status, 0, "{}", fetched.stderr);
@@ -201,7 +201,7 @@ fn an_output_that_is_closed_is_an_error_and_sends_nothing() {
         ],
     );
     assert_eq!(fetched.status, 22, "{}", fetched.stderr);
-    // Nothing of this touches a null device that was given.
+    // A null device that was given is not affected.
     let fetched = in_shell("exec <>/dev/null >&0;", &[&server.url("/")]);
     assert_eq!(fetched.status, 0, "{}", fetched.stderr);
 
@@ -332,7 +332,7 @@ fn a_file_with_the_name_of_a_side_file_that_is_somebody_elses_is_left_alone() {
         assert_eq!(fs::read(&side).unwrap(), theirs.as_bytes());
         assert_eq!(entries(folder.path()), ["file.part.json"]);
     }
-    // Relent's own, of which a power cut left less than all.
+    // Side files of relent that a power failure has truncated.
     for ours in ["", "{\n  \"form", "{\n  \"format\": \"relent-part-1\",\n"] {
         fs::write(&side, ours).unwrap();
         let fetched = fetch(&args);

@@ -1,9 +1,9 @@
-//! What `relent fetch` makes of redirects that lead nowhere and of responses that are not valid HTTP.
+//! Tests of `relent fetch` with broken redirects and with responses that are not valid HTTP.
 
 use crate::fetch_support::fetch;
 use crate::scripted::{Server, Step, response};
-/// Fetches with and without data, by reqwest's redirects and by those that a `Host` needs: exit status, requests and
-/// message are the same.
+/// Fetches with and without data, with reqwest's redirects and with those for a custom `Host`: exit status, requests
+/// and message are the same.
 fn assert_refused(to: &str, says: &[&str]) {
     for status in [301, 302, 303, 307, 308] {
         for host in [&[][..], &["-H", "Host: a.example"]] {

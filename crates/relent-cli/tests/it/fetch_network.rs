@@ -1,4 +1,4 @@
-//! What `relent fetch` says of the network: what failed, where and why; and which way it goes.
+//! Tests of the messages of `relent fetch` for network errors, and of its route.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ fn a_server_that_drips_is_cut_off() {
     ];
     let fetched = fetch(&args);
     assert_eq!(fetched.status, 28, "{}", fetched.stderr);
-    // On a machine that is busy it may look silent.
+    // On a busy machine the server may appear silent.
     assert!(
         fetched.stderr.contains("bytes arrived within 1s")
             || fetched.stderr.contains("silent for 1s"),
@@ -108,9 +108,9 @@ fn a_certificate_that_is_refused_is_explained() {
     };
     let (url, pem) = tls();
     let fetched = fetch(&[&url]);
-    let nobody = format!("nobody who is trusted has issued that of {}", at(&url));
+    let untrusted = format!("that of {} is not issued by a trusted CA", at(&url));
     assert_eq!(fetched.status, 60);
-    assert!(fetched.stderr.contains(&nobody), "{}", fetched.stderr);
+    assert!(fetched.stderr.contains(&untrusted), "{}", fetched.stderr);
     let fetched = fetch(&["--cacert", pem.path().to_str().unwrap(), &url]);
     assert_eq!((fetched.status, &fetched.stdout[..]), (0, &b"secret"[..]));
     let fetched = fetch(&["-k", &url]);
@@ -155,7 +155,7 @@ fn what_does_not_speak_tls_is_told() {
     let fetched = fetch(&[&url]);
     assert_eq!(fetched.status, 35, "{}", fetched.stderr);
     assert!(
-        fetched.stderr.contains("what answers does not speak TLS"),
+        fetched.stderr.contains("the server does not use TLS"),
         "{}",
         fetched.stderr
     );

@@ -1,4 +1,4 @@
-//! The options of curl's that `relent fetch` has, with curl's meaning, or a line that names others.
+//! Tests of curl's options in `relent fetch`, and of the messages for options that it does not have.
 
 use std::fs;
 use std::io::Write;
@@ -19,7 +19,7 @@ fn text(fetched: &Fetched) -> &str {
     std::str::from_utf8(&fetched.stdout).unwrap()
 }
 
-/// The request that these arguments send.
+/// The request for these arguments.
 fn asked(args: &[&str]) -> Seen {
     let server = answer(200, &[], "");
     let fetched = fetch(&[args, &[&server.url("/a/?x=1")]].concat());
@@ -146,7 +146,7 @@ fn fields_have_options_of_their_own() {
     assert_eq!(seen.header("user-agent"), Some("me/1"));
     assert_eq!(seen.header("referer"), Some("http://r/"));
     assert_eq!(seen.header("authorization"), Some("Basic dXNlcjpwYXNz"));
-    // Those of a URL are sent, and do not stay in it.
+    // Credentials of a URL are sent, and removed from it.
     let server = answer(200, &[], "");
     let url = server.url("/").replace("http://", "http://user:pass@");
     assert_eq!(fetch(&[&url]).status, 0);
@@ -272,7 +272,7 @@ fn a_redirect_that_is_not_followed_is_noted() {
     let fetched = fetch(&[&server.url("/")]);
     assert_eq!((fetched.status, text(&fetched)), (0, "moved"));
     assert!(
-        fetched.stderr.contains("-L follows it"),
+        fetched.stderr.contains("redirect (302) not followed; use -L to follow it"),
         "{}",
         fetched.stderr
     );
@@ -306,7 +306,7 @@ fn what_was_meant_for_one_origin_is_sent_to_no_other() {
             "{}",
             fetched.stderr
         );
-        // Within the origin they stay.
+        // Within the origin the fields are sent.
         for seen in first.seen() {
             assert_eq!(seen.header("host"), Some("by.hand"));
             assert_eq!(seen.header("authorization"), Some("secret"));
@@ -324,7 +324,7 @@ fn what_was_meant_for_one_origin_is_sent_to_no_other() {
     }
 }
 
-/// The 303 says that the POST was done and makes a GET of it; a 307 after it repeats that GET.
+/// The 303 turns the completed POST into a GET; a 307 after it repeats that GET.
 #[test]
 fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
     for moved in [301, 302, 303] {
@@ -346,7 +346,7 @@ fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
     }
 }
 
-/// A failure behind the redirect is tried again there: the POST before it was processed.
+/// A failure after the redirect is retried at its target: the POST before it was processed.
 #[test]
 fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {
     let last = Server::script([
@@ -399,7 +399,7 @@ fn the_bar_tells_the_truth_after_a_resume() {
         &["fetch", "-C", "-", "-o", file, &url],
     );
     assert!(seen.contains("47.68 MiB/47.68 MiB"), "{seen:?}");
-    // 70 bytes every 150 ms are below 1 KiB/s, however slow the machine is.
+    // 70 bytes every 150 ms are below 1 KiB/s on any machine.
     assert!(seen.contains(" B/s, "), "{seen:?}");
     assert!(
         !seen.contains("MiB/s") && !seen.contains("KiB/s"),
@@ -420,7 +420,7 @@ fn no_time_is_no_limit_as_in_curl() {
     for (limit, status) in [(&[][..], 28), (&["-m", "0"], 0), (&["--max-time", "0s"], 0)] {
         let server = Server::script([late.clone()]);
         let url = server.url("/");
-        // Without the quick retries of the other tests, which have no place in this policy.
+        // Without the quick retries of the other tests, which this policy does not allow.
         let args = [&["fetch", "-s"], &policy[..], limit, &[&url]].concat();
         let fetched = finish(relent(&args).spawn().unwrap());
         assert_eq!(fetched.status, status, "{limit:?}: {}", fetched.stderr);
@@ -435,7 +435,7 @@ fn a_signal_is_heard_while_a_named_pipe_has_nobody_at_its_other_end() {
     let pipe = pipe.to_str().unwrap();
     for option in ["--cacert", "--cert", "--trace", "-o"] {
         let child = background(&[option, pipe, "http://localhost:1/"]);
-        // From when it listens to signals on, it waits for the pipe and for nothing else.
+        // Once it handles signals, it waits for the pipe only.
         let status = format!("/proc/{}/status", child.id());
         until(|| listens_to_sigint(&std::fs::read_to_string(&status).unwrap()));
         interrupt(&child);
@@ -466,7 +466,7 @@ fn a_file_gets_the_time_of_last_modified_if_asked() {
     assert_eq!(seconds(at()), 1_577_836_800);
     assert_eq!(fetch(&["-o", name, &url]).status, 0);
     assert!(seconds(at()) > 1_577_836_800);
-    // Without a date, or with one that is none, it is now.
+    // Without a valid date, the file gets the current time.
     for fields in [&[][..], &[("last-modified", "yesterday")]] {
         let url = answer(200, fields, "body").url("/");
         assert_eq!(fetch(&["-R", "-o", name, &url]).status, 0);
@@ -487,7 +487,7 @@ fn a_body_is_received_at_its_rate_and_up_to_its_size() {
         assert_eq!(fetched.status, status, "{size}: {}", fetched.stderr);
         assert_eq!(fetched.stdout.is_empty(), status != 0);
     }
-    // It is about the body that was asked for.
+    // The limit applies to the requested body only.
     let missing = answer(404, &[], "not here").url("/");
     let fetched = fetch(&["--max-filesize", "3", &missing]);
     assert_eq!((fetched.status, text(&fetched)), (22, "not here"));

@@ -1,4 +1,4 @@
-//! What `relent fetch` writes: the complete body, exactly once.
+//! Tests of the output of `relent fetch`: the complete body, once.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +9,7 @@ use crate::fetch_support::{background, command, entries, fetch, finish, interrup
 use crate::scripted::{Server, Step, cut, pattern, response, rest};
 use crate::support::on_terminal;
 
-/// What a server sends as it is whole, and where it is cut in each attempt.
+/// The positions at which the server cuts the body, one for each attempt.
 fn cuts(whole: &[u8], seed: u64) -> Vec<usize> {
     pattern(seed, 9)
         .chunks(3)
@@ -22,7 +22,7 @@ fn cuts(whole: &[u8], seed: u64) -> Vec<usize> {
         .collect()
 }
 
-/// Serves `whole`, cut short as often as there are `cuts`; by ranges if it has a strong tag.
+/// Serves `whole`, cut short at each of `cuts`; supports ranges if it has a strong tag.
 fn cutting(whole: &[u8], etag: Option<&'static str>, cuts: Vec<usize>) -> Server {
     let whole = whole.to_vec();
     Server::answering(move |index, seen| {
@@ -115,7 +115,9 @@ fn a_failing_response_is_not_appended_to_what_has_gone_out() {
     assert_eq!((fetched.status, server.count()), (22, 2));
     assert!(fetched.stdout == whole[..2_000_000]);
     assert!(
-        fetched.stderr.contains("its body is not printed"),
+        fetched
+            .stderr
+            .contains("the body could not be printed completely"),
         "{}",
         fetched.stderr
     );
@@ -124,7 +126,7 @@ fn a_failing_response_is_not_appended_to_what_has_gone_out() {
 #[test]
 fn a_body_that_never_completes_is_not_printed() {
     let whole = pattern(1, 50_000);
-    // What is resumed and goes on arrives in the end; this does not go on.
+    // A download that makes progress arrives in the end; this one makes none.
     let stuck = [&[10_000][..], &[0; 9]].concat();
     for (etag, cuts) in [(None, vec![10_000; 4]), (Some("\"v1\""), stuck)] {
         let server = cutting(&whole, etag, cuts);
@@ -160,7 +162,9 @@ fn a_stream_goes_out_as_it_arrives_and_is_not_repeated() {
         (18, &b"first"[..], 1)
     );
     assert!(
-        fetched.stderr.contains("a part of the body has gone out"),
+        fetched
+            .stderr
+            .contains("a part of the body was written already"),
         "{}",
         fetched.stderr
     );
@@ -226,7 +230,7 @@ fn a_file_is_replaced_when_the_body_is_complete_and_otherwise_left_alone() {
     ] {
         let server = Server::script([step]);
         let fetched = fetch(&["-o", name, &server.url("/")]);
-        // Standard output is for what -w prints.
+        // Standard output has only the output of -w.
         assert_eq!((fetched.status, fetched.stdout.len()), (status, 0));
         assert!(fetched.stderr.contains(body), "{}", fetched.stderr);
         assert!(
@@ -305,9 +309,9 @@ fn a_body_beyond_max_buffer_goes_out_as_it_arrives_and_does_not_begin_anew() {
     let short = fetch(&["--max-buffer", "64KiB", &server.url("/")]);
     assert_eq!((short.status, server.count()), (18, 1), "{}", short.stderr);
     assert_eq!(short.stdout.len(), body.len() - 10);
-    let says = "the body exceeds --max-buffer (64.00 KiB): it goes out as it arrives";
+    let says = "the body exceeds --max-buffer (64.00 KiB): it is written as it arrives";
     assert_eq!(short.stderr.matches(says).count(), 1, "{}", short.stderr);
-    // Nor is more kept of what may never end.
+    // Input that may never end is not buffered beyond the limit either.
     let server = Server::script([ends(0)]);
     for data in [
         ["-d", "@/dev/zero"],
@@ -322,7 +326,7 @@ fn a_body_beyond_max_buffer_goes_out_as_it_arrives_and_does_not_begin_anew() {
             "{said}"
         );
     }
-    // What fits is kept, and appears once.
+    // A body within the limit is buffered, and printed once.
     let server = Server::script([ends(10), ends(0)]);
     let whole = fetch(&["--max-buffer", "1MiB", &server.url("/")]);
     assert_eq!((whole.status, server.count()), (0, 2), "{}", whole.stderr);
@@ -395,7 +399,7 @@ fn a_signal_is_heard_while_the_reader_is_slow() {
     let server = Server::script([Step::Answer(response(200, &[], vec![0; 3 << 20]))]);
     let mut child = background(&[&server.url("/")]);
     let mut stdout = child.stdout.take().unwrap();
-    // Nobody reads on, so the pipe is full and the writing blocked.
+    // The reader stops, so the pipe is full and writing blocks.
     stdout.read_exact(&mut [0; 1]).unwrap();
     interrupt(&child);
     assert_eq!(finish(child).status, 130);
@@ -404,7 +408,7 @@ fn a_signal_is_heard_while_the_reader_is_slow() {
 
 #[test]
 fn rule_6_a_reader_that_never_reads_does_not_outlast_the_deadline() {
-    // More than a pipe holds. The second is the body of a failure, which is printed in the end.
+    // Both are larger than a pipe. The second is the body of a failure, which is printed at the end.
     let long = pattern(5, 1 << 20);
     for (status, options, exit) in [
         (200, &["--stream", "--deadline", "500ms"][..], 28),

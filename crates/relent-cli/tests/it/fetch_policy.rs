@@ -1,4 +1,4 @@
-//! `relent fetch` obeys the whole policy: what a destination keeps holds for its one caller too.
+//! Tests that `relent fetch` applies the whole policy, also the parts that callers of a destination share.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 use crate::fetch_support::{fetch, refused};
 use crate::scripted::{Server, Step, response};
 
-/// A policy that retries at once, with this besides.
+/// A policy that retries immediately, with additional settings.
 fn policy(more: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".toml").unwrap();
     let constant = "jitter = 'none'\n[backoff.constant]\ndelay = '1ms'";
@@ -26,7 +26,7 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
     let (server, start) = (refusing(), Instant::now());
     let policy = policy.path().to_str().unwrap();
     let fetched = fetch(&["--policy", policy, &server.url("/")]);
-    // The second to the fourth wait for a fifth of a second each.
+    // The second to the fourth attempt wait 0.2 s each.
     assert!(start.elapsed() >= Duration::from_millis(600));
     assert_eq!((fetched.status, server.count()), (22, 4));
     let held = "is queued by the rate limit of the destination for at most ";
@@ -63,7 +63,7 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
     let args = ["--policy", policy, &url];
     let fetched = fetch(&[&args[..], &limits].concat());
     assert_eq!(fetched.status, 22);
-    // Hundreds follow each other at once.
+    // Without the circuit breaker there would be hundreds.
     assert!((2..100).contains(&server.count()), "{}", server.count());
 }
 

@@ -1,4 +1,4 @@
-//! `relent fetch` through a proxy that opens a tunnel, or refuses to.
+//! Tests of `relent fetch` through a proxy that opens or refuses a tunnel.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,14 +11,14 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::fetch_support::{Fetched, fetch, tls};
 
-/// A proxy, and the heads of the requests that it got.
+/// A proxy, with the heads of its requests.
 struct Proxy {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
-    /// Answers CONNECT with this; a 200 opens the tunnel. Nothing at all closes the connection.
+    /// Responds to CONNECT with `answer`; a 200 opens the tunnel, an empty one closes the connection.
     fn answering(answer: &'static str) -> Self {
         Self::start(None, move |_| answer)
     }
@@ -204,10 +204,10 @@ fn a_tunnel_that_is_opened_at_the_second_attempt_carries_the_request() {
     assert_eq!(proxy.count(), 2);
     let says = "the proxy refused CONNECT with status 503 Service Unavailable";
     assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
-    // The certificate behind the tunnel is looked at as ever.
+    // The certificate behind the tunnel is verified as usual.
     let fetched = fetch(&["-x", &proxy.url(), &url]);
     assert_eq!(fetched.status, 60, "{}", fetched.stderr);
-    // And no proxy is asked for a host that needs none.
+    // A host in NO_PROXY is fetched without the proxy.
     let asked = proxy.count();
     let fetched = fetch(&[
         "-x",

@@ -1,4 +1,4 @@
-//! `relent fetch -C -`: a download that goes on in another call.
+//! Tests of `relent fetch -C -`: a download that is resumed in another call.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ fn place() -> (TempDir, PathBuf, PathBuf) {
     (folder, file, part)
 }
 
-/// Serves `whole`: the first time it goes silent after `length` bytes, later it answers ranges.
+/// Serves `whole`: the first response stalls after `length` bytes, later ones support ranges.
 fn stalling(whole: &[u8], fields: &[(&'static str, &'static str)], length: usize) -> Server {
     let (whole, fields) = (whole.to_vec(), fields.to_vec());
     Server::answering(
@@ -33,7 +33,7 @@ fn stalling(whole: &[u8], fields: &[(&'static str, &'static str)], length: usize
     )
 }
 
-/// Begins a download to `file`, and ends it by `signal` when `length` bytes are in the part.
+/// Starts a download to `file`, and ends it with `signal` when the part has `length` bytes.
 fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
     let child = background(&["-o", file.to_str().unwrap(), &server.url("/x")]);
     let part = file.with_extension("part");
@@ -43,7 +43,7 @@ fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
         let fetched = finish(child);
         assert_eq!(fetched.status, 130);
         assert!(
-            fetched.stderr.contains("-C - goes on"),
+            fetched.stderr.contains("-C - resumes"),
             "{}",
             fetched.stderr
         );
@@ -56,7 +56,7 @@ fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
 #[test]
 fn a_download_that_was_broken_off_goes_on_in_another_call() {
     let whole = pattern(1, LENGTH);
-    // A process that is killed writes nothing any more: all that it takes is there before.
+    // A killed process cannot write any more, so everything must be on the disk before.
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let (folder, file, part) = place();
         let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -239,7 +239,7 @@ fn the_file_itself_is_gone_on_with_as_curl_does() {
     let fetched = fetch(&args);
     assert_eq!(fetched.status, 0, "{}", fetched.stderr);
     assert!(
-        fetched.stderr.contains("nothing is missing"),
+        fetched.stderr.contains("is complete already"),
         "{}",
         fetched.stderr
     );
@@ -283,7 +283,7 @@ fn continuing_needs_a_file() {
     assert!(fetched.stderr.contains("use -C -"), "{}", fetched.stderr);
 }
 
-/// The range would be taken for the missing bytes, and take the place of FILE.
+/// Otherwise the range would be taken for the missing bytes, and replace FILE.
 #[test]
 fn a_range_given_by_hand_is_refused_beside_c() {
     let whole = pattern(1, LENGTH);
@@ -301,7 +301,7 @@ fn a_range_given_by_hand_is_refused_beside_c() {
     assert_eq!(server.count(), 0);
 }
 
-/// Answers `whole` from where it is asked for, and cuts each response after a part of it.
+/// Serves `whole` from the requested position, and cuts each response short.
 fn cutting(
     whole: &[u8],
     part: usize,
@@ -313,7 +313,7 @@ fn cutting(
     })
 }
 
-/// A response with the whole, or with the rest from `first` on, of which `part` bytes arrive.
+/// A response with the whole body, or the rest from `first` on, of which `part` bytes arrive.
 fn piece(whole: &[u8], part: usize, fields: &[(&str, String)], first: Option<usize>) -> Vec<u8> {
     let mut fields: Vec<_> = fields
         .iter()
@@ -327,14 +327,14 @@ fn piece(whole: &[u8], part: usize, fields: &[(&str, String)], first: Option<usi
     cut(206, &fields, &whole[first..], part)
 }
 
-/// The first bytes asked for, of all requests that brought a part of the body.
+/// The start positions of all requests that received a part of the body.
 fn starts(server: &Server) -> Vec<usize> {
     let seen = server.seen();
     let files = seen.iter().filter(|seen| !seen.path().starts_with("/get"));
     files.map(|seen| seen.range_start().unwrap_or(0)).collect()
 }
 
-/// One call after the other without retries, until one succeeds or so many have failed. What each has said.
+/// Calls without retries, until one succeeds or `most` have failed; returns the messages of each.
 fn call_by_call(most: usize, args: &[&str]) -> Vec<String> {
     let mut said = Vec::new();
     for _ in 0..most {
@@ -345,8 +345,8 @@ fn call_by_call(most: usize, args: &[&str]) -> Vec<String> {
             break;
         }
         assert_eq!(fetched.status, 18, "{}", said.concat());
-        // The promise that the next call keeps.
-        assert!(said.concat().contains("-C - goes on"), "{}", said.concat());
+        // The message promises what the next call does.
+        assert!(said.concat().contains("-C - resumes"), "{}", said.concat());
     }
     said
 }
@@ -402,7 +402,7 @@ fn the_retries_of_a_call_with_c_go_on_as_the_next_call_does() {
         |_| vec![("etag", "W/\"v1\"".to_owned())],
         |_| vec![("last-modified", NOW.to_owned()), ("date", NOW.to_owned())],
         |_| vec![("last-modified", NOW.to_owned())],
-        // Each server with a tag of its own.
+        // Each server has its own tag.
         |index| vec![("etag", format!("\"node-{index}\""))],
         |index| vec![("etag", format!("W/\"node-{index}\""))],
     ];
@@ -454,14 +454,14 @@ fn a_server_that_ignores_the_range_beside_if_range_is_gone_on_with() {
         let said = call_by_call(9, &["-o", name, &server.url("/x")]);
         assert_eq!(said.len(), 5, "{one_tag}: {said:?}");
         assert!(fs::read(&file).unwrap() == whole, "{one_tag}");
-        // Once it is known that the tags differ, no call asks by them.
+        // Once the tags are known to differ, no call uses them.
         let conditions = server.seen();
         let conditions = conditions.iter().filter_map(|seen| seen.header("if-range"));
         assert_eq!(conditions.count(), if one_tag { 4 } else { 1 });
     }
 }
 
-/// As versions before this one have written it.
+/// In the format of earlier versions.
 #[test]
 fn an_older_side_file_is_read_as_it_was_meant() {
     let whole = pattern(1, LENGTH);
@@ -499,14 +499,14 @@ fn a_call_that_does_not_go_on_says_so() {
     let fetched = fetch(&["-C", "-", "-o", name, &server.url("/x")]);
     assert_eq!(fetched.status, 0, "{}", fetched.stderr);
     assert!(
-        fetched.stderr.contains("the download began anew"),
+        fetched.stderr.contains("the download started over"),
         "{}",
         fetched.stderr
     );
     assert!(fs::read(&file).unwrap() == whole);
 }
 
-/// The end of the part would pass for the end of the file.
+/// Otherwise the end of the part would be taken for the end of the file.
 #[test]
 fn a_server_that_sends_less_than_the_rest_does_not_shorten_the_file() {
     let whole = pattern(1, LENGTH);

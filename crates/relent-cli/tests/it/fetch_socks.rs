@@ -1,4 +1,4 @@
-//! `relent fetch` through a SOCKS proxy that opens a connection, or refuses to.
+//! Tests of `relent fetch` through a SOCKS proxy that opens or refuses a connection.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,23 +9,23 @@ use std::thread;
 use crate::fetch_support::{Fetched, fetch, refused, tls};
 use crate::scripted::{Server, Step, response};
 
-/// How a proxy behaves.
+/// The behaviour of a proxy.
 #[derive(Clone, Copy)]
 enum Proxy {
-    /// Answers the first message with this, and hangs up.
+    /// Responds to the first message with this, and closes.
     First(&'static [u8]),
     /// Asks for a user name and a password, and refuses them.
     WrongPassword,
-    /// Answers the request for a connection with this reply.
+    /// Responds to the connection request with this reply.
     Replies(u8),
-    /// The same of SOCKS4.
+    /// As `Replies`, for SOCKS4.
     Replies4(u8),
-    /// Opens the connection after so many requests that it cannot.
+    /// Opens the connection after this many refused requests.
     Opens(usize),
 }
 
 impl Proxy {
-    /// Its port, and how many connections it got.
+    /// Returns the port and the count of connections.
     fn start(self) -> (u16, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -77,7 +77,7 @@ impl Proxy {
     }
 }
 
-/// Takes a user name and a password, if the client has them, with this as the answer.
+/// Accepts a user name and a password, if the client sends them, and responds with `answer`.
 fn authenticate(stream: &mut TcpStream, answer: u8) -> io::Result<()> {
     let mut hello = [0; 3];
     stream.read_exact(&mut hello)?;
@@ -93,7 +93,7 @@ fn authenticate(stream: &mut TcpStream, answer: u8) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the client wants to go.
+/// Reads the target that the client requests.
 fn target(stream: &mut TcpStream) -> io::Result<(String, u16)> {
     let mut head = [0; 4];
     stream.read_exact(&mut head)?;
@@ -116,7 +116,7 @@ fn target(stream: &mut TcpStream) -> io::Result<(String, u16)> {
     Ok((host, u16::from_be_bytes(port)))
 }
 
-/// A policy whose retries follow at once.
+/// Fetches through the proxy, with immediate retries.
 fn through(proxy: &str, more: &[&str]) -> Fetched {
     let args = ["--max-retries", "10", "--max-delay", "1ms", "-x", proxy];
     fetch(&[&args[..], more].concat())
@@ -177,9 +177,9 @@ fn a_reply_of_socks_that_may_pass_is_a_failure_to_connect_and_asked_again() {
         (Proxy::Replies(5), "socks5h", "connection refused", 97, 11),
         (Proxy::Replies(6), "socks5h", "TTL expired", 97, 11),
         (Proxy::Replies4(91), "socks4", "rejected or failed", 97, 11),
-        // It hangs up.
+        // The proxy closes the connection.
         (Proxy::First(b""), "socks5h", "SOCKS", 7, 11),
-        // It speaks something else.
+        // The proxy uses another protocol.
         (
             Proxy::First(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             "socks5h",
@@ -190,7 +190,7 @@ fn a_reply_of_socks_that_may_pass_is_a_failure_to_connect_and_asked_again() {
     ] {
         let (port, count) = proxy.start();
         let at = format!("{scheme}://127.0.0.1:{port}");
-        // A POST too: nothing of the request was sent.
+        // A POST is retried, too: nothing of the request was sent.
         let fetched = through(&at, &["http://127.0.0.2:9/", "-d", "amount=5"]);
         let asked = count.load(Ordering::SeqCst);
         assert_eq!(
@@ -221,7 +221,7 @@ fn a_socks_proxy_that_opens_a_connection_carries_the_request() {
         );
         assert_eq!(count.load(Ordering::SeqCst), 2);
     }
-    // The certificate of the server is looked at as ever.
+    // The certificate of the server is verified as usual.
     let (url, pem) = tls();
     let (port, _) = Proxy::Opens(0).start();
     let at = format!("socks5h://127.0.0.1:{port}");

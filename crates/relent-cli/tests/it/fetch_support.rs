@@ -1,4 +1,4 @@
-//! What the tests of `relent fetch` share.
+//! Helpers for the tests of `relent fetch`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use crate::scripted;
 use crate::support::{self, PATIENCE};
 
-/// What a finished fetch has left.
+/// The result of a finished fetch.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) status: i32,
@@ -60,7 +60,7 @@ pub(crate) fn finish(child: Child) -> Fetched {
     });
     let output = output.unwrap();
     Fetched {
-        // A panic is 101, a kill for hanging is none.
+        // A panic is 101; a killed process has no status.
         status: output.status.code().unwrap_or(-1),
         stdout: output.stdout,
         stderr: String::from_utf8(output.stderr).unwrap(),
@@ -77,7 +77,7 @@ pub(crate) fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A fetch that runs until it is told to end.
+/// A fetch that runs until the test ends it.
 pub(crate) fn background(args: &[&str]) -> Child {
     command(args).stdin(Stdio::null()).spawn().unwrap()
 }
@@ -95,12 +95,12 @@ pub(crate) fn until(mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// An address at which nothing listens.
+/// An address without a listener.
 pub(crate) fn refused() -> SocketAddr {
     scripted::nobody()
 }
 
-/// A server that closes every connection as soon as the client has said something.
+/// A server that closes every connection after the first bytes of the client.
 pub(crate) fn hangs_up() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -112,12 +112,12 @@ pub(crate) fn hangs_up() -> SocketAddr {
     address
 }
 
-/// A server that answers `secret` over TLS, and the certificate that vouches for it.
+/// A server that responds with `secret` over TLS, and the certificate of its CA.
 pub(crate) fn tls() -> (String, tempfile::NamedTempFile) {
     tls_as(&rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap())
 }
 
-/// The same with this certificate.
+/// As [`tls`], with this certificate.
 pub(crate) fn tls_as(params: &rcgen::CertificateParams) -> (String, tempfile::NamedTempFile) {
     let key = rcgen::KeyPair::generate().unwrap();
     let made = params.self_signed(&key).unwrap();

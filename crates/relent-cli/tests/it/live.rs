@@ -1,4 +1,4 @@
-//! What a person sees while relent waits, and what a log gets.
+//! Tests of the countdown on a terminal, and of the lines in a log.
 
 use crate::support::{finish, on_terminal, relent, run};
 const QUICK: [&str; 7] = [
@@ -75,10 +75,10 @@ fn on_a_terminal_one_line_counts_down_and_is_erased() {
         seen.contains("\r\x1b[2K\x1b[2mrelent:\x1b[0m attempt 1 failed: exit 3; next in 300ms"),
         "{seen:?}"
     );
-    // A machine that is busy may skip one.
+    // A busy machine may skip one.
     let counted = ["next in 200ms", "next in 100ms"].map(|next| seen.contains(next));
     assert!(counted.contains(&true), "{seen:?}");
-    // The second attempt's output stands where the line was.
+    // The output of the second attempt replaces the line.
     assert!(seen.contains("ms\r\x1b[2Kout\r\n"), "{seen:?}");
 }
 

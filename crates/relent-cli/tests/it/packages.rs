@@ -1,4 +1,4 @@
-//! What the package of each crate holds.
+//! Tests of the package of each crate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,13 +66,13 @@ fn no_package_holds_tests_or_symbolic_links() {
     }
 }
 
-/// What the sources of a crate embed, or read as a module, by a path.
+/// The files that the sources of a crate embed, or include as a module by path.
 fn embedded(source: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(source).unwrap();
     let mut names = Vec::new();
     for start in ["include_str!(", "include_bytes!(", "#[path = "] {
         for rest in text.split(start).skip(1) {
-            // The first piece of a `concat!` has the folder.
+            // The first piece of a `concat!` is the folder.
             let rest = rest.strip_prefix("concat!(").unwrap_or(rest);
             let name = rest
                 .strip_prefix('"')
@@ -102,7 +102,7 @@ fn no_crate_embeds_a_file_of_another_folder() {
     assert!(found >= 15, "{found} files");
 }
 
-/// The lines of the documentation of a source file that a reader sees.
+/// The visible lines of the documentation in a source file.
 fn documentation(source: &Path) -> Vec<String> {
     let text = fs::read_to_string(source).unwrap();
     let lines = text.lines().map(str::trim_start);

@@ -1,4 +1,4 @@
-//! `relent run`: exit status, output exactly once, the command's environment.
+//! Tests of `relent run`: exit status, output exactly once, the environment of the command.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -27,7 +27,7 @@ fn the_exit_status_is_that_of_the_last_attempt() {
             "sleep 1000",
             124,
         ),
-        // Time killed it, whatever the command makes of SIGTERM.
+        // The time limit counts, for any reaction of the command to SIGTERM.
         (
             &["--max-retries", "0", "--attempt-timeout", "300ms"],
             "trap 'exit 0' TERM; sleep 1000 & wait",
@@ -76,7 +76,7 @@ fn a_run_that_gives_up_never_exits_with_0() {
             123,
             "the retries are used up",
         ),
-        // Time is the reason that is told first.
+        // The time limit is reported first.
         (
             &[
                 "--retry-on-output=not yet",
@@ -147,12 +147,12 @@ fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
         (&["echo it's $HOME"], r"use: sh -c 'echo it'\''s $HOME'"),
         (
             &["sleep 5"],
-            "this is one word with spaces in it: leave out its quotes (sleep 5), or use: sh -c \
+            "this is one word with spaces: remove the quotes (sleep 5), or use: sh -c \
              'sleep 5'",
         ),
         (
             &["pushd", "/tmp", "&&", "make", "a b"],
-            r"pushd is a part of the shell, so use: sh -c 'pushd /tmp && make '\''a b'\'''",
+            r"pushd is a shell builtin, so use: sh -c 'pushd /tmp && make '\''a b'\'''",
         ),
         (
             &["LEVEL=3", "make", "all"],
@@ -174,8 +174,8 @@ fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, executable).unwrap();
     let result = output(command(&[], &[script.to_str().unwrap()]));
-    assert!(text(&result.stderr).contains("but not the interpreter that its first line names"));
-    // Nothing is guessed about a plain name.
+    assert!(text(&result.stderr).contains("but not the interpreter in its first line"));
+    // A plain name gets no suggestion.
     let result = output(command(&[], &["relent-test-no-such-command", "a|b"]));
     assert!(text(&result.stderr).ends_with("command not found\n"));
 }
@@ -190,7 +190,7 @@ fn a_pipe_sees_the_output_of_the_final_attempt_exactly_once() {
         assert_eq!(text(&result.stderr).matches("out 1\n").count(), 1);
         assert_eq!(text(&result.stderr).matches("out 2\n").count(), 1);
     }
-    // Giving up shows the final attempt's output as well.
+    // After giving up, the output of the final attempt is also printed.
     let result = output(sh(&["--max-retries", "1"], THIRD_TIME));
     assert_eq!((code(&result), text(&result.stdout)), (1, "out 2\n"));
 }
@@ -300,7 +300,7 @@ fn a_timeout_ends_the_whole_group_even_one_that_ignores_sigterm() {
 
 #[test]
 fn members_of_the_group_may_use_the_grace_after_their_leader_has_ended() {
-    // The leader ends at once; its child cleans up first, and what it says is kept.
+    // The leader ends immediately; its child cleans up first, and its output is kept.
     let script = "sh -c 'trap \"sleep 0.3; echo cleaned up; exit\" TERM; echo ready >&2; \
                   while :; do sleep 0.05; done' & wait";
     let result = output(sh(&["--stop-on-exit", "0"], "exit 0"));
@@ -324,7 +324,7 @@ fn a_timeout_reaches_a_stopped_command() {
     assert_eq!(text(&result.stderr), "ready\nheard\n");
 }
 
-/// As execvp does it, and so env(1), `xargs` and every shell.
+/// As execvp does it, and therefore env(1), `xargs` and every shell.
 #[test]
 fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
     use std::os::unix::fs::PermissionsExt;
@@ -342,7 +342,7 @@ fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
         assert_eq!(code(&result), 3, "{result:?}");
         assert_eq!(text(&result.stdout), format!("{script} a b 2\n"));
     }
-    // What may not be executed is none, as for env(1).
+    // A file that is not executable is not run, as in env(1).
     std::fs::set_permissions(script, PermissionsExt::from_mode(0o644)).unwrap();
     assert_eq!(code(&output(command(&[], &[script]))), 126);
 }
@@ -351,7 +351,7 @@ fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
 fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
     let said = "standard output exceeds --max-buffer (100.00 KiB)";
     let options = ["--max-buffer", "100KiB", "--max-retries", "3"];
-    // A writer without end has a reader that ends it: what is kept must not be all that there is.
+    // An endless writer needs a reader that ends it: relent must not buffer its output for ever.
     let script = "yes | head -c 10000000; echo left >&2; yes";
     let mut relent = told(&options, script).spawn().unwrap();
     let mut read = vec![0; 10_000_000];
@@ -361,7 +361,7 @@ fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
     assert_eq!(code(&result), 141, "SIGPIPE ends it: {result:?}");
     assert_eq!(text(&result.stderr).matches(said).count(), 1, "{result:?}");
 
-    // It is passed on whole and once, and is not repeated.
+    // The output is passed on completely and once, and the attempt is not repeated.
     let script = "echo $RELENT_ATTEMPT; [ $RELENT_ATTEMPT = 1 ] || seq 100000; exit 5";
     let result = output(told(&options, script));
     assert_eq!(code(&result), 5);
@@ -369,7 +369,7 @@ fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
     assert_eq!(text(&result.stdout), format!("2\n{expected}"));
     assert!(text(&result.stderr).contains("is not retried: its output exceeded"));
 
-    // What fits is kept, and repeated.
+    // An attempt whose output fits is repeated.
     let script = "[ $RELENT_ATTEMPT = 3 ] || head -c 102400 /dev/zero; [ $RELENT_ATTEMPT = 3 ]";
     let result = output(told(&options, script));
     assert_eq!((code(&result), text(&result.stdout)), (0, ""));
@@ -400,7 +400,7 @@ fn a_process_that_never_stops_writing_does_not_hang_the_run() {
     assert_eq!(code(&result), 0);
     assert!(start.elapsed() > Duration::from_secs(9));
     assert!(text(&result.stderr).contains("left behind"));
-    // The closed pipe ends it.
+    // The closed pipe ends the process.
     let left = parse_pid(text(&result.stderr).lines().next().unwrap());
     eventually("the writer ends by SIGPIPE", || is_dead(left));
 }

@@ -1,4 +1,4 @@
-//! `relent run`: the deadline, and that no process of an attempt outlives it.
+//! Tests of the deadline of `relent run`: no process of an attempt outlives it.
 
 use std::cell::Cell;
 use std::process::Output;
@@ -8,8 +8,8 @@ use crate::run_support::{
     code, eventually, is_dead, output, parse_pid, sh, text, told, when_ready,
 };
 
-/// Asked to end (SIGTERM) as soon as it is ready, killed after an hour: whoever asks only at the
-/// deadline, or kills before it, is found out.
+/// Runs a script that gets SIGTERM as soon as it is ready, and SIGKILL after an hour. This detects a SIGTERM only at
+/// the deadline, and an early SIGKILL.
 fn asked_soon(script: &str) -> Output {
     when_ready(300, |millis| {
         let kill_after = format!("--kill-after={}ms", 3_600_000 - millis);
@@ -23,7 +23,7 @@ fn sh_within(limits: &[&str], script: &str) -> Output {
 
 #[test]
 fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
-    // The trap decides nothing: time ended it.
+    // The trap does not change the status: the time limit counts.
     for end in ["exit 0", "exit 7", "kill -KILL $$"] {
         let script =
             format!("trap 'echo asked; {end}' TERM; echo ready >&2; while :; do sleep 0.02; done");
@@ -38,7 +38,7 @@ fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
 
 #[test]
 fn no_process_of_the_group_runs_after_the_deadline() {
-    // Neither the command nor its child hears SIGTERM.
+    // Neither the command nor its child reacts to SIGTERM.
     let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; echo ready >&2; \
                   while :; do wait; done";
     let result = when_ready(500, |millis| {
@@ -64,7 +64,7 @@ fn no_process_of_the_group_runs_after_the_deadline() {
 
 #[test]
 fn a_member_that_outlives_its_leader_has_until_the_deadline() {
-    // The leader ends when it is asked to; its child first cleans up.
+    // The leader ends on SIGTERM; its child cleans up first.
     let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; echo ready >&2; \
                          while :; do sleep 0.02; done' & wait";
     let result = asked_soon(script);
@@ -87,7 +87,7 @@ fn a_deadline_that_leaves_no_time_for_another_attempt_is_told_by_the_status() {
         stderr.contains("the deadline leaves no time (last: exit 3)"),
         "{stderr}"
     );
-    // What is not retried, or not any more, keeps its own status.
+    // An attempt that is not retried keeps its own status.
     for options in [
         &["--deadline=1h", "--stop-on-exit=3"][..],
         &["--deadline=1h", "--max-retries=0"],
@@ -108,7 +108,7 @@ fn an_attempt_that_ends_by_itself_before_the_deadline_keeps_its_status() {
 fn what_a_failed_attempt_left_running_is_ended_before_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("process");
-    // The one left behind ignores SIGTERM, and holds none of the outputs.
+    // The process left behind ignores SIGTERM, and holds no output open.
     let script = "if [ $RELENT_ATTEMPT = 1 ]; then \
                       trap '' TERM; sleep 1000 >/dev/null 2>&1 & echo $! >\"$0\"; exit 1; fi; \
                   state=$(sed 's/.*) //' \"/proc/$(cat \"$0\")/stat\" 2>/dev/null | cut -c 1); \
@@ -142,7 +142,7 @@ fn a_time_to_end_that_does_not_fit_the_deadline_is_refused_before_anything_ran()
         assert_eq!((code(&result), text(&result.stdout)), (125, ""));
         let stderr = text(&result.stderr);
         assert!(
-            stderr.contains("part of the deadline, which is 5s: it has to be shorter"),
+            stderr.contains("must be shorter than the deadline (5s), of which it is a part"),
             "{stderr}"
         );
     }
@@ -169,18 +169,18 @@ fn without_time_to_end_a_command_is_killed_at_once() {
     }
 }
 
-/// It is in no group that could be ended, so its output is lost.
+/// The process has left the group, so it cannot be ended, and its output is lost.
 #[test]
 fn a_process_that_has_left_the_group_does_not_hold_up_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("there").display().to_string();
-    // It goes on as long as the file is there, and has the standard output of the command.
+    // The process runs while the file exists, and holds the standard output of the command open.
     let script = format!(
         "touch {there}; setsid sh -c 'while [ -e {there} ]; do sleep 0.05; done' 2>/dev/null & \
          echo out; echo ready >&2; sleep 1000"
     );
     let trace = folder.path().join("trace.json");
-    // The machine may be late, but not each time by as much as silence would be waited for.
+    // The machine may be late, but not each time by the whole time that relent waits for silence.
     let mut late = (0..5).map(|_| {
         let given = Cell::new(0);
         let result = when_ready(1000, |millis| {

@@ -1,4 +1,4 @@
-//! `relent run` obeys the whole policy: what a destination keeps holds for its one caller too.
+//! Tests that `relent run` applies the whole policy, also the parts that callers of a destination share.
 
 use std::io::{BufRead, BufReader, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 use crate::run_support::{code, finish, output, pid, sh, text, told};
 
-/// A policy that retries a failed command at once, with this besides.
+/// A policy that retries a failed command immediately, with additional settings.
 fn policy(more: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".toml").unwrap();
     let constant = "jitter = 'none'\n[backoff.constant]\ndelay = '1ms'";
@@ -28,7 +28,7 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
         &["--policy", path(&policy), "--attempts", "4"],
         "exit 7",
     ));
-    // The second to the fourth wait for a fifth of a second each.
+    // The second to the fourth attempt wait 0.2 s each.
     assert!(start.elapsed() >= Duration::from_millis(600));
     let said = text(&result.stderr);
     assert_eq!(code(&result), 7, "{said}");
@@ -57,7 +57,7 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
     let result = output(sh(&options, "echo x; exit 1"));
     let attempts =
         text(&result.stderr).matches('x').count() + text(&result.stdout).matches('x').count();
-    // Hundreds follow each other at once.
+    // Without the circuit breaker there would be hundreds.
     assert!((2..100).contains(&attempts), "{attempts}");
     assert_eq!(code(&result), 124);
 }

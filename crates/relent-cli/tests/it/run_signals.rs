@@ -1,4 +1,4 @@
-//! `relent run`: signals reach the whole process group, and end the run.
+//! Tests of signals in `relent run`: they reach the whole process group, and end the run.
 
 use std::io::{BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -15,8 +15,8 @@ fn start(mut relent: Command) -> (Child, BufReader<ChildStderr>) {
     (child, stderr)
 }
 
-/// What is still to be read. A shell may report there that its current `sleep`, a member of the
-/// group too, was ended.
+/// Reads the rest. A shell may report there that its current `sleep`, which is also a member of the group,
+/// was ended.
 fn rest(mut stderr: BufReader<ChildStderr>) -> String {
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).unwrap();
@@ -30,7 +30,7 @@ fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
         Signal::SIGTERM,
         Signal::SIGHUP,
         Signal::SIGQUIT,
-        // Of a watchdog, a timer, `ulimit -t`, and those that end a process by default.
+        // From a watchdog, a timer, `ulimit -t`, and others that end a process by default.
         Signal::SIGABRT,
         Signal::SIGALRM,
         Signal::SIGVTALRM,
@@ -62,7 +62,7 @@ fn a_signal_is_heard_while_the_pipe_for_the_trace_has_nobody_at_its_other_end() 
     let script = format!("echo > {}", marker.display());
     let child = sh(&["--trace", pipe.to_str().unwrap()], &script).spawn();
     let child = child.unwrap();
-    // From when it listens to signals on, it waits for the pipe and for nothing else.
+    // Once it handles signals, it waits for the pipe only.
     let status = format!("/proc/{}/status", child.id());
     eventually("relent listens to signals", || {
         let status = std::fs::read_to_string(&status).unwrap();
@@ -109,7 +109,7 @@ fn user_signals_are_passed_on_and_end_nothing() {
 fn a_signal_during_a_wait_ends_the_run_at_once() {
     let options = ["--max-retries", "5", "--initial", "1h", "--max-delay", "1h"];
     let (child, mut stderr) = start(sh(&options, "echo failed; exit 1"));
-    // The first attempt's output appears when the wait begins.
+    // The output of the first attempt appears when the delay starts.
     assert_eq!(line(&mut stderr), "failed");
     let start = Instant::now();
     kill(pid(&child), Signal::SIGINT).unwrap();
@@ -125,9 +125,9 @@ fn a_signal_ends_a_run_whose_output_nobody_reads() {
     let stdout = child.stdout.take();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     assert_eq!(line(&mut stderr), "done");
-    // The command has written everything, and relent fills a pipe that is not emptied.
+    // The command has written everything, and relent blocks on a full pipe.
     kill(pid(&child), Signal::SIGTERM).unwrap();
-    // The signal comes before or after the command's end; a second one finds relent writing.
+    // The signal arrives before or after the end of the command; a second one arrives while relent writes.
     eventually("relent ends", || {
         let _ = kill(pid(&child), Signal::SIGTERM);
         child.try_wait().unwrap().is_some()
@@ -157,8 +157,8 @@ fn signals_ignored_at_the_start_stay_ignored() {
 
 #[test]
 fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
-    // As from a terminal: the group of relent gets the signal, and relent passes it on once.
-    // The shell waits in a builtin: a signal may interrupt it, only a line ends it.
+    // As from a terminal: the group of relent gets the signal, and relent forwards it once.
+    // The shell waits in a builtin: a signal may interrupt it, but only a line ends it.
     let script = "trap 'echo heard >&2' INT; echo ready >&2; until read x; do :; done";
     let mut relent = sh(&["--max-retries", "5"], script);
     relent.stdin(Stdio::piped()).process_group(0);
@@ -171,7 +171,7 @@ fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
     assert!(!rest(stderr).contains("heard"), "it is heard once");
 }
 
-/// Ignores all signals that can be ignored, and says its process id.
+/// A script that ignores all signals that can be ignored, and prints its process id.
 const DEAF: &str = "trap '' INT TERM HUP QUIT; echo $$ >&2; while :; do sleep 0.05; done";
 
 #[test]

@@ -1,4 +1,4 @@
-//! `relent run`: standard input is replayed to every attempt while it streams.
+//! Tests of standard input in `relent run`: it is replayed to every attempt while it streams.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Write};
@@ -26,7 +26,7 @@ fn every_attempt_reads_the_input_from_its_beginning() {
 fn input_larger_than_memory_is_replayed_complete() {
     let input: Vec<u8> = (0..5_000_000u32).map(|i| (i / 7 % 251) as u8).collect();
     for retries in ["5", "1"] {
-        // The first attempt reads a part, the second everything.
+        // The first attempt reads a part of the input, the second all of it.
         let script = "if [ $RELENT_ATTEMPT = 1 ]; then head -c 2000000 >/dev/null; exit 1; fi; cat";
         let mut child = sh(&["--max-retries", retries], script)
             .stdin(Stdio::piped())
@@ -59,7 +59,7 @@ fn what_is_kept_of_an_input_is_bounded_and_a_longer_one_is_passed_through() {
         let mut child = relent.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let writing = thread::spawn(move || {
-            // A command that takes only the beginning leaves the rest.
+            // A command that reads only the beginning leaves the rest.
             let _ = stdin.write_all(&[b'x'; 300_000]);
         });
         let result = finish(child);
@@ -91,10 +91,10 @@ fn an_attempt_sees_what_has_come_before_the_rest_is_sent() {
     assert_eq!(line(&mut stderr), "1 first");
     stdin.write_all(b"second\n").unwrap();
     assert_eq!(line(&mut stderr), "1 second");
-    // The second attempt is given both, though standard input is still open.
+    // The second attempt gets both, although standard input is still open.
     assert_eq!(line(&mut stderr), "2 first");
     assert_eq!(line(&mut stderr), "2 second");
-    // Taking the pipe's end with us only now shows that the run ends without it.
+    // The test closes its end of the pipe only now: the run must end without that.
     let stdin = child.stdin.take();
     assert_eq!(code(&finish(child)), 0);
     drop(stdin);
@@ -161,7 +161,7 @@ fn only_what_the_command_takes_is_read_ahead() {
     assert_eq!(line(&mut stderr), "started");
     let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
     nix::fcntl::fcntl(&writer, flags).unwrap();
-    // The pipes and one piece fill up, and then nothing more is taken.
+    // The pipes and one piece fill up, and then relent reads no more.
     let (mut taken, mut refused) = (0, 0);
     eventually("the input is no longer read", || {
         match writer.write(&[b'y'; 4096]) {

@@ -1,4 +1,4 @@
-//! `relent run`: output that is passed on at once, readers that go away, streams that are closed.
+//! Tests of output that `relent run` passes on immediately, of readers that go away, and of closed streams.
 
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -19,7 +19,7 @@ fn a_stream_passes_on_the_output_of_every_attempt_while_it_runs() {
         let mut relent = sh(options, script);
         let mut child = relent.stdin(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        // The command waits for the answer to what it wrote.
+        // The command waits for a response to its output.
         assert_eq!(line(&mut stdout), "out 1", "{options:?}");
         child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
         assert_eq!(line(&mut stdout), "out 2", "{options:?}");
@@ -156,7 +156,7 @@ fn a_stream_that_is_closed_is_an_error_before_anything_ran() {
             "<&- >&-",
             "relent: standard input is closed; if nothing is wanted there, use </dev/null\n",
         ),
-        // There is nowhere to say it.
+        // There is no stream for the message.
         ("2>&-", ""),
     ] {
         let result = output(redirected(&run, redirection));

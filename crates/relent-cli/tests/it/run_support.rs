@@ -1,4 +1,4 @@
-//! What the tests of `relent run` share: starting it, and never waiting for it forever.
+//! Helpers for the tests of `relent run`, with a time limit for every wait.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,15 +10,15 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Far more than any of these runs needs: whoever waits this long hangs.
+/// The time after which a run is considered to hang; far more than any run needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `relent run OPTIONS -- sh -c SCRIPT` with short waits and everything piped.
+/// `relent run OPTIONS -- sh -c SCRIPT` with short delays and everything piped.
 pub(crate) fn sh(options: &[&str], script: &str) -> Command {
     command(options, &["sh", "-c", script])
 }
 
-/// `relent run OPTIONS -- CMD` with short waits and everything piped.
+/// `relent run OPTIONS -- CMD` with short delays and everything piped.
 pub(crate) fn command(options: &[&str], cmd: &[&str]) -> Command {
     let mut relent = Command::new(env!("CARGO_BIN_EXE_relent"));
     relent.args(["run", "--quiet", "--initial", "10ms", "--jitter", "none"]);
@@ -31,7 +31,7 @@ pub(crate) fn command(options: &[&str], cmd: &[&str]) -> Command {
     relent
 }
 
-/// The same as [`sh`], and what relent says about it.
+/// As [`sh`], but with the messages of relent.
 pub(crate) fn told(options: &[&str], script: &str) -> Command {
     let mut relent = Command::new(env!("CARGO_BIN_EXE_relent"));
     relent.args(["run", "--initial", "10ms", "--jitter", "none"]);
@@ -49,8 +49,8 @@ pub(crate) fn output(mut command: Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
-/// Runs to the end with a limit for each attempt, and again with a longer one while the limit struck before
-/// the command was ready for it: how soon that is depends on the machine. How long the last run took.
+/// Runs to the end with a limit for each attempt. Repeats it with a longer limit while the limit ended the attempt
+/// before the command was ready, which depends on the machine. Returns the duration of the last run.
 pub(crate) fn cut_short(
     options: &[&str],
     script: &str,
@@ -69,9 +69,8 @@ pub(crate) fn cut_short(
     }
 }
 
-/// Runs a command whose time is limited until it said "ready" on standard error before its time was
-/// over: with the time in milliseconds that `run` is given, which grows as long as the machine is too
-/// slow for it.
+/// Runs a command with a time limit until it prints "ready" on standard error within the limit. `run` gets the limit in
+/// milliseconds, which grows while the machine is too slow.
 pub(crate) fn when_ready(first: u64, run: impl Fn(u64) -> Output) -> Output {
     for factor in [1, 4, 16, 64] {
         let result = run(first * factor);
@@ -82,7 +81,7 @@ pub(crate) fn when_ready(first: u64, run: impl Fn(u64) -> Output) -> Output {
     panic!("never ready");
 }
 
-/// Waits for the end and collects what is still in the pipes.
+/// Waits for the end and collects the rest of the pipes.
 pub(crate) fn finish(child: Child) -> Output {
     let pid = pid(&child);
     let (done, result) = mpsc::channel();
@@ -118,7 +117,7 @@ pub(crate) fn line(reader: &mut BufReader<impl Read>) -> String {
     line.trim_end().to_owned()
 }
 
-/// Looks until `condition` holds; fails if it never does.
+/// Waits until `condition` holds; fails if it never does.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -127,7 +126,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the process is gone, or is a zombie that nobody has collected yet.
+/// Whether the process is gone, or is a zombie.
 pub(crate) fn is_dead(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     kill(pid, None) == Err(Errno::ESRCH)

@@ -1,4 +1,4 @@
-//! `relent run` on a terminal: the command gets it when it wants it, and the shell gets it back.
+//! Tests of `relent run` on a terminal: the command gets it when it needs it, and the shell gets it back.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::run_support::{PATIENCE, code, eventually, finish, parse_pid, pid};
 
 const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
-/// A process in a session of its own, at a terminal that the test types at.
+/// A process in its own session, at a terminal that the test controls.
 struct Session {
     child: Child,
     keyboard: File,
@@ -60,7 +60,7 @@ impl Session {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until `text` is on the screen after what was expected before.
+    /// Waits until `text` is on the screen, after the previously expected text.
     fn expect(&mut self, text: &str) {
         let end = self.expect_more(text);
         self.seen.drain(..end);
@@ -83,7 +83,7 @@ impl Session {
         tcgetpgrp(&self.keyboard).unwrap()
     }
 
-    /// Waits for the line in which the command names its process id, which is its group's.
+    /// Waits for the line with the process id of the command, which is also that of its group.
     fn expect_command(&mut self) -> Pid {
         self.expect("pid ");
         self.expect_more(".");
@@ -94,7 +94,7 @@ impl Session {
         eventually("the terminal is handed over", || self.foreground() == group);
     }
 
-    /// Waits until the program that the session was started with is in the foreground.
+    /// Waits until the first program of the session is in the foreground.
     fn expect_back(&self) {
         self.expect_foreground(pid(&self.child));
     }
@@ -104,18 +104,18 @@ impl Session {
     }
 }
 
-/// `relent run OPTIONS -- sh -c SCRIPT`, where the script first names its process id.
+/// `relent run OPTIONS -- sh -c SCRIPT`, where the script first prints its process id.
 fn relent(options: &[&'static str], script: &str) -> Vec<String> {
     let mut all = vec![RELENT, "run", "--initial", "10ms", "--jitter", "none"];
     all.extend_from_slice(options);
     all.extend(["--", "sh", "-c"]);
     let mut all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-    // Quoted so that the line which a shell echoes is not taken for the answer.
+    // Quoted so that the line that a shell echoes is not taken for the output.
     all.push(format!("echo p\"\"id $$. >&2; {script}"));
     all
 }
 
-/// The same as a line to type at a shell. The script has no single quotes.
+/// As [`relent`], as a line to type at a shell. The script has no single quotes.
 fn typed(options: &[&'static str], script: &str) -> String {
     let mut all = relent(options, script);
     let script = all.pop().unwrap();
@@ -137,7 +137,7 @@ fn a_command_that_reads_the_terminal_gets_it() {
 
 #[test]
 fn a_command_that_leaves_the_terminal_alone_leaves_it_to_us() {
-    // So that `relent run -- curl … | less` does not take the keyboard from `less`.
+    // Otherwise `relent run -- curl … | less` would take the keyboard from `less`.
     let script = "while :; do sleep 0.02; done";
     let mut session = Session::start(&relent(&["--max-retries", "3"], script));
     session.expect_command();
@@ -157,7 +157,7 @@ fn ctrl_c_ends_the_run_also_when_the_command_has_the_terminal() {
 
 #[test]
 fn a_person_sees_the_output_of_every_attempt_as_it_is_written() {
-    // The command sees the terminal, though another attempt may follow.
+    // The command sees the terminal, although another attempt may follow.
     let script = "[ -t 1 ] && echo s\"\"een; read a; echo \"got $a\"; [ $RELENT_ATTEMPT = 2 ]";
     let mut session = Session::start(&relent(&["--max-retries", "5"], script));
     for answer in ["hello", "again"] {
@@ -186,7 +186,7 @@ fn a_person_who_waits_for_output_that_is_kept_is_told_why() {
         typed(&["--max-retries", "3"], script)
     ));
     session.expect_command();
-    session.expect("--stream passes it on at once");
+    session.expect("--stream passes it on immediately");
     session.types("\x03");
     session.types("exit 3\n");
     assert_eq!(session.end(), 3);
@@ -270,7 +270,7 @@ fn a_job_in_the_background_stops_until_fg() {
 #[test]
 fn a_question_on_the_terminal_gets_through_when_stdin_is_a_pipe() {
     let mut session = Session::start(&["sh", "-i", "-m"]);
-    // What is piped comes first: each process of a pipeline gives the terminal to its group when it starts,
+    // The pipe is read first: each process of a pipeline gives the terminal to its group when it starts,
     // and one that starts late would take it back from the command.
     let script = "read b; read a </dev/tty; echo \"$a and $b\"";
     session.types(&format!(

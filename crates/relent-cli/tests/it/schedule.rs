@@ -1,4 +1,4 @@
-//! `relent schedule`: the numbers, and where they end.
+//! Tests of `relent schedule`: the numbers, and the end of the table.
 
 use serde_json::Value;
 
@@ -59,14 +59,14 @@ fn the_range_of_a_random_walk_is_that_of_one_step_from_the_waits_shown() {
 
 #[test]
 fn the_last_wait_before_a_deadline_is_cut_and_shown_so() {
-    // At the upper end 1 s, 2 s and 4 s fit into 12 s, and 5 s are left, where 8 s would come. The last
-    // attempt keeps a quarter of them.
+    // With the longest delays 1 s, 2 s and 4 s fit into 12 s, and 5 s are left for the next of 8 s. The last
+    // attempt gets a quarter of them.
     let (ran, rows) = json(&["--deadline", "12s", "--random", "1"]);
     assert_eq!(column(&rows, "delay_ms"), [1000.0, 2000.0, 4000.0, 3750.0]);
     assert_eq!(column(&rows, "max_ms"), [1000.0, 2000.0, 4000.0, 3750.0]);
     assert_eq!(column(&rows, "min_ms"), [0.0; 4]);
     assert_eq!(ran.stderr, "");
-    // A policy that does not ask for it ends there, as it was written.
+    // A policy without that setting ends there.
     let (_, rows) = json(&["--policy", "standard", "--deadline", "1s", "--random", "1"]);
     assert_eq!(column(&rows, "delay_ms"), [100.0, 200.0, 400.0]);
 }
@@ -80,7 +80,7 @@ fn a_status_picks_its_rule_and_without_one_the_first_failure_that_is_retried() {
     let (_, first) = json(&["--policy", "vital"]);
     assert_eq!(by_status, first);
     assert_eq!(first.len(), 3);
-    // Nothing but what its rule names is retried.
+    // Only the failures of its rule are retried.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("exits.toml");
     let text = "backoff = \"none\"\nmax_retries = 9\nretry_on = [404, \"exit:75\"]\nstop_on = [404]\n\
@@ -120,12 +120,12 @@ fn an_endless_policy_stops_at_twenty_rows_and_says_so() {
         let (ran, rows) = json(&["--max-retries", endless]);
         assert_eq!(rows.len(), 20);
         assert!(
-            ran.stderr.contains("the first 20 retries are shown"),
+            ran.stderr.contains("the first 20 are shown"),
             "{}",
             ran.stderr
         );
     }
-    // Waits of zero never reach the limit by time.
+    // Delays of zero never reach the time limit.
     let (_, rows) = json(&[
         "--max-retries",
         "unlimited",
@@ -148,10 +148,10 @@ fn a_limit_by_time_ends_the_schedule() {
         "1s",
     ];
     let (ran, rows) = json(&options);
-    // 0.1 + 0.2 + 0.4, and 0.8 more would be too late; the range of a wait does not depend on it.
+    // 0.1 + 0.2 + 0.4 s fit, 0.8 s more would be too late; the range of a delay does not depend on the limit.
     assert_eq!(column(&rows, "total_ms"), [100.0, 300.0, 700.0]);
     assert_eq!(ran.stderr, "");
-    // `patient` makes one more attempt: 3 s are left, and it keeps a quarter of them.
+    // `patient` makes one more attempt: 3 s are left, and the attempt gets a quarter of them.
     let (_, rows) = json(&["--jitter", "none", "--deadline", "10s"]);
     assert_eq!(column(&rows[..3], "total_ms"), [1000.0, 3000.0, 7000.0]);
     assert_eq!(
@@ -233,7 +233,7 @@ fn a_table_of_a_policy_with_a_gate_says_how_long_a_call_is_queued() {
     assert!(!table.contains("queued"), "{table}");
 }
 
-/// R4.3: what is shown of each schedule by which messages are delivered again is what its provider publishes.
+/// The schedules for redelivery are shown as their providers publish them.
 #[test]
 fn the_schedules_of_redelivery_are_shown_as_published() {
     const S: f64 = 1e3;
@@ -372,7 +372,7 @@ fn the_schedules_of_redelivery_are_shown_as_published() {
         near(column(&rows, "min_ms"), 1.0 - spread);
         near(column(&rows, "max_ms"), 1.0 + spread);
     }
-    // Published is no more than that it is exponential and ends after three days.
+    // The provider publishes only that it is exponential and ends after three days.
     let (_, rows) = json(&["--policy", "stripe-like", "--random", "1"]);
     let delays = column(&rows, "delay_ms");
     assert!(

@@ -1,4 +1,4 @@
-//! `relent simulate`: what it prints, and what it says about what is wrong.
+//! Tests of `relent simulate`: its output, and its messages for wrong input.
 
 use serde_json::Value;
 
@@ -206,14 +206,14 @@ fn random_scenarios_in_which_a_policy_does_harm_are_found_saved_and_can_be_playe
     let none = judged("1", "off");
     assert_eq!((none.status, &*none.stderr), (0, ""), "{}", none.stdout);
     assert!(
-        none.stdout.contains("0 traps, 0 with harm"),
+        none.stdout.contains("0 stuck, 0 worse than off"),
         "{}",
         none.stdout
     );
     let guilty = judged("1", naive.to_str().unwrap());
     assert_eq!(guilty.status, 1, "{}", guilty.stdout);
     assert!(
-        guilty.stderr.contains("found a trap or harm"),
+        guilty.stderr.contains("was stuck or worse than off"),
         "{}",
         guilty.stderr
     );
@@ -358,7 +358,7 @@ fn the_printed_format_of_a_service_is_a_file_that_advise_accepts() {
     relent::policy::PolicyFile::parse(&advised.stdout).unwrap();
 }
 
-/// The file has what the page shows as TOML, and all else as comments.
+/// Checks that the file has the TOML of the page, and its prose as comments.
 fn assert_is_toml_of(file: &str, page: &str) {
     toml::from_str::<toml::Table>(file).unwrap();
     let (before, rest) = page.split_once("```toml\n").unwrap();

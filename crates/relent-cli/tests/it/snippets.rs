@@ -1,7 +1,7 @@
-//! The Rust of the README and of `docs/` compiles as it is written.
+//! Compiles the Rust snippets of the README and of `docs/`.
 //!
-//! Each line of a snippet stands here as it stands in its document, between what it takes for granted. Pages in
-//! the folders of crates are not here: their snippets are doctests.
+//! This file contains each line of a snippet as in its document, with the code that it assumes. Pages in
+//! the folders of crates are not included: their snippets are doctests.
 #![allow(
     dead_code,
     unused_imports,
@@ -219,13 +219,13 @@ mod outbox {
     }
 }
 
-/// Its lines of code, without comments and what is around them, since a document indents by other rules.
+/// The lines of code, trimmed and without comments, because a document may be indented differently.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let code = text.lines().filter_map(|line| line.split("//").next());
     code.map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// The first line of the snippet that is not compiled here, after those before it. Lines of one snippet may be in several
+/// The first line of the snippet that is not compiled here, in order. Lines of one snippet may be in several
 /// functions, such as a line for each type of error.
 fn not_compiled(snippet: &str) -> Option<&str> {
     let mut compiled = lines(include_str!("snippets.rs"));

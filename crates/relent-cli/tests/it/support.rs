@@ -1,4 +1,4 @@
-//! What the tests of the command share: starting it in a clean environment, without waiting forever.
+//! Helpers for the tests of the command: a clean environment, and a time limit for every wait.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 
 pub(crate) const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
-/// Far more than any of these commands needs: whoever waits this long hangs.
+/// The time after which a command is considered to hang; far more than any command needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `relent ARGS`, everything piped, nothing of the caller's environment that changes what it says.
+/// `relent ARGS` with everything piped, and without variables of the environment that change its output.
 pub(crate) fn relent(args: &[&str]) -> Command {
     let mut relent = Command::new(RELENT);
     relent
@@ -31,7 +31,7 @@ pub(crate) fn relent(args: &[&str]) -> Command {
     relent
 }
 
-/// What a finished command has left.
+/// The result of a finished command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) status: i32,
@@ -73,7 +73,7 @@ pub(crate) fn finish(child: Child) -> Ran {
     }
 }
 
-/// Everything that appears on a terminal where `relent ARGS` is the foreground job.
+/// The output on a terminal where `relent ARGS` is the foreground job.
 pub(crate) fn on_terminal(environment: &[(&str, &str)], args: &[&str]) -> String {
     let pty = openpty(None, None).unwrap();
     let terminal = File::from(pty.slave);
@@ -83,7 +83,7 @@ pub(crate) fn on_terminal(environment: &[(&str, &str)], args: &[&str]) -> String
         .args(args)
         .env_remove("RELENT_POLICY")
         .env_remove("NO_COLOR")
-        // Colours are also wanted in the log of a CI, whatever its terminal can do.
+        // In a CI, colours are enabled for any terminal.
         .env_remove("CI")
         .env_remove("CLICOLOR")
         .env_remove("CLICOLOR_FORCE")

@@ -1,4 +1,4 @@
-//! `--trace`: what is written is what docs/trace.schema.json describes, whole or not at all.
+//! Tests of `--trace`: the file conforms to docs/trace.schema.json, and is complete or absent.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn schema() -> Value {
     serde_json::from_str(SCHEMA).unwrap()
 }
 
-/// Checks `value` against the part of JSON Schema that our schema uses; a keyword beyond it is a
+/// Checks `value` against the part of JSON Schema that our schema uses; any other keyword is a
 /// failure, so that nothing in the schema goes unchecked.
 fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     for (keyword, wanted) in schema.as_object().unwrap() {
@@ -246,11 +246,11 @@ fn a_list_about_http_does_not_keep_a_command_from_being_retried() {
         (&http, &[][..], "exit 1", 4),
         (&exits, &[], "exit 75", 4),
         (&exits, &[], "exit 1", 1),
-        // An option goes before the policy's own list.
+        // An option takes precedence over the list of the policy.
         (&exits, &["--retry-on-exit", "1"], "exit 1", 4),
         (&exits, &["--retry-on-exit", "1"], "exit 75", 1),
         (&exits, &["--retry-on-output", "busy"], "echo busy", 4),
-        // What cannot run is never retried, whatever a list says.
+        // A command that cannot run is never retried, with any list.
         (
             &exits,
             &["--retry-on-exit", "0-255"],
@@ -289,7 +289,7 @@ fn a_list_about_http_does_not_keep_a_command_from_being_retried() {
 #[test]
 fn the_trace_is_written_when_a_signal_ends_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    // In a wait, and in an attempt.
+    // During a delay, and during an attempt.
     for (number, script) in ["exit 3", "echo ready >&2; sleep 1000"]
         .into_iter()
         .enumerate()
@@ -360,10 +360,10 @@ fn a_file_is_replaced_as_it_is() {
     assert!(link.is_symlink(), "a link stays");
     read(&std::fs::read_to_string(&file).unwrap());
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o640);
-    // A device stays one.
+    // A device is not replaced.
     trace(Path::new("/dev/null"));
     assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
-    // In the current folder, without a name for it.
+    // In the current folder, by a bare file name.
     let relative = relent(&["run", "--trace", "here.json", "--", "true"])
         .current_dir(folder.path())
         .spawn();
@@ -389,7 +389,7 @@ fn a_schedule_is_traced_in_virtual_time() {
         Some(Duration::from_secs(3).as_millis() as f64)
     );
     assert_eq!(trace["attempts"].as_array().unwrap().len(), 3);
-    // What is cut off did not succeed.
+    // A truncated body is no success.
     let ran = run(&[
         "schedule",
         "--quiet",

@@ -1,4 +1,4 @@
-//! A headless Chromium that a test looks at a page with, over its debugging pipe.
+//! A headless Chromium for tests, controlled over its debugging pipe.
 #![allow(clippy::print_stderr, reason = "tests may")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -21,12 +21,12 @@ pub(crate) struct Browser {
     from: Receiver<Value>,
     session: String,
     sent: u64,
-    /// What the browser told without being asked, in order.
+    /// The events of the browser, in order.
     told: Vec<Value>,
     _profile: TempDir,
 }
 
-/// The browser of this machine; `None` where there is none, which is an error in a CI.
+/// Opens the browser of this machine; `None` without one, which is an error in a CI.
 pub(crate) fn open() -> Option<Browser> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = NAMES.iter().find_map(|name| {
@@ -114,7 +114,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page at this width, in light or in dark, and waits until it is loaded.
+    /// Opens a page at this width, in the light or the dark theme, and waits until it is loaded.
     pub(crate) fn load(&mut self, url: &str, width: u32, dark: bool) {
         let scheme = if dark { "dark" } else { "light" };
         let media = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
@@ -128,10 +128,10 @@ impl Browser {
         self.loaded();
     }
 
-    /// Does something in the page that leads to another one, such as sending a form, and waits until that is loaded.
+    /// Evaluates an expression that leads to another page, such as sending a form, and waits until that is loaded.
     pub(crate) fn go(&mut self, expression: &str) {
         self.told.clear();
-        // The page may be gone before it can answer.
+        // The page may be gone before it can respond.
         let asked = json!({ "expression": format!("setTimeout(() => {{ {expression} }}, 0); 0") });
         self.ask("Runtime.evaluate", &asked);
         self.loaded();
@@ -164,7 +164,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Presses and releases a key, as a person would.
+    /// Presses and releases a key.
     pub(crate) fn press(&mut self, key: &str) {
         for kind in ["keyDown", "keyUp"] {
             let code = if key == "Tab" { 9 } else { 13 };
@@ -173,8 +173,8 @@ impl Browser {
         }
     }
 
-    /// What the page has complained about since it was loaded: messages of the console, errors,
-    /// exceptions and what the browser refused.
+    /// The complaints of the page since it was loaded: messages of the console, errors, exceptions, and
+    /// requests that the browser refused.
     pub(crate) fn complaints(&self) -> Vec<&Value> {
         let bad = [
             "Runtime.exceptionThrown",
@@ -187,7 +187,7 @@ impl Browser {
             .collect()
     }
 
-    /// The addresses that the page has asked for.
+    /// The URLs that the page has requested.
     pub(crate) fn requests(&self) -> Vec<&str> {
         let told = self.told.iter();
         told.filter(|told| told["method"] == "Network.requestWillBeSent")

@@ -1,4 +1,4 @@
-//! The page of `relent deliver serve`, in a browser.
+//! Tests of the page of `relent deliver serve`, in a browser.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use crate::deliver_support::{INSIDE, Receiver, Server, until};
 const NEW_KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OLD_KEY: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
 
-/// Some endpoints, and messages in each state.
+/// Creates endpoints, and messages in each state.
 fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
-    // An attempt that runs cannot be cancelled: what is to be cancelled here is not sent again meanwhile.
+    // A running attempt cannot be cancelled, so messages to cancel must not be sent again meanwhile.
     let rarely = "max_retries = 10\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"1h\" }\n";
     for (name, spec) in [
         (
@@ -59,7 +59,7 @@ fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
             (shown["message"]["last_error"] != "").then_some(())
         });
     }
-    // One that is down, with more messages than a list shows, all later than the others.
+    // An endpoint that is down, with more messages than a list shows, all later than the others.
     let policy =
         "max_retries = 1000\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"100ms\" }\n";
     let down = json!({ "url": receiver.url("/bad"), "policy": policy }).to_string();
@@ -85,12 +85,12 @@ fn text(browser: &mut Browser) -> String {
         .to_owned()
 }
 
-/// Looks at the page that is open: nothing is complained about, asked of others, wider than the window, too small to
-/// press, or without a name.
+/// Checks the open page: it has no errors, requests nothing from other sites, and no element is wider than the
+/// window, too small to press, or without a name.
 fn looked_at(browser: &mut Browser, server: &Server, name: &str) {
     assert_eq!(browser.complaints(), Vec::<&Value>::new(), "{name}");
     let own = format!("http://{}/", server.address);
-    // The icons of a field for a time are the browser's own.
+    // The icons of a time field belong to the browser.
     assert!(
         browser
             .requests()
@@ -105,7 +105,7 @@ fn looked_at(browser: &mut Browser, server: &Server, name: &str) {
         "[...document.querySelectorAll('input:not([type=hidden],[hidden]),select')].filter(e => !e.labels.length).length",
     );
     assert_eq!(nameless, 0, "{name}");
-    // Text and what is behind it differ enough (WCAG 2.2, 1.4.3).
+    // Text and background have enough contrast (WCAG 2.2, 1.4.3).
     let pale = browser.value(CONTRAST);
     assert_eq!(pale, json!([]), "{name}");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deliver_page");
@@ -139,7 +139,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     let receiver = Receiver::start();
     let page = |path: &str| format!("http://{}{path}", server.address);
 
-    // Whoever has no token sees a form, and no number.
+    // Without a token, the page shows a form and no numbers.
     browser.load(&page("/messages"), 1200, false);
     assert!(text(&mut browser).contains("Sign in"));
     looked_at(&mut browser, &server, "sign-in");
@@ -223,7 +223,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     assert!(seen.contains("It is cancelled"), "{seen}");
     press(&mut browser, "resend");
     assert!(text(&mut browser).contains("1 message will be sent again"));
-    // The oldest key goes unless another is chosen, and the last one only with a tick.
+    // The form preselects the oldest key, and removes the last one only with the box ticked.
     browser.load(&page("/endpoints/shop?tenant=acme"), 360, false);
     looked_at(&mut browser, &server, "keys");
     press(&mut browser, "remove-key");
@@ -255,7 +255,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     );
     assert!(!seen.contains("stock-"), "{seen}");
 
-    // Of many endpoints those come first that need somebody.
+    // Endpoints that need attention come first.
     for spare in 0..20 {
         let spec = json!({ "url": receiver.url("/ok") }).to_string();
         server.ask("PUT", &format!("/v1/endpoints/spare-{spare}"), &spec);
@@ -268,7 +268,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     assert!(seen.contains("\n5 more\n"), "{seen}");
     looked_at(&mut browser, &server, "many");
 
-    // The form to register another, and what is sent by it.
+    // The form that registers another endpoint, and its request.
     browser
         .value("document.querySelector('section[aria-labelledby=register] details').open = true");
     looked_at(&mut browser, &server, "register-360");
@@ -294,7 +294,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
         text(&mut browser)
     );
 
-    // Several of a list.
+    // Several messages of a list.
     browser.load(&page("/messages?endpoint=depot&state=pending"), 1200, false);
     browser.value("document.querySelectorAll('input[name=id]').forEach((box, at) => { box.checked = at < 3; })");
     browser.go("document.querySelector('button[value=cancelled]').click()");
@@ -305,7 +305,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
         "it is the same list: {seen}"
     );
 
-    // What is not there.
+    // Pages that do not exist.
     browser.load(&page("/messages/msg_no"), 1200, false);
     assert!(text(&mut browser).contains("no such message"));
     browser.go("document.querySelector('header form button').click()");
@@ -313,7 +313,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     browser.load(&page("/"), 1200, false);
     assert!(text(&mut browser).contains("Sign in"), "signed out");
 
-    // Those who may see what messages hold.
+    // A session with the content token.
     let token = std::fs::read_to_string(folder.path().join("content.token")).unwrap();
     sign_in(&mut browser, token.trim());
     browser.load(&page(&format!("/messages/{}", ids[1])), 1200, false);
@@ -335,7 +335,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     }
 }
 
-/// No other site can press a button, and no page can be framed: neither the cookie alone nor a form alone will do.
+/// No other site can press a button or frame a page: neither the cookie nor a form alone is sufficient.
 #[test]
 fn a_form_of_another_site_does_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn a_form_of_another_site_does_nothing() {
     for (fields, body, wanted) in [
         (&signed_in, act.clone(), 422),
         (&signed_in, format!("{act}&form_token=relent_x"), 403),
-        // Without the cookie there is nothing but the form to sign in.
+        // Without the cookie there is only the form to sign in.
         (&form.to_owned(), format!("{act}&form_token={token}"), 303),
         (&signed_in, format!("act=explode&form_token={token}"), 422),
     ] {
@@ -396,6 +396,6 @@ fn a_form_of_another_site_does_nothing() {
         &format!("{act}&form_token={token}"),
     );
     assert!(status == 303 && head.contains("resent=1"), "{head}");
-    // The cookie opens no door of the API.
+    // The cookie gives no access to the API.
     assert_eq!(server.raw("GET", "/v1/summary", &signed_in, "").0, 401);
 }

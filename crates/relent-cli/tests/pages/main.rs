@@ -1,5 +1,5 @@
-//! The pages that the command makes, in a browser. A program of its own: a browser and a second test at once are too much
-//! load for what they show at the moment.
+//! Tests of the generated pages in a browser. They are a separate program, because a browser with a concurrent test is
+//! too much load.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! `relent simulate --report` and `--plot`: what is written, and what a browser makes of it.
+//! Tests of `relent simulate --report` and `--plot`: the files, and their rendering in a browser.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::browser;
 use crate::support::{PATIENCE, Ran, relent, run};
 
-/// A short outage, with a policy that recovers and one that traps.
+/// A short outage, with a policy that recovers and one that does not.
 fn blackout(folder: &Path) -> String {
     let file = folder.join("outage.toml");
     let text = r#"
@@ -66,7 +66,7 @@ fn a_report_is_one_file_with_every_scenario_and_the_table_is_printed_as_well() {
 fn a_report_says_what_could_have_been_done_and_who_does_harm() {
     let folder = tempfile::tempdir().unwrap();
     let (outage, page) = (blackout(folder.path()), folder.path().join("r.html"));
-    // No retries are held against it also if nobody asks for them.
+    // The comparison with `off` is also shown if `off` is not given.
     let args = [&outage, "--policies", "cenkalti", "--report"];
     let ran = simulate(&[&args[..], &[page.to_str().unwrap()]].concat());
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
@@ -93,7 +93,7 @@ fn whoever_is_interrupted_leaves_no_file_behind() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The program has begun, and is busy for minutes.
+    // The program has started, and runs for minutes.
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     let status = format!("/proc/{pid}/task");
     let busy = || fs::read_dir(&status).is_ok_and(|tasks| tasks.count() > 1);
@@ -203,7 +203,7 @@ fn a_report_that_is_replaced_keeps_its_permissions() {
     assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o640);
 }
 
-/// What a browser is asked about every chart: its box, and the boxes of what is drawn in it.
+/// JavaScript that returns, for every chart, its box and the boxes of its elements.
 const CHARTS: &str = "[...document.querySelectorAll('figure svg[role=img]')].map(chart => {
     const shown = [...chart.querySelectorAll('path,text')];
     const ids = chart.getAttribute('aria-labelledby').split(' ');
@@ -223,7 +223,7 @@ const CHARTS: &str = "[...document.querySelectorAll('figure svg[role=img]')].map
     };
 })";
 
-/// Texts of one chart that lie over each other.
+/// JavaScript that returns texts of one chart that overlap.
 const OVERLAPS: &str = "[...document.querySelectorAll('figure svg[role=img]')].flatMap(chart => {
     const texts = [...chart.querySelectorAll('text')].filter(text => text.textContent);
     const boxes = texts.map(text => text.getBoundingClientRect());

@@ -1,4 +1,4 @@
-//! How long the wait before retry n is.
+//! Computation of the delay before retry n.
 
 use core::time::Duration;
 
@@ -6,23 +6,24 @@ use super::{Backoff, Phase};
 use crate::random::{Random, up_to};
 use crate::time::nanos;
 
-/// Where a session stands when it asks a backoff for the next wait.
+/// The position of a session at which it computes the next delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     /// Retries granted so far by this backoff: 0 before the first retry.
     pub(crate) retry: u32,
-    /// The previous wait, for decorrelated; 0 before the first.
+    /// The previous delay in nanoseconds, for decorrelated; 0 before the first.
     pub(crate) previous: u64,
-    /// Since the session began or was last reset.
+    /// Nanoseconds since the session began or was last reset.
     pub(crate) elapsed: u64,
-    /// The first delay of the policy for throttled failures, if it has one of its own.
+    /// The policy's separate first delay for throttled failures, if it has one.
     pub(crate) initial: Option<u64>,
-    /// The most the wait may be, `u64::MAX` for no ceiling.
+    /// The cap of the delay; `u64::MAX` for none.
     pub(crate) ceiling: u64,
 }
 
 impl Backoff {
-    /// The first wait and that after so many retries in nanoseconds, if it grows with their number.
+    /// The first delay and the delay after this many retries, in nanoseconds, if it grows with
+    /// their number.
     pub(super) const fn grown(&self, retries: u32) -> Option<(u64, u64)> {
         let (first, factor) = match self {
             Self::Linear { initial, step } => {
@@ -39,8 +40,8 @@ impl Backoff {
         Some((first, grow(first, factor, retries)))
     }
 
-    /// The wait at this step in nanoseconds, ceiling applied, before jitter; `None` when a schedule
-    /// or a chain has come to its end.
+    /// The delay at this step in nanoseconds, after the cap and before jitter; `None` at the end of
+    /// a schedule or a chain.
     pub(crate) fn wait(&self, step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
         let initial = |own: &Duration| step.initial.unwrap_or_else(|| nanos(*own));
         let retry = step.retry;
@@ -70,7 +71,7 @@ impl Backoff {
             } => {
                 let slot = nanos(*slot);
                 let exponent = retry.saturating_add(1).min(*exponent_limit).min(62);
-                // With the ceiling before the draw, the range ends at the last slot below it.
+                // The cap applies before the draw, so the range ends at the last slot below it.
                 let last = ((1_u64 << exponent) - 1).min(step.ceiling / slot.max(1));
                 slot.saturating_mul(up_to(last, random))
             }
@@ -91,7 +92,8 @@ fn chain(phases: &[Phase], step: Step, random: &mut (impl Random + ?Sized)) -> O
         match phase.retries {
             Some(retries) if retry >= retries => retry -= retries,
             _ => {
-                // A random walk of a later phase begins anew, not at the last phase's wait.
+                // A random walk restarts in a later phase; it does not continue from the last
+                // phase's delay.
                 let previous = if retry == 0 { 0 } else { step.previous };
                 return phase.backoff.wait(
                     Step {
@@ -126,7 +128,7 @@ const fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
     grow_by(initial, factor, retry)
 }
 
-/// From here on a float has no fractions, and from twice as much on not every integer.
+/// Above this value an `f64` has no fractions; above twice this value it cannot hold every integer.
 const FRACTIONS: f64 = (1_u64 << 52) as f64;
 
 const fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
@@ -140,7 +142,7 @@ const fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
         square *= square;
         rest >>= 1;
     }
-    // 0 · ∞ is NaN, which the cast makes 0: no initial delay, no wait.
+    // 0 · ∞ is NaN, which the cast makes 0: without an initial delay there is no delay.
     let product = initial as f64 * power;
     if product < FRACTIONS {
         return (product + 0.5) as u64;
@@ -156,7 +158,7 @@ const fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
 /// 1, 1, 2, 3, 5, … saturating.
 const fn fibonacci(retry: u32) -> u64 {
     let (mut now, mut next) = (1_u64, 1_u64);
-    // 93 steps fill 64 bits; there is nothing to learn beyond.
+    // The sequence exceeds 64 bits after 93 steps.
     let mut left = if retry < 93 { retry } else { 93 };
     while left > 0 {
         (now, next) = (next, now.saturating_add(next));
@@ -313,7 +315,7 @@ mod tests {
         #[test]
         fn doubling_is_growth_by_two(first in 0..1u64 << 52, retry in 0..200u32) {
             let (doubled, grown) = (double(first, retry), grow_by(first, 2.0, retry));
-            // A float holds 53 bits, so that its last nanosecond may be one off.
+            // An `f64` holds 53 bits, so the result may be off by one nanosecond.
             prop_assert!(doubled.abs_diff(grown) <= 1, "{} {}", doubled, grown);
         }
 
@@ -324,7 +326,7 @@ mod tests {
             prop_assert_eq!(grow(first, 1.0, retry), first);
         }
 
-        /// A float above 2^53 may lie below the integer that it is made of.
+        /// An `f64` above 2^53 may lie below the integer it was converted from.
         #[test]
         fn a_random_walk_never_goes_below_its_least(
             first in 1u64 << 52..=u64::MAX, previous: u64, factor in 1.0..1.000_000_1f64,

@@ -1,17 +1,17 @@
-//! What a budget is made of.
+//! Configuration of the retry budget.
 
 use crate::error::{Found, PolicyError};
 
-/// The least amount that can be counted.
+/// Smallest amount that can be counted, in tokens.
 const LEAST: f64 = 0.001;
 /// One token in 31 years.
 const LEAST_PER_SECOND: f64 = 1e-9;
 
-/// What a budget is made of; all amounts in tokens, one token being one ordinary retry. They are counted
-/// in thousandths, from 0.001 up.
+/// Configuration of the retry budget. Amounts are in tokens, counted in thousandths, from 0.001 up. One
+/// token is one ordinary retry.
 ///
 /// # Default
-/// A reserve of 10, 0.1 per request (10 %, R4.7), 0.1 per second, at most 100, each retry costs 1.
+/// 10 initial tokens, 0.1 per request (10 %), 0.1 per second, at most 100; each retry costs 1.
 ///
 /// ```
 /// use relent_core::{Budget, BudgetConfig};
@@ -22,46 +22,46 @@ const LEAST_PER_SECOND: f64 = 1e-9;
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BudgetConfig {
-    /// Deposited by every request: the ratio of retries to requests.
+    /// Tokens deposited by every request: the ratio of retries to requests.
     pub ratio: f64,
-    /// Deposited by every success.
+    /// Tokens deposited by every success.
     pub success: f64,
-    /// In the budget at the start.
+    /// Tokens at the start.
     pub reserve: f64,
-    /// Deposited by time, per second, so that a budget without traffic does not stay dead. Exact from
-    /// one token in 31 years up.
+    /// Tokens deposited per second, so that a budget without traffic recovers. At least one token in 31
+    /// years, or 0.
     pub per_second: f64,
-    /// The most the budget holds.
+    /// The most tokens that the budget holds.
     pub capacity: f64,
-    /// What a retry costs.
+    /// Cost of a retry.
     pub cost: f64,
-    /// What a retry after a throttled failure costs.
+    /// Cost of a retry after a throttled failure.
     pub throttled_cost: f64,
-    /// What a retry after an attempt that timed out costs; `None` for what any other costs. It is granted without where
-    /// that is not there but a limited [`Gate`](crate::Gate) paces retries.
+    /// Cost of a retry after a timeout; `None` means `cost`. While the [`Gate`](crate::Gate) limits the
+    /// rate, the retry is granted even if the budget cannot pay.
     pub timeout_cost: Option<f64>,
-    /// A retry is granted only if at least this much would be left.
+    /// Minimum balance: a retry is granted only if at least this much is left.
     pub floor: f64,
-    /// What must be left beside the floor by a retry after a failure that may be a sign of overload: after
-    /// one that came faster than successes do, or too late, or while no success is known. For a budget
-    /// with a [`Gate`](crate::Gate), which tells; without one it has no effect. Whoever has less than the reserve then,
-    /// and has had no success since the failure before, waits 4 to 8 s before the retry, within `max_delay`.
+    /// Reserve on top of the minimum balance after a failure that may be a sign of overload: one faster
+    /// than successes, a timeout, or any before the first success. The [`Gate`](crate::Gate) detects
+    /// such failures; without one this has no effect. After two failures in a row, with less than the
+    /// initial tokens left, the retry is also delayed by 4 to 8 s, within `max_delay`.
     pub overload_floor: f64,
-    /// Whether a retry that an empty budget cannot pay for waits at the [`Gate`](crate::Gate), and goes when that finds
-    /// room for it ([`Claim::Unpaid`](crate::Claim::Unpaid)). After a timeout it does not, since the next attempt would
-    /// cost the destination as much again. Without a gate, or with [`charge_failures`](Self::charge_failures), this has
-    /// no effect: an empty budget ends the request.
+    /// Whether a retry is queued at the [`Gate`](crate::Gate) when the budget is exhausted, until there
+    /// is headroom ([`Claim::Unpaid`](crate::Claim::Unpaid)). Not after a timeout, since the next
+    /// attempt would cost the destination as much again. Without a circuit breaker, or with
+    /// [`charge_failures`](Self::charge_failures), this has no effect: an exhausted budget ends the
+    /// request.
     pub wait_when_empty: bool,
-    /// The cost of the last retry comes back when it succeeds (AWS). With a [`Gate`](crate::Gate) it does not while
-    /// failures may be a sign of overload.
+    /// Whether a successful last retry gets its cost back (AWS). With a [`Gate`](crate::Gate), not
+    /// while failures may be a sign of overload.
     pub refund_on_success: bool,
-    /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
-    /// retry.
+    /// Whether every failure takes the cost, with or without a retry (gRFC A6), instead of every retry.
     pub charge_failures: bool,
 }
 
 impl BudgetConfig {
-    /// Ten per cent of requests, with a small reserve and a slow refill by time.
+    /// 10 % of the requests, with a few initial tokens and a slow refill by time.
     pub const DEFAULT: Self = Self {
         ratio: 0.1,
         success: 0.0,
@@ -150,7 +150,8 @@ impl BudgetConfig {
             }
             index += 1;
         }
-        // With `charge_failures` a retry is granted above the floor, else down to it.
+        // With `charge_failures` a retry needs a balance above the minimum; otherwise the minimum has
+        // to remain.
         let floor = self.floor + self.overload_floor;
         let grants = if self.charge_failures {
             self.capacity > floor

@@ -72,7 +72,7 @@ fn aws_first_refill_since_epoch() {
     assert_eq!(drain(&budget, at(1_700_000_000)), 0);
 }
 
-/// Time that runs backwards (a clock of another origin) neither fills nor panics.
+/// Time that runs backwards (a clock with another origin) neither refills nor panics.
 #[test]
 fn a_clock_that_steps_back_is_harmless() {
     let budget = Budget::new(&BudgetConfig::DEFAULT).unwrap();
@@ -91,8 +91,8 @@ fn a_retry_that_is_called_off_gives_its_tokens_back() {
     assert_eq!(budget.balance(), before);
 }
 
-/// AWS retries 2.1: 14 for a transient failure, 5 for throttling, the last cost back on
-/// success, 1 for a success without retry.
+/// AWS retries 2.1: a transient failure costs 14, throttling 5. A success returns the last cost;
+/// without a retry it deposits 1.
 #[test]
 fn aws_weighted_costs_and_refund() {
     let config = BudgetConfig {
@@ -228,7 +228,7 @@ fn contradictions_do_not_build() {
 
 #[test]
 fn a_small_amount_is_counted_or_refused() {
-    // One token in 10,000 seconds, which no rounding loses.
+    // One token in 10,000 seconds, which rounding does not lose.
     let slow = BudgetConfig {
         reserve: 0.0,
         per_second: 0.0001,
@@ -329,16 +329,16 @@ fn what_time_has_earned_before_a_reload_counts_at_the_old_rate() {
     };
     let budget = Budget::new(&with(0.01)).unwrap();
     assert_eq!(drain(&budget, at(100)), 10);
-    // Ninety-nine hundredths of a token were earned, and ten more each second from now on.
+    // 0.99 tokens were earned; from now on ten more each second.
     budget.apply(at(199), &with(10.0));
     assert_eq!(budget.balance(), 0.99);
     assert_eq!(drain(&budget, at(200)), 10);
-    // Time in which nothing was earned earns nothing later.
+    // Time with a rate of zero earns nothing later.
     budget.apply(at(200), &with(0.0));
     budget.apply(at(10_000), &with(0.1));
     assert_eq!(drain(&budget, at(10_000)), 0);
     assert_eq!(drain(&budget, at(10_010)), 1);
-    // The same once more changes nothing, however often it is said.
+    // Applying the same configuration repeatedly changes nothing.
     for tenth in 0..1000 {
         let now = at(10_010).saturating_add(Duration::from_millis(tenth * 10));
         budget.apply(now, &with(0.1));
@@ -347,7 +347,7 @@ fn what_time_has_earned_before_a_reload_counts_at_the_old_rate() {
 }
 
 proptest! {
-    /// Time deposits what it is to, however often somebody looks.
+    /// Refill matches the rate, however often the budget is used.
     #[test]
     fn time_deposits_exactly_its_rate(
         per_second in 0.001..100_000.0f64,
@@ -363,12 +363,12 @@ proptest! {
         }
         let expected = now as f64 * per_second / 1e9;
         prop_assume!(expected < 1e6);
-        // Never early, and late by no more than what is not yet worth a deposit.
+        // Never early, and late by at most a refill that is not due yet.
         prop_assert!(budget.balance() <= expected * 1.000_001);
         prop_assert!(budget.balance() >= expected * 0.999_999 - 0.102);
     }
 
-    /// Against a plain sum: no order of calls makes or loses a token.
+    /// Compared with a plain sum: no order of calls makes or loses a token.
     #[test]
     fn no_order_of_calls_makes_tokens(calls in proptest::collection::vec(0..4u8, 0..200)) {
         let budget = Budget::new(&STILL).unwrap();
@@ -416,7 +416,7 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate() {
     assert_eq!(ask(&config, &gated, ordinary), Payment::AtGate);
     assert_eq!(ask(&config, &gated, throttled), Payment::AtGate);
     assert_eq!(ask(&config, &gated, timeout), Payment::Refused);
-    // Without a gate nobody finds out whether there is room.
+    // Without a circuit breaker nothing measures headroom.
     let none = Lesson::default();
     assert_eq!(ask(&config, &none, ordinary), Payment::Refused);
     let ends = BudgetConfig {
@@ -446,7 +446,7 @@ fn after_what_may_be_a_sign_of_overload_a_retry_leaves_more() {
     assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
 }
 
-/// docs/stability.md: the second of two retries of a process that knows nothing.
+/// docs/research/stability.md: the second of two retries of a newly started process.
 #[test]
 fn who_lives_off_the_reserve_pauses_after_two_failures_in_a_row() {
     let (budget, now) = (Policy::STANDARD.new_budget().unwrap(), Instant::ORIGIN);
@@ -497,7 +497,7 @@ fn a_retry_that_succeeds_costs_nothing() {
     assert!(!budget.hears_of_success(Taken::NOTHING));
 }
 
-/// docs/stability.md: a success where failures come at once may be another's failure.
+/// docs/research/stability.md: if failures are fast, a success may cause another request to fail.
 #[test]
 fn a_retry_is_paid_for_where_failures_may_come_of_load() {
     let budget = Policy::STANDARD.new_budget().unwrap();
@@ -516,7 +516,7 @@ fn a_retry_is_paid_for_where_failures_may_come_of_load() {
     assert_eq!(budget.balance(), 10.0);
 }
 
-/// docs/stability.md: what is left of the bound on retries where no gate sees the outage.
+/// docs/research/stability.md: the bound on retries that remains where no circuit breaker sees the outage.
 #[test]
 fn after_timeouts_a_crowd_has_no_reserve_and_a_thirtieth_of_its_requests() {
     let budget = Policy::STANDARD.new_budget().unwrap();
@@ -532,7 +532,7 @@ fn after_timeouts_a_crowd_has_no_reserve_and_a_thirtieth_of_its_requests() {
         });
         granted.sum::<u32>()
     };
-    // Beside the two tokens above the floor.
+    // On top of the two tokens above the minimum.
     assert_eq!(retries(3000), 100);
     assert_eq!(retries(3000), 100);
 }
@@ -569,7 +569,7 @@ fn a_closed_gate_pays_for_retries_but_not_after_timeouts() {
     assert!(budget.withdraw(Instant::ORIGIN, Charge::Timeout).is_none());
 }
 
-/// Who is turned away gives up at once where it would have waited for room.
+/// A rejected retry would give up immediately, although it could wait for headroom.
 #[test]
 fn no_retry_is_turned_away_that_waits_at_a_limited_gate_and_after_a_timeout_it_takes_its_cost_if_it_is_there()
  {
@@ -589,7 +589,7 @@ fn no_retry_is_turned_away_that_waits_at_a_limited_gate_and_after_a_timeout_it_t
         assert!(budget.withdraw(now, Charge::Ordinary).is_some());
         assert_eq!(budget.balance(), balance);
     }
-    // Who cannot tell whether it is one of very many pays.
+    // A process that cannot tell whether it is one of very many pays.
     budget.learn(&Lesson {
         limited: true,
         ..Lesson::default()
@@ -597,7 +597,7 @@ fn no_retry_is_turned_away_that_waits_at_a_limited_gate_and_after_a_timeout_it_t
     assert!(budget.withdraw(now, Charge::Timeout).is_none());
 }
 
-/// The balance has 128 of them to itself, and the next 64 are what requests and retries look at.
+/// The balance has 128 bytes to itself; requests and retries read the next 64.
 #[test]
 fn a_budget_takes_256_bytes() {
     assert_eq!(size_of::<Budget>(), 256);

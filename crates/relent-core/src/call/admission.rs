@@ -1,4 +1,4 @@
-//! Before each attempt a call asks whether it may start: its limits of time, and its destination.
+//! Admission: before each attempt a call checks its time limits and its destination.
 
 use core::mem;
 use core::time::Duration;
@@ -12,29 +12,29 @@ use crate::gate::{Claim, Ended};
 use crate::outbound::{Answer, Asking, Holding, Permit};
 use crate::time::Instant;
 
-/// What a call is told that would start an attempt.
+/// Result of [`Call::next`].
 #[derive(PartialEq, Eq, Debug)]
 pub enum Next {
-    /// [Begin](Call::begin) it, now.
+    /// [Begin](Call::begin) the attempt now.
     Start(Leave),
-    /// Ask again when woken, and at this time at the latest.
+    /// Call `next` again when woken, at this time at the latest.
     Wait {
-        /// This long from now.
+        /// The time from now.
         after: Duration,
-        /// Then.
+        /// The corresponding instant.
         until: Instant,
-        /// What holds it back.
+        /// The reason for the wait.
         by: Holding,
-        /// The notice for its caller, once for each control: that it is queued, by which control, and for how
-        /// long at most. `after` is no such time, since the wait may go on then.
+        /// Notice for the caller, once for each control: that the attempt is queued, by which control,
+        /// and for how long at most. `after` can be shorter, since the wait may continue then.
         queued: Option<Queued>,
     },
-    /// Give up. The call has given back all that it had.
+    /// Give up. The call has returned everything that it had acquired.
     Stop(Stop),
 }
 
 impl Next {
-    /// The leave to start the attempt, if there is one.
+    /// The permit, if the attempt may start.
     #[must_use]
     pub fn leave(self) -> Option<Leave> {
         match self {
@@ -53,8 +53,8 @@ impl Next {
     }
 }
 
-/// Leave to begin an attempt, at once: given by [`Call::next`], and used up by [`Call::begin`]. If the
-/// attempt cannot begin after all, there is [`Call::step_back`].
+/// Permit to begin an attempt immediately: issued by [`Call::next`], consumed by [`Call::begin`]. If
+/// the attempt cannot begin after all, call [`Call::step_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "begin the attempt, or step back"]
 pub struct Leave {
@@ -62,7 +62,7 @@ pub struct Leave {
 }
 
 impl Leave {
-    /// Nobody had to know the time.
+    /// The clock was not read.
     const UNTIMED: Self = Self::given(NOT_YET);
 
     #[inline]
@@ -70,7 +70,7 @@ impl Leave {
         Self { at }
     }
 
-    /// When it was given; [`NOT_YET`] if nobody had to know. It is used up.
+    /// When it was issued; [`NOT_YET`] if the clock was not read. Consumes it.
     #[inline]
     pub(super) const fn use_up(self) -> Instant {
         self.at
@@ -78,11 +78,11 @@ impl Leave {
 }
 
 impl<L: Place> Call<'_, L> {
-    /// May the next attempt start now?
+    /// Requests admission for the next attempt.
     ///
-    /// A transport asks before each attempt, and again after the wait that it is told. `waker` is left
-    /// at the destination, to be woken by when asking again helps; without one, what changes is noticed
-    /// when the call asks again.
+    /// A transport calls it before each attempt, and again after each wait that it returns. The
+    /// destination keeps `waker` and wakes it when calling again helps. Without a waker, the call sees
+    /// changes only at its next call.
     pub fn next<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -100,10 +100,9 @@ impl<L: Place> Call<'_, L> {
         Next::Start(Leave::UNTIMED)
     }
 
-    /// Asks and begins in one, if nobody has to wait at a destination and the attempt has no limit. The
-    /// number of the attempt, which may run for as long as it takes; else `None`, and
-    /// [`begin_at_once`](Self::begin_at_once) may do it. For transports whose attempts mostly succeed at
-    /// once: it costs them less.
+    /// Requests admission and begins in one step, if the call need not wait and the attempt has no time
+    /// limit. Returns the attempt number. On `None` try [`begin_at_once`](Self::begin_at_once). It is
+    /// cheaper for transports whose attempts mostly succeed immediately.
     #[inline]
     pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
         if self.attends != Attends::Nothing
@@ -119,8 +118,8 @@ impl<L: Place> Call<'_, L> {
         Some(number)
     }
 
-    /// Asks and begins in one, if nobody has to wait at a destination. What [`begin`](Self::begin) returns;
-    /// else `None`, and [`next`](Self::next) has the answer.
+    /// Requests admission and begins in one step, if the call need not wait. Returns the same as
+    /// [`begin`](Self::begin); on `None` call [`next`](Self::next).
     #[inline]
     pub fn begin_at_once<E: Environment<Place = L>>(
         &mut self,
@@ -137,14 +136,13 @@ impl<L: Place> Call<'_, L> {
         Some(self.begin_timed(environment, number, now))
     }
 
-    /// Whether the next attempt may start without a look at the destination, which hears of the call if
-    /// it is new there.
+    /// Whether the next attempt needs no admission at the destination. Registers a new call there.
     #[inline]
     fn need_not_ask<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
         self.is_at_quiet(environment) || self.is_off_there(environment)
     }
 
-    /// Whether nobody has to ask there, and it has not.
+    /// Whether the destination needs no admission, and the call has not requested any.
     #[inline]
     fn is_at_quiet<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
@@ -165,8 +163,8 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// Whether it does not ask there because its retries are off. Off is no retries, and nothing that comes
-    /// with them; the request rate holds for first attempts too.
+    /// Whether retries are off, so that no admission is needed. The rate limit applies to first
+    /// attempts too.
     #[inline(never)]
     fn is_off_there<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
         let is_off = environment.policy().is_off()
@@ -174,7 +172,7 @@ impl<L: Place> Call<'_, L> {
                 .destination()
                 .is_some_and(|there| !there.is_paced());
         match self.place.get().map(|entered| &entered.stage) {
-            // It has a place or a permit there, whatever a reload has changed since.
+            // It has a queue position or a permit there, whatever a reload has changed since.
             Some(Stage::Waiting { .. } | Stage::Permitted(_)) => false,
             None if is_off => {
                 self.enter_off(environment);
@@ -184,7 +182,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The attempt may start unless it is too late for it: a timer may have been.
+    /// Starts the attempt unless it is too late, for example after a late timer.
     #[inline]
     fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
         let now = self.now(environment);
@@ -210,7 +208,7 @@ impl<L: Place> Call<'_, L> {
         let stop = match answer {
             Answer::Start(permit) => {
                 let learns = environment.destination().is_some_and(Destination::learns);
-                // Else only a cooldown had to be asked, and that is over.
+                // Otherwise only a cooldown applied, and it is over.
                 self.stand(match learns {
                     true => Stage::Permitted(permit),
                     false => Stage::Unasked,
@@ -242,7 +240,7 @@ impl<L: Place> Call<'_, L> {
         self.stop_before_attempt(environment, stop)
     }
 
-    /// The attempt starts at once, if it is calm at the destination. Returns the time.
+    /// Starts the attempt immediately if the destination is calm. Returns the time.
     #[inline(never)]
     fn start_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Instant> {
         if !environment.destination()?.may_be_calm() || environment.policy().is_off() {
@@ -253,8 +251,8 @@ impl<L: Place> Call<'_, L> {
             .then_some(now)
     }
 
-    /// Permits the attempt without a turn at the destination, if it is calm there; `begun` if it starts
-    /// with this.
+    /// Permits the attempt without taking the lock, if the destination is calm. `begun`: the attempt
+    /// starts with this call.
     #[inline]
     fn enter_calmly<E: Environment<Place = L>>(
         &mut self,
@@ -285,7 +283,7 @@ impl<L: Place> Call<'_, L> {
         if is_new {
             environment.on_budget();
         }
-        // Of what others have changed.
+        // Reports changes that others have made.
         environment.on_admission(None, None, None);
         true
     }
@@ -293,7 +291,7 @@ impl<L: Place> Call<'_, L> {
     /// The last instant at which an attempt may start there.
     #[inline]
     pub(super) fn last_start<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
-        // Of the caller's own limit too: at the end itself an attempt would have no time at all.
+        // One nanosecond before the caller's own deadline, so that an attempt has some time left.
         let latest = match environment.answer_by() {
             Instant::MAX => Instant::MAX,
             end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
@@ -302,7 +300,7 @@ impl<L: Place> Call<'_, L> {
         by_policy.min(latest).min(self.open_end(environment))
     }
 
-    /// What the destination says. Who is told to wait there waits from then on.
+    /// Requests admission at the destination, and records the wait if there is one.
     #[inline]
     fn answer<E: Environment<Place = L>>(
         &mut self,
@@ -326,7 +324,7 @@ impl<L: Place> Call<'_, L> {
         answer
     }
 
-    /// The same. It gets its number there if it has none.
+    /// Requests admission. Assigns the call its id there if it has none.
     #[inline]
     fn answer_to<E: Environment<Place = L>>(
         &mut self,
@@ -350,7 +348,7 @@ impl<L: Place> Call<'_, L> {
         };
         asking.id = entered.id;
         if let Some(mut permit) = entered.stage.take_permit(|_| true) {
-            // It has asked before.
+            // It has a permit from before.
             if now > asking.last_start {
                 destination.cancel(now, permit);
                 return Answer::TooLate;
@@ -376,7 +374,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// Nobody waits for an answer later than this, by the policy or the caller.
+    /// The deadline of the response, by policy and caller.
     pub(super) fn answer_by<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
         let deadline = environment.policy().deadline();
         let by_policy = deadline.map(|limit| self.session.started().saturating_add(limit));
@@ -385,7 +383,7 @@ impl<L: Place> Call<'_, L> {
             .min(by_policy.unwrap_or(Instant::MAX))
     }
 
-    /// The call as its destination knows it, but for its number there.
+    /// The admission request for its destination, without the id.
     #[inline]
     fn asking<E: Environment<Place = L>>(&self, environment: &E) -> Asking {
         let policy = environment.policy();
@@ -406,7 +404,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The attempt begins that may. Returns it, with the instant at which it is cut off.
+    /// Begins the admitted attempt. Returns it, with the instant at which it is cut off.
     #[inline]
     pub fn begin<E: Environment<Place = L>>(
         &mut self,
@@ -436,7 +434,7 @@ impl<L: Place> Call<'_, L> {
         number: u32,
         now: Instant,
     ) -> (Attempt, Option<Instant>) {
-        // A first attempt that began with its call need not be written down before it ends.
+        // A first attempt that began with its call need not be recorded before it ends.
         let begins_later = number > 1 || now != self.session.started();
         if self.attends == Attends::Extras && (begins_later || self.extras.is_some()) {
             self.record_begin(number, now);
@@ -444,7 +442,7 @@ impl<L: Place> Call<'_, L> {
         self.timed(environment, number, now)
     }
 
-    /// What an attempt that starts now may know, and when it is cut off.
+    /// The facts about an attempt that starts now, and the instant at which it is cut off.
     pub(super) fn timed<E: Environment<Place = L>>(
         &self,
         environment: &E,
@@ -463,16 +461,16 @@ impl<L: Place> Call<'_, L> {
         (attempt, limit.map(|limit| now.saturating_add(limit)))
     }
 
-    /// The attempt that may start cannot start yet, for a reason that the destination does not know,
-    /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
-    /// goes that has become stale. The transport asks again when the attempt can start.
+    /// Returns the permit of an attempt that cannot start yet for a reason unknown to the destination,
+    /// such as a service that is not ready. So others need not wait for it, and no stale permit is
+    /// used. Call [`next`](Self::next) again when the attempt can start.
     pub fn step_back<E: Environment<Place = L>>(&mut self, environment: &mut E, leave: Leave) {
         leave.use_up();
         self.end_stage(environment, Ended::Unknown);
     }
 
-    /// The call comes to its destination for the first time, and its retries are turned off: the gate hears
-    /// of the request all the same.
+    /// The call reaches its destination with retries off. The circuit breaker counts the request all
+    /// the same.
     #[inline(never)]
     fn enter_off<E: Environment<Place = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
@@ -483,7 +481,7 @@ impl<L: Place> Call<'_, L> {
         environment.on_budget();
     }
 
-    /// The call ends before an attempt: gives back what was granted for it, once, and tells of it.
+    /// The call ends before an attempt: returns what was acquired for it, once, and reports it.
     #[inline(never)]
     fn stop_before_attempt<E: Environment<Place = L>>(
         &mut self,
@@ -497,7 +495,7 @@ impl<L: Place> Call<'_, L> {
     }
 }
 
-/// The answer to somebody new: few have to wait, and only they leave a waker.
+/// For a new call: few have to wait, and only those store a waker.
 #[inline]
 fn with_waker<A: Access>(
     destination: &Destination<A>,

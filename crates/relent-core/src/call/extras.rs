@@ -1,5 +1,5 @@
-//! What few calls need, out of the way of those that do not: the trace, waits of the caller's own, and
-//! the race of hedges.
+//! Rarely needed parts of a call, stored apart: the trace, the caller's own delays, and the race of
+//! hedges.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -17,16 +17,16 @@ pub(super) struct Extras<'w> {
     pub(super) trace: Option<Trace>,
     pub(super) waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'w>>,
     pub(super) race: Option<Race>,
-    /// The slot of the hedge that was granted and has not begun.
+    /// The slot of a hedge that was granted and has not begun.
     pub(super) hedge: Option<Permit>,
-    /// The attempt of which an outcome is told next: the last that started, unless several run.
+    /// The attempt that the next outcome belongs to: the last one started, unless several run.
     attempt: u32,
     started: Instant,
-    /// Whether it runs.
+    /// Whether it is running.
     pub(super) runs: bool,
-    /// How it failed, if another failure decides.
+    /// Its failure, if the decision is based on another one.
     seen: Option<Failure>,
-    /// Whether the failure that decides has been counted: the earlier of a race.
+    /// Whether the deciding failure was already counted: an earlier one of a race.
     pub(super) counted: bool,
 }
 
@@ -37,15 +37,15 @@ impl Extras<'_> {
         (self.seen, self.counted) = (None, false);
     }
 
-    /// A race begins: which of its attempts ended how is said for each.
+    /// A race begins: outcomes are then reported for each attempt.
     pub(super) const fn begin_race(&mut self, race: Race) {
         self.race = Some(race);
         self.runs = false;
         (self.seen, self.counted) = (None, false);
     }
 
-    /// The race is over with this attempt. `seen`: how it failed, if another failure decides, which was
-    /// counted then.
+    /// This attempt ends the race. `seen`: its failure, if the decision is based on another one, which
+    /// was already counted.
     pub(super) const fn end_race(&mut self, attempt: u32, started: Instant, seen: Option<Failure>) {
         (self.attempt, self.started) = (attempt, started);
         self.counted = seen.is_some();

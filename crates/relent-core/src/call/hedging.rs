@@ -1,4 +1,4 @@
-//! What a call does for attempts that run at once.
+//! Hedging: concurrent attempts of a call.
 
 use super::{Attempt, Attends, Call, Environment, Leave, NOT_YET, Place, budget, repaid};
 use crate::budget::Taken;
@@ -9,8 +9,8 @@ use crate::race::{Race, Raced};
 use crate::time::Instant;
 use crate::trace::TraceEntry;
 
-/// One of the attempts of a race: what its call has to know when it is over, since others may have
-/// started meanwhile. Made by [`Call::begin_race`] and [`Call::begin_hedge`].
+/// One attempt of a race: the data that its call needs when it ends, since others may have started
+/// meanwhile. Created by [`Call::begin_race`] and [`Call::begin_hedge`].
 #[derive(Clone, Copy, Debug)]
 pub struct Racer {
     attempt: Attempt,
@@ -20,13 +20,13 @@ pub struct Racer {
 }
 
 impl Racer {
-    /// Which attempt it is, and how long it may run.
+    /// The attempt, and how long it may run.
     #[must_use]
     pub const fn attempt(&self) -> Attempt {
         self.attempt
     }
 
-    /// When it is cut off; `None` for never.
+    /// The instant at which it is cut off; `None` for never.
     #[must_use]
     pub const fn ends(&self) -> Option<Instant> {
         self.ends
@@ -34,7 +34,7 @@ impl Racer {
 }
 
 impl<L: Place> Call<'_, L> {
-    /// The attempt begins that may, and hedges may join it.
+    /// Begins the admitted attempt, which hedges may join.
     pub fn begin_race<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -58,7 +58,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// When the next hedge is to join, unless the race is over before; `None` if there is none.
+    /// When the next hedge joins, unless the race is over before; `None` if there is none.
     #[must_use]
     pub fn hedge_due(&self) -> Option<Instant> {
         self.extras.as_ref()?.race.as_ref()?.due()
@@ -68,9 +68,9 @@ impl<L: Place> Call<'_, L> {
         self.extras.as_mut()?.race.as_mut()
     }
 
-    /// A hedge is due: may it join? It is taken from the same budget as a retry, and given back if
-    /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins. One that
-    /// would have to wait is none.
+    /// Requests a hedge that is due. It is paid from the budget like a retry, and refunded if the race
+    /// ends before [`begin_hedge`](Self::begin_hedge). A hedge never waits: if it is not granted now,
+    /// no other joins.
     pub fn grant_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> bool {
         self.give_back_hedge_slot(environment);
         let now = self.now(environment);
@@ -93,7 +93,7 @@ impl<L: Place> Call<'_, L> {
         granted
     }
 
-    /// The hedge that was granted starts.
+    /// Starts the granted hedge.
     pub fn begin_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Racer {
         let now = self.now(environment);
         let (number, taken) = self.session.on_hedge();
@@ -114,14 +114,14 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The hedge that was granted cannot be sent yet. It is given back, and asked for again by
-    /// [`grant_hedge`](Self::grant_hedge) when it can.
+    /// The granted hedge cannot be sent yet. Refunds it; call [`grant_hedge`](Self::grant_hedge) again
+    /// when it can.
     pub fn put_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         self.session.call_off_hedge(repaid(environment));
         self.give_back_hedge_slot(environment);
     }
 
-    /// The hedge that was granted cannot be sent. It is given back, and no other joins.
+    /// The granted hedge cannot be sent. Refunds it; no other joins.
     pub fn call_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         if let Some(race) = self.race() {
             race.close();
@@ -129,8 +129,8 @@ impl<L: Place> Call<'_, L> {
         self.put_off_hedge(environment);
     }
 
-    /// The hedge that was granted is not to be sent now: its slot of the request rate is somebody else's
-    /// (design rule 12).
+    /// Gives back the rate-limit slot of a granted hedge that is not sent now, so that another call can
+    /// use it.
     pub(super) fn give_back_hedge_slot<E: Environment<Place = L>>(&mut self, environment: &E) {
         if let Some(extras) = &mut *self.extras
             && let Some(permit) = extras.hedge.take()
@@ -141,8 +141,8 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
-    /// be dropped, and told to [`race_lost`](Self::race_lost) before.
+    /// An attempt of the race succeeded. `seen` is its result, for the trace. Drop the others, and call
+    /// [`race_lost`](Self::race_lost) for each of them before.
     pub fn race_won<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -160,8 +160,8 @@ impl<L: Place> Call<'_, L> {
         self.record_racer(racer, now, seen, None, None);
     }
 
-    /// An attempt of the race failed. If the race is over, [`failed`](Self::failed) with the failure
-    /// that decides comes next, after [`race_lost`](Self::race_lost) for those that still run.
+    /// An attempt of the race failed. If the race is over, call [`race_lost`](Self::race_lost) for
+    /// attempts that still run, then [`failed`](Self::failed) with the deciding failure.
     pub fn race_failed<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -178,14 +178,14 @@ impl<L: Place> Call<'_, L> {
                 latest: true,
             };
         };
-        // A budget that a reload has taken away charges nothing.
+        // A budget that a reload has removed charges nothing.
         let (policy, shared) = (environment.policy(), repaid(environment));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, shared);
         if race.due().is_none() {
-            // No hedge joins any more: one that was granted has been called off.
+            // No hedge joins any more; a granted one is cancelled.
             self.give_back_hedge_slot(environment);
         }
-        // The session hears of the one that decides, and counts it unless that was done when it came.
+        // The session gets the deciding failure, and counts it unless that was done when it occurred.
         if !matches!(raced, Raced::Over { latest: true, .. }) {
             environment.on_failure(failure);
             if let Some(destination) = environment.destination()

@@ -1,4 +1,4 @@
-//! What holds a call back at its destination, and what its caller hears of that.
+//! The reason why a call waits at its destination, and its notice to the caller.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::outbound::Holding;
 use crate::time::Instant;
 
 impl<L: Place> Call<'_, L> {
-    /// What holds the next attempt back.
+    /// The reason why the next attempt waits; `None` if it does not wait.
     #[must_use]
     pub fn holding(&self) -> Option<Holding> {
         self.holding_since().map(|(holding, _)| holding)
@@ -27,14 +27,14 @@ impl<L: Place> Call<'_, L> {
         if let Some(slot) = self.place.slot() {
             match slot {
                 Some(entered) => entered.stage = stage,
-                // It was refused when it came.
+                // It was rejected on arrival.
                 None => *slot = Some(Entered { id: 0, stage }),
             }
         }
     }
 
-    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
-    /// time, it goes away.
+    /// Reports a change at the destination. `before` held the attempt until now. `now` is `None` if the
+    /// call leaves.
     pub(super) fn tell_admission<E: Environment<Place = L>>(
         &self,
         environment: &E,
@@ -48,7 +48,8 @@ impl<L: Place> Call<'_, L> {
         environment.on_admission(held, self.holding(), now);
     }
 
-    /// How the next attempt is queued, which asks again at `until`; `None` if it is not.
+    /// Details for a queued attempt that requests admission again at `until`; `None` if it is not
+    /// queued.
     pub(super) fn queued<E: Environment<Place = L>>(
         &self,
         environment: &E,
@@ -71,7 +72,7 @@ impl<L: Place> Call<'_, L> {
             by: match by {
                 Holding::Cooldown => QueuedBy::Cooldown,
                 Holding::RequestRate => QueuedBy::RateLimit,
-                // While it is down it holds back what is paid for, too.
+                // A breaker that is down also holds retries that are paid for.
                 Holding::Gate
                     if self.session.is_unpaid()
                         && !environment.destination().is_some_and(Destination::is_down) =>

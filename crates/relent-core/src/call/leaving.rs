@@ -1,4 +1,4 @@
-//! What a call tells its destination when an attempt is over, and when it goes away.
+//! Reports of a call to its destination when an attempt is over, and when the call goes away.
 
 use core::mem;
 
@@ -10,7 +10,7 @@ use crate::outbound::{Holding, Permit};
 use crate::time::Instant;
 
 impl<L: Place> Call<'_, L> {
-    /// The destination answered, whatever is made of it.
+    /// The destination responded, whatever the result.
     #[inline]
     pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
         if environment.destination().is_some() && !self.has_left() {
@@ -45,7 +45,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// Whether its destination knows nothing of it that it would have to end.
+    /// Whether the destination holds nothing of this call that has to be released.
     #[inline]
     pub(super) fn has_left(&self) -> bool {
         match self.place.get() {
@@ -69,7 +69,7 @@ impl<L: Place> Call<'_, L> {
         self.tell_admission(environment, before, None);
     }
 
-    /// `at`: the time, if it was looked at.
+    /// `at`: the time, if the clock was read.
     fn leave_there<E: Environment<Place = L>>(
         &mut self,
         environment: &E,
@@ -129,14 +129,14 @@ impl<L: Place> Call<'_, L> {
                 }
             }
         }
-        // What was not running has nothing to tell.
+        // An attempt that was not running has no outcome to report.
         self.leave_there(environment, Ended::Unknown, None);
         self.tell_admission(environment, before, None);
     }
 
-    /// Whether the attempt ran out of time because the call did, and had less than half of the time that an attempt
-    /// of this policy is given. That says nothing of the destination: what was held back and started in the
-    /// last milliseconds would look like a timeout, and keep the gate from letting the others go.
+    /// Whether the call's deadline cut the attempt off before half of its normal time limit. That is no
+    /// evidence about the destination: a queued request that starts in its last milliseconds would
+    /// count as a timeout, and keep the breaker from releasing others.
     fn had_little_time<E: Environment<Place = L>>(
         &self,
         environment: &E,
@@ -150,16 +150,15 @@ impl<L: Place> Call<'_, L> {
         now >= answer_by && now.saturating_since(started) < given / 2
     }
 
-    /// Whether it has anything that has to be given back when it goes away: see
-    /// [`leave`](Self::leave).
+    /// Whether it has something to release when it goes away: see [`leave`](Self::leave).
     #[inline]
     #[must_use]
     pub fn holds(&self) -> bool {
         self.session.holds() || !self.has_left()
     }
 
-    /// The call goes away without a word, as when a future is dropped: gives back what it was granted,
-    /// and leaves its destination (design rule 12). Does nothing if it is over.
+    /// The call goes away without an outcome, as when a future is dropped. Returns what it was granted,
+    /// and leaves its destination. Does nothing if it is over.
     #[inline]
     pub fn leave<E: Environment<Place = L>>(&mut self, environment: &E) {
         if environment.destination().is_some() && self.holds() {

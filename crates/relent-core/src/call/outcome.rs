@@ -1,4 +1,4 @@
-//! What a call makes of how an attempt ended.
+//! Outcomes of attempts, and the decisions after them.
 
 use super::{Attends, Call, Environment, Place, repaid, stop_after};
 use crate::decision::{Decision, Stop, StopReason};
@@ -20,7 +20,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The same where nobody will ask for the [trace](Self::take_trace): nothing is written down.
+    /// The operation succeeded, and the [trace](Self::take_trace) is not needed: records nothing.
     #[inline]
     pub fn succeeded_unseen<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         if self.attends != Attends::Nothing {
@@ -37,7 +37,7 @@ impl<L: Place> Call<'_, L> {
         self.answered(environment);
     }
 
-    /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    /// The operation succeeded. `seen` is the result for the trace: a status, an exit status.
     #[inline]
     pub fn succeeded_with<E: Environment<Place = L>>(&mut self, environment: &mut E, seen: Cause) {
         self.succeeded(environment);
@@ -59,7 +59,7 @@ impl<L: Place> Call<'_, L> {
         self.record(now, None, None);
     }
 
-    /// The attempt failed: retry after a wait, or stop?
+    /// The attempt failed. Returns whether to retry after a delay, or to stop.
     #[inline]
     pub fn failed<E: Environment<Place = L>>(
         &mut self,
@@ -69,7 +69,7 @@ impl<L: Place> Call<'_, L> {
         if self.attends == Attends::Extras || failure.as_if_in_progress {
             return self.failed_in_full(environment, failure);
         }
-        // The short path: it goes into the transport's own loop.
+        // Fast path, inlined into the loop of the transport.
         self.note_cause(failure.cause);
         let now = self.now(environment);
         if let Some(destination) = environment.destination()
@@ -96,9 +96,10 @@ impl<L: Place> Call<'_, L> {
         self.failed_unless(environment, failure, || None)
     }
 
-    /// The same where the transport may be unable to make use of a retry, for a reason that the policy
-    /// cannot know, such as [`StopReason::NotReplayable`]. It is asked only if there would be a retry,
-    /// so the policy's own reason to stop stands: what is permanent is not called "not replayable".
+    /// The attempt failed, and the transport may be unable to retry for a reason that the policy cannot
+    /// know, such as [`StopReason::NotReplayable`]. `unable` is called only if there would be a retry.
+    /// So the policy's own reason to stop takes precedence: a permanent failure is not reported as "not
+    /// replayable".
     pub fn failed_unless<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -135,9 +136,8 @@ impl<L: Place> Call<'_, L> {
         decision
     }
 
-    /// The same as [`failed`](Self::failed) with a wait of the caller's own in place of the policy's
-    /// backoff; `None` says that there is no other. Ceiling, jitter, hints and limits of the policy
-    /// apply as ever.
+    /// Like [`failed`](Self::failed), with the caller's own delay instead of the policy's backoff;
+    /// `None` ends the retries. Cap, jitter, hints and limits of the policy still apply.
     pub fn failed_with<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -157,7 +157,7 @@ impl<L: Place> Call<'_, L> {
         decision
     }
 
-    /// The attempt failed, and the transport ends the call, for a reason that the policy cannot know,
+    /// The attempt failed, and the transport ends the call for a reason that the policy cannot know,
     /// such as [`StopReason::NotReplayable`].
     pub fn failed_for_good<E: Environment<Place = L>>(
         &mut self,
@@ -173,9 +173,9 @@ impl<L: Place> Call<'_, L> {
         stop
     }
 
-    /// The running attempt has brought the operation on for good, though it fails: the count of
-    /// retries and the backoff begin anew, and limits of time hold. Its destination is up: the failure
-    /// that follows is no sign against it. To be said before the failure; see
+    /// The running attempt has made permanent progress, though it will fail. Restarts the count of
+    /// retries and the backoff; time limits stay. The destination is up, so the following failure does
+    /// not count against it. Call it before the failure; see
     /// [`Session::on_progress`](crate::Session::on_progress).
     pub fn progressed<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         let now = self.now(environment);
@@ -183,13 +183,12 @@ impl<L: Place> Call<'_, L> {
         self.session.on_progress(now, repaid(environment));
     }
 
-    /// An attempt of this call was redirected to another destination, and began there at this instant:
-    /// tells that destination how it ended. A `failure` of `None` is a success. Without the instant only
-    /// its cooldown and its request rate hear of it, and not its gate, which would learn of failures
-    /// where successes are not told.
+    /// Reports the outcome of an attempt that was redirected to another destination, and began there at
+    /// `since`. A `failure` of `None` is a success. Without the instant only the cooldown and the rate
+    /// limit there are updated, since its breaker would learn of failures but not of successes.
     ///
-    /// The call keeps its leave, and its budget pays. To be said before [`failed`](Self::failed), whose
-    /// failure has [`Hop::Elsewhere`](crate::Hop) then, or before [`succeeded`](Self::succeeded).
+    /// The call keeps its permit, and its own budget pays. Call it before [`failed`](Self::failed),
+    /// whose failure then has [`Hop::Elsewhere`](crate::Hop), or before [`succeeded`](Self::succeeded).
     #[cold]
     pub fn elsewhere<E: Environment<Place = L>>(
         &mut self,
@@ -204,7 +203,7 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The caller goes away. A retry that was granted but not started is given back.
+    /// The caller cancels the call. Refunds a retry that was granted but not started.
     pub fn cancel<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Stop {
         let stop = Stop {
             reason: StopReason::Cancelled,
@@ -214,8 +213,8 @@ impl<L: Place> Call<'_, L> {
         stop
     }
 
-    /// The transport cannot make use of the retry after all, for a reason that the policy cannot know
-    /// and that showed only after the wait. It is given back. What is known before the wait is for
+    /// The transport cannot retry after all, for a reason that the policy cannot know and that showed
+    /// only after the delay. Refunds the retry. Report reasons known before the delay with
     /// [`failed_unless`](Self::failed_unless).
     pub fn decline<E: Environment<Place = L>>(
         &mut self,
@@ -229,7 +228,8 @@ impl<L: Place> Call<'_, L> {
         stop
     }
 
-    /// The call ends, and not because an attempt failed: gives back all that it has, and tells of it.
+    /// The call ends for another reason than a failed attempt: returns everything it has acquired, and
+    /// reports it.
     pub(super) fn break_off<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
@@ -244,7 +244,7 @@ impl<L: Place> Call<'_, L> {
         self.record_stop(stop, || environment.now());
     }
 
-    /// Writes a decision down, and tells of it.
+    /// Records a decision, and reports it.
     fn decided<E: Environment<Place = L>>(
         &mut self,
         environment: &E,

@@ -1,4 +1,4 @@
-//! Where a call stands at its destination.
+//! State of a call at its destination.
 
 use core::mem;
 
@@ -6,14 +6,14 @@ use crate::decision::StopReason;
 use crate::outbound::{Holding, Permit};
 use crate::time::Instant;
 
-/// The room that a [`Call`](super::Call) takes for where it stands at its destination: `()` for a call without one,
-/// which has neither room nor instructions for it (design rule 10), else `Option<Entered>`.
+/// Storage for the state of a [`Call`](super::Call) at its destination. `()` for a call without one,
+/// which costs no memory and no instructions; otherwise `Option<Entered>`.
 pub trait Place: Default + sealed::Sealed {
-    /// Where it stands, once it has been there.
+    /// The state, once the call has reached the destination.
     #[doc(hidden)]
     fn get(&self) -> Option<&Entered>;
 
-    /// The same, to be changed.
+    /// The state, mutable.
     #[doc(hidden)]
     fn slot(&mut self) -> Option<&mut Option<Entered>>;
 }
@@ -48,37 +48,37 @@ impl Place for Option<Entered> {
     }
 }
 
-/// Where a call stands at a destination that it has come to.
+/// State of a call at a destination that it has reached.
 #[derive(Debug)]
 pub struct Entered {
-    /// Its number there.
+    /// Its id there.
     pub(super) id: u64,
     pub(super) stage: Stage,
 }
 
-// The two of which the destination knows come first, so that one comparison tells them from the others.
+// The two stages known to the destination come first, so that one comparison distinguishes them.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// It is held back.
+    /// The attempt is held or queued.
     Waiting {
         by: Holding,
         since: Instant,
-        /// When nobody waits for its answer any more, as it said when it joined the line: it is known there by
-        /// this, whatever its environment says later.
+        /// The deadline as of joining the queue. It identifies the waiter there, whatever the
+        /// environment returns later.
         answer_by: Instant,
     },
     /// The attempt may start, or runs.
     Permitted(Permit),
-    /// Nobody had to ask so far (design rule 10).
+    /// No admission was needed so far.
     Unasked,
-    /// The next attempt has yet to ask.
+    /// The next attempt has not requested admission yet.
     Outside,
-    /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
+    /// It has given up for this reason, and may retry at this instant; [`Instant::MAX`] if unknown.
     Stopped(StopReason, Instant),
 }
 
 impl Stage {
-    /// The permit, if it is such a one.
+    /// Takes the permit, if there is one and `wanted` accepts it.
     pub(super) fn take_permit(&mut self, wanted: impl FnOnce(&Permit) -> bool) -> Option<Permit> {
         match mem::replace(self, Self::Outside) {
             Self::Permitted(permit) if wanted(&permit) => Some(permit),

@@ -1,17 +1,17 @@
-//! What a caller hears of an attempt that has to wait at its destination.
+//! Notice for a caller that an attempt has to wait at its destination.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::duration::format_duration;
 
-/// The control of a destination that an attempt is queued by.
+/// The control of a destination that holds an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QueuedBy {
-    /// The circuit breaker: the destination is judged to be down, or to have little spare capacity.
+    /// The circuit breaker: the destination is down, or has little headroom.
     CircuitBreaker,
-    /// The retry budget is used up, so that the retry waits until the destination has spare capacity.
+    /// The retry budget is exhausted, so the retry waits until the destination has headroom.
     Budget,
     /// The destination has asked all its callers to stay away for a while.
     Cooldown,
@@ -20,7 +20,7 @@ pub enum QueuedBy {
 }
 
 impl QueuedBy {
-    /// The word for it in events, such as `circuit_breaker`.
+    /// Its name in events, such as `circuit_breaker`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,8 +44,8 @@ impl fmt::Display for QueuedBy {
     }
 }
 
-/// An attempt is queued at its destination: by which control, and for how long at most. Displays as a line
-/// for a log.
+/// An attempt is queued at its destination: by which control, and for how long at most. Displays as a
+/// log line.
 ///
 /// ```
 /// use core::time::Duration;
@@ -62,7 +62,7 @@ pub struct Queued {
     pub attempt: u32,
     /// The control that it waits for. Another one may follow.
     pub by: QueuedBy,
-    /// How long it waits at most before the call gives up; `None` if no limit is known.
+    /// The longest wait before the call gives up; `None` if no limit is known.
     pub at_most: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! What a call records of its attempts.
+//! Trace of the attempts of a call.
 
 use super::extras::Extras;
 use super::{Attends, Call, Place};
@@ -8,25 +8,25 @@ use crate::time::Instant;
 use crate::trace::{Trace, TraceEntry};
 
 impl<'w, L: Place> Call<'w, L> {
-    /// What there is, with the trace that was asked for.
+    /// The extras, with the trace if one was requested.
     pub(super) fn extras(&mut self) -> Option<&mut Extras<'w>> {
         self.begin_trace();
         self.extras.as_deref_mut()
     }
 
-    /// Begins the trace, if one was asked for.
+    /// Creates the trace, if one was requested.
     pub(super) fn begin_trace(&mut self) {
         if self.attends == Attends::Extras && self.extras.is_none() {
             let extras = self.extras.get_or_insert_default();
             extras.trace = Some(Trace::new());
             if self.session.attempts() > 0 {
-                // It began with the call, or else the trace would have begun with it.
+                // Otherwise the trace would have been created before: the attempt began with the call.
                 extras.begin(1, self.session.started());
             }
         }
     }
 
-    /// An attempt begins.
+    /// Records that an attempt begins.
     #[cold]
     pub(super) fn record_begin(&mut self, attempt: u32, now: Instant) {
         if let Some(extras) = self.extras() {
@@ -34,7 +34,7 @@ impl<'w, L: Place> Call<'w, L> {
         }
     }
 
-    /// The attempt is over.
+    /// Records that the attempt is over.
     pub(super) fn record(
         &mut self,
         ended: Instant,
@@ -46,8 +46,8 @@ impl<'w, L: Place> Call<'w, L> {
         }
     }
 
-    /// The call ends, and not because an attempt failed: the attempt that runs is cut off by it, or else
-    /// there is no attempt after the last.
+    /// Records that the call ends for another reason than a failed attempt: it cancels the running
+    /// attempt, or no other attempt follows the last one.
     pub(super) fn record_stop(&mut self, stop: Stop, now: impl FnOnce() -> Instant) {
         let decision = Some(Decision::Stop(stop));
         let Some(extras) = self.extras() else {
@@ -67,7 +67,7 @@ impl<'w, L: Place> Call<'w, L> {
         self.extras()?.trace.as_mut()?.last_mut()
     }
 
-    /// Whether the failure that decides has been counted when it came.
+    /// Whether the deciding failure was already counted when it occurred.
     pub(super) fn take_counted(&mut self) -> bool {
         let extras = self.extras.as_mut();
         extras.is_some_and(|extras| core::mem::take(&mut extras.counted))

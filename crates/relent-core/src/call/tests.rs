@@ -1,4 +1,4 @@
-//! What every transport may rely on: each test is named after its rule.
+//! Guarantees for every transport: each test is named after its rule.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 mod calm;
@@ -26,7 +26,7 @@ use crate::trace::TraceEntry;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a test hears.
+/// An event that the environment received.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Told {
     Attempt(u32),
@@ -35,7 +35,7 @@ enum Told {
     Stop(StopReason),
 }
 
-/// An outbound that one thread has, and how often it was reached.
+/// The outbound of one thread, with a count of accesses.
 struct OneThread(RefCell<Outbound>, Cell<u32>);
 
 impl Access for OneThread {
@@ -56,7 +56,7 @@ fn there(policy: &Policy) -> There {
     })
 }
 
-/// A clock that is moved by hand, and counts how often it is read.
+/// A manual clock, which counts how often it is read.
 #[derive(Default)]
 struct Hand {
     nanos: Cell<u64>,
@@ -70,7 +70,7 @@ impl Hand {
     }
 }
 
-/// A call with all that it needs. `L` is where it stands.
+/// The environment of a call.
 struct Shell<'t> {
     policy: &'t Policy,
     there: Option<&'t There>,
@@ -183,7 +183,7 @@ fn a_timer_that_is_late_starts_no_attempt_after_a_limit() {
         start(&mut call, &mut alone);
         let decision = call.failed(&mut alone, &Failure::ambiguous());
         assert_eq!(decision, Decision::Retry { after: SECOND });
-        // The machine was asleep.
+        // The machine was suspended.
         clock.advance(6 * SECOND);
         let stop = call.next(&mut alone, None).stop().unwrap();
         assert_eq!(stop.reason, reason);
@@ -244,7 +244,7 @@ fn rule_10_with_a_limit_of_time_the_clock_is_read_once_for_each_start() {
     assert_eq!(clock.reads.get(), 3);
 }
 
-/// Nothing goes past the gate that nobody has paid for, however well the destination is.
+/// No unpaid retry passes the circuit breaker, however healthy the destination is.
 #[test]
 fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_destination() {
     for (wait_when_empty, waits) in [(true, true), (false, false)] {
@@ -284,7 +284,7 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_desti
             panic!("it has to wait")
         };
         assert_eq!(by, Holding::Gate);
-        // Others have room, and so has it.
+        // There is headroom for others, and so for this one.
         let gone = (0..200).any(|_| {
             others(&mut at, 1);
             call.next(&mut at, None).leave().is_some()
@@ -293,7 +293,7 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_desti
     }
 }
 
-/// Whatever holds it back: the stop is told once, the trace ends in it, and the retry is given back.
+/// Whatever held it: the stop is reported once, the trace ends with it, and the retry is refunded.
 #[test]
 fn giving_up_before_an_attempt_is_told_once_and_ends_the_trace() {
     let one_an_hour = RequestRateConfig {
@@ -314,7 +314,7 @@ fn giving_up_before_an_attempt_is_told_once_and_ends_the_trace() {
         let decision = call.failed(&mut at, &Failure::ambiguous());
         assert!(matches!(decision, Decision::Retry { .. }));
         assert!(there.budget().unwrap().balance() < balance);
-        // Somebody else is asked to stay away.
+        // Another call gets a request to stay away.
         let busy = Failure::throttled().hint(Hint::after(3600 * SECOND));
         there.cooldown().on_failure(at.now(), &busy, 3600 * SECOND);
         clock.advance(SECOND);
@@ -372,7 +372,7 @@ fn cancelling_a_wait_makes_a_stop_of_the_retry() {
     assert_eq!(stop_of(&trace[0]), Some(StopReason::Cancelled));
 }
 
-/// What a leave was given for can be given back, and asked for again.
+/// A permit can be given back and requested again.
 #[test]
 fn a_leave_that_steps_back_lets_another_go() {
     let one = RequestRateConfig {
@@ -394,7 +394,7 @@ fn a_leave_that_steps_back_lets_another_go() {
     assert!(first.next(&mut one, None).leave().is_none());
 }
 
-/// Rule 12: whatever a call has is given back when it goes away.
+/// A call that goes away returns everything it has.
 #[test]
 fn a_call_that_goes_away_leaves_nothing_behind() {
     let policy = policy()
@@ -469,7 +469,7 @@ fn the_failure_that_decides_a_race_is_told_once() {
     assert_eq!(call.hedge_due(), None);
 }
 
-/// A redirect's destination hears of it, and the one that was asked has answered.
+/// The target of a redirect receives the outcome; the redirecting destination has responded.
 #[test]
 fn a_destination_that_answered_a_redirect_learns_of_it() {
     let policy = policy().build().unwrap();
@@ -483,8 +483,9 @@ fn a_destination_that_answered_a_redirect_learns_of_it() {
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
-/// What was held back until its last milliseconds says nothing of the destination when it runs out of them. A gate that
-/// took it for a timeout let others go the slower, until they had milliseconds left too.
+/// A queued request that runs out of its last milliseconds is no evidence about the destination. If it
+/// counted as a timeout, the breaker would release others more slowly, until they had only milliseconds
+/// left too.
 #[test]
 fn an_attempt_that_had_no_time_left_is_no_timeout() {
     for (left, closes) in [(10, false), (499, false), (500, true), (1000, true)] {
@@ -518,7 +519,7 @@ fn a_call_is_small() {
     assert!(size_of::<Call<'_, Option<Entered>>>() <= 112);
 }
 
-/// The gate hears of an answer, and of nothing if the call goes away.
+/// The breaker receives a response, and nothing if the call goes away.
 #[test]
 fn a_running_attempt_ends_at_its_destination_once() {
     let policy = Policy::STANDARD;
@@ -533,7 +534,7 @@ fn a_running_attempt_ends_at_its_destination_once() {
     assert!(!call.holds());
 }
 
-/// Where nobody had to ask, nobody has a number either until a cooldown begins.
+/// Without admission a call has no id at the destination until a cooldown begins.
 #[test]
 fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
     let policy = policy().build().unwrap();
@@ -558,7 +559,7 @@ fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
     assert_eq!(waiting(), 0);
 }
 
-/// A caller whose own limit is another while it waits.
+/// The deadline of the caller changes while it waits.
 #[test]
 fn who_is_parked_is_known_by_what_it_said_when_it_came() {
     let policy = policy().gate(crate::GateConfig::DEFAULT).build().unwrap();

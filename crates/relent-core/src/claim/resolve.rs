@@ -1,4 +1,4 @@
-//! What becomes of a key whose outcome was unknown, when somebody has found it out.
+//! Resolution of a key with an unknown outcome.
 
 use core::error::Error;
 use core::fmt;
@@ -7,21 +7,21 @@ use core::time::Duration;
 use super::{ClaimConfig, Record, Stage};
 use crate::time::Instant;
 
-/// What has come of an execution whose outcome was unknown, as an operator or a job has found out.
+/// The outcome of a lost execution, as determined by an operator or a job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Resolution {
-    /// It has had its effect: from now on duplicates get an answer, which is stored with the record.
+    /// It has taken effect: from now on duplicates get an answer, which is stored with the record.
     Applied {
-        /// Of the answer: two answers are the same if their digests are.
+        /// The digest of the answer: answers with equal digests are equal.
         digest: u128,
     },
-    /// It has had no effect, none of its [steps](Record::checkpoint) either, and will have none: the next request with
-    /// the key runs.
+    /// It has had no effect, also not by its [steps](Record::checkpoint), and will have none: the
+    /// next request with the key runs.
     NotApplied,
 }
 
 impl Resolution {
-    /// What the record becomes, and who has written it.
+    /// The new stage of the record, and its owner.
     const fn end(self) -> (Stage, u128) {
         match self {
             Self::Applied { digest } => (Stage::Completed, digest),
@@ -30,19 +30,20 @@ impl Resolution {
     }
 }
 
-/// Why an outcome was not resolved: what the record is. Nothing was changed.
+/// The reason why an outcome was not resolved, by the state of the record. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NotResolved {
-    /// There is none: it has expired, or was never there.
+    /// There is no record: it has expired, or never existed.
     Absent,
-    /// The request runs: the lost execution goes on, or another has begun.
+    /// The request is running: the lost execution continues, or another has started.
     Running,
-    /// There is an answer: the lost execution has come back with it, or somebody has resolved it so.
+    /// There is an answer: from the lost execution, or from another resolution.
     Completed,
-    /// The key is free: the lost execution has come back and said that it had no effect, or somebody has resolved it so.
+    /// The key is free: the lost execution reported that it had no effect, or it was resolved so.
     Released,
-    /// It is unknown, but the record was written since it was found: what was found out may be of before that.
+    /// It is unknown, but the record was written after it was read: the resolution may be based on
+    /// an older state.
     Changed,
 }
 
@@ -72,8 +73,8 @@ impl fmt::Display for NotResolved {
 impl Error for NotResolved {}
 
 impl Record {
-    /// Whether nobody knows if the request has had its effect: its execution has said so, was said to be lost, or its
-    /// lease has run out.
+    /// Whether the outcome of the request is unknown: its execution said so, was declared lost, or
+    /// its lease has expired.
     ///
     /// ```
     /// use relent_core::Instant;
@@ -96,11 +97,11 @@ impl Record {
             }
     }
 
-    /// For how long the outcome has been unknown: since the lease ran out, or since it was written down. Zero if it
-    /// [is not](Self::is_unknown).
+    /// How long the outcome has been unknown: since the lease expired, or since that was written to
+    /// the record. Zero if it [is not unknown](Self::is_unknown).
     ///
-    /// For one that was written down this goes by when the record expires, so `config` has to have the
-    /// [`keep`](ClaimConfig::keep) that it was written with.
+    /// In the second case this is computed from the expiry of the record, so `config` must have the
+    /// [`keep`](ClaimConfig::keep) with which the record was written.
     #[must_use]
     pub fn unknown_for(&self, now: Instant, config: &ClaimConfig) -> Duration {
         match self.stage {
@@ -110,15 +111,17 @@ impl Record {
         }
     }
 
-    /// Somebody has found out what came of an execution whose outcome is unknown: the record as it is from then on, to
-    /// be written in the place of `stored`. `found` is the record as it was when it was [unknown](Self::is_unknown), and
-    /// *before* it was found out: what was written since then may mean something else. Both in one atomic step.
+    /// Resolves an execution whose outcome was unknown; returns the record to store in place of
+    /// `stored`. `found` is the record that was read, while it was [unknown](Self::is_unknown),
+    /// *before* the outcome was determined: a later write may mean something else. Compare and
+    /// write in one atomic step.
     ///
-    /// The fence grows by it, so whatever the lost execution writes from then on is refused; and whoever claims the key
-    /// next has a higher one. Effects outside of the store are not fenced: say
-    /// [`NotApplied`](Resolution::NotApplied) only when the lost execution cannot act any more.
+    /// The fencing token increases, so later writes of the lost execution are rejected, and the
+    /// next claim gets a higher one. Effects outside of the store are not fenced: use
+    /// [`NotApplied`](Resolution::NotApplied) only if the lost execution cannot act any more.
     ///
-    /// The same may be written again, as after a time-out of the store.
+    /// Idempotent: the same resolution may be written again, for example after a timeout of the
+    /// store.
     ///
     /// ```
     /// use relent_core::Instant;
@@ -127,12 +130,12 @@ impl Record {
     /// let (config, pay_five) = (ClaimConfig::DEFAULT, Fingerprint([5; 32]));
     /// let (_, record) = Record::claim(None, Instant::ORIGIN, &config, 1, pay_five);
     /// let now = Instant::ORIGIN.saturating_add(config.lease);
-    /// // The provider says that there is no charge.
+    /// // The provider reports that there is no charge.
     /// let found = record.ok_or("nobody has the key")?;
     /// let free = Record::resolve(Some(&found), now, &found, Resolution::NotApplied, &config)?;
     /// let (next, _) = Record::claim(Some(&free), now, &config, 2, pay_five);
     /// assert!(matches!(next, Claim::Run { repeated: false, .. }));
-    /// // Another has found the opposite, and is told.
+    /// // Another operator tries to set the opposite outcome.
     /// let paid = Resolution::Applied { digest: 1 };
     /// let refused = Record::resolve(Some(&free), now, &found, paid, &config);
     /// assert_eq!(refused, Err(NotResolved::Released));
@@ -140,7 +143,7 @@ impl Record {
     /// ```
     ///
     /// # Errors
-    /// The record is not unknown, or is not as it was found.
+    /// The outcome is not unknown, or the record has changed since it was read.
     pub fn resolve(
         stored: Option<&Self>,
         now: Instant,

@@ -1,5 +1,5 @@
-//! Every interleaving of two executions of one key, with leases that run out, crashes, lost replies, records that
-//! expire, and somebody who resolves unknown outcomes.
+//! Model checking of two executions of one key: every interleaving, with expiring leases, crashes,
+//! lost replies, expiring records, and a resolver of unknown outcomes.
 
 mod resolve;
 
@@ -26,21 +26,22 @@ fn config(takeover: Takeover) -> ClaimConfig {
     }
 }
 
-/// A process that has come to the request, by one of its retries.
+/// A process that handles the request, or one of its retries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Process {
     Idle,
     Runs {
         lease: Lease,
-        /// The key's life that the lease was given in: a new one begins when the record has expired.
+        /// The life of the key in which the lease was granted. A new life begins when the record
+        /// has expired.
         life: u8,
         acted: bool,
-        /// Its renewal was answered by "lost", so it does nothing any more.
+        /// Its renewal returned "lost", so it stops.
         lost: bool,
     },
 }
 
-/// How effects and record go together.
+/// How effects and record are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Effects {
     /// One after the other: the effect, then the record.
@@ -56,11 +57,11 @@ struct World {
     processes: [Process; 2],
     owners: u128,
     life: u8,
-    /// Effects in each life of the key, and whether it was answered with success in it.
+    /// The number of effects in each life of the key, and whether a success was recorded in it.
     effects: [u8; 3],
     answered: [bool; 3],
     highest_fence: u64,
-    /// What somebody has found unknown, and whether it had its effect at that time.
+    /// The record that the resolver found unknown, and whether there was an effect at that time.
     asked: Option<(Record, bool)>,
     asks: u8,
 }
@@ -70,7 +71,7 @@ enum Action {
     Claim,
     Act,
     Complete,
-    /// Written, and the reply lost: the process writes it again.
+    /// Written, but the reply is lost: the process writes it again.
     CompleteTwice,
     Release,
     GiveUp,
@@ -92,12 +93,12 @@ const ACTIONS: [Action; 8] = [
 struct Model {
     config: ClaimConfig,
     effects: Effects,
-    /// Whether somebody asks what came of an execution that may still act.
+    /// Whether the resolver may look at an execution that can still act.
     asks_early: bool,
 }
 
 impl Model {
-    /// What the world is like after the process has acted; `None` if it cannot.
+    /// The world after the action of this process; `None` if the action is not possible.
     fn step(&self, before: &World, who: usize, action: Action) -> Option<World> {
         let mut world = before.clone();
         let now = at(world.now);
@@ -109,7 +110,7 @@ impl Model {
                 let expired = world.stored.is_some_and(|record| record.is_expired(now));
                 let stored = world.stored.as_ref();
                 let (claim, write) = Record::claim(stored, now, &self.config, owner, ASKED);
-                // The reply may be lost: asking again changes nothing.
+                // The reply may be lost: a second call changes nothing.
                 if let Some(record) = write {
                     let (again, change) =
                         Record::claim(Some(&record), now, &self.config, owner, ASKED);
@@ -232,7 +233,7 @@ impl Model {
         Some(world)
     }
 
-    /// Plays everything that can happen until this second, and holds each world to `holds`.
+    /// Explores all possible worlds until this second, and checks `holds` in each.
     fn explore(&self, until: u64, holds: impl Fn(&World) -> bool) -> usize {
         let first = World {
             now: 0,
@@ -257,7 +258,7 @@ impl Model {
                 next.push(later);
             }
             for (who, action) in [0, 1].into_iter().flat_map(|who| ACTIONS.map(|a| (who, a))) {
-                // So that there is an end to it.
+                // A bound, so that the exploration ends.
                 if world.owners < 5 {
                     next.extend(self.step(&world, who, action));
                 }
@@ -440,14 +441,14 @@ fn a_claim_that_is_given_back_by_its_owner_has_had_no_effect_whatever_it_was_cal
     assert!(free(&given_back, at(1)));
     assert_eq!(given_back.give_back(at(1), 1, &config), Ok(given_back));
     assert_eq!(claimed.give_back(at(1), 2, &config), Err(LeaseLost));
-    // A duplicate has found the lease run out.
+    // A duplicate has found the lease expired.
     let (claim, unknown) = Record::claim(Some(&claimed), at(2), &config, 2, ASKED);
     assert_eq!(claim, Claim::Unknown);
     assert!(free(
         &unknown.unwrap().give_back(at(2), 1, &config).unwrap(),
         at(2)
     ));
-    // What has run is not given back, and an execution before it may have had an effect.
+    // A completed execution cannot be given back, and an earlier execution may have had an effect.
     let lease = Lease {
         owner: 1,
         fence: 1,

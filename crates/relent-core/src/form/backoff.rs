@@ -1,4 +1,4 @@
-//! The written form of a backoff.
+//! The file form of a backoff.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -54,8 +54,8 @@ pub(super) enum BackoffForm {
     Chain(Vec<PhaseForm>),
 }
 
-/// The defaults that [`Backoff::exponential`], [`Backoff::decorrelated`] and [`Backoff::slotted`]
-/// have for their second value.
+/// The default second values of [`Backoff::exponential`], [`Backoff::decorrelated`] and
+/// [`Backoff::slotted`].
 const EXPONENTIAL_FACTOR: f64 = 2.0;
 const DECORRELATED_FACTOR: f64 = 3.0;
 const EXPONENT_LIMIT: u32 = 10;

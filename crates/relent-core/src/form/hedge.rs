@@ -1,4 +1,4 @@
-//! The written form of a hedge.
+//! The file form of a hedge.
 
 use alloc::string::String;
 
@@ -17,7 +17,7 @@ table!(HedgeForm {
     max_hedges: Count,
 });
 
-/// The most hedges of [`HedgeConfig::after`] and [`HedgeConfig::percentile`].
+/// The default number of hedges, as in [`HedgeConfig::after`] and [`HedgeConfig::percentile`].
 const ONE_HEDGE: u32 = 1;
 
 impl HedgeForm {

@@ -1,11 +1,11 @@
-//! A table of the written form.
+//! A table of the file form.
 
 use alloc::string::String;
 
 use serde::{Deserialize, Deserializer};
 
-/// A table whose keys may all be absent. A key that is present has a value: the `null` of JSON is
-/// refused instead of being taken for absence.
+/// Declares a table in which every key is optional. A present key must have a value: JSON's `null`
+/// is an error, not absence.
 macro_rules! table {
     ($name:ident { $($key:ident: $type:ty),* $(,)? }) => {
         #[derive(Serialize, Deserialize, Default)]
@@ -30,7 +30,7 @@ pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(from).map(Some)
 }
 
-/// `Some` if it is not the default.
+/// `Some` if it differs from the default.
 pub(super) fn unless<T: PartialEq>(value: T, default: &T) -> Option<T> {
     (value != *default).then_some(value)
 }

@@ -1,4 +1,4 @@
-//! The single values of the written form: what stands behind one key.
+//! The value types of the file form.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -14,8 +14,8 @@ use crate::hint::HintMode;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 
-/// Implements a value that is written as one word. Numbers are read as the text they are written
-/// as, so that a duration without a unit gets the sentence that says so.
+/// Implements a value that is written as text. Numbers are accepted as their text, so that a
+/// duration without a unit gets a helpful error.
 macro_rules! text {
     ($name:ident($inner:ty), $expected:literal, $read:expr, $write:expr) => {
         pub(super) struct $name(pub(super) $inner);
@@ -148,7 +148,7 @@ fn read_duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| message(&error))
 }
 
-/// `u32::from_str` would take "+5".
+/// Unlike `u32::from_str`, rejects "+5".
 fn count(text: &str) -> Option<u32> {
     let text = text.trim();
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -159,7 +159,7 @@ fn message(error: &dyn fmt::Display) -> String {
     error.to_string()
 }
 
-/// Implements a value that is one of a few words.
+/// Implements a value that is one of several words.
 macro_rules! words {
     ($name:ident($inner:ty), $expected:literal, $($word:literal => $value:path,)*) => {
         pub(super) struct $name(pub(super) $inner);

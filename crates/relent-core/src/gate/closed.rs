@@ -1,4 +1,4 @@
-//! When a closed gate probes.
+//! When a circuit breaker that is down sends probes.
 
 use super::GateConfig;
 use super::flapping::is_brief;
@@ -6,42 +6,42 @@ use super::measure::usual_time;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
-/// Who asks often probes often: a fresh request may be the next probe after as many would be made, but no sooner than
-/// after so many nanoseconds. What is found out twenty times per second is known soon enough.
+/// In a high-traffic process a new request may probe after the time of this many requests, but no
+/// sooner than after so many nanoseconds. Twenty probes per second are enough.
 const ONE_OF: f64 = 10.0;
 const SOONEST: u64 = 50_000_000;
-/// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
+/// Growth of the delay of queued probes after each failed one. That of new requests grows by half.
 const GROWTH: u64 = 5;
-/// Who asks seldom lets a parked request probe when this many fresh ones should have come by
-/// themselves, and a fresh one after a timeout when one should have.
+/// In a low-traffic process a queued request probes after the time in which this many new requests are
+/// expected. After a timeout, a new request probes after the expected time of one.
 const EXPECTED: f64 = 3.0;
-/// A gate that has been closed for this long by attempts that are left to wait, in nanoseconds, lets one in so many of those
-/// go who ask for their last chance, but one in as many as come in so many seconds if those are fewer.
+/// After so many nanoseconds of timeouts or overload, only one in `ONE_IN` requests makes its late
+/// first attempt. The divisor is smaller if fewer requests arrive in `HELD_SECONDS`.
 const LONG: u64 = 3_000_000_000;
 const ONE_IN: f64 = 8.0;
 const HELD_SECONDS: f64 = 2.0;
-/// A probe that takes this many times the most between two probes does not hold up the next one.
+/// A probe that takes longer than this many times `max_probe` no longer delays the next one.
 const PATIENCE: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
-    /// Between two probes, before jitter; and the same for the parked ones, as far as it has grown.
+    /// Delay between two probes before jitter, for new and for queued requests.
     wait: u64,
     parked_wait: u64,
-    /// When a fresh request may be the next probe, and when a parked one.
+    /// When a new request may be the next probe, and when a queued one may.
     due: Instant,
     parked_due: Instant,
-    /// When the probe that is out went, if one is.
+    /// When the running probe started, if one is running.
     probing: Option<Instant>,
     failed: bool,
     since: Instant,
-    /// Whether what closed it, or the last probe, was left to wait or refused as too much.
+    /// Whether a timeout or overload ended the last probe, or brought the breaker down.
     overloaded: bool,
-    /// Requests that have asked for their last chance since it has been closed for long.
+    /// Requests for a late first attempt since the breaker has been down for long.
     asked: u32,
-    /// Whether fresh requests probe without a wait while the closure is brief.
+    /// Whether new requests probe without delay while the outage is brief.
     pub(super) flaps: bool,
-    /// Whether nothing but one timeout closed it, or two after a false alarm.
+    /// Whether a single timeout brought the breaker down, or two after a false alarm.
     pub(super) lone: bool,
 }
 
@@ -71,7 +71,7 @@ impl Closed {
         closed
     }
 
-    /// The next probe after one that failed.
+    /// Plans the next probe after a failed one.
     pub(super) fn on_failed_probe(
         &mut self,
         now: Instant,
@@ -88,8 +88,8 @@ impl Closed {
         self.plan(now, demand, overloaded, random);
     }
 
-    /// A probe was told to come back later, which says neither that the destination is up nor that it is
-    /// down. The next goes as long after it as it went after the one before.
+    /// A probe got a `Retry-After`, which shows neither that the destination is up nor that it is down.
+    /// The delay to the next one stays the same.
     pub(super) fn on_deferred_probe(
         &mut self,
         now: Instant,
@@ -99,7 +99,7 @@ impl Closed {
         self.plan(now, demand, false, random);
     }
 
-    /// Goes by this from now on.
+    /// Applies a new configuration.
     pub(super) fn apply(&mut self, now: Instant, config: &GateConfig, demand: f64) {
         let most = nanos(config.max_probe);
         self.wait = self.wait.min(most);
@@ -119,7 +119,7 @@ impl Closed {
         random: &mut (impl Random + ?Sized),
     ) {
         let requests = |count| usual_time(count, demand);
-        // An attempt that is left to wait in a queue costs as much as one that is answered.
+        // An attempt that waits in a queue until its timeout costs as much as a success.
         let (fresh, parked) = if overloaded {
             (requests(1.0), requests(EXPECTED))
         } else {
@@ -136,7 +136,7 @@ impl Closed {
         self.probing = None;
     }
 
-    /// Whether a fresh request is the next probe.
+    /// Whether a new request becomes the next probe.
     pub(super) fn admits(&mut self, now: Instant, config: &GateConfig) -> bool {
         let free = self.lease(config).is_none_or(|end| now >= end);
         let is_due = now >= self.due || self.flaps && is_brief(self.since, now);
@@ -147,7 +147,7 @@ impl Closed {
         go
     }
 
-    /// When a parked request is.
+    /// When a queued request may probe.
     pub(super) fn next(&self, config: &GateConfig) -> Instant {
         self.lease(config)
             .map_or(self.parked_due, |end| end.max(self.parked_due))
@@ -157,15 +157,16 @@ impl Closed {
         self.probing = Some(now);
     }
 
-    /// Nothing is to be learned from the probe that is out.
+    /// The running probe ended without information.
     pub(super) fn on_lost_probe(&mut self) {
         self.probing = None;
     }
 
-    /// Whether a request whose time is nearly over makes one attempt, as it would without retries. One that succeeds
-    /// opens the gate, so all that went before have failed. If each would succeed with probability s, and one in n goes,
-    /// n/s ask until one succeeds: of those held back n would have succeeded, whatever s is. All go where attempts fail at
-    /// once, since those wait in no queue.
+    /// Whether a request whose time is nearly over makes one late attempt, as it would without retries.
+    /// A success ends the down state, so all earlier ones have failed. Let each succeed with
+    /// probability s, and let one in n be sent. Then n/s requests ask until one succeeds, so n of those
+    /// held back would have succeeded, whatever s is. All are sent where attempts fail fast, since
+    /// those occupy no queue.
     pub(super) fn takes_chance(&mut self, now: Instant, demand: f64) -> bool {
         if !self.overloaded || now.nanos_since(self.since) < LONG {
             return true;
@@ -176,12 +177,12 @@ impl Closed {
         goes
     }
 
-    /// Whether no probe has failed: if one succeeds now, the gate need not have closed.
+    /// Whether no probe has failed: if one succeeds now, going down was a false alarm.
     pub(super) fn is_unfounded(&self) -> bool {
         !self.failed
     }
 
-    /// Until when the probe that is out holds up the next one.
+    /// Until when the running probe delays the next one.
     fn lease(&self, config: &GateConfig) -> Option<Instant> {
         let patience = nanos(config.max_probe).saturating_mul(PATIENCE);
         self.probing

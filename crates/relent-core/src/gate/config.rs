@@ -1,40 +1,41 @@
-//! How a gate probes, and how long it holds anybody back.
+//! Configuration of the circuit breaker: its probes, and how long it holds requests.
 
 use core::time::Duration;
 
 use crate::error::{Found, PolicyError};
 
-/// How a gate probes.
+/// Configuration of the circuit breaker.
 ///
 /// # Default
-/// The first probe half a second after closing, later ones up to 5 s apart. A call with a deadline is queued until
-/// then, for five minutes at most; one without starts no attempt later than 30 s after it began, and 9 s while the
-/// destination has never responded. A process that makes more than two requests per second probes sooner: one of ten of its
-/// requests may be a probe, up to 20 per second.
+/// The first probe starts half a second after the breaker goes down, later ones up to 5 s apart. A call
+/// with a deadline is queued until that deadline, for five minutes at most. One without a deadline
+/// starts no attempt later than 30 s after it began, and 9 s while the destination has never responded.
+/// A process with more than two requests per second probes sooner: one in ten of its requests may be a
+/// probe, up to 20 per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateConfig {
-    /// From closing to the first probe at most, give or take a quarter; each later one is half as long again
-    /// after the one before.
+    /// Longest time from going down to the first probe, ± 25 % jitter. Each later interval is half as
+    /// long again as the one before.
     pub first_probe: Duration,
-    /// The most between two probes while requests are made. Where none are, parked ones probe at the
-    /// pace at which three would usually be made, at most 20 s apart.
+    /// Longest time between two probes while requests are made. Without new requests, queued ones probe
+    /// once in the time of three requests at the normal rate, at most every 20 s.
     pub max_probe: Duration,
-    /// Nobody is parked for longer than this since the request was made, whatever other limits there
-    /// are. It is for the driver to keep.
+    /// Longest time a request is queued, counted from when it was made, whatever its other limits are.
+    /// The driver enforces it.
     pub patience: Duration,
-    /// Where the caller has set no limit of time (no deadline and no `max_elapsed`), no attempt starts later
-    /// than this after its call began, or made progress: a caller that says nothing is not to wait for
-    /// minutes. It never cuts off a running attempt, and a server's time beyond it ends the call at once.
+    /// Applies to calls with neither a deadline nor `max_elapsed`. No attempt starts later than this
+    /// after the call began or last made progress, so that such a call does not wait for minutes. A
+    /// running attempt is never cut off. A `Retry-After` beyond this limit ends the call immediately.
     pub patience_without_deadline: Duration,
-    /// The same for a destination that has never responded in this process: a wrong address, or a service
-    /// that was not started. The lower of the two counts. The default leaves the last attempt a second, so that
-    /// the caller of a closed port has its error within 10 s.
+    /// The corresponding limit for a destination that has never responded in this process: a wrong
+    /// address, or a service that was not started. The lower limit applies. The default leaves the last
+    /// attempt a second, so that the caller of a closed port gets its error within 10 s.
     pub patience_unanswered: Duration,
 }
 
 impl GateConfig {
-    /// Probes from 500 ms to 5 s apart, and five minutes of patience: 30 s without a deadline, 9 s without
-    /// a response.
+    /// Probes 500 ms to 5 s apart. Requests are queued for up to five minutes: 30 s without a deadline,
+    /// 9 s without a response.
     pub const DEFAULT: Self = Self {
         first_probe: Duration::from_millis(500),
         max_probe: Duration::from_secs(5),
@@ -43,7 +44,7 @@ impl GateConfig {
         patience_unanswered: Duration::from_secs(9),
     };
 
-    /// How long after its beginning a call without a deadline may start an attempt.
+    /// How long after its start a call without a deadline may start an attempt.
     #[inline]
     pub(crate) fn without_deadline(&self, has_responded: bool) -> Duration {
         match has_responded {

@@ -1,49 +1,50 @@
-//! What failures look like beside successes: whether they may be signs of overload.
+//! Compares failures with successes: whether they may be signs of overload.
 
 use super::SECOND;
 use super::measure::{Share, Usual, usual_time};
 use super::run::Run;
 use crate::time::Instant;
 
-/// Failures are remembered as the mean of this many.
+/// The failure latency is the mean of about this many.
 const MEMORY: u32 = 20;
-/// A failure after this share of the work of a success was worked on. A few that vary as exponential times do may
-/// be shorter by chance: less is enough for one failure than for many.
+/// A failure with at least this share of a success's service time is a slow failure. Exponentially
+/// distributed times are shorter by chance, so one failure needs a smaller share than many.
 const SERVED_ONE: f64 = 0.25;
 const SERVED_MANY: f64 = 0.33;
-/// A single failure counts for at most this many times the work of a success.
+/// A single failure counts as at most this many times the service time of a success.
 const MOST_WORK: f64 = 2.0;
-/// The shortest time is that of one to two windows of so many nanoseconds: a way to the destination may become longer.
+/// The minimum covers one to two windows of so many nanoseconds, since the network path may become
+/// longer.
 const WINDOW: u64 = 30_000_000_000;
-/// Lost attempts leave the successes beside them as fast as ever. What timed out had this many times as long.
+/// Packet loss leaves the latency of other successes at the baseline. A lost attempt timed out after
+/// this many times that latency.
 const FAR_BEYOND: f64 = 4.0;
-/// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
-/// nanoseconds, before. Where the gate has closed for a single timeout and found out that it need not have, the time in
-/// which so few usually come takes the place of the second.
+/// No success is needed meanwhile if this few requests are made in that time plus a second before it.
+/// After a false alarm, the expected time of that many requests replaces the second.
 const FEW: f64 = 3.0;
 const LONGEST_BEFORE: u64 = 1_000_000_000;
-/// Where more fails, it is no chance on the way.
+/// A higher share of failures is not random packet loss.
 const MOST_LOST: f64 = 0.6;
 
-/// A service that is full refuses at once, and one that does not get to it lets attempts time out. An
-/// error that comes after as much work as a success, or an attempt that is lost beside others that
-/// succeed as fast as ever, does not come of load.
+/// Tells load-induced failures from others. A full service rejects fast, and an overloaded one lets
+/// attempts time out. A failure after full service time is not caused by load. Neither is a lost
+/// attempt while others succeed with baseline latency.
 #[derive(Default, Debug)]
 pub(super) struct Evidence {
-    /// Nanoseconds that failures took lately.
+    /// Mean latency of recent failures, in nanoseconds.
     took: f64,
     count: u32,
     lossy: bool,
     shortest: Shortest,
 }
 
-/// The shortest time between an attempt and its answer, in nanoseconds: that of the way there and back, as far as a
-/// caller can know it. BBR and CoDel take the minimum for the same reason.
+/// Shortest latency of an attempt in nanoseconds: an estimate of the network round trip. BBR and CoDel
+/// use the minimum for the same purpose.
 #[derive(Debug)]
 struct Shortest {
     now: u64,
     before: u64,
-    /// When the window of now ends.
+    /// When the current window ends.
     ends: u64,
 }
 
@@ -69,7 +70,7 @@ impl Shortest {
         self.now = self.now.min(took);
     }
 
-    /// The shortest time of both windows; 0 while none is known.
+    /// The minimum of both windows; 0 while unknown.
     fn get(&self) -> f64 {
         match self.now.min(self.before) {
             u64::MAX => 0.0,
@@ -79,24 +80,24 @@ impl Shortest {
 }
 
 impl Evidence {
-    /// When the shortest time is taken anew; [`Instant::ORIGIN`] before any attempt was answered.
+    /// When the current window ends; [`Instant::ORIGIN`] before the first response.
     pub(super) const fn window_ends(&self) -> Instant {
         Instant::from_nanos(self.shortest.ends)
     }
 
-    /// Nanoseconds of the shortest attempt of this window.
+    /// The minimum of the current window, in nanoseconds.
     pub(super) const fn shortest_of_window(&self) -> u64 {
         self.shortest.now
     }
 
-    /// An attempt was answered, or failed before its timeout, after so many nanoseconds.
+    /// An attempt got a response, or failed before its timeout, after so many nanoseconds.
     pub(super) fn on_answer(&mut self, now: Instant, took: u64) {
         self.shortest.add(now, took);
     }
 
-    /// An attempt failed that took so many nanoseconds, and was neither refused as too much nor timed out, or
-    /// was lost. What took much longer than a success counts as twice its work: a single attempt that ran for
-    /// very long says nothing of the others.
+    /// An attempt failed after so many nanoseconds, neither by overload nor by timeout, or was lost.
+    /// The latency counts as at most twice the service time of a success: one very long attempt is not
+    /// representative.
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
         let took = match success_takes(recent, usual) {
             success if success > 0.0 => {
@@ -111,9 +112,9 @@ impl Evidence {
         self.took += (took - self.took) / f64::from(self.count);
     }
 
-    /// An attempt that started then timed out. Whether it is taken to be lost on the way: something has
-    /// succeeded since, or not long before at this `demand`, where after a `false_alarm` more is not long. `recent` is
-    /// the mean of the successes lately, in seconds.
+    /// An attempt that started then timed out. Returns whether it counts as packet loss: an attempt has
+    /// succeeded since, or shortly before at this `demand`. After a `false_alarm` that time is longer.
+    /// `recent` is the mean latency of recent successes, in seconds.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -138,13 +139,13 @@ impl Evidence {
         self.lossy
     }
 
-    /// Whether attempts that time out are taken to be lost on the way.
+    /// Whether timeouts count as packet loss.
     pub(super) const fn is_lossy(&self) -> bool {
         self.lossy
     }
 
-    /// Whether failures take about as much work as successes: then they were worked on. From far away both take
-    /// mostly the time of the way, which is no work. Not known before both a success and a failure are.
+    /// Whether failures take about as much service time as successes. The network round trip does not
+    /// count. `false` until both a success and a failure are known.
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
         let success = success_takes(recent, usual);
         let few = (SERVED_MANY - SERVED_ONE) / f64::from(self.count.max(1));
@@ -153,19 +154,19 @@ impl Evidence {
         self.count > 0 && success > 0.0 && is_worked_on
     }
 
-    /// The part of the time of an attempt that is the way there and back. The shortest of a few attempts does not
-    /// show it: `None` until a success is well known.
+    /// The network round trip within the latency of an attempt. The minimum of a few attempts is too
+    /// high: `None` until the baseline is well known.
     fn way(&self, usual: &Usual) -> Option<f64> {
         usual.is_well_learned().then(|| self.shortest.get())
     }
 }
 
-/// The part of the time of an attempt that the destination worked.
+/// The service time within the latency of an attempt.
 fn work(took: f64, way: f64) -> f64 {
     (took - way).max(0.0)
 }
 
-/// Nanoseconds that a success takes, lately or usually, whichever is longer; 0 if none is known.
+/// Latency of a success in nanoseconds, recent or baseline, whichever is longer; 0 if neither is known.
 fn success_takes(recent: f64, usual: &Usual) -> f64 {
     usual.took().max(recent * SECOND)
 }

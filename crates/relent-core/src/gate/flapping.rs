@@ -1,36 +1,37 @@
-//! A destination that goes down and comes up again within seconds.
+//! Flapping: a destination that goes down and comes up again within seconds.
 
 use super::OPEN;
 use crate::time::Instant;
 
-/// A gate that opens again within so many nanoseconds was closed briefly.
+/// An outage that ends within so many nanoseconds is brief.
 const BRIEF: u64 = 2_500_000_000;
-/// Failures so many nanoseconds before those that close the gate have the same reason.
+/// Failures within so many nanoseconds before those that bring the breaker down have the same cause.
 const EDGE: u64 = 100_000_000;
-/// After a brief closure the gate opens with this many times the multiple with which all was well.
+/// After a brief outage the breaker starts with this many times the last multiple without faults.
 const STEP: f64 = 1.2;
-/// What is left of its part above the demand where it was too much.
+/// What remains of its part above the demand if there was overload.
 const TOO_MUCH: f64 = 0.5;
 
-/// Whether the gate has last been closed briefly, and nothing says that this came of load. It judges twice a second and
-/// opens with little headroom, so in an up time of a second it would not find out what there is room for: it takes up
-/// the multiple where it was. And it does not find out late that the destination is up, since the fresh requests probe.
+/// Whether the last outage was brief and not caused by load. The breaker evaluates twice a second and
+/// restarts with little headroom, so it would find no headroom in an uptime of one second. It therefore
+/// resumes the last multiple. New requests probe, so that it detects recovery soon.
 #[derive(Debug)]
 pub(super) struct Flapping {
-    /// When the gate last closed or opened again.
+    /// When the breaker last went down or came up again.
     since: Instant,
-    /// When the first of the attempts started that were made and failed since then, and since a judgement found that none
-    /// does; [`Instant::MAX`] for none.
+    /// Start of the first failed attempt since then and since the last evaluation without failures;
+    /// [`Instant::MAX`] for none.
     failed: Instant,
-    /// The same of timeouts and attempts that were too much: whether there were any.
+    /// Whether there were timeouts or overload in that time.
     loaded: bool,
-    /// Whether a judgement found overload since then: more failed, and what succeeded was slow.
+    /// Whether an evaluation has found overload since then: more failures, and slow successes.
     overload: bool,
-    /// Whether it closed for failures at once, and nothing failed before them.
+    /// Whether plain failures brought it down, and nothing failed before them.
     sudden: bool,
-    /// Whether it did so when it last closed, and opened again soon.
+    /// Whether the last outage began like that, and was brief.
     brief: bool,
-    /// All attempts as a multiple of the demand, as it opened or when all was well since.
+    /// Attempts as a multiple of the demand, when the breaker came up or at the last evaluation without
+    /// faults.
     factor: f64,
 }
 
@@ -58,21 +59,21 @@ impl Flapping {
         self.overload = true;
     }
 
-    /// All was well, and this is the multiple of the demand from now on. The failures that close the gate may be judged
-    /// before they do, and cut it: that says nothing of what there is room for.
+    /// Nothing is wrong, and this is the multiple of the demand from now on. The failures that bring
+    /// the breaker down may cut it before they do; that does not reduce the headroom.
     pub(super) const fn on_growth(&mut self, factor: f64) {
         self.factor = factor;
     }
 
-    /// A judgement finds that all is well.
+    /// An evaluation finds no faults.
     pub(super) const fn on_faultless(&mut self) {
         self.failed = Instant::MAX;
         self.loaded = false;
         self.overload = false;
     }
 
-    /// The gate closes: nothing but failures was heard since `run`. Says whether the fresh requests are to probe for as
-    /// long as the closure is brief: the one before was, and all was well in between.
+    /// The breaker goes down; only failures were seen since `run`. Returns whether new requests probe
+    /// as long as the outage is brief: the one before was brief, and nothing was wrong in between.
     pub(super) fn on_closed(&mut self, now: Instant, run: Instant) -> bool {
         self.sudden = !self.loaded && run.nanos_since(self.failed) <= EDGE;
         self.brief &= self.sudden;
@@ -83,7 +84,8 @@ impl Flapping {
         self.brief
     }
 
-    /// The gate opens again: the multiple of the demand that it begins with, `headroom` if it was not closed briefly.
+    /// The breaker comes up. Returns the multiple of the demand to begin with: `headroom`, unless the
+    /// outage was brief.
     pub(super) fn on_opened(&mut self, now: Instant, headroom: f64) -> f64 {
         self.brief = self.sudden && !self.loaded && is_brief(self.since, now);
         self.begin(now);
@@ -101,7 +103,7 @@ impl Flapping {
     }
 }
 
-/// Whether a gate that has been closed since then would have been closed briefly if it opened now.
+/// Whether an outage that began at `since` would be brief if it ended now.
 pub(super) fn is_brief(since: Instant, now: Instant) -> bool {
     now.nanos_since(since) < BRIEF
 }

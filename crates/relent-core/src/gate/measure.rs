@@ -1,4 +1,4 @@
-//! What a gate knows: the demand, how attempts have ended lately, and how they usually end.
+//! Measurements of the circuit breaker: the demand, recent outcomes of attempts, and their baseline.
 
 use core::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::window::Window;
 pub(super) struct Demand {
     window: Window<1>,
     first: Option<Instant>,
-    /// The rate that is kept: those who are parked make no new requests, which is no reason to let
-    /// them go more slowly.
+    /// The rate that is kept while the breaker is not normal. Callers of queued requests make no new
+    /// ones, which is no reason to release them more slowly.
     kept: f64,
-    /// The [least](Self::least) then.
+    /// The [lower bound](Self::least) at that time.
     kept_least: f64,
 }
 
-/// The window is twelve slots of five seconds, of which the last is running.
+/// The window has twelve slots of five seconds; the last one is running.
 const SLOT: u64 = 5_000_000_000;
 const WHOLE_SLOTS: u64 = 11;
-/// A process that has just begun is not taken to go on like this.
+/// Shorter uptimes count as this long, so that the first requests are not extrapolated.
 const YOUNG: u64 = 1_000_000_000;
 
 impl Demand {
@@ -34,7 +34,7 @@ impl Demand {
         }
     }
 
-    /// Reads of each end: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Reads both ends, to prefetch them: see [`Outbound::touch`](crate::Outbound::touch).
     #[inline]
     pub(super) fn touch(&self) -> u64 {
         let first = self.first.map_or(0, Instant::as_nanos);
@@ -53,7 +53,7 @@ impl Demand {
         }
     }
 
-    /// When requests begin to be counted apart from those of now; `None` before the first request.
+    /// When the current slot of the window ends; `None` before the first request.
     pub(super) fn slot_ends(&self, now: Instant) -> Option<Instant> {
         let end = (now.as_nanos() / SLOT)
             .saturating_add(1)
@@ -61,32 +61,32 @@ impl Demand {
         self.first.map(|_| Instant::from_nanos(end))
     }
 
-    /// Keeps the rate of now.
+    /// Keeps the current rate.
     pub(super) fn keep(&mut self, now: Instant) {
         self.kept = self.rate(now);
         self.kept_least = self.least(now);
     }
 
-    /// Those who are parked came in so many nanoseconds, and are demand however long they wait.
+    /// Queued requests that arrived in so many nanoseconds count as demand however long they wait.
     pub(super) fn keep_parked(&mut self, parked: usize, came_in: u64) {
         let came_in = came_in.max((WHOLE_SLOTS + 1) * SLOT);
         self.kept = self.kept.max(parked as f64 / came_in as f64 * 1e9);
     }
 
-    /// What the destination is held to a multiple of: the rate of now, or the one that was kept if that
-    /// is more.
+    /// The demand that the limit is a multiple of: the current rate, or the kept one if that is higher.
     pub(super) fn usual(&mut self, now: Instant) -> f64 {
         self.rate(now).max(self.kept)
     }
 
-    /// Requests per second over the last minute, at least: as many as there are less twice what chance adds.
+    /// Lower bound of the requests per second over the last minute: the count less two standard
+    /// deviations.
     fn least(&mut self, now: Instant) -> f64 {
         let count = f64::from(self.counted(now));
         let least = (count - 2.0 * libm::sqrt(count)).max(0.0);
         least / self.covered(now) as f64 * 1e9
     }
 
-    /// Whether enough requests are made, or were before anybody was parked, for their rate to be known.
+    /// Whether enough requests are made, or were before any was queued, for their rate to be known.
     pub(super) fn is_known(&mut self, now: Instant) -> bool {
         self.kept_least.max(self.least(now)) > 0.0
     }
@@ -96,14 +96,14 @@ impl Demand {
         count
     }
 
-    /// Nanoseconds in which that came.
+    /// Nanoseconds that the count covers.
     fn covered(&self, now: Instant) -> u64 {
         let covered = WHOLE_SLOTS * SLOT + now.as_nanos() % SLOT;
         let since = self.first.map_or(0, |first| now.nanos_since(first));
         covered.min(since).max(YOUNG)
     }
 
-    /// Per second. Never zero after a first request, however long ago.
+    /// Requests per second. Never zero after a first request, however long ago.
     fn rate(&mut self, now: Instant) -> f64 {
         if self.first.is_none() {
             return 0.0;
@@ -112,35 +112,35 @@ impl Demand {
     }
 }
 
-/// Nobody waits for more seconds than this until so many requests have come.
+/// Upper bound of the expected time, in seconds.
 const LONGEST: f64 = 20.0;
 
-/// In how many nanoseconds so many requests usually come, at most.
+/// Expected nanoseconds until so many requests have arrived, at most `LONGEST`.
 pub(super) fn usual_time(requests: f64, demand: f64) -> u64 {
     ((requests / demand.max(1e-9)).min(LONGEST) * SECOND) as u64
 }
 
-/// How attempts ended since the last judgement.
+/// Outcomes of attempts since the last evaluation.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Tally {
     since: Instant,
     successes: u32,
     pub(super) failures: u32,
-    /// Those of them that were refused as too much, and those that ran into their timeouts.
+    /// Failures that were rejections because of overload, and timeouts.
     refused: u32,
     timed_out: u32,
-    /// Nanoseconds that the successes took together.
+    /// Sum of the latencies of the successes, in nanoseconds.
     took: u64,
 }
 
-/// A judgement needs this many attempts and this much time, or this much time alone.
+/// An evaluation needs this many attempts and this much time, or `LATE` alone.
 const ENOUGH: u32 = 8;
 const SOON: u64 = 500_000_000;
 const LATE: u64 = 10_000_000_000;
-/// Overload is acted upon when this share fails, and at least this many do.
+/// Overload is acted upon when this share of attempts fails, and at least this many.
 const OVERLOAD: f64 = 0.1;
 const OVERLOADS: u32 = 3;
-/// One that finds overload may come as early as this, in nanoseconds, if it has seen so many attempts.
+/// An evaluation that finds overload may come as early as this, in nanoseconds, after so many attempts.
 const EARLY: u64 = 100_000_000;
 const CLEAR: f64 = 16.0;
 
@@ -152,7 +152,7 @@ impl Tally {
         };
     }
 
-    /// So many successes, which took so many nanoseconds together.
+    /// Adds so many successes with this sum of latencies in nanoseconds.
     pub(super) fn add(&mut self, successes: u32, took: u64) {
         self.successes = self.successes.saturating_add(successes);
         self.took = self.took.saturating_add(took);
@@ -168,7 +168,7 @@ impl Tally {
         *counter = counter.saturating_add(1);
     }
 
-    /// Whether attempts were refused as too many.
+    /// Whether attempts were rejected because of overload.
     pub(super) fn is_refused(&self) -> bool {
         self.refused > 0
     }
@@ -183,38 +183,39 @@ impl Tally {
         self.successes > 0 && self.failures == 0
     }
 
-    /// Whether so many fail that an open gate is limited if they come of overload.
+    /// Whether enough attempts failed to limit a normal breaker if the cause is overload.
     pub(super) fn is_many(&self) -> bool {
         self.failures >= OVERLOADS && self.failed() >= OVERLOAD
     }
 
-    /// Whether so much has been seen that overload needs no more time to be found.
+    /// Whether enough was seen for an early evaluation.
     pub(super) fn is_clear(&self, now: Instant) -> bool {
         now.nanos_since(self.since) >= EARLY && self.attempts() >= CLEAR
     }
 
-    /// Whether nothing was refused as too much, and nothing timed out.
+    /// Whether nothing was rejected because of overload, and nothing timed out.
     pub(super) const fn is_plain(&self) -> bool {
         self.refused == 0 && self.is_answered()
     }
 
-    /// Whether nothing timed out: there is no queue that attempts are left to wait in.
+    /// Whether nothing timed out, so that no queue delays attempts beyond their timeouts.
     pub(super) const fn is_answered(&self) -> bool {
         self.timed_out == 0
     }
 
-    /// Whether holding back requests loses little: most attempts failed, and half of those timed out. What is refused
-    /// costs less, and a limiter lets in as many whoever asks.
+    /// Whether holding back requests loses little: most attempts failed, and half of those timed out.
+    /// Rejections cost less, and a server-side limiter admits the same number whatever its clients
+    /// send.
     pub(super) const fn is_lost_anyway(&self) -> bool {
         self.failures > self.successes && self.timed_out >= self.failures.div_ceil(2)
     }
 
-    /// It is not due before.
+    /// The earliest time of the next regular evaluation.
     pub(super) fn earliest(&self) -> Instant {
         Instant::from_nanos(self.since.as_nanos().saturating_add(SOON))
     }
 
-    /// How long it was counted.
+    /// Seconds since counting began.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         now.nanos_since(self.since) as f64 / 1e9
     }
@@ -228,7 +229,7 @@ impl Tally {
         f64::from(self.successes) + f64::from(self.failures)
     }
 
-    /// The share that failed.
+    /// Share of the attempts that failed.
     pub(super) fn failed(&self) -> f64 {
         f64::from(self.failures) / self.attempts().max(1.0)
     }
@@ -238,57 +239,56 @@ impl Tally {
         (self.attempts() / f64::from(ENOUGH)).min(1.0)
     }
 
-    /// What is left of a rate after more failures than usual; few attempts say little.
+    /// Factor on the rate after more failures than the baseline. It stays near 1 after few attempts.
     pub(super) fn kept(&self, usual: &Usual) -> f64 {
         let beyond = f64::from(self.failures) - usual.failed * self.attempts();
         1.0 - beyond.max(0.0) / (self.attempts() + 3.0)
     }
 
-    /// How long a success took, in nanoseconds.
+    /// Mean latency of a success, in nanoseconds.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.successes > 0).then(|| self.took as f64 / f64::from(self.successes))
     }
 }
 
-/// How long a success usually takes, in nanoseconds (0 for unknown), and which share of attempts
-/// fails: learned while the gate is open and nothing is slow.
+/// Baseline latency of a success in nanoseconds (0 for unknown), and baseline share of failures.
+/// Learned while the breaker is normal and nothing is slow.
 #[derive(Default, Debug)]
 pub(super) struct Usual {
     took: f64,
     failed: f64,
-    /// Judgements that it was learned from, up to as many as it remembers.
+    /// Evaluations that it was learned from, at most `REMEMBERED`.
     learned: u32,
 }
 
 const REMEMBERED: u32 = 16;
-/// More than so many times what successes take now is a queue that was there from the start.
+/// A baseline above so many times the current latency was learned in a queue.
 const STALE: f64 = 5.0;
 
-/// A queue is half as long again as usual and ten milliseconds; a long one twice and a fifth of a
-/// second: what is left below a timeout of a second is time to act.
+/// A queue: 1.5 times the baseline plus 10 ms. A long queue: twice the baseline plus 200 ms, which
+/// leaves time to act before a timeout of a second.
 const SLOW: (f64, f64) = (1.5, 1e7);
 const VERY_SLOW: (f64, f64) = (2.0, 2e8);
-/// So slow is one success in twenty by chance, if they vary as exponential times do.
+/// One success in twenty is this slow by chance, if latencies are exponentially distributed.
 const FAR: (f64, f64) = (3.0, 1e7);
-/// So few successes are not as fast as ever; and so are those that take longer than this.
+/// Fewer successes do not show baseline latency; neither do those that take longer than this.
 const FAST: u32 = 3;
 const UNLIKE: (f64, f64) = (1.5, 0.0);
-/// So many times as long as usual is silence, less where there is seldom anything to be heard; or
-/// this long.
+/// Silence is so many times the baseline (less in a low-traffic process), or this long.
 const MANY: f64 = 10.0;
 const MANY_SMALL: f64 = 3.0;
 const SILENCE: u64 = 250_000_000;
 const SEVERAL: f64 = 8.0;
-/// No more is usual where failures may come of load: a queue may have refused the rest. And no more counts in what a
-/// request takes on average.
+/// Upper bound of the baseline share of failures where they may be caused by load: a queue may have
+/// rejected the rest. It also bounds the attempts per request.
 const MOST_USUAL: f64 = 0.5;
-/// A gate that began in an outage or in a queue has seen how it is without when it has learned from so many judgements
-/// while it was open.
+/// A breaker that began in an outage or in a queue knows the baseline after so many evaluations in the
+/// normal state.
 const WELL_LEARNED: u32 = 4;
 
 impl Usual {
-    /// Learns slowly, and little from what is far above it: a queue that builds up is not usual. Learns at once from what
-    /// is far below it.
+    /// Learns slowly, and little from much higher values: a growing queue is no baseline. Learns
+    /// immediately from much lower ones.
     pub(super) fn learn(&mut self, tally: &Tally) {
         let Some(mean) = tally.mean() else { return };
         self.learn_failed(tally);
@@ -300,8 +300,8 @@ impl Usual {
         }
     }
 
-    /// Learns from a limited gate what successes take, until an open one has taught enough: nothing is slow before that is
-    /// known, and in a queue all would be. The fastest is the nearest to how it is without one.
+    /// Learns latency in the limited state until the normal state has provided enough: without a
+    /// baseline nothing is slow. The lowest value is nearest to the latency without a queue.
     pub(super) fn learn_while_limited(&mut self, tally: &Tally) {
         if let Some(mean) = tally.mean()
             && (self.took == 0.0 || self.learned < WELL_LEARNED && mean < self.took)
@@ -316,50 +316,51 @@ impl Usual {
         self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
     }
 
-    /// The same, but sooner: what fails is known not to come of the gate's own attempts, and may have changed.
+    /// Learns faster: the failures are not caused by the client's own attempts, and their share may
+    /// have changed.
     pub(super) fn learn_failed_anew(&mut self, tally: &Tally) {
         self.learned = self.learned.min(WELL_LEARNED);
         self.learn_failed(tally);
     }
 
-    /// Whether it was learned from enough judgements.
+    /// Whether it was learned from enough evaluations.
     pub(super) const fn is_well_learned(&self) -> bool {
         self.learned >= WELL_LEARNED
     }
 
-    /// Nanoseconds; 0 for unknown.
+    /// Baseline latency in nanoseconds; 0 for unknown.
     pub(super) const fn took(&self) -> f64 {
         self.took
     }
 
-    /// Attempts that a request usually takes.
+    /// Baseline attempts per request.
     pub(super) fn attempts(&self) -> f64 {
         1.0 / (1.0 - self.failed.min(MOST_USUAL))
     }
 
-    /// Whether more fails than usual. Where what fails is `served`, it does not come of load, and as much as there is
-    /// may be usual.
+    /// Whether more attempts fail than the baseline. Failures with full service time (`served`) are not
+    /// caused by load, so their baseline has no upper bound.
     pub(super) fn is_failing(&self, tally: &Tally, served: bool) -> bool {
         let most = if served { 1.0 } else { MOST_USUAL };
         tally.failed() > 1.5 * self.failed.min(most) + 0.02
     }
 
-    /// Whether it is too much: most failures are timeouts, and there are no successes as fast as ever beside
-    /// them. Without a queue, something was lost on the way.
+    /// Whether there is overload: most failures are timeouts, and no successes with baseline latency
+    /// came with them. Such successes show that there is no queue, and that timeouts were packet loss.
     pub(super) fn is_too_much(&self, tally: &Tally) -> bool {
         let fast = tally.successes >= FAST && !self.is_beyond(UNLIKE, tally);
         tally.timed_out * 2 >= tally.failures.max(1) && !fast
     }
 
-    /// Few successes take longer by chance: it has to be more than twice their standard deviation, if they vary
-    /// as exponential times do.
+    /// A few successes are slow by chance. Their mean has to exceed two standard deviations, if
+    /// latencies are exponentially distributed.
     pub(super) fn is_slow(&self, tally: &Tally) -> bool {
         let (times, more) = SLOW;
         let chance = 1.0 + 2.0 / libm::sqrt(f64::from(tally.successes.max(1)));
         self.is_beyond((times.max(chance), more), tally)
     }
 
-    /// Whether successes that take so many nanoseconds are known to be as fast as ever.
+    /// Whether this latency in nanoseconds is known to be within the baseline.
     pub(super) fn is_as_fast(&self, took: f64) -> bool {
         self.took > 0.0 && !self.is_less(SLOW, took)
     }
@@ -368,8 +369,8 @@ impl Usual {
         self.is_beyond(VERY_SLOW, tally)
     }
 
-    /// After how many nanoseconds without an answer nothing is heard any more, at this demand: in that time
-    /// several requests are made, so that it is no chance that none of them succeeds.
+    /// Nanoseconds without a success that count as silence at this demand. Several requests are made in
+    /// that time, so chance does not explain that none succeeds.
     pub(super) fn silence(&self, demand: f64) -> u64 {
         let small = demand < BUSY;
         let times = if small { MANY_SMALL } else { MANY };
@@ -383,12 +384,12 @@ impl Usual {
         }
     }
 
-    /// Whether one success took so long that it alone speaks of a queue.
+    /// Whether a single success was slow enough to prove a queue.
     pub(super) fn is_far_below(&self, took: u64) -> bool {
         self.is_less(FAR, took as f64)
     }
 
-    /// The most nanoseconds that are not far below.
+    /// Latency in nanoseconds up to which a single success proves no queue.
     pub(super) fn longest_fast(&self) -> u64 {
         let (times, more) = FAR;
         match self.took > 0.0 {
@@ -408,7 +409,7 @@ impl Usual {
     }
 }
 
-/// The share of attempts that fail, over the last hundred or so.
+/// Share of attempts that fail, over about the last hundred.
 #[derive(Default, Debug)]
 pub(super) struct Share {
     value: f64,
@@ -423,7 +424,7 @@ impl Share {
         self.value += (f64::from(u8::from(failed)) - self.value) / f64::from(self.count);
     }
 
-    /// So many that did not fail, which comes to the same as one after the other.
+    /// Adds so many successes; equivalent to adding them one by one.
     pub(super) fn add_successes(&mut self, count: u32) {
         if self.value == 0.0 {
             self.count = self.count.saturating_add(count).min(MEMORY);
@@ -434,13 +435,13 @@ impl Share {
         }
     }
 
-    /// How likely the next attempt fails, as far as one can say who has seen so few.
+    /// Estimated probability that the next attempt fails, with a prior for few samples.
     pub(super) fn likely(&self) -> f64 {
         let count = f64::from(self.count);
         (self.value * count + 1.0) / (count + 3.0)
     }
 
-    /// Whether more than `limit` fails, by more than twice the standard deviation of so many.
+    /// Whether the share exceeds `limit` by more than two standard deviations.
     pub(super) fn is_above(&self, limit: f64) -> bool {
         let above = (self.value - limit).max(0.0);
         above * above > 4.0 * limit * (1.0 - limit) / f64::from(self.count.max(1))

@@ -1,5 +1,4 @@
-//! Requests that are held back, in the order in which they were made: nothing else is kept of them, since a
-//! million may wait.
+//! Queued requests, earliest deadline first. Nothing else is kept of them, since a million may wait.
 
 use super::Caller;
 use crate::ordered_map::OrderedMap;
@@ -21,14 +20,14 @@ impl Parked {
         self.0.remove(caller);
     }
 
-    /// Whether there is anybody who can still be answered at `answered`.
+    /// Whether any queued request can still get its response at `answered`.
     pub(super) fn has_any(&self, answered: Instant) -> bool {
         self.0
             .last()
             .is_some_and(|(last, ())| last.until >= answered)
     }
 
-    /// Takes the first who can still be answered at `answered`.
+    /// Takes the first request that can still get its response at `answered`.
     pub(super) fn take_first(&mut self, answered: Instant) -> Option<Caller> {
         let least = Caller {
             until: answered,

@@ -1,52 +1,53 @@
-//! Failures in a row, and whether they can still be chance.
+//! Consecutive failures, and whether chance explains them.
 
 use super::measure::Share;
 use crate::time::Instant;
 
-/// In a process that attempts without a pause, chance closes the gate once in this many seconds; and
-/// no more than this share of the failures of one that hardly ever does.
+/// In a process that attempts without a pause, chance brings the breaker down once in this many
+/// seconds. In a process with few attempts, it does so after at most this share of the failures.
 const ONCE_IN: f64 = 1000.0;
 const CHANCE: f64 = 0.003;
-/// One failure says nothing, however unusual it is; and those of a moment have one reason, such as a
-/// queue that is full just then.
+/// A single failure proves nothing. Failures within this many nanoseconds have one cause, such as a
+/// queue that is full at that moment.
 const FEWEST: u32 = 2;
 const MOMENT: u64 = 100_000_000;
-/// Timeouts that are taken for silence after a false alarm, in place of one.
+/// Timeouts that count as silence after a false alarm, instead of one.
 const AGAIN: u32 = 2;
-/// Failures more likely than this are taken to be as likely as this: a long outage is not usual.
+/// Upper bound of the assumed probability of a failure: a long outage is no baseline.
 const LIKELIEST: f64 = 0.9;
 
 #[derive(Default, Debug)]
 pub(super) struct Run {
     length: u32,
-    /// Attempts of the run that ran into their timeouts.
+    /// Attempts of the run that timed out.
     silent: u32,
-    /// Since when nothing but failures was heard.
+    /// Since when only failures were seen.
     since: Instant,
-    /// When something last succeeded.
+    /// When an attempt last succeeded.
     answered: Instant,
-    /// How likely one attempt fails by chance, as of the beginning of the run, and all of the run do.
+    /// Probability that one attempt fails by chance, as of the start of the run, and that all of the
+    /// run do.
     one: f64,
     all: f64,
 }
 
 impl Run {
-    /// Whether something succeeded after this instant.
+    /// Whether an attempt succeeded after this instant.
     pub(super) fn has_answered_since(&self, then: Instant) -> bool {
         self.answered > then
     }
 
-    /// Since when nothing but failures was heard, if anything has failed since the last success.
+    /// Since when only failures were seen, if any attempt has failed since the last success.
     pub(super) const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether two or more have failed in a row.
+    /// Whether at least two attempts failed in a row.
     pub(super) const fn is_repeated(&self) -> bool {
         self.length >= FEWEST
     }
 
-    /// Whether no more has failed than one timeout, or two, which are taken for silence.
+    /// Whether the run is a single timeout, or two, which count as silence.
     pub(super) const fn is_lone(&self) -> bool {
         self.length == self.silent && self.length <= AGAIN
     }
@@ -57,8 +58,7 @@ impl Run {
         self.answered = now;
     }
 
-    /// Counts a failure; `silent` if the attempt ran into its timeout, and `share` is of what failed
-    /// before it.
+    /// Counts a failure. `silent`: the attempt timed out. `share`: failures before this one.
     pub(super) fn on_failure(&mut self, started: Instant, silent: bool, share: &Share) {
         if self.length == 0 {
             self.since = started.max(self.answered);
@@ -70,16 +70,15 @@ impl Run {
         self.silent = self.silent.saturating_add(u32::from(silent));
     }
 
-    /// Whether so many failures at this demand are no chance any more.
+    /// Whether chance no longer explains the run at this demand.
     pub(super) fn is_outage(&self, now: Instant, demand: f64) -> bool {
         self.length >= FEWEST
             && now.nanos_since(self.since) >= MOMENT
             && self.all < CHANCE.min(1.0 / (demand * ONCE_IN).max(1e-9))
     }
 
-    /// Whether nothing was heard for so long that the destination is taken to be down: an attempt ran
-    /// into its timeout, and nothing succeeded in these nanoseconds. If that was a false alarm the last
-    /// time, it takes two of them and twice the time.
+    /// Whether the destination is down because it is silent: an attempt timed out, and nothing
+    /// succeeded in these nanoseconds. After a false alarm it takes two timeouts and twice the time.
     pub(super) fn is_silence(&self, now: Instant, nanos: u64, false_alarm: bool) -> bool {
         let times = if false_alarm { AGAIN } else { 1 };
         self.silent >= times && now.nanos_since(self.since) >= nanos * u64::from(times)

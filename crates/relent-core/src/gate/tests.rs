@@ -7,7 +7,7 @@ use crate::hint::Hint;
 use crate::random::Draw;
 
 const MIDDLE: Draw = Draw::at(0.5);
-/// What a success opens the way to, before anything went wrong.
+/// Multiple of the demand after a first success, if no overload was seen.
 const HEADROOM: f64 = 1.1;
 
 fn millis(millis: u64) -> Instant {
@@ -26,7 +26,7 @@ fn caller(id: u64, since: Instant) -> Caller {
     }
 }
 
-/// Requests at an even pace, each of which ends after `took` milliseconds.
+/// Makes requests at an even pace; each attempt takes `took` milliseconds.
 fn requests(
     gate: &mut Gate,
     from: u64,
@@ -54,7 +54,7 @@ fn a_healthy_destination_is_open_and_widens_nothing() {
     assert_eq!((gate.parked(), gate.ratio(millis(now))), (0, 0.0));
 }
 
-/// Design rule 7: a fixed ratio cannot hide failures of one half.
+/// A fixed ratio cannot hide failures of one half.
 #[test]
 fn failures_that_do_not_depend_on_load_widen_the_budget() {
     for (every, least) in [(10, 0.11), (2, 1.0)] {
@@ -77,7 +77,7 @@ fn failures_that_do_not_depend_on_load_widen_the_budget() {
 fn failures_of_slow_destinations_limit_retries_and_bind_the_budget() {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 400, 25, 5, |_| Ended::Answered);
-    // A third fails, and what succeeds takes half a second.
+    // A third of the attempts fail, and successes take half a second.
     let failing = |id| match id % 3 {
         0 => Ended::Failed,
         _ => Ended::Answered,
@@ -85,11 +85,12 @@ fn failures_of_slow_destinations_limit_retries_and_bind_the_budget() {
     let now = requests(&mut gate, now, 40, 25, 500, failing);
     assert!(!gate.is_open() && !gate.is_closed());
     assert_eq!(gate.ratio(millis(now)), 0.0);
-    // Two of three get done without retries.
+    // Two of three succeed without retries.
     assert_eq!(gate.parked(), 0, "fresh requests are not held back");
 }
 
-/// What no retries would get done is not held back. A limiter lets in as many whoever asks.
+/// Attempts that would succeed without retries are not held back. A rate limiter admits the same number
+/// whatever its clients send.
 #[test]
 fn fresh_requests_are_held_back_only_where_most_time_out() {
     for (every, ended) in [
@@ -124,8 +125,8 @@ fn fresh_requests_are_held_back_only_where_most_time_out() {
     }
 }
 
-/// A process with 40 requests per second takes a quarter of a second without a success for silence, and one with
-/// eight a second: what happens eight times by chance says nothing.
+/// At 40 requests per second a quarter of a second without a success is silence. At eight per second it
+/// may be chance.
 #[test]
 fn silence_is_as_long_as_several_requests_take_to_be_made() {
     for (every, closed) in [(25, true), (125, false)] {
@@ -144,7 +145,7 @@ fn silence_is_as_long_as_several_requests_take_to_be_made() {
     }
 }
 
-/// An empty budget is a line, and the gate says who goes.
+/// Retries that an exhausted budget cannot pay for form a queue, and the breaker releases them.
 #[test]
 fn a_retry_that_nothing_has_paid_for_limits_an_open_gate_and_goes_when_that_finds_room() {
     let mut gate = gate();
@@ -172,8 +173,8 @@ fn a_retry_that_nothing_has_paid_for_limits_an_open_gate_and_goes_when_that_find
     assert!(gate.is_open(), "nobody waits any more");
 }
 
-/// A queue too short to be seen refuses at once, and refuses more the more is asked. What fails after as much work as a
-/// success does not come of load, and is no reason to ask for less.
+/// A short server queue rejects fast, and rejects more under more load. Failures after full service
+/// time are not caused by load, and are no reason to reduce the limit.
 #[test]
 fn a_step_after_which_more_fails_at_once_is_half_as_long_the_next_time() {
     for (took, cut, headroom) in [(1, true, 1.05), (50, false, 1.1)] {
@@ -218,7 +219,7 @@ fn what_fails_at_once_or_before_any_success_is_suspicious_and_what_was_worked_on
     }
 }
 
-/// From 50 ms away both a refusal and a success of 10 ms take mostly the way.
+/// From 50 ms away, most of the time of a rejection and of a 10 ms success is the round trip.
 #[test]
 fn a_refusal_from_far_away_is_suspicious_and_an_error_after_work_is_not() {
     for (took, suspicious) in [(101, true), (110, false)] {
@@ -232,7 +233,7 @@ fn a_refusal_from_far_away_is_suspicious_and_an_error_after_work_is_not() {
     }
 }
 
-/// A small program's first retries do not wait for its first judgement, which may be ten seconds away.
+/// A low-traffic process need not wait up to ten seconds for its first evaluation.
 #[test]
 fn who_has_just_begun_compares_failures_with_the_first_success() {
     for (failed_after, suspicious) in [(1, true), (20, false)] {
@@ -244,7 +245,7 @@ fn who_has_just_begun_compares_failures_with_the_first_success() {
     }
 }
 
-/// One failure that took very long says nothing of the others, before the first judgement as after it.
+/// One very long failure is not representative, neither before the first evaluation nor after it.
 #[test]
 fn a_failure_counts_for_no_longer_than_the_first_success_took() {
     let mut gate = gate();
@@ -270,7 +271,7 @@ fn who_has_made_few_requests_pays_for_its_retries() {
     assert!(!gate.is_closed() && !gate.is_open() && lesson.waived);
 }
 
-/// How many failures in a row it takes, 25 ms apart.
+/// Number of consecutive failures, 25 ms apart, that bring the breaker down.
 fn failures_until_closed(gate: &mut Gate, from: u64) -> u64 {
     let mut count = 0;
     while !gate.is_closed() && count < 100 {
@@ -280,7 +281,7 @@ fn failures_until_closed(gate: &mut Gate, from: u64) -> u64 {
     count
 }
 
-/// By chance a gate closes once in a thousand seconds, whatever share usually fails.
+/// Chance brings a breaker down once in a thousand seconds, whatever its baseline share of failures.
 #[test]
 fn so_many_failures_in_a_row_close_as_are_no_chance() {
     for (every, least, most) in [(u64::MAX, 4, 5), (10, 5, 8), (2, 14, 20)] {
@@ -293,7 +294,7 @@ fn so_many_failures_in_a_row_close_as_are_no_chance() {
         let count = failures_until_closed(&mut gate, now);
         assert!(count >= least && count <= most, "one in {every}: {count}");
     }
-    // Who has seen nothing yet cannot tell an outage from bad luck so soon.
+    // Without any history, chance explains more failures in a row.
     let count = failures_until_closed(&mut gate(), 0);
     assert!((6..=10).contains(&count), "{count}");
 }
@@ -314,7 +315,7 @@ fn a_timeout_during_which_nothing_succeeded_closes() {
     requests(&mut alone, 0, 1, 1, 1000, |_| Ended::TimedOut);
     assert!(alone.is_closed());
 
-    // Beside successes, one is one of many.
+    // Other attempts succeed meanwhile.
     let mut among = gate();
     let slow = among
         .admit(millis(0), caller(0, millis(0)), Claim::First)
@@ -324,7 +325,7 @@ fn a_timeout_during_which_nothing_succeeded_closes() {
     assert!(among.is_open());
 }
 
-/// A gate that was closed in the 61st second, with three callers parked.
+/// A breaker that went down in the 61st second, with three queued requests.
 fn closed() -> (Gate, u64) {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 2400, 25, 5, |_| Ended::Answered);
@@ -371,7 +372,7 @@ fn one_probe_at_a_time_further_and_further_apart() {
     }
 }
 
-/// An outage of ten seconds is noticed to be over as soon as it costs little to ask.
+/// The end of a ten-second outage is noticed as soon as probes allow.
 #[test]
 fn who_asks_often_probes_once_in_ten_requests() {
     for ended in [Ended::Failed, Ended::TimedOut] {
@@ -392,8 +393,8 @@ fn who_asks_often_probes_once_in_ten_requests() {
     }
 }
 
-/// A success after so many milliseconds opens a gate that was closed, a second of successes follows, of which one each
-/// `mixed` fails, and then nothing but failures until it is closed again.
+/// A success after `down` milliseconds ends the down state. A second of successes follows, in which one
+/// in `mixed` fails; then only failures, until the breaker is down again.
 fn closed_again(down: u64, mixed: u64) -> (Gate, u64) {
     let (mut gate, now) = closed();
     let (_, pass) = gate.release(millis(now + down)).unwrap();
@@ -408,7 +409,8 @@ fn closed_again(down: u64, mixed: u64) -> (Gate, u64) {
     (gate, now + 25 * count)
 }
 
-/// In `flapping` (docs/policies.md) a destination is up for a second and down for a second.
+/// In the scenario `flapping` (docs/research/policies.md) a destination alternates between a second up and a
+/// second down.
 #[test]
 fn fresh_requests_probe_while_a_destination_flaps_and_no_longer() {
     let probes = |gate: &mut Gate, now: u64| {
@@ -439,7 +441,7 @@ fn fresh_requests_probe_while_a_destination_flaps_and_no_longer() {
     assert!(!probes(&mut mixed, now), "failures amid successes");
 }
 
-/// What there was room for before there is room for again.
+/// The headroom from before the outage is still there.
 #[test]
 fn after_a_brief_closure_a_gate_opens_with_a_fifth_more_than_it_had() {
     let opened = |down: u64, probe: Ended| {
@@ -455,7 +457,7 @@ fn after_a_brief_closure_a_gate_opens_with_a_fifth_more_than_it_had() {
     assert!((opened(1500, Ended::Failed) - 1.2 * OPEN).abs() < 1e-9);
     assert_eq!(opened(3000, Ended::Failed), HEADROOM);
     assert_eq!(opened(1500, Ended::TimedOut), HEADROOM, "it may be load");
-    // And so may what closed it.
+    // The failures before the outage may be load-induced, too.
     let mut silent = gate();
     let now = requests(&mut silent, 0, 400, 25, 5, |_| Ended::Answered);
     requests(&mut silent, now, 20, 25, 1000, |_| Ended::TimedOut);
@@ -464,7 +466,7 @@ fn after_a_brief_closure_a_gate_opens_with_a_fifth_more_than_it_had() {
     assert!(matches!(silent.state, State::Limited(limit) if limit.factor == HEADROOM));
 }
 
-/// The failures of the edge may be judged before they close the gate.
+/// The failures that bring the breaker down may be evaluated before they do.
 #[test]
 fn a_cut_just_before_a_brief_closure_says_nothing_of_what_there_is_room_for() {
     let opened = |overload: bool| {
@@ -479,7 +481,7 @@ fn a_cut_just_before_a_brief_closure_says_nothing_of_what_there_is_room_for() {
         flapping.on_opened(at(2000), HEADROOM)
     };
     assert!((opened(false) - 2.4).abs() < 1e-9);
-    // Above the demand, half of it was not too much.
+    // Half of the rate above the demand was not too much.
     assert!((opened(true) - 1.8).abs() < 1e-9);
 }
 
@@ -494,7 +496,7 @@ fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
         &mut MIDDLE.clone(),
     );
     assert!(gate.release(millis(now + 600)).is_some());
-    // This one hangs. Twice the most between two probes later there is another.
+    // This one hangs. The next is sent after twice `max_probe`.
     assert!(gate.release(millis(now + 10_599)).is_none());
     let (_, pass) = gate.release(millis(now + 10_600)).unwrap();
     gate.on_end(
@@ -506,7 +508,8 @@ fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
     assert!(!gate.is_closed());
 }
 
-/// docs/stability.md: the first attempts of those whose time is over would keep a queue long that nobody waits for.
+/// docs/research/stability.md: late first attempts would keep a queue long although no client waits for its
+/// responses any more.
 #[test]
 fn a_gate_that_stays_closed_lets_one_in_eight_have_its_last_chance_and_all_of_a_small_process() {
     let gone = |per_second: f64, ended: Ended, after: u64| {
@@ -522,34 +525,34 @@ fn a_gate_that_stays_closed_lets_one_in_eight_have_its_last_chance_and_all_of_a_
     };
     assert_eq!(gone(40.0, Ended::TimedOut, 0), 80);
     assert_eq!(gone(40.0, Ended::TimedOut, 5000), 10);
-    // What fails at once waits in no queue.
+    // Fast failures occupy no queue.
     assert_eq!(gone(40.0, Ended::Failed, 5000), 80);
-    // As many as come in two seconds are held for one that goes.
+    // For each request that is sent, those of two seconds are held.
     for (per_second, least, most) in [(0.1, 80, 80), (1.0, 40, 80), (1.6, 26, 40), (5.0, 10, 10)] {
         let gone = gone(per_second, Ended::TimedOut, 5000);
         assert!((least..=most).contains(&gone), "{per_second}: {gone}");
     }
 }
 
-/// A gate of a process that asks once in ten seconds, in the 61st second.
+/// A breaker of a process with one request in ten seconds, in the 61st second.
 fn seldom() -> (Gate, u64) {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 6, 10_000, 5, |_| Ended::Answered);
     (gate, now)
 }
 
-/// A timeout costs a destination that queues as much as an answer, and ten thousand small processes
-/// cannot afford to ask again.
+/// A queueing destination spends as much on a timeout as on a success. Ten thousand low-traffic
+/// processes cannot afford more probes.
 #[test]
 fn who_asks_seldom_probes_seldom_after_a_timeout() {
     let (mut gate, now) = seldom();
     requests(&mut gate, now, 1, 1, 1000, |_| Ended::TimedOut);
     let parked = caller(50, millis(now));
     assert_eq!(gate.admit(millis(now + 1000), parked, Claim::Paid), None);
-    // Seven requests in a minute: three would take about 26 s, which is too long.
+    // Seven requests in a minute: three would take about 26 s, which is above the bound.
     let next = gate.next_release(millis(now + 1000)).unwrap();
     assert_eq!(next, millis(now + 21_000));
-    // One would take about nine, and a fresh request need not wait for the parked one.
+    // One would take about nine, and a new request need not wait for the queued one.
     let early = caller(51, millis(now + 9000));
     assert_eq!(gate.admit(millis(now + 9000), early, Claim::First), None);
     let probe = gate
@@ -562,13 +565,14 @@ fn who_asks_seldom_probes_seldom_after_a_timeout() {
     assert!(probe.is_probe());
     let ended = now + 12_050;
     gate.on_end(millis(ended), probe, Ended::Answered, &mut MIDDLE.clone());
-    // Slow. Open enough for fresh ones, while the parked ones still wait for their turn.
+    // Slow, but new requests go while the queued ones still wait for their turn.
     let fresh = caller(53, millis(ended + 1));
     assert!(gate.admit(millis(ended + 1), fresh, Claim::First).is_some());
     assert_eq!(gate.release(millis(ended + 1)), None);
 }
 
-/// One of four nodes answers nothing: whoever is parked for a timeout would wait for most of its time, retry after retry.
+/// One of four nodes does not respond: a request queued after a timeout would wait for most of its
+/// time, at each retry.
 #[test]
 fn after_a_timeout_by_itself_and_a_fast_success_a_few_follow_at_once() {
     let timeout: fn(u64) -> Ended = |_| Ended::TimedOut;
@@ -596,7 +600,7 @@ fn after_a_timeout_by_itself_and_a_fast_success_a_few_follow_at_once() {
     }
 }
 
-/// A failure at once costs little, so that a restart that takes seconds is found out in seconds.
+/// A fast failure costs little, so a restart of some seconds is detected within seconds.
 #[test]
 fn who_asks_seldom_probes_soon_after_failures_at_once() {
     let (mut gate, mut now) = seldom();
@@ -615,7 +619,7 @@ fn who_asks_seldom_probes_soon_after_failures_at_once() {
     }
 }
 
-/// Who loses a packet now and then waits for it only once.
+/// Rare packet loss delays queued requests only once.
 #[test]
 fn after_a_false_alarm_one_timeout_does_not_close() {
     let (mut gate, mut now) = seldom();
@@ -634,7 +638,7 @@ fn after_a_false_alarm_one_timeout_does_not_close() {
     probe(&mut gate, now, Ended::Answered);
     assert!(!timeout(&mut gate, now + 1));
     assert!(timeout(&mut gate, now + 1100));
-    // This time it was none.
+    // This time it was no false alarm.
     now += 30_000;
     probe(&mut gate, now, Ended::TimedOut);
     now += 30_000;
@@ -642,8 +646,8 @@ fn after_a_false_alarm_one_timeout_does_not_close() {
     assert!(timeout(&mut gate, now + 1));
 }
 
-/// One of four nodes answers nothing. A small process hears of nobody else within a second of a timeout, but its gate has
-/// closed for nothing before.
+/// One of four nodes does not respond. A low-traffic process sees no other response within a second of
+/// a timeout, but its breaker had a false alarm before.
 #[test]
 fn after_a_false_alarm_a_timeout_between_fast_successes_is_taken_for_lost() {
     let (mut gate, mut now) = seldom();
@@ -661,8 +665,8 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_taken_for_lost() {
     assert!(timeout_is_lost(&mut gate, now));
 }
 
-/// One of four nodes answers nothing. What a small process sees of that leaves it limited for long, since it finds out
-/// nothing by degrees.
+/// One of four nodes does not respond. Those timeouts leave a low-traffic process limited for long,
+/// since it cannot measure gradually.
 #[test]
 fn a_limited_gate_of_a_small_process_opens_where_what_fails_is_lost_between_fast_successes() {
     for (took, lossy) in [(10, true), (400, false)] {
@@ -683,7 +687,7 @@ fn a_limited_gate_of_a_small_process_opens_where_what_fails_is_lost_between_fast
     }
 }
 
-/// The mean of a few says little, but what is far from usual need not be measured twice.
+/// The mean of a few successes proves little, but one far above the baseline is enough.
 #[test]
 fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
     for (took, limited) in [(10, false), (500, true)] {
@@ -695,7 +699,7 @@ fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
     }
 }
 
-/// The budget is not left to turn away for half a second what the limited gate has room for later.
+/// Overload is found early, before the budget rejects retries that the limited breaker can serve later.
 #[test]
 fn overload_is_seen_as_soon_as_many_attempts_say_so() {
     for (count, limited) in [(120, true), (12, false)] {
@@ -710,8 +714,8 @@ fn overload_is_seen_as_soon_as_many_attempts_say_so() {
     }
 }
 
-/// A gate that is closed from its first second opens into the queue that the outage has left. What that makes of a success
-/// would be usual, and a queue as long never slow.
+/// A breaker that goes down in its first second comes up to the server queue that the outage has left.
+/// If that latency became the baseline, such a queue would never count as slow.
 #[test]
 fn who_began_in_an_outage_or_in_a_queue_takes_the_fastest_successes_since_for_usual() {
     let usual_after = |judgements: &[(u64, Ended)]| {
@@ -734,7 +738,7 @@ fn who_began_in_an_outage_or_in_a_queue_takes_the_fastest_successes_since_for_us
     assert_eq!(usual_after(&[(60, well), (300, well)]), 60.0, "a queue");
     let refused = [(300, well), (60, Ended::Overloaded)];
     assert_eq!(usual_after(&refused), 300.0, "not faultless");
-    // An open gate has taught what is usual.
+    // The normal state has provided the baseline.
     let mut usual = Usual::default();
     let tally = |took: u64| {
         let mut tally = Tally::default();
@@ -753,7 +757,7 @@ fn who_began_in_an_outage_or_in_a_queue_takes_the_fastest_successes_since_for_us
     assert_eq!(usual.took(), 6e7);
 }
 
-/// A process that begins in a burst would take the queue of the next ones for usual.
+/// A process that starts in a burst would take the latency of a queue as its baseline.
 #[test]
 fn who_began_in_a_queue_learns_at_once_what_is_usual_without_it() {
     let mut usual = Usual::default();
@@ -765,7 +769,7 @@ fn who_began_in_a_queue_learns_at_once_what_is_usual_without_it() {
     }
 }
 
-/// A packet that is lost costs a timeout, and says nothing about load.
+/// A lost packet costs a timeout, and is no evidence about load.
 #[test]
 fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
     for (took, open) in [(5, true), (400, false)] {
@@ -780,14 +784,14 @@ fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
             }
         }
         assert_eq!(gate.is_open(), open, "{took} ms");
-        // What was lost is made again. What came too late costs as much as an answer: no more of it than by
-        // the policy's own ratio.
+        // Lost attempts are repeated. Late ones cost as much as successes, so their retries stay within
+        // the configured ratio.
         assert_eq!(gate.ratio(millis(now)) > 0.2, open);
         assert_eq!(gate.lesson(millis(now)).lossy, open);
     }
 }
 
-/// Sooner where no fresh requests are made: it takes their place.
+/// It is faster without new requests: queued ones replace them.
 #[test]
 fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_to_come() {
     for (fresh_every, least, most) in [(Some(2000), 75_000, 90_000), (None, 50_000, 62_000)] {
@@ -818,7 +822,7 @@ fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_t
     }
 }
 
-/// Two percent of one request in ten seconds is one in ten minutes, which is nobody's patience.
+/// Two per cent of one request in ten seconds is one in ten minutes, beyond any max queue time.
 #[test]
 fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_of_trouble() {
     let patience = GateConfig::DEFAULT.patience;
@@ -840,7 +844,7 @@ fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_o
         assert!(!gate.is_open() && !gate.is_closed());
         let retry = caller(50, millis(now));
         assert_eq!(gate.admit(millis(now), retry, Claim::Paid), None);
-        // Nothing else happens: the driver asks when it is told to.
+        // Nothing else happens: the driver calls at the times that it gets.
         let mut at = millis(now);
         let mut looks = 0;
         while gate.parked() > 0 {
@@ -854,7 +858,8 @@ fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_o
     }
 }
 
-/// After an outage of a second a small process is limited for seconds, and its pace is one in minutes.
+/// After an outage of a second a low-traffic process is limited for seconds, but its release interval
+/// is minutes.
 #[test]
 fn the_end_of_a_limit_is_a_time_to_look() {
     let (mut gate, now) = seldom();
@@ -868,7 +873,8 @@ fn the_end_of_a_limit_is_a_time_to_look() {
     assert!(gate.release(next).is_some() && gate.is_open());
 }
 
-/// A queue refuses most of what comes, and goes on to: if that were usual nothing would speak against more.
+/// A queue rejects most requests, and continues to. If that were the baseline, nothing would stop
+/// further attempts.
 #[test]
 fn no_more_than_half_is_usual_where_failures_may_come_of_load() {
     let tally = |failures: u32| {
@@ -887,8 +893,8 @@ fn no_more_than_half_is_usual_where_failures_may_come_of_load() {
     assert!(!half.is_failing(&tally(70), false), "it varies");
 }
 
-/// It closes before it has seen the queue that it made, where answers take longer than callers wait: with the same
-/// steps it would do so again and again.
+/// Where responses take longer than callers wait, the breaker goes down before it sees the queue that
+/// it caused. With the same steps it would do so repeatedly.
 #[test]
 fn a_gate_that_closes_while_it_is_limited_goes_half_as_far_the_next_time_until_it_is_open() {
     let (mut gate, mut now) = closed();
@@ -904,17 +910,17 @@ fn a_gate_that_closes_while_it_is_limited_goes_half_as_far_the_next_time_until_i
         (0.05, Ended::TimedOut),
         (0.025, Ended::Failed),
         (0.025, Ended::TimedOut),
-        // No less than what parked requests get whatever happens.
+        // Never below the rate that queued requests always get.
         (BARE - 1.0, Ended::TimedOut),
         (BARE - 1.0, Ended::TimedOut),
     ] {
         let (then, headroom) = open_a_little(&mut gate, now);
         assert!((headroom - least).abs() < 1e-6, "{headroom}, {least}");
-        // So long after a success none of them is taken to be lost.
+        // So long after a success no timeout counts as packet loss.
         now = requests(&mut gate, then + 200, 60, 25, 1000, |_| ended);
         assert!(gate.is_closed());
     }
-    // The steps are shorter, too, and become longer while all is well.
+    // The steps are shorter, too, and grow while nothing fails.
     (now, _) = open_a_little(&mut gate, now);
     let mut factors = Vec::new();
     for _ in 0..8 {
@@ -936,7 +942,8 @@ fn a_gate_that_closes_while_it_is_limited_goes_half_as_far_the_next_time_until_i
     );
 }
 
-/// Where attempts fail anyway, what was parked needs more of them; a twentieth more at most, however many fail.
+/// If attempts fail at any load, queued requests need more of them: at most 5 % more, however many
+/// fail.
 #[test]
 fn a_limit_counts_in_attempts_that_a_request_usually_takes_up_to_a_twentieth_more() {
     for (successes, pace) in [(u32::MAX, 1.0), (40, 1.275), (1, 1.55)] {
@@ -951,12 +958,12 @@ fn a_limit_counts_in_attempts_that_a_request_usually_takes_up_to_a_twentieth_mor
     }
 }
 
-/// In `bursts` (docs/policies.md) what one leaves behind is served before the next comes.
+/// In the scenario `bursts` (docs/research/policies.md) the backlog of a burst is served before the next one.
 #[test]
 fn what_fresh_requests_leave_of_the_demand_goes_to_those_that_wait_once_all_is_well() {
     let mut limit = Limit::new(Instant::ORIGIN, HEADROOM, &Usual::default());
     assert!((limit.pace(10.0) - 1.0).abs() < 1e-6, "beside the demand");
-    // As far as so many attempts show that it is.
+    // In proportion to the attempts that were seen.
     limit.grow(0.25, &mut { Stride::WHOLE });
     limit.factor = HEADROOM;
     assert!((limit.pace(10.0) - 3.5).abs() < 1e-6);
@@ -984,13 +991,14 @@ fn what_fresh_requests_leave_of_the_demand_goes_to_those_that_wait_once_all_is_w
     assert!((limit.pace(10.0) - 1.0).abs() < 1e-6, "it is slow");
 }
 
-/// A limiter that names no time refuses most of a burst. It has room for as many per second when the burst is over.
+/// A rate limiter without `Retry-After` rejects most of a burst. It has the same capacity when the
+/// burst is over.
 #[test]
 fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
     let refused = Ended::Overloaded;
     for (took, ended, served, follow) in [
-        // Half of what was served is 5 per second. What goes beside a demand of 40 per second is up to 2.8:
-        // 40 * (1.02 * 1.05 - 1).
+        // Half of the goodput is 5 per second. On top of a demand of 40 per second up to 2.8 go: 40 *
+        // (1.02 * 1.05 - 1).
         (5, refused, 1, 14..=15),
         (24, refused, 1, 7..=14),
         (40, Ended::TimedOut, 2, 0..=3),
@@ -1001,9 +1009,9 @@ fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
             true => Ended::Answered,
             false => ended,
         };
-        // Of 40 per second ten are served, or twenty: where most time out fresh requests are held back.
+        // Of 40 per second ten succeed, or twenty: new requests are held back where most time out.
         let mut now = requests(&mut gate, now, 100, 25, took, failing);
-        // Refusals at once do not limit it. A retry does that the budget cannot pay for.
+        // Fast rejections do not limit it. An unpaid retry does.
         if gate.is_open() {
             let unpaid = caller(9_999, millis(now));
             assert_eq!(gate.admit(millis(now), unpaid, Claim::Unpaid), None);
@@ -1021,7 +1029,7 @@ fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
     }
 }
 
-/// A queue that grows says by how much too many attempts are made.
+/// The growth of a queue shows by how much the rate is too high.
 #[test]
 fn a_limit_gives_way_as_fast_as_successes_become_slower() {
     let usual = Usual::default();
@@ -1044,7 +1052,7 @@ fn a_limit_gives_way_as_fast_as_successes_become_slower() {
     );
 }
 
-/// docs/stability.md: a service that is asked for `load` times what it can do lets the rest fail.
+/// docs/research/stability.md: a service with an offered load of `load` times its capacity lets the rest fail.
 #[test]
 fn a_limit_is_right_after_one_judgement() {
     const ATTEMPTS: u32 = 1000;
@@ -1063,7 +1071,7 @@ fn a_limit_is_right_after_one_judgement() {
             "{load}: {}",
             limit.factor
         );
-        // The same by a queue, which grows by what is too much.
+        // The same by a queue, which grows by the excess.
         let mut limit = Limit::new(Instant::ORIGIN, load, &usual);
         limit.hold(Instant::ORIGIN, false, load - 1.0);
         assert!(
@@ -1074,7 +1082,7 @@ fn a_limit_is_right_after_one_judgement() {
     }
 }
 
-/// docs/stability.md: what all see cuts all by one factor and lets all grow by one step.
+/// docs/research/stability.md: overload cuts all limits by one factor, and all grow by one step (AIMD).
 #[test]
 fn limits_of_processes_come_together() {
     let usual = Usual::default();
@@ -1089,7 +1097,7 @@ fn limits_of_processes_come_together() {
     assert!(other.factor / one.factor < 1.05, "{one:?} {other:?}");
 }
 
-/// Either the queue over there is too short to be seen, or that is what is usual now.
+/// Either the server queue is too short to measure, or this is the new baseline.
 #[test]
 fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if_that_is_no_help() {
     let (mut gate, now) = closed();
@@ -1115,7 +1123,7 @@ fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if
             Claim::First,
         );
     }
-    // They come sooner than a success does.
+    // They are faster than a success.
     let at = requests(&mut gate, now + 502, 60, 25, 1, half);
     assert!(factor(&gate) <= BARE, "{}", factor(&gate));
     requests(&mut gate, at, 1200, 25, 1, half);
@@ -1159,12 +1167,11 @@ fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
     }
     assert!(released.is_sorted());
     assert_eq!(released.len(), 102);
-    // At most three times as many as fresh ones (the factor ends at four), and no slower than a
-    // tenth of them.
+    // At most three times as many as new ones (the factor ends at four), and at least a tenth of them.
     assert!(fresh * 3 >= 102 && fresh <= 1020, "{fresh}");
 }
 
-/// Parks so many who came at one time, and lets the first probe half a second after `now` succeed.
+/// Queues requests that arrive together, and lets the first probe half a second after `now` succeed.
 fn reopened(gate: &mut Gate, now: u64, ids: core::ops::Range<u64>) -> u64 {
     for id in ids {
         gate.on_request(millis(now));
@@ -1180,7 +1187,7 @@ fn reopened(gate: &mut Gate, now: u64, ids: core::ops::Range<u64>) -> u64 {
     up
 }
 
-/// A timer that is late by milliseconds holds back nobody for longer: what is due goes in one go.
+/// A timer that is late by milliseconds delays no request further: all that are due go together.
 #[test]
 fn all_that_is_due_is_released_at_one_look() {
     let drained = |every: u64| {
@@ -1201,7 +1208,7 @@ fn all_that_is_due_is_released_at_one_look() {
     assert!(late < exact * 1.05, "{late} s for {exact} s");
 }
 
-/// Those who wait make no new requests, which is no reason to let them go more slowly.
+/// Callers of queued requests make no new ones, which is no reason to release them more slowly.
 #[test]
 fn parked_callers_are_demand() {
     let (mut gate, now) = closed();
@@ -1209,7 +1216,7 @@ fn parked_callers_are_demand() {
     let mut went = [0; 2];
     for at in up..up + 120_000 {
         while let Some((_, pass)) = gate.release(millis(at)) {
-            // There is a queue, so that the limit does not grow.
+            // There is a server queue, so the limit does not grow.
             gate.on_end(millis(at + 20), pass, Ended::Answered, &mut MIDDLE.clone());
             went[usize::from(at >= up + 60_000)] += 1;
         }
@@ -1262,7 +1269,7 @@ fn who_says_when_to_come_back_and_who_says_no_is_up() {
             Ended::Failed,
         ),
         (Failure::not_processed(), Ended::Failed),
-        // What speaks of one request is an answer of a destination that is up.
+        // A failure of one request only is a response of a destination that is up.
         (hinted.scope(Scope::Request), Ended::Answered),
         (Failure::throttled().scope(Scope::Request), Ended::Answered),
         (
@@ -1318,8 +1325,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: nobody is lost, nobody goes twice, an open gate parks
-    /// nobody, and once the destination answers everybody who can still be answered gets through.
+    /// In any order of events: no request is lost or released twice, and a normal breaker queues none.
+    /// Once the destination responds, every request with enough time left gets through.
     #[test]
     fn nobody_is_lost_and_nobody_waits_for_ever(steps in prop::collection::vec(step(), 1..200), draw in 0.0..1.0f64) {
         let mut random = Draw::at(draw);
@@ -1362,7 +1369,7 @@ proptest! {
         for caller in parked {
             gate.forget(&caller);
         }
-        // It is up again, and somebody asks who has all the time in the world.
+        // The destination is up again, and a request without a deadline arrives.
         for id in 0..3 {
             let caller = Caller { until: Instant::MAX, since: now, id };
             if let Some(pass) = gate.admit(now, caller, if id == 0 { Claim::First } else { Claim::Paid }) {

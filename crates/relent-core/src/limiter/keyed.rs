@@ -1,35 +1,35 @@
-//! A limiter for each key, within a bounded memory.
+//! A limiter for each key, with bounded memory.
 
 use alloc::vec::Vec;
 
 use super::Limiter;
 use crate::time::Instant;
 
-/// So many limiters are looked at when a new key comes.
+/// The number of entries that are checked for each new key.
 const LOOK: usize = 8;
-/// So many keys can be numbered.
+/// The maximum number of keys.
 const MOST_KEYS: u32 = 1 << 31;
-/// The end of a chain, and an empty one.
+/// The end of a chain, or an empty chain.
 const NONE: u32 = u32::MAX;
 
-/// A [`Limiter`] for each key, such as one for each account, in a memory that is bounded.
+/// A [`Limiter`] for each key, such as one for each account, with bounded memory.
 ///
-/// # What is forgotten
-/// A limiter that is full again and holds no ticket is as good as a new one, so nobody notices that it is
-/// forgotten. Each new key looks at the next eight limiters in turn and forgets those. So there are
-/// never many more of them than keys that are in use, nothing has to be called from time to time, and a
-/// key costs the same however many there are.
+/// # Removal of idle keys
+/// A limiter with a full burst and no ticket is equivalent to a new one, so removing it has no
+/// effect. Each new key checks the next eight limiters in turn and removes idle ones. There are
+/// never many more limiters than keys in use, no periodic cleanup is needed, and the cost of a key
+/// is independent of their number.
 ///
 /// # When all are in use
-/// With as many of them in use as there is room for the one that is nearest to full among those eight is forgotten for
-/// a new key: what its key gets too early is what was missing, and who comes with its ticket finds a full
-/// burst. The alternative, to refuse new keys, would let whoever has many of them lock out
-/// everybody else. Who can have more keys than that gains nothing by it, for a new one is full
-/// anyway; what all of them get together needs a limit of its own.
-/// [`forgotten`](Self::forgotten) counts them.
+/// If the maximum number of limiters is in use, a new key replaces that one of the eight which is
+/// nearest to full. The replaced key gets its missing quota too early, and its ticket finds a full
+/// burst. Rejecting new keys instead would let a client with many keys lock out all others. A
+/// client with more keys than the maximum gains nothing from the replacement, since a new limiter
+/// is full anyway; limit the total of all keys separately. [`forgotten`](Self::forgotten) counts
+/// the replacements.
 ///
 /// # Memory
-/// About 200 bytes a key, and 100 for each slot that is reserved in its limiter, see
+/// About 200 bytes per key, and 100 for each reserved slot; see
 /// [`LimiterConfig::horizon`](crate::LimiterConfig::horizon).
 ///
 /// ```
@@ -45,7 +45,7 @@ const NONE: u32 = u32::MAX;
 /// assert_eq!(accounts.limiter(now, bob).judge(now, None, 1), admitted);
 /// assert!(matches!(accounts.limiter(now, ann).judge(now, None, 1), Verdict::Refused(_)));
 ///
-/// // Both are full again, and the next new key forgets them.
+/// // Both are full again, and the next new key removes them.
 /// let later = now.saturating_add(Duration::from_secs(60));
 /// accounts.limiter(later, 9);
 /// assert_eq!((accounts.keys(), accounts.forgotten()), (1, 0));
@@ -53,13 +53,13 @@ const NONE: u32 = u32::MAX;
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyedLimiter {
-    /// One that has admitted nothing.
+    /// The template: a limiter that has admitted nothing.
     new: Limiter,
     max_keys: usize,
     entries: Vec<Entry>,
-    /// The first entry of each chain; a power of two, and at least as many as entries.
+    /// The first entry of each chain. Its length is a power of two, at least the number of entries.
     chains: Vec<u32>,
-    /// The entry that is looked at next.
+    /// The entry that is checked next.
     hand: usize,
     latest: Instant,
     forgotten: u64,
@@ -74,8 +74,8 @@ struct Entry {
 }
 
 impl KeyedLimiter {
-    /// A limiter like this one, which has admitted nothing yet, for each of at most so many keys. 0 counts as 1,
-    /// and what is beyond 2³¹ as that.
+    /// Creates a map with a copy of this unused limiter for each of at most `max_keys` keys (from 1
+    /// to 2³¹; other values are clamped).
     #[must_use]
     pub const fn new(limiter: Limiter, max_keys: u32) -> Self {
         Self {
@@ -93,8 +93,8 @@ impl KeyedLimiter {
         }
     }
 
-    /// The limiter of this key, to be asked at `now`. A key is a hash, as that of a caller is: its
-    /// lower bits have to differ.
+    /// The limiter of this key at `now`. A key is a hash, such as a caller's, whose lower bits must
+    /// differ.
     pub fn limiter(&mut self, now: Instant, key: u64) -> &mut Limiter {
         self.latest = self.latest.max(now);
         let index = match self.find(key) {
@@ -107,13 +107,13 @@ impl KeyedLimiter {
         &mut self.entries[index].limiter
     }
 
-    /// How many keys are remembered.
+    /// The number of keys in memory.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many limiters were forgotten while they were in use, since all were.
+    /// The number of limiters that were removed while they were in use.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {
         self.forgotten
@@ -131,11 +131,11 @@ impl KeyedLimiter {
     }
 
     const fn chain(&self, key: u64) -> usize {
-        // A power of two, or none.
+        // A power of two, or zero.
         key as usize & self.chains.len().wrapping_sub(1)
     }
 
-    /// Forgets what is idle among the next few, and one of them at least if there is no room.
+    /// Removes idle entries among the next few, and at least one entry if the map is full.
     fn make_room(&mut self) {
         let mut nearest: Option<(Instant, u64)> = None;
         for _ in 0..LOOK.min(self.entries.len()) {
@@ -145,7 +145,7 @@ impl KeyedLimiter {
             let entry = &self.entries[self.hand];
             let idle = entry.limiter.idle_from();
             if idle <= self.latest {
-                // The last one comes in its place, and is looked at next.
+                // The last entry takes its place, and is checked next.
                 self.remove(self.hand);
                 continue;
             }
@@ -183,13 +183,13 @@ impl KeyedLimiter {
         index
     }
 
-    /// Puts an entry in front of its chain.
+    /// Inserts an entry at the front of its chain.
     fn link(&mut self, index: usize) {
         let chain = self.chain(self.entries[index].key);
         self.entries[index].next = core::mem::replace(&mut self.chains[chain], index as u32);
     }
 
-    /// Where the number of this entry stands: in its chain, or in the entry before it.
+    /// The place that holds the index of this entry: its chain, or the entry before it.
     fn pointer(&mut self, index: usize) -> &mut u32 {
         let chain = self.chain(self.entries[index].key);
         let mut before = None;
@@ -216,9 +216,9 @@ impl KeyedLimiter {
 }
 
 impl Limiter {
-    /// From when on it is as one that has admitted nothing, if nobody asks it before.
+    /// The time at which it becomes equivalent to an unused limiter, if it is not used before.
     fn idle_from(&self) -> Instant {
-        // Slots that were used mean nothing any more.
+        // Used slots no longer matter.
         let reserved = self.reserved.back().filter(|_| !self.tickets.is_empty());
         let lapses = reserved.map(|(slot, _)| slot).max(self.open.back());
         let lapsed = lapses.map_or(0, |slot| slot.saturating_add(self.grace).saturating_add(1));

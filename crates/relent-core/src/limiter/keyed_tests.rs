@@ -36,7 +36,7 @@ fn steps(keys: u64) -> impl Strategy<Value = alloc::vec::Vec<Step>> {
 }
 
 impl KeyedLimiter {
-    /// Every entry is found by its key, and nothing else is in the chains.
+    /// Every entry is found by its key, and the chains contain nothing else.
     fn is_sound(&self) -> bool {
         let found =
             (0..self.entries.len()).all(|index| self.find(self.entries[index].key) == Some(index));
@@ -55,7 +55,7 @@ impl KeyedLimiter {
 }
 
 proptest! {
-    /// As long as there is room, nobody can tell it from limiters that are never forgotten.
+    /// Below its capacity it behaves like limiters that are never removed.
     #[test]
     fn what_is_forgotten_is_as_good_as_new(config in config(), steps in steps(40)) {
         let mut keyed = self::keyed(&config, 40);
@@ -88,19 +88,19 @@ proptest! {
     }
 }
 
-/// A hundred per second, one at a time.
+/// A hundred per second, burst 1.
 const CONFIG: LimiterConfig = LimiterConfig {
     burst: 1,
     ..LimiterConfig::new(100, Duration::from_secs(1))
 };
 
-/// The fault of keyed maps that grow until somebody remembers to sweep them (actix-governor#60).
+/// The fault of keyed maps that grow until the application sweeps them (actix-governor#60).
 #[test]
 fn keys_that_do_not_come_again_do_not_pile_up() {
     let mut keyed = self::keyed(&CONFIG, 1_000_000);
     let mut most = 0;
     for key in 0..100_000 {
-        // A new key each millisecond, of which each is in use for ten.
+        // A new key each millisecond; each is in use for ten.
         keyed.limiter(at(key), key).judge(at(key), Some(key), 1);
         most = most.max(keyed.keys());
     }

@@ -1,4 +1,4 @@
-//! Who asks to make an attempt, and what is said to it.
+//! Requests for admission, and their results.
 
 use core::time::Duration;
 
@@ -10,34 +10,33 @@ use crate::gate::{Caller, Claim, Pass};
 use crate::random::Random;
 use crate::time::Instant;
 
-/// Who asks to make an attempt.
+/// A request for permission to make an attempt.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Asking {
-    /// Tells the requests of one destination apart; the driver's choice.
+    /// Distinguishes the requests to one destination; chosen by the driver.
     pub id: u64,
     /// When the request was made.
     pub since: Instant,
     /// No attempt may start later than this; [`Instant::MAX`] for no limit.
     pub last_start: Instant,
-    /// Nobody waits for an answer later than this; [`Instant::MAX`] for no limit.
+    /// When the request no longer needs a response; [`Instant::MAX`] for no limit.
     pub answer_by: Instant,
-    /// The longest wait for a slot that the caller accepts: the policy's `max_hint`.
+    /// The longest wait for a slot of the rate limit that the caller accepts: the policy's `max_hint`.
     pub longest: Duration,
-    /// The share of a cooldown's length by which the caller is spread behind it: the policy's
-    /// `hint_spread`.
+    /// The jitter after a cooldown, as a share of its length: the policy's `hint_spread`.
     pub spread: f64,
-    /// Whether it is the first attempt of the request, or a retry, and whether the budget has paid for that.
+    /// The kind of attempt: the first one, or a retry, and whether the budget has paid for it.
     pub claim: Claim,
-    /// Whether it waits at the gate for as long as it takes: the gate's patience does not end its wait, and it
-    /// has no last chance.
+    /// Whether it is queued by the circuit breaker without limit: the max queue time does not apply,
+    /// and it makes no late first attempt.
     pub stays: bool,
-    /// Whether only the request rate applies to it: for a policy whose retries are off (design rule
-    /// 14), which turns off what comes with retries.
+    /// Whether only the rate limit applies to it: for a policy with retries off, which turns off
+    /// everything that comes with retries.
     pub paced_only: bool,
 }
 
 impl Asking {
-    /// Who it is: none of this may change while it waits.
+    /// The waiter in the queue of the circuit breaker. Its fields may not change while it waits.
     #[inline]
     #[must_use]
     pub const fn caller(&self) -> Caller {
@@ -49,33 +48,34 @@ impl Asking {
     }
 }
 
-/// What is said to somebody who asks.
+/// Result of a request for admission.
 #[derive(Debug)]
 pub enum Answer {
     /// Make the attempt.
     Start(Permit),
-    /// Ask again when woken, and at this instant at the latest; and what holds the caller back.
+    /// Wait, and request again when woken, at this instant at the latest. The second value is the
+    /// reason.
     Wait(Instant, Holding),
-    /// Give up. The caller has left the line.
+    /// Give up. The caller is no longer in the queue.
     Stop(Stop),
-    /// Its [`last_start`](Asking::last_start) has passed while it waited. It has left the line.
+    /// Its [`last_start`](Asking::last_start) has passed while it waited. It is no longer in the queue.
     TooLate,
 }
 
-/// What holds somebody back who waits.
+/// The reason why a caller has to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Holding {
-    /// The destination has asked everybody to stay away for a while.
+    /// The destination has asked all callers to stay away for a while.
     Cooldown,
-    /// The request rate has no slot yet.
+    /// The rate limit has no slot yet.
     RequestRate,
-    /// The gate has parked the request.
+    /// The circuit breaker has queued the request.
     Gate,
 }
 
 impl Holding {
-    /// As metrics and traces call it.
+    /// Its name in metrics and traces.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,8 +87,8 @@ impl Holding {
 }
 
 impl Outbound {
-    /// May this caller, who does not wait yet, start an attempt now? Whoever is told to wait [asks
-    /// again](Self::ask_again) when it is woken, and at the instant that it is told.
+    /// Requests admission for a caller that does not wait yet. A caller that has to wait [requests
+    /// again](Self::ask_again) when it is woken, and at the instant that it got.
     #[inline]
     pub fn ask(
         &mut self,
@@ -103,7 +103,7 @@ impl Outbound {
             Err(holding) => {
                 self.due = self.next(now, cooldown);
                 if self.due.is_some_and(|due| due <= now) {
-                    // It joins the line, and need not wait there.
+                    // It joined the queue, but need not wait there.
                     return self.ask_again(now, asking, cooldown, random);
                 }
                 self.wait(now, asking, holding)
@@ -115,7 +115,7 @@ impl Outbound {
         answer
     }
 
-    /// May this caller, who was told to wait, start its attempt now?
+    /// Requests admission again for a caller that waits.
     pub fn ask_again(
         &mut self,
         now: Instant,
@@ -130,12 +130,12 @@ impl Outbound {
                 return Answer::TooLate;
             }
             if !asking.paced_only && cooldown.is_running(now) {
-                // It has begun since the offer.
+                // The cooldown has begun since the offer.
                 self.cancel(now, permit, cooldown, random);
                 return self.ask(now, asking, cooldown, random);
             }
             permit.restart(now);
-            // Nobody need look when the offer would have ended.
+            // The end of the offer needs no timer any more.
             self.due = match self.nobody_waits() {
                 true => None,
                 false => self.next(now, cooldown),
@@ -144,7 +144,7 @@ impl Outbound {
             return Answer::Start(permit);
         }
         let Some(holding) = self.holding(&asking.caller()) else {
-            // It has lost its offer.
+            // Its offer has expired.
             self.line.remove(asking.id);
             if self.nobody_waits() {
                 self.due = None;
@@ -152,7 +152,7 @@ impl Outbound {
             return self.ask(now, asking, cooldown, random);
         };
         if let Some(answer) = self.gives_up(now, asking, holding, cooldown) {
-            // What it leaves may be somebody else's now.
+            // The next waiter may get its place.
             self.remove(&asking.caller());
             self.changed(now, cooldown, random);
             return answer;
@@ -166,7 +166,7 @@ impl Outbound {
         answer
     }
 
-    /// Somebody comes who is not in the line. An error says what holds it there now.
+    /// Handles a caller that is not in the queue. An error is the reason why it was put there.
     #[inline]
     fn arrive(
         &mut self,
@@ -203,7 +203,7 @@ impl Outbound {
             pass = gate.admit(now, asking.caller(), asking.claim);
             let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
             if pass.is_none() && is_late() && gate.takes_chance(now) {
-                // It comes too late for another one, since it was held or queued before.
+                // It was held or queued before, and is too late for another chance.
                 gate.forget(&asking.caller());
                 pass = Some(Pass::new(now, false));
             }
@@ -214,20 +214,20 @@ impl Outbound {
         Ok(Answer::Start(self.permit(now, pass)))
     }
 
-    /// When a caller that lets so many others go first would have its slot, if that is too late for it.
+    /// When a caller behind `ahead` others would get its slot, if that is too late for it.
     pub(super) fn too_late(
         &mut self,
         now: Instant,
         ahead: u64,
         asking: &Asking,
     ) -> Option<Instant> {
-        // A rate that was cut comes back: nobody is turned away for what may be over soon.
+        // A reduced rate recovers: no caller is rejected because of a short reduction.
         let (slot, at_best) = self.rate.as_mut()?.slot_behind(now, ahead);
         let is_late = at_best > asking.last_start || slot.saturating_since(now) > asking.longest;
         is_late.then_some(slot)
     }
 
-    /// Why somebody who waits is to wait no longer.
+    /// The result for a caller that may not wait any longer.
     fn gives_up(
         &mut self,
         now: Instant,
@@ -252,7 +252,7 @@ impl Outbound {
     }
 }
 
-/// It would have to wait for longer than it may.
+/// The wait would exceed the caller's limit.
 const fn later(at: Instant) -> Answer {
     Answer::Stop(Stop {
         reason: StopReason::RetryLater,

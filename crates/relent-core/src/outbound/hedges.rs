@@ -1,14 +1,14 @@
-//! What a destination remembers for hedges.
+//! State for hedging that a destination keeps.
 
 use alloc::vec::Vec;
 
 use crate::hedge::{Hedge, HedgeConfig};
 use crate::sync::Arc;
 
-/// The most of them: one for each policy that is used there, as far as its hedge differs.
+/// Upper bound of the entries: one for each distinct hedge configuration.
 const MOST: usize = 16;
 
-/// By how they are made, the last one that was made first.
+/// By configuration, the newest first.
 #[derive(Default, Debug)]
 pub(super) struct Hedges(Vec<(HedgeConfig, Arc<Hedge>)>);
 
@@ -18,7 +18,7 @@ impl Hedges {
             return Some(Arc::clone(hedge));
         }
         let known = self.0.iter().find(|(made, _)| made.learns());
-        // The others know at least whether it refused last.
+        // The others know at least whether the last outcome was a rejection.
         let known = known.or(self.0.first());
         let hedge = match known {
             Some((_, known)) => Hedge::learning_from(config, known),

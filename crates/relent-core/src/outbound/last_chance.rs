@@ -1,4 +1,4 @@
-//! Until when the gate may park a request, and the one attempt that is made whatever the gate says.
+//! How long the circuit breaker may queue a request, and its late first attempt.
 
 use super::waiting::is_overdue;
 use super::{Asking, Holding, Outbound, Permit, later_by};
@@ -6,20 +6,20 @@ use crate::cooldown::Cooldown;
 use crate::gate::{Claim, Gate, Pass};
 use crate::time::Instant;
 
-/// A parked request that has made no attempt makes one when this part of its time is left, one in so many: enough
-/// to be answered, and late enough for most outages to be over.
+/// A queued request without an attempt makes one when a quarter of its time is left: enough for a
+/// response, and late enough for most outages to be over.
 const LAST_PART: u64 = 4;
 
 impl Outbound {
-    /// Until when it may be parked, and when it has its last chance.
+    /// Until when it may be queued, and when it makes its late first attempt.
     pub(super) fn parked_until(&self, asking: &Asking) -> (Instant, Option<Instant>) {
         let gate = self.gate.as_ref();
         let until = gate.map_or(asking.since, |gate| patience_ends(gate, asking));
         (until, gate.and_then(|gate| last_chance(gate, asking)))
     }
 
-    /// The last chance of a parked request, if this is the time for it and the gate is closed: no retries
-    /// would have made one attempt. Where what is parked goes by and by, there is a pace.
+    /// The late first attempt of a queued request, if it is due and the breaker is down: it would also
+    /// be made with retries disabled. A breaker that is limited releases requests at its own rate.
     pub(super) fn take_last_chance(
         &mut self,
         now: Instant,
@@ -44,7 +44,7 @@ impl Outbound {
     }
 }
 
-/// Until when a gate may park it.
+/// Until when the breaker may queue it.
 fn patience_ends(gate: &Gate, asking: &Asking) -> Instant {
     if asking.stays {
         return asking.last_start;
@@ -53,7 +53,7 @@ fn patience_ends(gate: &Gate, asking: &Asking) -> Instant {
     asking.last_start.min(patience)
 }
 
-/// When a parked request that has made no attempt looks whether it makes one whatever the gate says.
+/// When a queued request without an attempt makes its late first attempt.
 pub(super) fn last_chance(gate: &Gate, asking: &Asking) -> Option<Instant> {
     let until = patience_ends(gate, asking).min(asking.answer_by);
     let time = until.nanos_since(asking.since);

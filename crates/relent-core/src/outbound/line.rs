@@ -1,4 +1,5 @@
-//! Those who wait to make an attempt, but for those whom the gate has parked: it knows them by itself.
+//! Queue of callers that wait to make an attempt. Callers queued by the circuit breaker are stored
+//! there instead.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,42 +13,42 @@ use crate::time::{Instant, nanos};
 #[derive(Default, Debug)]
 pub(super) struct Line {
     places: OrderedMap<u64, Place>,
-    /// Until when those may go who have an offer, and by what permit.
+    /// Offered permits, by their expiry.
     offers: OrderedMap<(Instant, u64), Permit>,
-    /// Made for the first of them, since a process may have very many destinations.
+    /// Allocated for the first one, since a process may have very many destinations.
     waiters: Option<Box<Waiters>>,
     lookout: Option<Lookout>,
-    /// To be woken by the driver.
+    /// Ids of callers that the driver has to wake.
     pub(super) woken: Vec<u64>,
 }
 
-/// Those who wait for something else than the gate.
+/// Callers that wait for the cooldown or the rate limit.
 #[derive(Default, Debug)]
 struct Waiters {
-    /// Until when the cooldown holds them.
+    /// Held by the cooldown, by its end.
     held: OrderedMap<(Instant, u64), Waiter>,
-    /// By the order in which they came to the request rate.
+    /// Queued for the rate limit, in order of arrival.
     queue: OrderedMap<u64, (u64, Waiter)>,
-    /// The next place in the queue.
+    /// The next position in the queue.
     next_place: u64,
 }
 
-/// What somebody waits for.
+/// State of a waiting caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// The cooldown, until then.
+    /// Held by the cooldown until this instant.
     Held(Instant),
-    /// The request rate, at this place.
+    /// Queued for the rate limit, at this position.
     Queued(u64),
-    /// It may go, until then.
+    /// It has an offer until this instant.
     Offered(Instant),
-    /// It did not take its offer, or was too late for its turn, or its gate is gone. It is out of the order
-    /// until it asks.
+    /// It missed its offer or its turn, or its breaker was removed. It has no position until it
+    /// requests again.
     Absent,
 }
 
-/// Somebody who waits, as it was when it joined the line, which is how the gate will know it: its [`Asking`] in
-/// little memory, since a hundred thousand may wait.
+/// Compact copy of an [`Asking`] from when it joined the queue, by which the breaker will know it. A
+/// hundred thousand may wait.
 #[derive(Debug)]
 struct Waiter {
     since: Instant,
@@ -90,7 +91,7 @@ impl Waiter {
     }
 }
 
-/// Who has the timer for the next offer, and when that is.
+/// The leader: the caller that owns the timer for the next offer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookout {
     pub(super) id: u64,
@@ -98,7 +99,7 @@ pub(super) struct Lookout {
 }
 
 impl Line {
-    /// Reads of each end: see [`Outbound::touch`](super::Outbound::touch).
+    /// Reads both ends, to prefetch them: see [`Outbound::touch`](super::Outbound::touch).
     #[inline]
     pub(super) fn touch(&self) -> u64 {
         self.len() as u64
@@ -107,7 +108,7 @@ impl Line {
             ^ self.woken.len() as u64
     }
 
-    /// Reads of who is first.
+    /// Reads the first entries.
     #[inline]
     pub(super) fn touch_first(&self) -> u64 {
         let first = self.places.first().map_or(0, |(id, _)| *id);
@@ -136,7 +137,7 @@ impl Line {
         }
     }
 
-    /// Until when the cooldown holds it.
+    /// When the cooldown releases it.
     pub(super) fn held_until(&self, id: u64) -> Option<Instant> {
         match self.places.get(&id)? {
             Place::Held(until) => Some(*until),
@@ -144,8 +145,8 @@ impl Line {
         }
     }
 
-    /// At most how many are before it in the queue. Those who have left the middle are counted; who is
-    /// first is told exactly.
+    /// Upper bound of the number of callers ahead in the queue; callers that left the middle are
+    /// counted. Exact for the first.
     pub(super) fn ahead(&self, id: u64) -> u64 {
         let first = || self.waiters.as_ref()?.queue.first();
         match self.places.get(&id) {
@@ -156,7 +157,7 @@ impl Line {
         }
     }
 
-    /// The cooldown holds it until then. It has a timer of its own, and keeps none for others.
+    /// The cooldown holds it until then. It has its own timer, and is no leader for others.
     pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
         self.relieve(asking.id);
         self.put(asking.id, Place::Held(until));
@@ -164,7 +165,7 @@ impl Line {
         waiters.held.insert((until, asking.id), Waiter::new(asking));
     }
 
-    /// It waits for the request rate, behind all who do already.
+    /// Appends it to the queue for the rate limit.
     pub(super) fn queue(&mut self, asking: &Asking) {
         let waiters = self.waiters.get_or_insert_default();
         let place = waiters.next_place;
@@ -175,21 +176,21 @@ impl Line {
         self.put(asking.id, Place::Queued(place));
     }
 
-    /// The gate has parked it. If it has the timer for the next offer, it keeps it.
+    /// The circuit breaker has queued it. If it is the leader, it stays so.
     pub(super) fn park(&mut self, id: u64) {
         if let Some(place) = self.places.remove(&id) {
             self.take_out(id, place);
         }
     }
 
-    /// It cannot make use of its turn, which goes to the next.
+    /// It cannot use its turn, which goes to the next.
     pub(super) fn pass_over(&mut self, id: u64) {
         self.put(id, Place::Absent);
         self.relieve(id);
         self.woken.push(id);
     }
 
-    /// It may go, until then.
+    /// Offers a permit until then.
     pub(super) fn offer(&mut self, id: u64, until: Instant, permit: Permit) {
         self.put(id, Place::Offered(until));
         self.offers.insert((until, id), permit);
@@ -197,7 +198,7 @@ impl Line {
         self.woken.push(id);
     }
 
-    /// Takes the permit that it was offered, with which it leaves the line.
+    /// Takes the permit that it was offered, and removes it from the queue.
     pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
         let offered = |place: &Place| matches!(place, Place::Offered(_));
         let Place::Offered(until) = self.places.remove_if(&id, offered)? else {
@@ -205,12 +206,12 @@ impl Line {
         };
         let permit = self.offers.remove(&(until, id));
         self.relieve(id);
-        // It may have come by itself.
+        // It may have come without the wake-up.
         self.woken.retain(|woken| *woken != id);
         permit
     }
 
-    /// Takes an offer whose time is over from the one who has it.
+    /// Withdraws an expired offer.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<Permit> {
         let (first, _) = self
             .offers
@@ -226,19 +227,19 @@ impl Line {
         self.offers.first().map(|((until, _), _)| *until)
     }
 
-    /// Until when the first is held whom the cooldown holds.
+    /// The earliest end of a hold by the cooldown.
     pub(super) fn first_held(&self) -> Option<Instant> {
         let first = self.waiters.as_ref()?.held.first();
         first.map(|((until, _), _)| *until)
     }
 
-    /// The first whom the cooldown holds no longer than until then.
+    /// The first caller whose hold by the cooldown ends by `now`.
     pub(super) fn first_held_by(&self, now: Instant) -> Option<Asking> {
         let ((until, id), waiter) = self.waiters.as_ref()?.held.first()?;
         (*until <= now).then(|| waiter.asking(*id))
     }
 
-    /// Until when the first is held whom the cooldown holds for longer than this.
+    /// The earliest end of a hold by the cooldown after this instant.
     pub(super) fn first_held_after(&self, after: Instant) -> Option<Instant> {
         let later = Instant::from_nanos(after.as_nanos().saturating_add(1));
         let first = self.waiters.as_ref()?.held.first_from(&(later, 0));
@@ -247,7 +248,7 @@ impl Line {
             .filter(|until| *until > after)
     }
 
-    /// Those whom the cooldown holds are held until then.
+    /// Changes the end of each hold by the cooldown.
     pub(super) fn hold_again(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
         let held = self.waiters.iter().flat_map(|waiters| waiters.held.iter());
         let held: Vec<_> = held
@@ -258,19 +259,19 @@ impl Line {
         }
     }
 
-    /// All who wait look again: these, whom the gate has parked, and those in the line.
+    /// Wakes all waiting callers: these, queued by the breaker, and those in this queue.
     pub(super) fn wake_all(&mut self, parked: impl Iterator<Item = u64>) {
         self.woken.extend(parked);
         self.woken.extend(self.places.iter().map(|(id, _)| *id));
     }
 
-    /// The number of the first in the queue.
+    /// The id of the first in the queue for the rate limit.
     pub(super) fn first_queued(&self) -> Option<u64> {
         let first = self.waiters.as_ref()?.queue.first();
         first.map(|(_, (id, _))| *id)
     }
 
-    /// Those in the queue.
+    /// The callers in the queue for the rate limit.
     pub(super) fn all_queued(&self) -> impl Iterator<Item = Asking> {
         let waiters = self.waiters.iter();
         waiters
@@ -278,7 +279,7 @@ impl Line {
             .map(|(_, (id, waiter))| waiter.asking(*id))
     }
 
-    /// Out of the line; whether it was there.
+    /// Removes it from the queue; returns whether it was there.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         self.relieve(id);
         let place = self.places.remove(&id);
@@ -296,7 +297,7 @@ impl Line {
         self.lookout = Some(Lookout { id, at });
     }
 
-    /// It is the lookout no more.
+    /// It is not the leader any more.
     fn relieve(&mut self, id: u64) {
         if self.lookout.is_some_and(|lookout| lookout.id == id) {
             self.lookout = None;
@@ -328,7 +329,7 @@ impl Line {
         }
     }
 
-    /// Everybody stands where its place says, and nobody else does: nobody who has taken an offer or has left.
+    /// Whether every caller is in the collection that its state names, and in no other.
     #[cfg(test)]
     pub(super) fn is_in_order(&self) -> bool {
         let (mut held, mut queue, mut offers) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,18 +1,18 @@
-//! Leave to make one attempt.
+//! Permits for single attempts.
 
 use crate::gate::Pass;
 use crate::time::Instant;
 
-/// Leave to make one attempt, given by [`Outbound::ask`](super::Outbound::ask). It ends in exactly one
-/// of [`ended`](super::Outbound::ended) and [`cancel`](super::Outbound::cancel), and cannot be copied.
+/// Permit for one attempt, from [`Outbound::ask`](super::Outbound::ask). It ends in exactly one of
+/// [`ended`](super::Outbound::ended) and [`cancel`](super::Outbound::cancel), and cannot be copied.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "end it by `ended` or `cancel`, else a closed gate waits for its probe"]
 pub struct Permit {
     started: Instant,
-    /// How many nanoseconds before that its slot of the request rate was taken; [`NO_SLOT`] if it has
-    /// none that can be given back. So a permit has 16 bytes.
+    /// Nanoseconds from taking the slot of the rate limit to the start; [`NO_SLOT`] if no slot can be
+    /// given back. This keeps a permit at 16 bytes.
     slot_age: u32,
-    /// Which gate it is of.
+    /// Generation of the circuit breaker that issued it.
     gates: u16,
     gate: AtGate,
     begun: bool,
@@ -20,7 +20,7 @@ pub struct Permit {
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// What the gate knows of it.
+/// Record of the attempt at the circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AtGate {
     Unknown,
@@ -43,7 +43,7 @@ impl Permit {
         }
     }
 
-    /// For an attempt at a gate that is [calm](crate::gate::Calm), which has `begun` or soon will.
+    /// For an attempt at a [calm](crate::gate::Calm) breaker, which has `begun` or soon will.
     #[inline]
     pub(crate) const fn calm(now: Instant, begun: bool) -> Self {
         Self {
@@ -55,18 +55,18 @@ impl Permit {
         }
     }
 
-    /// For a hedge: it is for its slot alone, if it has one.
+    /// For a hedge: it holds only a slot, if there is one.
     pub(crate) fn for_hedge(now: Instant, paced: bool) -> Self {
         Self::new(now, paced, None, 0)
     }
 
-    /// Whether the gate knows of the attempt.
+    /// Whether the circuit breaker knows of the attempt.
     #[inline]
     pub(crate) const fn is_known_to_gate(&self) -> bool {
         !matches!(self.gate, AtGate::Unknown)
     }
 
-    /// For an attempt that came to the destination without asking there: by a redirect of another.
+    /// For an attempt that reached the destination without admission: by a redirect from another one.
     pub const fn unasked(started: Instant) -> Self {
         Self {
             started,
@@ -83,13 +83,13 @@ impl Permit {
         self.started
     }
 
-    /// Whether the attempt finds out if a closed destination is up again.
+    /// Whether the attempt is a probe of a destination that is down.
     #[must_use]
     pub const fn is_probe(&self) -> bool {
         matches!(self.gate, AtGate::Probe)
     }
 
-    /// Notes that the attempt has started, for a driver that needs to know it.
+    /// Records that the attempt has started, for drivers that need it.
     pub const fn begin(&mut self) {
         self.begun = true;
     }
@@ -100,10 +100,10 @@ impl Permit {
         self.begun
     }
 
-    /// The attempt starts only now: what it waited for since is no time that it took.
+    /// The attempt starts only now: time spent waiting does not count as latency.
     pub fn restart(&mut self, now: Instant) {
         if let Some(slot) = self.slot() {
-            // After seconds others have taken theirs, and it cannot be given back any more.
+            // After seconds others have taken theirs, so it cannot be given back any more.
             self.slot_age = u32::try_from(now.nanos_since(slot)).unwrap_or(NO_SLOT);
         }
         self.started = now;
@@ -115,8 +115,8 @@ impl Permit {
         (self.slot_age != NO_SLOT).then_some(Instant::from_nanos(slot))
     }
 
-    /// What there is to give back: the slot, and what the gate gave. To any other gate than the one that
-    /// gave it, it is an attempt like any other.
+    /// The slot and the breaker permit to give back. For another breaker than the one that issued it, a
+    /// probe is an ordinary attempt.
     pub(super) fn into_parts(self, gates: u16) -> (Option<Instant>, Option<Pass>) {
         let probe = self.is_probe() && self.gates == gates;
         let pass = match self.gate {

@@ -1,4 +1,4 @@
-//! Who goes next, and when: the offers that are made to those who wait.
+//! Offers permits to waiting callers: which one is next, and when.
 
 use super::waiting::FALLBACK;
 use super::{Outbound, later_by};
@@ -7,13 +7,13 @@ use crate::gate::Pass;
 use crate::random::Random;
 use crate::time::Instant;
 
-/// How long an offer stands, in nanoseconds: enough for a runtime that is late, and little beside what
-/// a gate or a rate lets anybody wait for.
+/// How long an offer is valid, in nanoseconds: enough for a late runtime, and short compared with waits
+/// for the breaker or the rate limit.
 pub(super) const OFFER: u64 = 100_000_000;
 
 impl Outbound {
-    /// When [`settle`](Self::settle) next has something to do, if nothing happens before; `None` while
-    /// nobody waits. For drivers that keep one timer for all, such as a simulator.
+    /// When [`settle`](Self::settle) next has something to do if nothing happens before; `None` if no
+    /// caller waits. For drivers with a single timer, such as a simulator.
     #[must_use]
     pub const fn due(&self) -> Option<Instant> {
         self.due
@@ -35,8 +35,7 @@ impl Outbound {
         nexts.into_iter().flatten().min()
     }
 
-    /// Makes the offers that are due and withdraws those that were not taken. All other calls do so by
-    /// themselves.
+    /// Makes the offers that are due and withdraws expired ones. All other calls do this themselves.
     #[inline]
     pub fn settle(&mut self, now: Instant, cooldown: &Cooldown, random: &mut impl Random) {
         if self.due.is_some_and(|due| due <= now) {
@@ -51,7 +50,7 @@ impl Outbound {
         }
         self.stay_spread(now);
         while let Some(asking) = self.line.first_held_by(now) {
-            // It has not been asked yet whether its slot comes in time.
+            // It was not checked yet whether its slot comes in time.
             match self.too_late(now, self.line.queued() as u64, &asking) {
                 Some(_) => self.line.pass_over(asking.id),
                 None => self.line.queue(&asking),
@@ -74,12 +73,12 @@ impl Outbound {
                 return;
             };
             if now > asking.last_start {
-                // It is told so when it asks.
+                // It gets the result when it requests again.
                 self.line.pass_over(asking.id);
                 continue;
             }
             if cooling && !asking.paced_only {
-                // A cooldown has begun since it came.
+                // A cooldown has begun since it arrived.
                 let room = asking.last_start.saturating_since(now);
                 let wait = cooldown.wait(now, room, asking.spread, random);
                 self.line.hold(&asking, now.saturating_add(wait));
@@ -99,9 +98,9 @@ impl Outbound {
         }
     }
 
-    /// Those whose cooldown ended while nobody looked, such as while the machine slept, stay spread as they were,
-    /// from now on: they would all go at once. Each is put off once, and by no more than it is late, so that
-    /// nobody starves where the driver is always late.
+    /// Callers whose cooldown ended while no timer ran, such as during a suspend, keep their jitter
+    /// from now on; otherwise they would all go together. Each is delayed only once, by at most its
+    /// lateness, so none starves if the driver is always late.
     fn stay_spread(&mut self, now: Instant) {
         let before = self.spread_again;
         let first = self.line.first_held_after(before);

@@ -1,4 +1,4 @@
-//! Another policy takes over while callers wait.
+//! Changing the policy while callers wait.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,12 +11,12 @@ use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos, share_of};
 
 impl Outbound {
-    /// Goes by this policy from now on. What is kept goes on with what it has learnt. A cooldown that runs
-    /// is cut to the new longest hint. Whoever waits is woken, to wait by the new rules, and is told so if it
-    /// would wait for too long by them.
+    /// Changes the policy. Existing parts keep their state. A running cooldown is cut to the new
+    /// `max_hint`. All waiting callers are woken to wait by the new rules, or to stop if that takes too
+    /// long.
     ///
-    /// While retries are off the gate and the throttle are left as they are, even if this policy has none:
-    /// they have no say about new requests, and those who wait there go on as they were promised.
+    /// While retries are off, circuit breaker and throttle stay as they are, even if this policy has
+    /// none: they do not apply to new requests, and waiting callers continue by the old rules.
     pub fn set_policy(
         &mut self,
         now: Instant,
@@ -24,7 +24,7 @@ impl Outbound {
         cooldown: &Cooldown,
         random: &mut impl Random,
     ) {
-        // What is over by the old rules is over.
+        // Apply what is due by the old rules first.
         self.settle(now, cooldown, random);
         match (&mut self.gate, policy.gate()) {
             (Some(gate), Some(config)) => gate.apply(now, config),
@@ -44,7 +44,7 @@ impl Outbound {
         cooldown.shorten(now, policy.max_hint());
         let end = now.saturating_add(cooldown.left(now));
         self.line.hold_again(|asking, until| {
-            // It may be spread behind a cooldown that is over, and was longer.
+            // Its jitter may belong to a longer cooldown that is over.
             let spread = share_of(nanos(policy.max_hint()), asking.spread);
             match until <= later_by(end, spread) {
                 true => until,
@@ -60,7 +60,7 @@ impl Outbound {
             .wake_all(self.gate.iter().flat_map(Gate::all_parked));
     }
 
-    /// Whose slot the request rate puts off too far is told so when it asks.
+    /// Callers whose slot is now too late get the result when they request again.
     fn turn_away_late(&mut self, now: Instant) {
         let mut ahead = 0;
         let queued: Vec<_> = self.line.all_queued().collect();
@@ -72,7 +72,7 @@ impl Outbound {
         }
     }
 
-    /// Those whom it has parked ask anew, in its order.
+    /// The callers that it has queued request again, in its order.
     fn remove_gate(&mut self) {
         if let Some(gate) = self.gate.take() {
             gate.all_parked().for_each(|id| self.line.pass_over(id));

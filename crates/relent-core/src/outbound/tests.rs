@@ -1,4 +1,4 @@
-//! The rules of those who wait, one by one; all of them together are a [model](model).
+//! Tests of single rules of admission; a [model](model) tests all of them together.
 
 mod clock_jump;
 mod last_chance;
@@ -51,12 +51,12 @@ impl There {
         }
     }
 
-    /// So many per second, and this burst.
+    /// With a rate limit of so many per second, and this burst.
     fn paced(limit: f64, burst: u32) -> Self {
         Self::new(false, Some(rate(limit, burst)))
     }
 
-    /// With a gate that has just been closed, and when that was.
+    /// With a breaker that has just gone down, and the time of that.
     fn closed() -> (Self, Instant) {
         let mut there = Self::new(true, None);
         let now = there.close();
@@ -119,14 +119,14 @@ impl There {
         self.outbound.try_hedge(now, &self.cooldown).is_some()
     }
 
-    /// Everybody comes back after this.
+    /// Starts a cooldown of this length.
     fn cool(&mut self, now: Instant, millis: u64) {
         let hint = Hint::after(Duration::from_millis(millis));
         let failure = Failure::throttled().hint(hint);
         self.cooldown.on_failure(now, &failure, MOST);
     }
 
-    /// Somebody comes and is told to wait: who, and until when.
+    /// A new caller that has to wait, and the end of its wait.
     fn waits(&mut self, now: Instant) -> (Asking, Instant) {
         let asking = self.caller(now);
         let until = waits(self.ask(now, &asking));
@@ -171,7 +171,7 @@ fn callers_are_served_in_the_order_in_which_they_asked() {
     }
     let waiting: Vec<_> = (0..3).map(|_| there.waits(at(0))).collect();
     assert_eq!(waiting[0].1, at(100));
-    // A slot is free, and who comes now does not get it.
+    // A slot is free, but a caller that comes now does not get it.
     let (late, _) = there.waits(at(100));
     for (index, (caller, _)) in waiting.iter().enumerate() {
         let now = at(100 + 100 * index as u64);
@@ -189,7 +189,7 @@ fn rule_4_an_offer_is_not_taken_during_a_cooldown_that_has_begun_since() {
     let _permit = starts(there.ask(at(0), &first));
     let (second, _) = there.waits(at(0));
     let (third, _) = there.waits(at(0));
-    // Somebody else looks when its slot comes, and it is late itself.
+    // Another caller requests admission when the slot becomes free, and is late itself.
     waits(there.again(at(100), &third));
     there.cool(at(110), 5000);
     assert!(waits(there.again(at(120), &second)) >= at(5110));
@@ -272,7 +272,7 @@ fn whom_the_gate_lets_go_goes_before_those_who_wait_for_a_slot() {
     }
     let (parked, _) = there.waits(at(millis));
     there.ended(at(millis + 1), probe.unwrap(), Ended::Answered);
-    // Fresh requests go at once while the gate is limited, and use up the slots.
+    // New requests go immediately while the breaker is limited, and use up the slots.
     let queued = loop {
         let caller = there.caller(at(millis + 1));
         match there.ask(at(millis + 1), &caller) {
@@ -299,11 +299,11 @@ fn whom_the_gate_lets_go_goes_before_those_who_wait_for_a_slot() {
             break there.outbound.waiting();
         }
     };
-    // One slot each 100 ms: whoever goes first leaves the other waiting or alone.
+    // One slot each 100 ms: the caller that goes first leaves the other waiting or alone.
     assert!(served <= 1);
 }
 
-/// Each of those who wait before it begins: for a slot, at the gate, for the end of another.
+/// For each kind of waiting caller: for a slot, at the breaker, for the end of another cooldown.
 #[test]
 fn a_cooldown_holds_those_who_wait_already() {
     let mut there = There::paced(10.0, 1);
@@ -320,7 +320,7 @@ fn a_cooldown_holds_those_who_wait_already() {
     let (mut there, now) = There::closed();
     let (parked, until) = there.waits(now);
     there.cool(now, 60_000);
-    // It had its timer before.
+    // Its timer was set before.
     waits(there.again(until, &parked));
     let over = later_by(now, 60_000 * MILLI);
     waits(there.again(Instant::from_nanos(over.as_nanos() - 1), &parked));
@@ -358,14 +358,14 @@ fn no_hedge_goes_while_a_cooldown_runs_or_somebody_waits() {
     assert!(!there.hedges(at(1100)));
 }
 
-/// 1000 probes in 10 s through a closed gate is what came of it.
+/// Without this rule, 1,000 probes in 10 s reached a destination that was down.
 #[test]
 fn a_probe_that_is_told_when_to_come_back_lets_no_other_go_before() {
     let told = |audience| {
         let hint = Hint::after(Duration::from_secs(10)).for_audience(audience);
         Failure::throttled().hint(hint)
     };
-    // Told to everybody it is a cooldown; told to one, others probe at the pace of before, which is one in ten requests.
+    // For all callers it is a cooldown. For one, others probe at the old rate of one in ten requests.
     for (audience, most) in [(Audience::Shared, 1), (Audience::TicketMillis, 100)] {
         let (mut there, mut now) = There::closed();
         let mut probes = 0;
@@ -395,12 +395,12 @@ fn an_offer_that_is_not_taken_passes_on() {
     let _permit = starts(there.ask(at(0), &caller));
     let ((asleep, _), (next, until)) = (there.waits(at(0)), there.waits(at(0)));
     assert_eq!(until, at(200), "its own slot, if all before it take theirs");
-    // The first has the timer and does not come. At its own slot the next finds the offer out, and has
-    // it a tenth of a second later.
+    // The first is the leader and does not come. At its own slot the next caller finds the offer, and
+    // has it a tenth of a second later.
     let until = waits(there.again(at(200), &next));
     assert_eq!(until, at(300));
     let _permit = starts(there.again(at(300), &next));
-    // The one who was asleep stands in the line again when it asks.
+    // The sleeping caller joins the queue again when it requests admission.
     assert_eq!(waits(there.again(at(300), &asleep)), at(400));
     let _permit = starts(there.again(at(400), &asleep));
 }
@@ -412,14 +412,15 @@ fn nobody_looks_when_an_offer_would_have_ended_that_was_taken_or_whose_caller_le
         let caller = there.caller(at(0));
         let _permit = starts(there.ask(at(0), &caller));
         let [first, second, third] = [(); 3].map(|()| there.waits(at(0)).0);
-        // The slot of the first comes, and another looks: it would look again if that took no notice.
+        // The slot of the first comes, and another caller requests admission: it would do so again when
+        // the offer ends.
         assert_eq!(waits(there.again(at(1000), &third)), at(1100));
         let next = if taken {
             let _permit = starts(there.again(at(1020), &first));
             at(2000)
         } else {
             there.leave(at(1020), &first);
-            // What it leaves is the next one's, and taken anew.
+            // Its offer goes to the next caller, with a new slot.
             let _permit = starts(there.again(at(1020), &second));
             at(2020)
         };
@@ -428,7 +429,7 @@ fn nobody_looks_when_an_offer_would_have_ended_that_was_taken_or_whose_caller_le
     }
 }
 
-/// Slots may be far apart, and those in front of it may be futures that nobody polls.
+/// Slots may be far apart, and callers ahead may be futures that are not polled.
 #[test]
 fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds() {
     let mut there = There::paced(0.1, 1);
@@ -442,7 +443,7 @@ fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds(
             answer => until = waits(answer),
         }
     };
-    // Its own slot, if all before it took theirs, were at 40 s.
+    // Its own slot, if all before it took theirs, would be at 40 s.
     let slot = at(10_000);
     assert!(permit.started() >= slot);
     assert!(
@@ -452,7 +453,7 @@ fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds(
     assert_eq!(there.outbound.waiting(), asleep.len());
 }
 
-/// What each does for itself may not become a storm.
+/// The fallback timers of many callers must not cause a storm.
 #[test]
 fn a_hundred_thousand_that_queue_look_no_more_than_a_thousand_times_a_second() {
     for limit in [0.1, 1.0, 100.0, 2000.0] {
@@ -489,10 +490,10 @@ fn a_hundred_thousand_that_queue_look_no_more_than_a_thousand_times_a_second() {
             }
         }
         assert!(went >= (20.0 * limit) as u64 - 1, "{went} at {limit}/s");
-        // Two looks for each that goes, and what each does for itself.
+        // Two requests for each caller that starts, and the fallback timers.
         let most = 2 * went + 20 * 1000;
         assert!(count <= most, "{count} looks at {limit}/s, {went} went");
-        // Where slots come quickly, nobody looks before its own.
+        // If slots follow quickly, no caller requests admission before its own.
         assert!(limit < 100.0 || count <= 2 * went + 2, "{count} looks");
     }
 }
@@ -513,7 +514,7 @@ fn the_timer_is_handed_on_when_its_keeper_goes_away() {
     assert!(starts(there.again(until, &other)).is_probe());
 }
 
-/// It may leave without a word, so that no clock is read for it.
+/// It may leave without notice, so that no clock is read for it.
 #[test]
 fn whom_a_cooldown_holds_keeps_the_timer_of_nobody_else() {
     let (mut there, now) = There::closed();
@@ -522,7 +523,7 @@ fn whom_a_cooldown_holds_keeps_the_timer_of_nobody_else() {
     let later = later_by(now, 1100 * MILLI);
     let caller = there.caller(later);
     let _probe = starts(there.ask(later, &caller));
-    // The cooldown is over, and the held one is still spread behind it.
+    // The cooldown is over, and the held caller still has its jitter.
     let (_, due) = there.waits(later);
     assert_eq!(
         due, until,
@@ -538,7 +539,7 @@ fn what_is_due_is_offered_in_one_go() {
     let caller = there.caller(at(0));
     let _permit = starts(there.ask(at(0), &caller));
     let waiting: Vec<_> = (0..50).map(|_| there.waits(at(0)).0).collect();
-    // The timer of the first is 20 ms late; a bucket that holds more would let go as many.
+    // The leader's timer is 20 ms late; a bucket of that size releases as many.
     there.outbound = {
         let mut outbound = core::mem::take(&mut there.outbound);
         outbound = outbound.with_request_rate(RequestRate::new(&rate(1000.0, 20)).unwrap());
@@ -570,7 +571,7 @@ fn a_late_timer_starts_no_attempt_after_the_limit() {
     let _permit = starts(there.ask(at(151), &caller));
 }
 
-/// The same caller with another idea of what it can wait for is still the same caller.
+/// A caller with changed limits is still the same caller.
 #[test]
 fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
     let (mut there, now) = There::closed();
@@ -588,7 +589,7 @@ fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
     assert_eq!((there.outbound.parked(), there.outbound.waiting()), (0, 0));
 }
 
-/// Such as a lane of messages, which nobody waits for.
+/// Such as an endpoint task of the outbox, without a waiting client.
 #[test]
 fn who_stays_at_the_gate_waits_for_longer_than_its_patience_and_has_no_last_chance() {
     let (mut there, mut now) = There::closed();
@@ -609,7 +610,7 @@ fn who_stays_at_the_gate_waits_for_longer_than_its_patience_and_has_no_last_chan
                 answer = there.ask(now, &asking);
             }
             Answer::Wait(until, Holding::Gate) => {
-                // Somebody else is the probe.
+                // Another request is the probe.
                 let caller = there.caller(until);
                 if let Answer::Start(permit) = there.ask(until, &caller) {
                     there.ended(until, permit, Ended::Failed);
@@ -625,7 +626,7 @@ fn who_stays_at_the_gate_waits_for_longer_than_its_patience_and_has_no_last_chan
     assert!(probes > 0);
 }
 
-/// `max_elapsed` limits when an attempt starts, and no answer is due by it.
+/// `max_elapsed` limits when an attempt starts, not when its response arrives.
 #[test]
 fn a_parked_caller_that_may_still_start_goes_however_long_answers_take() {
     let (mut there, closed) = There::closed();
@@ -669,8 +670,8 @@ fn retries_that_are_off_are_held_to_the_rate_and_to_nothing_else() {
 }
 
 proptest! {
-    /// Who waits and looks when it is told to has its slot then, if nobody leaves: so none is
-    /// starved, and no slot is left unused.
+    /// If no caller leaves, each one that requests admission at its time gets its slot then: none
+    /// starves, and no slot stays unused.
     #[test]
     fn everybody_is_served_when_it_was_told(count in 1..60_u64, limit in 20.0..1000.0_f64, burst in 1..5_u32) {
         let mut there = There::paced(limit, burst);
@@ -690,7 +691,7 @@ proptest! {
     }
 }
 
-/// Its own timer is all that a held caller has: it has to know when its hold ends.
+/// A held caller has only its own timer, so it needs the end of its hold.
 #[test]
 fn whoever_is_held_by_a_cooldown_while_it_queues_is_told_so() {
     let mut there = There::paced(1.0, 1);
@@ -701,7 +702,7 @@ fn whoever_is_held_by_a_cooldown_while_it_queues_is_told_so() {
     waits(there.ask(at(0), &other));
     there.cool(at(500), 10_000);
     there.ended(at(500), permit, Ended::Deferred);
-    // The slot of one comes, and nobody goes.
+    // The slot of one comes, and no caller goes.
     let until = waits(there.again(at(1000), &one));
     assert!(until > at(10_500), "{until:?}");
     assert_eq!(there.outbound.take_woken(), [one.id, other.id]);
@@ -709,7 +710,7 @@ fn whoever_is_held_by_a_cooldown_while_it_queues_is_told_so() {
     assert!(until > at(10_500), "{until:?}");
 }
 
-/// A process may have very many, and most events of a simulation look at one that is not in a cache.
+/// A process may have very many destinations, and a simulation mostly reads one that is not cached.
 #[test]
 fn what_a_destination_keeps_by_the_standard_policy_takes_at_most_752_bytes() {
     let bytes = size_of::<Outbound>();

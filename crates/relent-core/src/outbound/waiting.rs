@@ -1,36 +1,36 @@
-//! How long somebody waits who is in the line, and who of them has the timer for all.
+//! How long a waiting caller waits, and which one is the leader that owns the timer.
 
 use super::release::OFFER;
 use super::{Answer, Asking, Holding, Outbound, later_by};
 use crate::gate::Gate;
 use crate::time::Instant;
 
-/// When somebody who should be woken looks after itself, in nanoseconds: after this, and so much more for each
-/// who waits, if the gate has parked it, or for each who is before it in the queue. So those who wait look at
-/// most 10,000 times a second, and those who are queued at most 100 times for each e-fold of their number.
+/// When a caller requests again in case a wake-up was lost, in nanoseconds. The time grows with the
+/// number of waiters (breaker) or of those ahead in the queue (rate limit). So waiters cause at most
+/// 10,000 requests a second, and a queue at most 100 for each e-fold of its length.
 pub(super) const FALLBACK: u64 = 1_000_000_000;
 const FALLBACK_EACH: u64 = 100_000;
 const FALLBACK_AHEAD: u64 = 10_000_000;
 
 impl Outbound {
-    /// Until when somebody who is in the line waits before it asks again.
+    /// Until when a caller in the queue waits before it requests again.
     pub(super) fn wait(&mut self, now: Instant, asking: &Asking, holding: Holding) -> Answer {
         let id = asking.id;
         let (own, fallback) = match holding {
-            // It has a timer of its own, and keeps none for others: it may leave without a word.
+            // It has its own timer, and is no leader for others: it may leave without notice.
             Holding::Cooldown => {
                 let until = self.line.held_until(id).unwrap_or(Instant::MAX);
                 return Answer::Wait(until.max(later_by(now, 1)), holding);
             }
             Holding::RequestRate => {
-                // Those before it may be futures that nobody polls, and their slots may be far apart.
+                // Those ahead may be futures that are not polled, and their slots may be far apart.
                 let each = FALLBACK_AHEAD.saturating_mul(self.line.ahead(id));
                 let fallback = later_by(now, FALLBACK.saturating_add(each));
                 let slot = self.slot_of(now, id);
                 (later_by(asking.last_start, 1), slot.min(fallback))
             }
             Holding::Gate => {
-                // The more wait, the less often each of them looks after itself.
+                // The more callers wait, the less often each requests again.
                 let each = FALLBACK_EACH.saturating_mul(self.waiting() as u64);
                 let fallback = later_by(now, FALLBACK.saturating_add(each));
                 let (until, last) = self.parked_until(asking);
@@ -56,20 +56,20 @@ impl Outbound {
             self.line.set_lookout(id, due);
             due
         } else {
-            // Somebody else has the timer: this is for the case that it does not come.
+            // Another caller owns the timer; this is for the case that it fails.
             fallback.max(later_by(now, OFFER))
         };
         Answer::Wait(helps.min(own).max(later_by(now, 1)), holding)
     }
 
-    /// When the slot of somebody who is queued comes, if all before it take theirs.
+    /// When a queued caller gets its slot, if all ahead of it take theirs.
     pub(super) fn slot_of(&mut self, now: Instant, id: u64) -> Instant {
         let ahead = self.line.ahead(id);
         let rate = self.rate.as_mut();
         rate.map_or(now, |rate| rate.slot_behind(now, ahead).0)
     }
 
-    /// Sees to it that somebody has the timer for what comes next.
+    /// Ensures that a caller is the leader for the next event.
     pub(super) fn appoint(&mut self, now: Instant) {
         let (id, at) = match (self.line.lookout(), self.due) {
             (Some(lookout), Some(due)) if due < lookout.at => (lookout.id, due),
@@ -77,7 +77,7 @@ impl Outbound {
             (None, _) => {
                 let parked = || self.gate.as_ref().and_then(Gate::first_parked);
                 let Some(first) = self.line.first_queued().or_else(parked) else {
-                    // Whom the cooldown holds has a timer of its own.
+                    // A caller held by the cooldown has its own timer.
                     return;
                 };
                 (first, now)
@@ -88,7 +88,7 @@ impl Outbound {
     }
 }
 
-/// Whether a lookout has not come when it was to.
+/// Whether a leader has missed its time.
 pub(super) const fn is_overdue(at: Instant, now: Instant) -> bool {
     at.as_nanos().saturating_add(OFFER) <= now.as_nanos()
 }

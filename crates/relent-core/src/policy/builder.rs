@@ -1,4 +1,4 @@
-//! Building a policy.
+//! The builder of a policy.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -26,112 +26,115 @@ pub struct PolicyBuilder {
 }
 
 impl Policy {
-    /// Begins a policy with this backoff.
+    /// Builds a policy with this backoff.
     ///
     /// # Defaults
-    /// 3 retries; full jitter (none where the backoff draws itself, ±10 % for a schedule or a share
-    /// of the elapsed time); a ceiling of 60 s, or of the first delay if that is longer, for a
-    /// backoff that grows; no time limits; hints as a floor, at most 5 minutes; no budget.
+    /// 3 retries; full jitter (none if the backoff is itself random, ±10 % for a schedule or a
+    /// share of the elapsed time); for a growing backoff a cap of 60 s, or of the first delay if
+    /// that is longer; no time limits; hints as a floor, at most 5 minutes; no budget.
     pub const fn builder(backoff: Backoff) -> PolicyBuilder {
         PolicyBuilder {
             policy: Self::with_defaults(backoff),
         }
     }
 
-    /// Takes the policy apart again, to change it.
+    /// Converts the policy back to a builder, to change it.
     pub const fn into_builder(self) -> PolicyBuilder {
         PolicyBuilder { policy: self }
     }
 }
 
 impl PolicyBuilder {
-    /// Another backoff. Jitter and ceiling stay as they are.
+    /// Sets the backoff. Jitter and cap stay.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.policy.backoff = backoff;
         self
     }
 
-    /// The randomness applied to the backoff.
+    /// Sets the jitter of the backoff.
     pub const fn jitter(mut self, jitter: Jitter) -> Self {
         self.policy.jitter = jitter;
         self
     }
 
-    /// The most the backoff may be. Unless said otherwise it is 60 s, or the longest wait that the backoff
-    /// names itself if that is more, where waits grow without end: linear, exponential, Fibonacci, decorrelated,
-    /// and a chain whose last phase is one of these. Other backoffs have none. It holds for all phases of a chain.
+    /// Sets the cap of the backoff, for all phases of a chain. The default is 60 s, or the longest
+    /// fixed delay of the backoff if that is longer, for a backoff that grows without end: linear,
+    /// exponential, Fibonacci, decorrelated, and a chain whose last phase is one of these. Other
+    /// backoffs have no default cap.
     pub const fn max_delay(mut self, ceiling: Duration) -> Self {
         self.policy.max_delay = Some(ceiling);
         self
     }
 
-    /// No ceiling: waits grow as the backoff does.
+    /// Removes the cap: delays grow as the backoff does.
     pub const fn unlimited_delay(mut self) -> Self {
         self.policy.max_delay = None;
         self
     }
 
-    /// Where the ceiling cuts.
+    /// Sets the stage at which the cap applies.
     pub const fn ceiling(mut self, ceiling: Ceiling) -> Self {
         self.policy.ceiling = ceiling;
         self
     }
 
-    /// The first delay after a throttled failure, in place of the backoff's own (AWS). It grows as the
-    /// backoff does, is not above `max_delay`, and does not reach a rule that has a backoff of its own.
+    /// Sets the first delay after a throttled failure, in place of the backoff's own (as AWS). It
+    /// grows as the backoff does, may not exceed `max_delay`, and does not apply to a rule with its
+    /// own backoff.
     ///
-    /// A backoff without a first delay (none, slotted, schedule, or a chain of only these) cannot have one:
-    /// such a policy does not build.
+    /// A policy whose backoff has no first delay (none, slotted, schedule, or a chain of only
+    /// these) does not build with it.
     pub const fn throttled_initial(mut self, initial: Duration) -> Self {
         self.policy.throttled_initial = Some(initial);
         self
     }
 
-    /// The most retries; 10 allows 11 attempts.
+    /// Sets the maximum number of retries; 10 allows 11 attempts.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.policy.max_retries = Some(retries);
         self
     }
 
-    /// No limit by count. Set a time limit, or be sure that forever is meant.
+    /// Removes the limit by count. Set a time limit, unless retries should never end.
     pub const fn unlimited_retries(mut self) -> Self {
         self.policy.max_retries = None;
         self
     }
 
-    /// No attempt starts later than this after the session began (cenkalti's and IAM's limit).
+    /// Sets the latest start of an attempt, from the start of the session (as cenkalti and IAM).
     pub const fn max_elapsed(mut self, limit: Duration) -> Self {
         self.policy.max_elapsed = Some(limit);
         self
     }
 
-    /// The same as [`max_elapsed`](Self::max_elapsed), and a running attempt is cut off at it.
+    /// Sets the deadline: as [`max_elapsed`](Self::max_elapsed), and a running attempt is cut off.
     pub const fn deadline(mut self, limit: Duration) -> Self {
         self.policy.deadline = Some(limit);
         self
     }
 
-    /// The time given to one attempt.
+    /// Sets the time limit of one attempt.
     pub const fn attempt_timeout(mut self, limit: Duration) -> Self {
         self.policy.attempt_timeout = Some(limit);
         self
     }
 
-    /// The time an attempt needs: none starts closer than this to a limit. Zero by default.
+    /// Sets the minimum time for an attempt: none starts closer than this to a limit. Zero by
+    /// default.
     pub const fn attempt_room(mut self, room: Duration) -> Self {
         self.policy.attempt_room = room;
         self
     }
 
-    /// Cuts a wait of the session's own, once, so that one last attempt fits before the deadline or
-    /// `max_elapsed` (design rule 6). False by default: then a wait that would cross the limit ends
-    /// the session. A server's delay is never cut.
+    /// Shortens one backoff delay, once, so that a final attempt fits before the deadline or
+    /// `max_elapsed`. `false` by default: then a delay that would exceed the limit ends the
+    /// session. A server's delay is never shortened.
     ///
-    /// The last attempt starts at a random instant in the last quarter of the time that can be waited,
-    /// so that clients that share a deadline do not come together. It keeps
-    /// [`attempt_room`](Self::attempt_room); with a deadline, which cuts attempts off, also a quarter
-    /// of the time that is left, or the attempt timeout if that is shorter. After it there is no
-    /// other wait of the session's own.
+    /// The final attempt starts at a random instant in the last quarter of the time available for
+    /// the delay, so that clients with a common deadline do not retry together. It keeps
+    /// [`attempt_room`](Self::attempt_room). With a deadline, which cuts attempts off, it also
+    /// keeps a quarter of the remaining time, or the attempt timeout if that is shorter. No backoff
+    /// delay follows it.
     ///
     /// ```
     /// use core::time::Duration;
@@ -142,7 +145,7 @@ impl PolicyBuilder {
     ///     .deadline(Duration::from_secs(24))
     ///     .cut_last_wait(true)
     ///     .build()?;
-    /// // 16 s are left after the first retry, and the next wait would be 16 s. The last attempt keeps
+    /// // 16 s are left after the first retry, and the next delay would be 16 s. The last attempt keeps
     /// // 4 s of them, so it starts between 9 s and 12 s later.
     /// let waits: Vec<_> = policy.waits(Draw::at(0.5)).map(|wait| wait.as_secs()).collect();
     /// assert_eq!(waits, [8, 10]);
@@ -153,23 +156,23 @@ impl PolicyBuilder {
         self
     }
 
-    /// How hints are obeyed; as a floor by default.
+    /// Sets how server hints are applied; as a floor by default.
     pub const fn hint(mut self, mode: HintMode) -> Self {
         self.policy.hint = mode;
         self
     }
 
-    /// The longest hint that is waited for; 5 minutes by default. A longer one stops the session
-    /// at once with [`StopReason::RetryLater`](crate::StopReason::RetryLater).
+    /// Sets the longest hint that a session waits for; 5 minutes by default. A longer one stops the
+    /// session immediately with [`StopReason::RetryLater`](crate::StopReason::RetryLater).
     pub const fn max_hint(mut self, longest: Duration) -> Self {
         self.policy.max_hint = longest;
         self
     }
 
-    /// The share of a shared hint over which its callers are spread behind it: above 0, at most 1
-    /// (design rule 4). 1 by default: of the many clients that got "Retry-After: 2" each comes back
-    /// between 2 s and 4 s later. A lower share is for a caller that is alone. Tickets have a spread
-    /// of their own, and [`HintMode::Replace`] has none.
+    /// Sets the Retry-After jitter as a share of a shared hint: above 0, at most 1. The default is
+    /// 1: of the many clients that got "Retry-After: 2" each returns between 2 s and 4 s later. A
+    /// lower share is for a single caller. Tickets have their own jitter, and [`HintMode::Replace`]
+    /// has none.
     ///
     /// ```
     /// use core::time::Duration;
@@ -186,76 +189,76 @@ impl PolicyBuilder {
         self
     }
 
-    /// Adds a rule; the first that matches decides. At most [`MAX_RULES`](crate::MAX_RULES).
+    /// Adds a rule; the first matching rule decides. At most [`MAX_RULES`](crate::MAX_RULES).
     pub fn rule(mut self, rule: Rule) -> Self {
         self.policy.rules.push(rule);
         self
     }
 
-    /// Retries exactly these failures. It never makes an operation repeatable (design rule 1).
+    /// Retries only these failures. It never makes an operation repeatable.
     ///
-    /// A listed HTTP status below 400 is a failure by this (see [`Policy::makes_failure_of`]): one that
-    /// may have taken effect, so that only what may run twice is repeated.
+    /// A listed HTTP status below 400 becomes a failure (see [`Policy::makes_failure_of`]). It may
+    /// have taken effect, so only repeatable operations are retried after it.
     pub fn retry_on(mut self, patterns: impl IntoIterator<Item = Pattern>) -> Self {
         self.policy.retry_on = Some(patterns.into_iter().collect());
         self
     }
 
-    /// Never retries these failures, whatever else is said.
+    /// Never retries these failures; takes precedence over every other setting.
     pub fn stop_on(mut self, patterns: impl IntoIterator<Item = Pattern>) -> Self {
         self.policy.stop_on = patterns.into_iter().collect();
         self
     }
 
-    /// Believes that the server never began where it answers so. Only for a server known to mean
-    /// it: an intermediary may answer after forwarding (design rule 2).
+    /// Sets the failures after which the server is assumed not to have started. Use it only if that
+    /// is certain: an intermediary may respond so after it has forwarded the request.
     pub fn not_processed(mut self, patterns: impl IntoIterator<Item = Pattern>) -> Self {
         self.policy.not_processed = patterns.into_iter().collect();
         self
     }
 
-    /// The shared allowance of retries of a destination.
+    /// Sets the retry budget of a destination.
     pub const fn budget(mut self, config: BudgetConfig) -> Self {
         self.policy.budget = Some(config);
         self
     }
 
-    /// No shared allowance.
+    /// Removes the retry budget.
     pub const fn no_budget(mut self) -> Self {
         self.policy.budget = None;
         self
     }
 
-    /// The shared judgement of whether a destination is up.
+    /// Sets the circuit breaker of a destination.
     pub const fn gate(mut self, config: GateConfig) -> Self {
         self.policy.gate = Some(config);
         self
     }
 
-    /// No shared judgement.
+    /// Removes the circuit breaker.
     pub const fn no_gate(mut self) -> Self {
         self.policy.gate = None;
         self
     }
 
-    /// How many attempts per second go to a destination at most; no limit by default (R4.7).
+    /// Sets the rate limit of a destination, in attempts per second; none by default.
     pub const fn request_rate(mut self, config: RequestRateConfig) -> Self {
         self.policy.request_rate = Some(config);
         self
     }
 
-    /// As many attempts as are asked for.
+    /// Removes the rate limit.
     pub const fn no_request_rate(mut self) -> Self {
         self.policy.request_rate = None;
         self
     }
 
-    /// Joins an attempt that takes long by another, and takes the outcome that is there first; no
-    /// hedges by default (R4.7). A hedge is a retry that does not wait for the failure: it counts among
-    /// `max_retries` and is paid for from the same budget, so a policy without retries has none.
+    /// Enables hedging: a second attempt starts beside a slow one, and the first outcome is used;
+    /// off by default. A hedge is a retry that does not wait for the failure: it counts towards
+    /// `max_retries` and is paid from the retry budget, so a policy without retries has no hedges.
     ///
-    /// Where attempts must not overlap, nothing is hedged. A percentile needs a destination, which
-    /// remembers how long successes took.
+    /// Attempts that must not overlap are not hedged. A percentile needs a destination, which
+    /// records success latencies.
     ///
     /// ```
     /// use core::time::Duration;
@@ -272,15 +275,15 @@ impl PolicyBuilder {
         self
     }
 
-    /// One attempt after the other.
+    /// Disables hedging.
     pub const fn no_hedge(mut self) -> Self {
         self.policy.hedge = None;
         self
     }
 
-    /// Refuses requests locally that the destination would most likely refuse; no throttle by default
-    /// (R4.7). Such a request stops with [`StopReason::Overloaded`](crate::StopReason::Overloaded)
-    /// before its first attempt.
+    /// Enables adaptive throttling: rejects requests locally that the destination would most likely
+    /// reject; off by default. Such a request stops with
+    /// [`StopReason::Overloaded`](crate::StopReason::Overloaded) before its first attempt.
     ///
     /// ```
     /// use relent_core::{Policy, ThrottleConfig};
@@ -294,26 +297,27 @@ impl PolicyBuilder {
         self
     }
 
-    /// Nothing is refused locally.
+    /// Disables adaptive throttling.
     pub const fn no_throttle(mut self) -> Self {
         self.policy.throttle = None;
         self
     }
 
-    /// Takes every operation to be repeatable of which its caller does not say that it is not. You promise
-    /// that a duplicate does no harm.
+    /// Treats every operation as repeatable unless its caller declares otherwise. You guarantee
+    /// that duplicates are safe.
     pub const fn assume_repeatable(mut self, repeatable: bool) -> Self {
         self.policy.assume_repeatable = repeatable;
         self
     }
 
-    /// Turns retries off altogether: the operator's switch (design rule 14).
+    /// Turns all retries off: the operator's switch.
     pub const fn retries_off(mut self, off: bool) -> Self {
         self.policy.retries_off = off;
         self
     }
 
-    /// What is wrong with the policy so far: what keeps it from being built, else what cannot be meant.
+    /// Checks the policy so far: the error that prevents a build, otherwise warnings about settings
+    /// without effect.
     #[must_use]
     pub fn lint(&self) -> Vec<Finding> {
         let mut policy = self.policy.clone();
@@ -321,22 +325,21 @@ impl PolicyBuilder {
         policy.lint()
     }
 
-    /// The finished policy.
+    /// Builds the policy.
     ///
     /// # Errors
-    /// A value that makes no sense, or two that contradict each other; the error names the key and
-    /// what is accepted.
+    /// An invalid value, or two that contradict each other; the error names the key and the
+    /// accepted values.
     pub fn build(mut self) -> Result<Policy, PolicyError> {
         check(&self.policy)?;
         self.policy.derive();
         Ok(self.policy)
     }
 
-    /// The finished policy, for `const` and `static` items, where a contradiction is an error of
-    /// compilation.
+    /// Builds the policy in `const` and `static` items, where a contradiction is a compile error.
     ///
     /// # Panics
-    /// At run time, on what [`build`](Self::build) returns as an error: use that one there.
+    /// At run time, where [`build`](Self::build) returns an error: use that function there.
     #[must_use]
     #[allow(clippy::panic, reason = "the only way to fail in a const")]
     pub const fn build_const(mut self) -> Policy {
@@ -344,8 +347,8 @@ impl PolicyBuilder {
             panic!("{}", error.accepted());
         }
         self.policy.derive();
-        // A field cannot be moved out in a const function of a type that has a destructor; the
-        // value left behind owns nothing, so forgetting it loses nothing.
+        // In a const function no field can be moved out of a type with a destructor. The replaced
+        // value owns nothing, so `forget` leaks nothing.
         let policy = core::mem::replace(&mut self.policy, Policy::with_defaults(Backoff::None));
         core::mem::forget(self);
         policy

@@ -1,4 +1,4 @@
-//! What makes a policy contradict itself.
+//! Checks of a policy for contradictions.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::{Found, PolicyError};
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 
-/// What cannot be a failure is not listed as one.
+/// Rejects patterns that match no failure.
 const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), PolicyError> {
     let mut index = 0;
     while index < patterns.len() {
@@ -218,7 +218,7 @@ const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
     };
     let max_delay = match (rule.max_delay, &rule.backoff) {
         (Some(ceiling), _) => Some(ceiling),
-        // The policy's ceiling is not a promise about a rule with a backoff of its own.
+        // The policy's cap does not apply to a rule with its own backoff.
         (None, Some(_)) => None,
         (None, None) => policy.max_delay,
     };
@@ -537,7 +537,7 @@ mod tests {
             let error = builder.build().unwrap_err();
             assert_eq!(error.key(), key, "{error}");
         }
-        // The same, where both can be.
+        // The same settings, without the contradiction.
         for builder in [
             chain(Backoff::schedule([SECOND; 2])),
             chain(Backoff::decorrelated(SECOND)),

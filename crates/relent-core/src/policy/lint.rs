@@ -1,4 +1,4 @@
-//! The linter of policies: what does not build, and what builds and cannot be meant.
+//! The policy linter: errors, and warnings about settings without the apparent effect.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,10 +15,10 @@ use crate::hedge::HedgeDelay;
 use crate::hint::HintMode;
 use crate::pattern::Pattern;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// The policy works, and something in it has no effect, or another than it seems.
+    /// The policy works, but a setting has no effect or an unexpected one.
     Warning,
     /// The policy contradicts itself and does not build.
     Error,
@@ -33,7 +33,8 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A fault in a policy, from [`Policy::lint`] or [`PolicyBuilder::lint`](crate::PolicyBuilder::lint).
+/// A problem of a policy, from [`Policy::lint`] or
+/// [`PolicyBuilder::lint`](crate::PolicyBuilder::lint).
 ///
 /// Displays as a sentence that begins with the key.
 ///
@@ -64,7 +65,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A warning about the value behind this key, for rules beside those of [`Policy::lint`].
+    /// A warning about the value of this key, for checks beyond [`Policy::lint`].
     #[must_use]
     pub fn warning(key: impl Into<String>, why: impl fmt::Display) -> Self {
         let key = key.into();
@@ -81,8 +82,7 @@ impl Finding {
         self.severity
     }
 
-    /// The key of the policy file that it is about, such as `deadline` or `rules[1].on`; rules count
-    /// from 0.
+    /// The key of the policy file, such as `deadline` or `rules[1].on`; rules count from 0.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -105,16 +105,17 @@ impl From<PolicyError> for Finding {
     }
 }
 
-/// The rules whose findings are warnings, in the order of these.
+/// The checks that yield warnings, in the order of their findings.
 const RULES: [fn(&Policy, &mut Findings); 6] = [limits, hints, lists, rules, hedge, amounts];
 
 impl Policy {
-    /// What this policy says that cannot be meant: limits below what they limit, failures in lists that
-    /// exclude each other, rules that never match, hedges that never go, ratios above 1. All are warnings, since
-    /// what contradicts itself does not build. `relent policy check` shows them.
+    /// Warnings about settings without the apparent effect: limits that leave no time,
+    /// contradictory lists, rules that never match, hedges that never start, ratios above 1. There
+    /// are no errors, since a contradictory policy does not build. `relent policy check` shows
+    /// them.
     #[must_use]
     pub fn lint(&self) -> Vec<Finding> {
-        // What does not build is the only finding.
+        // An error is the only finding.
         if let Err(error) = check(self) {
             return Vec::from([error.into()]);
         }
@@ -134,7 +135,7 @@ impl Findings {
     }
 }
 
-/// The limits of time of all attempts together.
+/// The time limits of all attempts together.
 fn time_limits(policy: &Policy) -> impl Iterator<Item = (&'static str, Duration)> {
     let limits = [
         ("deadline", policy.deadline()),
@@ -211,7 +212,7 @@ fn hints(policy: &Policy, findings: &mut Findings) {
     }
 }
 
-/// An attempt timeout that takes up the whole of a limit.
+/// Warns about an attempt timeout that fills a whole limit.
 fn whole_limit(limit: (&str, Duration), key: &str, timeout: Duration, findings: &mut Findings) {
     let (limit_key, limit) = limit;
     if timeout < limit {
@@ -260,7 +261,7 @@ fn lists(policy: &Policy, findings: &mut Findings) {
     }
 }
 
-/// A status below 400 is a failure only where `retry_on` or a rule lists it.
+/// A status below 400 is a failure only if `retry_on` or a rule lists it.
 fn no_failure(policy: &Policy, key: &str, pattern: &Pattern, findings: &mut Findings) {
     if let Pattern::Status(low, high) = *pattern
         && high < 400
@@ -311,11 +312,11 @@ fn one_rule(policy: &Policy, index: usize, rule: &Rule, findings: &mut Findings)
     }
 }
 
-/// Hedges that never go, and hence nobody remembers anything for.
+/// Warns about hedges that never start.
 fn hedge(policy: &Policy, findings: &mut Findings) {
     let Some(hedge) = policy.hedge() else { return };
     if policy.is_off() {
-        // An operator's switch leaves the rest as it was.
+        // The operator's switch leaves the other settings unchanged.
         return;
     }
     if policy.max_retries() == Some(0) {
@@ -356,12 +357,12 @@ fn amounts(policy: &Policy, findings: &mut Findings) {
     }
 }
 
-/// The pattern that means whatever this one means, if there is one.
+/// The pattern that covers this one, if there is one.
 fn covering<'p>(patterns: &'p [Pattern], pattern: &Pattern) -> Option<&'p Pattern> {
     patterns.iter().find(|other| other.covers(pattern))
 }
 
-/// Why the policy retries nothing that this pattern means.
+/// The reason why the policy never retries failures of this pattern.
 fn never_retried(policy: &Policy, pattern: &Pattern) -> Option<String> {
     if let Some(stop) = covering(policy.stop_on(), pattern) {
         return Some(format!("stop_on lists {stop}"));
@@ -408,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_contradiction_is_the_only_finding_and_is_the_error_of_the_build() {
-        // The limit would be too short for the first wait, too.
+        // The limit is too short for the first delay as well.
         let never = base().max_elapsed(SECOND).attempt_room(2 * SECOND);
         let findings = never.lint();
         let error = never.build().unwrap_err();
@@ -473,7 +474,7 @@ mod tests {
             listed(&["503"], &["503"]),
             &["retry_on: 503 is never retried"],
         );
-        // An exception from a class is meant.
+        // Excluding one status from a class is intended.
         warns(listed(&["5xx", "any"], &["501"]), &[]);
         warns(
             base()
@@ -538,7 +539,7 @@ mod tests {
             base().stop_on(patterns(&["5xx"])).rule(rule(&["503"])),
             &["rules[0].on: 503 has no effect: stop_on lists 5xx"],
         );
-        // The kind is not known from the status.
+        // The kind does not follow from the status.
         let kind = base().retry_on(patterns(&["throttled", "connect"]));
         warns(kind.rule(rule(&["429", "network"])), &[]);
         warns(base().rule(rule(&["503"])).rule(rule(&["5xx"])), &[]);

@@ -1,4 +1,4 @@
-//! A backoff and limit of its own for some failures, and where a wait comes from.
+//! Rules of a policy for certain failures, and the source of a delay.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -7,36 +7,36 @@ use crate::backoff::Backoff;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 
-/// The most rules a policy holds; a session counts each rule's retries in a byte.
+/// The maximum number of rules of a policy; a session counts each rule's retries in a byte.
 pub const MAX_RULES: usize = 8;
 
-/// A backoff and limit of its own for some failures (R2.3). What a rule does not say, the policy
-/// says. The first rule that matches decides.
+/// A separate backoff and limit for certain failures. Unset fields default to the policy. The first
+/// matching rule decides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// The failures this rule is about. A status below 400 that stands here is a failure: see
-    /// [`Policy::makes_failure_of`](crate::Policy::makes_failure_of).
+    /// The failures of this rule. A listed status below 400 becomes a failure: see
     pub on: Vec<Pattern>,
-    /// Their backoff, counted on their own retries.
+    /// The backoff, counted on this rule's own retries.
     pub backoff: Option<Backoff>,
-    /// Their jitter.
+    /// The jitter.
     pub jitter: Option<Jitter>,
-    /// Their ceiling.
+    /// The cap of the backoff.
     pub max_delay: Option<Duration>,
-    /// The most retries after such failures, below 256; the policy's limit holds besides.
+    /// The maximum number of retries after such failures, below 256; the policy's limit applies as
+    /// well.
     pub max_retries: Option<u32>,
-    /// The timeout of the attempts that follow such a failure (R2.4).
+    /// The timeout of attempts that follow such a failure.
     pub attempt_timeout: Option<Duration>,
 }
 
 impl Rule {
-    /// A rule about these failures that changes nothing yet.
+    /// A rule for these failures without further settings.
     ///
     /// ```
     /// use core::time::Duration;
     /// use relent_core::{Backoff, Jitter, Pattern, Policy, Rule};
     ///
-    /// // 408 and local timeouts: once more, after a second.
+    /// // 408 and local timeouts: one more attempt, after a second.
     /// let policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
     ///     .rule(Rule {
     ///         backoff: Some(Backoff::constant(Duration::from_secs(1))),
@@ -61,7 +61,7 @@ impl Rule {
     }
 }
 
-/// Where a wait comes from for one failure: the rule's values over the policy's.
+/// The source of a delay after a failure: the rule's values, or else the policy's.
 pub(crate) struct WaitSource<'p> {
     pub(crate) backoff: &'p Backoff,
     pub(crate) jitter: &'p Jitter,

@@ -1,27 +1,27 @@
-//! A rate that is cut when it was too much, and comes back along a cubic (RFC 9438).
+//! An adaptive rate: it is reduced after throttling and returns along a cubic (RFC 9438).
 
 use core::time::Duration;
 
 use crate::time::{Instant, nanos};
 use crate::window::Window;
 
-/// What a cut leaves, and how steep the cubic is: of RFC 9438 and the AWS SDKs. In the scenario
-/// `throttling` and its variants no other pair was better: 0.85 and 1.6 refuse more where there are many
-/// processes, and bring no more home.
+/// The factor of a reduction, and the steepness of the cubic, as in RFC 9438 and the AWS SDKs. In
+/// the scenario `throttling` and its variants no other pair was better: with 0.85 and 1.6 many
+/// processes get more rejections and no more successes.
 const LEFT: f64 = 0.7;
 const STEEP: f64 = 0.4;
-/// Attempts per second that are always allowed: with fewer nobody would learn that there is room
-/// again (the AWS SDKs').
+/// The minimum rate in attempts per second, as in the AWS SDKs: with fewer attempts a recovery
+/// would not be noticed.
 const LEAST: f64 = 0.5;
-/// The rate at which attempts are being made is counted over this time, or over how long they have been
-/// made, but no less than a tenth of a second.
+/// The period over which the rate of attempts is measured: this period, or the time since the
+/// attempts began if that is shorter, but at least `LEAST_SPAN`, a tenth of a second.
 const COUNTED: Duration = Duration::from_secs(1);
 const LEAST_SPAN: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(super) struct Cubic {
     sent: Window<1>,
-    /// Since when there have been attempts without a pause of that time.
+    /// The start of the attempts without a pause of `COUNTED`.
     since: Instant,
     cut: Option<Cut>,
 }
@@ -29,9 +29,9 @@ pub(super) struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     at: Instant,
-    /// The rate that was too much.
+    /// The rate that was too high.
     top: f64,
-    /// Seconds until it is reached again.
+    /// Seconds until that rate is reached again.
     regain: f64,
 }
 
@@ -51,8 +51,8 @@ impl Cubic {
         self.sent.add(now, 0);
     }
 
-    /// Attempts per second. In the first moments of a burst a count over a whole second would be far too
-    /// low, and the cut as well.
+    /// Attempts per second. At the start of a burst, an average over a whole second would be far
+    /// too low, and so would be the reduced rate.
     fn sending(&mut self, now: Instant) -> f64 {
         let [sent] = self.sent.totals(now);
         let span = now
@@ -61,20 +61,21 @@ impl Cubic {
         f64::from(sent) * 1e9 / span as f64
     }
 
-    /// What may be sent now; `None` before the first cut.
+    /// The current rate; `None` before the first reduction.
     pub(super) fn rate(&self, now: Instant) -> Option<f64> {
         let cut = self.cut?;
         let since = now.nanos_since(cut.at) as f64 / 1e9 - cut.regain;
         Some((cut.top + STEEP * since * since * since).max(LEAST))
     }
 
-    /// The rate to which it comes back; `None` before the first cut.
+    /// The rate to which it returns; `None` before the first reduction.
     pub(super) fn regained(&self) -> Option<f64> {
         self.cut.map(|cut| cut.top.max(LEAST))
     }
 
-    /// What was sent at `started`, while `limit` was allowed, was too much. False if it was sent
-    /// before the last cut, which was the answer to it.
+    /// Reduces the rate because of an attempt that started at `started`, while `limit` was in
+    /// force. Returns `false` if the attempt started before the last reduction, which already
+    /// accounts for it.
     pub(super) fn cut(&mut self, now: Instant, started: Instant, limit: Option<f64>) -> bool {
         if self.cut.is_some_and(|cut| started < cut.at) {
             return false;

@@ -1,4 +1,4 @@
-//! What a session does for attempts that run at once.
+//! Hedging: concurrent attempts of a session.
 
 use super::{HEDGING, Session};
 use crate::budget::{Budget, Charge, Taken};
@@ -8,12 +8,12 @@ use crate::policy::Policy;
 use crate::time::Instant;
 
 impl Session {
-    /// May a hedge join the running attempts now? It is an attempt like a retry, without a failure
-    /// before it: only if the operation may run twice, as one of the retries that the policy allows,
-    /// within its limits of time, and out of the same budget. If so, it waits to be sent.
+    /// Requests a hedge that joins the running attempts now. A hedge is an attempt like a retry,
+    /// without a failure before it: the operation must be repeatable, and the retry count, time limits
+    /// and budget of the policy apply. If granted, it is pending until it is sent.
     ///
-    /// The budget is asked now and not when the race begins: nineteen of twenty races have no need
-    /// of a hedge, and would lock up what others need.
+    /// The budget pays now and not when the race begins: nineteen of twenty races need no hedge, and
+    /// would block tokens that others need.
     #[must_use]
     pub fn grant_hedge(&mut self, policy: &Policy, now: Instant, budget: Option<&Budget>) -> bool {
         let retries = self.attempts.saturating_sub(self.base);
@@ -35,7 +35,7 @@ impl Session {
         true
     }
 
-    /// The hedge that was granted starts. Returns its number as an attempt, and what it took.
+    /// The granted hedge starts. Returns its attempt number, and the tokens it took.
     pub const fn on_hedge(&mut self) -> (u32, Taken) {
         let taken = self.hedge_taken;
         self.hedge_taken = Taken::NOTHING;
@@ -43,7 +43,7 @@ impl Session {
         (self.on_attempt(), taken)
     }
 
-    /// A hedge that was granted is not to be sent: gives back what it took (design rule 12).
+    /// A granted hedge is not sent: refunds its tokens.
     pub fn call_off_hedge(&mut self, budget: Option<&Budget>) {
         if self.marks & HEDGING != 0
             && let Some(budget) = budget
@@ -54,37 +54,36 @@ impl Session {
         self.marks &= !HEDGING;
     }
 
-    /// What the running attempt took from the budget, to be known again when it is over and others
-    /// have started since.
+    /// The tokens that the running attempt took from the budget. Keep them to identify the attempt
+    /// after others have started.
     #[must_use]
     pub const fn taken(&self) -> Taken {
         self.taken
     }
 
-    /// The attempt that took this from the budget won the race.
+    /// The attempt that took these tokens won the race.
     pub(crate) fn on_race_won(&mut self, taken: Taken, budget: Option<&Budget>) {
         self.call_off_hedge(budget);
         self.taken = taken;
         self.on_success(budget);
     }
 
-    /// An attempt failed while others run. Whether that ends them all: repeating cannot help, and
-    /// it is not what one of the others would have brought about; or it is an answer, which the others
-    /// would get as well.
+    /// Whether a failure ends all attempts of the race. It does if it is permanent and not the effect
+    /// of another attempt, or if it is a response that the others would get as well.
     pub(crate) fn is_fatal(&self, policy: &Policy, failure: &Failure) -> bool {
         let by_another = failure.as_if_done || failure.as_if_in_progress;
         failure.cause.is_answer()
             || !by_another && self.eligible(policy, failure) == Err(StopReason::Permanent)
     }
 
-    /// An attempt failed, and another failure decides: keeps what it says about the operation.
+    /// Records what a failure says about the operation, if another failure decides.
     pub(crate) fn note(&mut self, policy: &Policy, failure: &Failure) {
         if let Ok(kind) = self.eligible(policy, failure) {
             self.note_effect(failure, kind);
         }
     }
 
-    /// The same for the budget: each failure is charged once.
+    /// Charges such a failure to the budget: each failure is charged once.
     pub(crate) fn charge(&self, policy: &Policy, failure: &Failure, budget: Option<&Budget>) {
         let eligible = self.eligible(policy, failure);
         if let Some(budget) = budget

@@ -1,4 +1,4 @@
-//! The last wait before a time limit, cut so that one more attempt fits (design rule 6).
+//! Final attempt before a deadline: shortens the last delay so that one more attempt fits.
 
 use super::{LAST_WAIT_CUT, Session};
 use crate::decision::StopReason;
@@ -6,20 +6,20 @@ use crate::policy::Policy;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
-/// A deadline cuts a running attempt off. The last attempt gets this share of the time that is left
-/// at its decision, or the attempt timeout if that is shorter.
+/// A deadline cuts off a running attempt. The final attempt gets a quarter of the time that is left at
+/// its decision, or the attempt timeout if that is shorter.
 const SHARE_OF_LAST_ATTEMPT: u64 = 4;
 
 impl Session {
-    /// Cuts a wait of the session's own that would leave the next attempt too little time, once.
+    /// Shortens a computed delay that would leave the next attempt too little time, once.
     ///
-    /// The cut wait is drawn from the last quarter of the time that can be waited: late, since a
-    /// service needs time to recover and no attempt follows; at random, since clients that share a
-    /// deadline would otherwise all come at one instant. It is never below `earliest`, the time that
-    /// the server asked for.
+    /// The new delay is random within the last quarter of the available time. Late, since a service
+    /// needs time to recover and no attempt follows. Random, since clients with a common deadline would
+    /// otherwise all come at one instant. It is never below `earliest`, the server's `Retry-After`.
     ///
     /// # Errors
-    /// The reason to stop, if the wait does not fit and was cut before, or `earliest` does not fit.
+    /// The reason to stop, if the delay does not fit and was shortened before, or if `earliest` does
+    /// not fit.
     #[cold]
     pub(super) fn cut_last_wait(
         &mut self,
@@ -45,7 +45,7 @@ impl Session {
         Ok(earliest + up_to(latest - earliest, random))
     }
 
-    /// The last instant at which an attempt may start and has time to end; none may after `by`.
+    /// The last instant at which an attempt may start with time to complete; never after `by`.
     pub(super) fn latest_useful_start(
         &self,
         policy: &Policy,
@@ -65,11 +65,11 @@ impl Session {
     }
 }
 
-/// The limit that comes first: of the same length, the deadline, since it leaves less.
+/// The limit that comes first; of equal ones the deadline, since it leaves less time.
 fn nearest_limit(policy: &Policy) -> StopReason {
     match (policy.max_elapsed, policy.deadline) {
         (Some(limit), Some(deadline)) if limit < deadline => StopReason::MaxElapsed,
-        // Without either the caller has set no limit.
+        // Without a deadline and `max_elapsed` the limit is that for callers without a deadline.
         (_, None) => StopReason::MaxElapsed,
         _ => StopReason::Deadline,
     }

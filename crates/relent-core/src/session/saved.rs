@@ -1,4 +1,4 @@
-//! A session as bytes, for one that outlives its process.
+//! Serialization of a session, for one that outlives its process.
 
 use core::fmt;
 
@@ -8,13 +8,13 @@ use crate::policy::MAX_RULES;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 
-/// The form that is written. A reader knows those of before.
+/// Format version of the bytes.
 const FORM: u8 = 1;
-/// The form, three times of 8 bytes, three counts of 4, the rule, the marks, two small ones, and two counts of one
-/// byte for each rule.
+/// Format version, three times of 8 bytes, three counts of 4, the rule, the flags, two small fields,
+/// and two counts of one byte for each rule.
 const LENGTH: usize = 1 + 3 * 8 + 3 * 4 + 4 + 2 * MAX_RULES;
 
-/// Bytes that are no saved [`Session`].
+/// Error: the bytes are not a saved [`Session`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NotASession;
@@ -28,15 +28,16 @@ impl fmt::Display for NotASession {
 impl core::error::Error for NotASession {}
 
 impl Session {
-    /// The bytes that a [saved](Self::save) session takes.
+    /// The number of bytes of a [saved](Self::save) session.
     pub const SAVED: usize = LENGTH;
 
-    /// The session as bytes, for one that goes on in another process or after a restart: a delivery that lasts for days.
-    /// Its instants have to be of a clock that both know, such as the time since 1970.
+    /// The session as bytes, for one that continues in another process or after a restart: a delivery
+    /// that lasts for days. Its instants have to be of a clock that both know, such as the time since
+    /// 1970.
     ///
-    /// What it has taken from a budget is not saved, since the budget is of this process: call it off
-    /// ([`on_cancel`](Self::on_cancel)) before, if there is one. A wait that was granted is not saved either: save the
-    /// instant of the next attempt beside the session.
+    /// Tokens from a budget are not saved, since the budget belongs to this process: refund them
+    /// ([`on_cancel`](Self::on_cancel)) before, if there is one. A granted delay is not saved either:
+    /// save the instant of the next attempt beside the session.
     ///
     /// ```
     /// use relent_core::{Instant, Session};
@@ -79,11 +80,11 @@ impl Session {
         bytes
     }
 
-    /// The session that was [saved](Self::save) so. It goes on under any policy: counts of rules belong to the rules of
-    /// the same place in the list.
+    /// Restores a session that was [saved](Self::save). It continues under any policy: counts of rules
+    /// apply to the rule at the same position in the list.
     ///
     /// # Errors
-    /// [`NotASession`].
+    /// [`NotASession`] if the bytes are invalid, or of a later version.
     pub fn restore(bytes: &[u8]) -> Result<Self, NotASession> {
         let bytes: &[u8; LENGTH] = bytes.try_into().map_err(|_| NotASession)?;
         let long = |at: usize| {

@@ -1,4 +1,4 @@
-//! Policies of every shape, for properties.
+//! Policies of every shape, for property tests.
 
 use std::time::Duration;
 
@@ -223,7 +223,7 @@ fn throttle() -> BoxedStrategy<ThrottleConfig> {
         .boxed()
 }
 
-/// Any policy that builds.
+/// Any valid policy.
 pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     let waits = (
         backoff(),

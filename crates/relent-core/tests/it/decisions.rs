@@ -1,4 +1,4 @@
-//! What holds for every policy and every sequence of failures.
+//! Properties that hold for every policy and every sequence of failures.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use relent_core::{
 
 use crate::any_policy::policy;
 
-/// A stream that repeats the drawn bits, so that ends of ranges are met often.
+/// A stream that repeats the drawn bits, so that the ends of ranges are frequent.
 struct Bits(Vec<u64>, usize);
 
 impl Random for Bits {
@@ -26,7 +26,7 @@ fn bits() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(bit, 1..5)
 }
 
-/// Everyday lengths as often as absurd ones.
+/// Ordinary lengths as often as extreme ones.
 fn duration() -> impl Strategy<Value = Duration> {
     prop_oneof![
         Just(Duration::ZERO),
@@ -51,7 +51,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         Just(Cause::Output),
         (100..600u16).prop_map(Cause::Status),
         prop::sample::select(vec![408, 421, 425, 429, 503]).prop_map(Cause::Status),
-        // 16 is left for a list that means none of these.
+        // 16 is reserved for a list that matches none of these.
         (0..16u16).prop_map(Cause::Grpc),
         any::<i32>().prop_map(Cause::Exit),
         any::<i32>().prop_map(Cause::Signal),
@@ -111,17 +111,17 @@ fn session(start: Instant, repeatable: Repeatable) -> Session {
     session
 }
 
-/// What happens within an attempt beside its failure.
+/// An event within an attempt, besides its failure.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Nothing,
-    /// It brings the operation on.
+    /// The operation makes progress.
     Progress,
-    /// The backoff begins anew.
+    /// The backoff restarts.
     Reset,
 }
 
-/// Attempts: how long each takes, what happens in it, and how it fails.
+/// Attempts: their durations, events and failures.
 fn attempts() -> impl Strategy<Value = Vec<(Duration, Event, Failure)>> {
     let event = prop_oneof![
         6 => Just(Event::Nothing),
@@ -131,7 +131,7 @@ fn attempts() -> impl Strategy<Value = Vec<(Duration, Event, Failure)>> {
     prop::collection::vec((duration(), event, failure()), 1..30)
 }
 
-/// What the jitter can make of the ceiling at most; `None` if there is no bound.
+/// The longest delay that jitter can make of the cap; `None` if there is no bound.
 fn longest_own_wait(policy: &Policy) -> Option<Duration> {
     let ceiling = policy.max_delay()?;
     if policy.ceiling() == Ceiling::AfterJitter {
@@ -166,10 +166,10 @@ fn check(
     if let Some(limit) = policy.deadline() {
         assert!(at < started.saturating_add(limit), "deadline");
     }
-    // It was allowed at all.
+    // It was permitted.
     assert_ne!(failure.kind, Kind::Overloaded);
     assert_ne!(failure.hint.advice, Advice::DoNotRetry);
-    // And it is as long as the server and the policy say.
+    // Its delay is as the server and the policy demand.
     match failure.hint.delay() {
         Some(hint) => {
             match policy.hint() {
@@ -243,7 +243,7 @@ proptest! {
         }
         session.on_cancel(budget.as_ref());
         if let (Some(budget), Some(config)) = (&budget, policy.budget()) {
-            // Amounts are kept in thousandths.
+            // Amounts are stored in thousandths.
             prop_assert!((0.0..=config.capacity + 0.001).contains(&budget.balance()));
         }
     }
@@ -268,7 +268,7 @@ proptest! {
         }
     }
 
-    /// A delivery that lasts for days is decided by many processes, one after another.
+    /// Several processes, one after another, can decide a delivery that lasts for days.
     #[test]
     fn a_session_goes_on_after_a_restart_as_if_there_had_been_none(
         policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// Whatever was changed in the database: no panic, and a count that is there stays.
+    /// After any change in the database: no panic, and a valid count is kept.
     #[test]
     fn any_bytes_are_refused_or_decide_something(
         policy in policy(),
@@ -349,8 +349,8 @@ proptest! {
         prop_assert!((budget.balance() - (reserve - f64::from(granted))).abs() < 0.001);
     }
 
-    /// Policies without rules, lists and time limits are decided on a short path. A list that
-    /// matches nothing takes the policy off that path and may change nothing else.
+    /// Policies without rules, lists and time limits use a short code path. A list that matches
+    /// nothing disables it, and must change nothing else.
     #[test]
     fn the_short_path_decides_like_the_long_one(
         policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),

@@ -1,4 +1,4 @@
-//! The written form of a policy.
+//! The file form of a policy.
 
 use std::time::Duration;
 
@@ -395,7 +395,7 @@ fn unknown_and_doubled_keys_are_refused_everywhere() {
     assert!(error.contains("duplicate field `max_retries`"), "{error}");
 }
 
-/// `null` could be meant as "unlimited" or as "default"; neither is guessed.
+/// `null` could mean "unlimited" or "default", so it is rejected.
 #[test]
 fn null_is_refused() {
     for key in ["max_retries", "max_delay", "budget", "rules", "description"] {

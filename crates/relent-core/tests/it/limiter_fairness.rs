@@ -1,23 +1,23 @@
-//! How the limiter divides its rate among callers that hold tickets and callers that cannot.
+//! Fairness of the limiter between callers with tickets and callers that cannot hold one.
 
 use std::time::Duration;
 
 use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
 
-/// How a caller behaves.
+/// The behaviour of a caller.
 #[derive(Clone, Copy, PartialEq)]
 enum Caller {
-    /// Has a key, and comes when it was told to.
+    /// Has a key, and comes at the given time.
     Ticket,
     /// Has no key, and comes each 40 to 60 ms.
     Poll,
-    /// Has no key, and comes when it was told to or up to once more as late.
+    /// Has no key, and comes after between one and two times the given delay.
     Wait,
     /// Has a new key each time, and comes each 800 to 1200 ms.
     NewKey,
 }
 
-/// Callers that begin again as soon as they are admitted: admissions in 100 s by kind.
+/// Runs callers that start again as soon as they are admitted. Returns admissions in 100 s by kind.
 fn crowd(callers: &[Caller]) -> [u32; 4] {
     let mut limiter = Limiter::new(&LimiterConfig {
         burst: 2,
@@ -75,7 +75,7 @@ fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
     );
     let share = f64::from(tickets) / f64::from(tickets + polls);
     assert!((0.45..=0.55).contains(&share), "{share}");
-    // However few or many poll, every second slot is a ticket's.
+    // Whatever the number of polling callers, at least every second slot is a ticket's.
     for polling in [10, 90] {
         callers.fill(Caller::Ticket);
         callers[..polling].fill(Caller::Poll);
@@ -89,7 +89,7 @@ fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
 
 #[test]
 fn callers_without_a_key_that_wait_as_told_are_served_beside_tickets() {
-    // Every second slot is theirs to have, of which those who wait up to twice as long miss some.
+    // Every second slot is available to them; callers that wait up to twice as long miss some.
     for (waiting, least) in [(10, 600), (50, 3500), (90, 4900)] {
         let mut callers = [Caller::Ticket; 100];
         callers[..waiting].fill(Caller::Wait);
@@ -108,8 +108,8 @@ fn who_has_a_new_key_each_time_is_served_as_often_as_it_comes() {
     callers[80..90].fill(Caller::Poll);
     callers[90..].fill(Caller::NewKey);
     let [tickets, polls, _, new] = crowd(&callers);
-    // Of the slots that they let lapse, some 1000, newcomers with a key get their part as well: the
-    // 80 come here four times as often.
+    // New callers with a key get part of the about 1000 lapsed slots as well: the 80 come four
+    // times as often.
     assert!(tickets >= 4000 && polls >= 4000, "{tickets} {polls} {new}");
     assert!(
         new >= 50,

@@ -1,4 +1,4 @@
-//! What an attempt has come to.
+//! Classification of the response of an attempt.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::hint::HintOptions;
 use crate::mark::given_up;
 use crate::repeatable::RequestFacts;
 
-/// Judges the responses of attempts, by what HTTP says, by the lists of a policy, and in view of what was
+/// Classifies the responses of attempts by HTTP semantics, the lists of a policy, and calls that were
 /// given up below.
 ///
 /// ```
@@ -32,19 +32,19 @@ use crate::repeatable::RequestFacts;
 pub struct Judge<'a> {
     /// The policy of the request.
     pub policy: &'a Policy,
-    /// What the destination means by headers that do not say it themselves.
+    /// How to interpret headers whose meaning differs between vendors.
     pub hints: &'a HintOptions,
 }
 
 impl Judge<'_> {
-    /// Whether a response is no failure whatever is known of its request: most are, and need no clock.
+    /// Whether a response is certainly no failure, whatever the request facts: most are not, and need no clock.
     #[inline]
     #[must_use]
     pub fn is_fine(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         cannot_fail(status, headers) && !self.policy.makes_failure_of(status.as_u16())
     }
 
-    /// The failure that a response with this head is; `None` if it is none. `now` is the local time.
+    /// The failure of a response with this head; `None` if it is no failure. `now` is the local time.
     #[must_use]
     pub fn failure(
         &self,
@@ -60,8 +60,8 @@ impl Judge<'_> {
     }
 }
 
-/// The failure of a response that another layer of this process has given up, by the [`Summary`] in its
-/// extensions: nobody above repeats what was repeated below (design rule 8).
+/// Applies the [`Summary`] in the extensions of a response to its failure. If another layer of this process has given
+/// up the call, no layer above repeats its retries.
 #[must_use]
 pub fn in_view_of_below(failure: Failure, extensions: &Extensions) -> Failure {
     let reason = extensions
@@ -73,8 +73,8 @@ pub fn in_view_of_below(failure: Failure, extensions: &Extensions) -> Failure {
     }
 }
 
-/// The failure of an attempt beside which another runs. What a `DELETE` finds gone the other may have
-/// deleted.
+/// Changes the failure of an attempt while another attempt runs. If a `DELETE` finds the resource gone, the other
+/// attempt may have deleted it.
 #[must_use]
 pub fn in_view_of_others(failure: Failure, method: &Method) -> Failure {
     let gone = *method == Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410));

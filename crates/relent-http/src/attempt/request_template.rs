@@ -1,4 +1,4 @@
-//! What is kept of the head of a request, for the attempts to come.
+//! The head of a request, kept for later attempts.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 use crate::repeatable::RequestFacts;
 use crate::secret::Names;
 
-/// No more of a request without its body than has to be kept to make it again, for the attempts to come.
+/// The head of a request, without its body, from which later attempts are built.
 ///
-/// `A` is its address: a [`Uri`], or what a client has that has read it already. `X` is what else its
-/// requests have: [`Extensions`], a limit of time.
+/// `A` is its address: a [`Uri`], or the parsed address of a client. `X` holds its other
+/// properties: [`Extensions`], a time limit.
 ///
 /// ```
 /// use relent_http::attempt::RequestTemplate;
@@ -27,7 +27,7 @@ pub struct RequestTemplate<A = Uri, X = Extensions> {
     method: Method,
     version: Version,
     address: A,
-    /// Apart, since moving it costs more than many a request that has none.
+    /// Boxed, since many requests have none, and moving it would cost more.
     rest: Option<Box<Rest<X>>>,
 }
 
@@ -38,7 +38,7 @@ struct Rest<X> {
 }
 
 impl<A, X> RequestTemplate<A, X> {
-    /// Of a request with these parts; an `extra` of `None` is as in a new request.
+    /// Creates a template from these parts; an `extra` of `None` means the default, as in a new request.
     #[inline]
     pub fn new(
         method: &Method,
@@ -65,28 +65,28 @@ impl<A, X> RequestTemplate<A, X> {
         }
     }
 
-    /// By which method.
+    /// The method of the request.
     pub const fn method(&self) -> &Method {
         &self.method
     }
 
-    /// In which version of HTTP.
+    /// The HTTP version of the request.
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// To whom.
+    /// The address of the request.
     pub const fn address(&self) -> &A {
         &self.address
     }
 
-    /// Its header fields and what else it has; `None` if they are as in a new request.
+    /// The header fields and other properties; `None` if they are as in a new request.
     pub fn rest(&self) -> Option<(&HeaderMap, &X)> {
         let rest = self.rest.as_deref()?;
         Some((&rest.headers, &rest.extra))
     }
 
-    /// What classification needs to know of it. Looked up when it is needed: most requests do not fail.
+    /// The request facts for classification, computed on demand: most requests do not fail.
     pub fn facts(&self) -> RequestFacts {
         match &self.rest {
             Some(rest) => RequestFacts::of(&self.method, &rest.headers),
@@ -96,7 +96,7 @@ impl<A, X> RequestTemplate<A, X> {
 }
 
 impl RequestTemplate {
-    /// Of this request.
+    /// Creates a template of this request.
     #[inline]
     pub fn of<B>(request: &Request<B>) -> Self {
         let extensions = request.extensions();
@@ -105,7 +105,7 @@ impl RequestTemplate {
         Self::new(method, request.version(), uri, request.headers(), extra)
     }
 
-    /// A request with this head.
+    /// Builds a request with this head.
     pub fn request<B>(&self, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
@@ -119,7 +119,7 @@ impl RequestTemplate {
     }
 }
 
-/// Without what can be a credential: the address, and the values of the header fields.
+/// Omits possible credentials: the address, and the values of the header fields.
 impl<A, X> fmt::Debug for RequestTemplate<A, X> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestTemplate")

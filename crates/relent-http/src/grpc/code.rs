@@ -1,4 +1,4 @@
-//! The number of the status of a gRPC call.
+//! Reads the number of a gRPC status.
 
 use http::HeaderMap;
 use relent_core::GrpcCode;
@@ -6,8 +6,8 @@ use relent_core::GrpcCode;
 use crate::field::{digits, trim};
 use crate::headers::GRPC_STATUS;
 
-/// The number of the status in these headers or trailers. One that cannot be read is
-/// [`GrpcCode::Unknown`], as in every gRPC client; one above 16 is left as it is.
+/// Reads the number of the gRPC status from headers or trailers. An unreadable one is
+/// [`GrpcCode::Unknown`], as in every gRPC client; one above 16 is returned as it is.
 ///
 /// ```
 /// let mut trailers = http::HeaderMap::new();

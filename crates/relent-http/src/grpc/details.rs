@@ -1,4 +1,4 @@
-//! `grpc-status-details-bin`: what a server adds to a status, of which a retry needs one thing.
+//! `grpc-status-details-bin`: reads and writes the `google.rpc.RetryInfo` in the details of a status.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use prost::Message;
 use crate::field::{Malformed, SECONDS, single};
 use crate::headers::GRPC_STATUS_DETAILS_BIN;
 
-/// The longest field that is read, in bytes: more than a header block usually may have.
+/// The longest field that is read, in bytes: longer than header blocks are usually allowed to be.
 const LONGEST: usize = 64 << 10;
 
 /// With or without padding: gRPC sends none and accepts both.
@@ -21,7 +21,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// `google.rpc.Status`, as far as it matters; what else it has is skipped.
+/// `google.rpc.Status` with only the field that is needed; others are skipped.
 #[derive(Clone, PartialEq, Message)]
 struct Status {
     #[prost(message, repeated, tag = "3")]
@@ -53,7 +53,7 @@ struct Delay {
     nanos: i32,
 }
 
-/// `google.rpc.Status` as it is written.
+/// `google.rpc.Status` with the fields that are written.
 #[derive(Clone, PartialEq, Message)]
 struct Written {
     #[prost(int32, tag = "1")]
@@ -64,10 +64,10 @@ struct Written {
     details: Vec<Detail>,
 }
 
-/// The field of a status with a `google.rpc.RetryInfo`. The message stands in `grpc-message`, too; one
-/// that would make this field too long to be read is left out of it.
+/// The field value of a status with a `google.rpc.RetryInfo`. The message is also in `grpc-message`. If it would
+/// make this field too long to be read, it is left out here.
 pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderValue> {
-    // At most 584 years, as any time; the message of protobuf can hold 10,000.
+    // At most 584 years; the protobuf message can hold 10,000.
     let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
     let (seconds, nanos) = (nanos / u64::from(SECONDS), nanos % u64::from(SECONDS));
     let info = RetryInfo {
@@ -93,8 +93,7 @@ pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderV
 /// there is none.
 ///
 /// # Errors
-/// [`Malformed`] for bytes that are no such message, more than 64 KiB of them, or a delay below
-/// zero.
+/// [`Malformed`] if the bytes are no such message or more than 64 KiB, or if the delay is negative.
 ///
 /// ```
 /// use std::time::Duration;
@@ -120,7 +119,7 @@ pub fn retry_delay(details: &[u8]) -> Result<Option<Duration>, Malformed> {
     info.retry_delay.map(Delay::read).transpose()
 }
 
-/// The same from the headers or trailers of a response.
+/// Like [`retry_delay`], from the headers or trailers of a response.
 pub(crate) fn delay(fields: &HeaderMap) -> Result<Option<Duration>, Malformed> {
     let found = single(fields, &GRPC_STATUS_DETAILS_BIN, |value| {
         if value.len() > LONGEST {
@@ -158,7 +157,7 @@ mod tests {
                 value: value.clone(),
             })
             .collect();
-        // With the code and the message that every server sends.
+        // Code and message, which every server sends.
         let mut bytes = b"\x08\x0e\x12\x04gone".to_vec();
         bytes.extend(Status { details }.encode_to_vec());
         bytes

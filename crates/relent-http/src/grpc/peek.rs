@@ -1,4 +1,4 @@
-//! What comes first in the body of a response: a message, or the trailers with the status.
+//! Reads the first frame of a response body: a message, or the trailers with the status.
 
 use std::fmt;
 use std::future::Future;
@@ -10,11 +10,11 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// Waits for what comes first in a body, and gives the body back whole.
+/// Future that reads the first frame of a body, and yields a body that still returns all frames.
 ///
 /// A failure that a server reports in its trailers can be retried only while nothing of the response
-/// has been handed up. A message commits the call. Frames without data are no message and are left
-/// out.
+/// has been returned to the caller. A message commits the call. Empty data frames are no message and are
+/// dropped.
 ///
 /// ```
 /// use relent_http::grpc::{First, Peek};
@@ -31,7 +31,7 @@ pub struct Peek<B> {
 }
 
 impl<B> Peek<B> {
-    /// Begins to wait.
+    /// Creates the future for this body.
     pub const fn new(body: B) -> Self {
         Self { body: Some(body) }
     }
@@ -41,7 +41,7 @@ impl<B: Body + Unpin> Future for Peek<B> {
     type Output = Peeked<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Peeked<B>> {
-        // Polled after its end, it has nothing to give any more.
+        // A poll after completion: there is nothing to return.
         let Some(mut body) = self.body.take() else {
             return Poll::Pending;
         };
@@ -72,33 +72,33 @@ impl<B> fmt::Debug for Peek<B> {
 }
 
 pin_project! {
-    /// A body of which the beginning may have been seen; it still yields all of it.
+    /// A body whose first frame may have been read already; it still yields all frames.
     pub struct Peeked<B: Body> {
         first: Option<Result<Frame<B::Data>, B::Error>>,
-        // The inner body has said that it has no more, and is not asked again.
+        // The inner body has ended and must not be polled again.
         ended: bool,
         #[pin]
         body: Option<B>,
     }
 }
 
-/// What comes first in a body.
+/// The first frame of a body.
 #[derive(Debug)]
 pub enum First<'b, E> {
     /// The beginning of a message.
     Message,
     /// The trailers.
     Trailers(&'b HeaderMap),
-    /// Nothing at all.
+    /// The body has no frames.
     End,
     /// An error.
     Error(&'b E),
-    /// It has not been looked at, or was read since.
+    /// The first frame has not been read, or was consumed since.
     Unseen,
 }
 
 impl<B: Body> Peeked<B> {
-    /// A body that has not been looked at.
+    /// Wraps a body whose first frame has not been read.
     pub const fn unseen(body: B) -> Self {
         Self {
             first: None,
@@ -107,7 +107,7 @@ impl<B: Body> Peeked<B> {
         }
     }
 
-    /// The body of a response that has none.
+    /// The body of a response without one.
     #[cfg(feature = "tower")]
     pub(crate) const fn empty() -> Self {
         Self {
@@ -117,7 +117,7 @@ impl<B: Body> Peeked<B> {
         }
     }
 
-    /// The error that comes first, if it is one.
+    /// Returns the error if the first frame is one.
     #[cfg(feature = "tower")]
     pub(crate) fn into_error(self) -> Result<Self, B::Error> {
         match self.first {
@@ -126,7 +126,7 @@ impl<B: Body> Peeked<B> {
         }
     }
 
-    /// What was seen.
+    /// The first frame, if it has been read.
     pub fn first(&self) -> First<'_, B::Error> {
         match &self.first {
             Some(Ok(frame)) => match frame.trailers_ref() {
@@ -173,7 +173,7 @@ impl<B: Body> Body for Peeked<B> {
         let rest = self.body.as_ref().filter(|_| !self.ended);
         let rest = rest.map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        // The upper bound first: it may not be below the lower one.
+        // Set the upper bound first: it must not be below the lower one.
         if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(seen)) {
             hint.set_upper(upper);
         }
@@ -209,7 +209,7 @@ mod tests {
         Fail,
     }
 
-    /// Yields these steps, counts the bytes to come, and may not be polled after its end.
+    /// Body that yields these steps, reports the remaining bytes, and panics if polled after its end.
     struct Scripted {
         steps: VecDeque<Step>,
         ended: bool,
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Everything that a body yields, without waits and frames that carry nothing.
+    /// Everything that a body yields, without waits and empty frames.
     fn read<B>(mut body: B) -> Vec<Step>
     where
         B: Body<Data = Bytes, Error = &'static str> + Unpin,

@@ -1,4 +1,4 @@
-//! gRPC's own configuration of retries, as policies.
+//! Imports retry policies from a gRPC service configuration.
 
 mod json;
 
@@ -14,30 +14,30 @@ use relent_core::{
 
 use json::Node;
 
-/// The most attempts that a service configuration is granted (gRFC A6).
+/// Default limit of `maxAttempts` (gRFC A6).
 const MAX_ATTEMPTS: u32 = 5;
 
-/// The retries of a gRPC service configuration (gRFC
+/// The retry settings of a gRPC service configuration (gRFC
 /// [A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)): a policy for each
-/// method, and the throttling of the server that has them.
+/// method, and the retry throttling of the server.
 ///
 /// | in the configuration | here |
 /// |---|---|
 /// | `methodConfig[].name` | [`method`](Self::method) finds the method, else its service, else the default `{}` |
 /// | `retryPolicy.maxAttempts` | `max_retries + 1`; from 2, and above 5 counts as 5 |
 /// | `initialBackoff`, `maxBackoff`, `backoffMultiplier` | backoff and `max_delay`, with a jitter of ±20 % |
-/// | `retryableStatusCodes` | `retry_on`, by name or number. `UNAVAILABLE` includes failures of the network and `DEADLINE_EXCEEDED` an attempt timeout, which gRPC reports so |
+/// | `retryableStatusCodes` | `retry_on`, by name or number. `UNAVAILABLE` includes network failures, and `DEADLINE_EXCEEDED` attempt timeouts, as in gRPC |
 /// | a pushback | `hint = "exact"` |
-/// | `hedgingPolicy` | `hedge`, in a policy that retries after `nonFatalStatusCodes`, at once, up to `maxAttempts`. After a pushback there are no more hedges; if all fail, it is waited for |
+/// | `hedgingPolicy` | `hedge`, in a policy that retries `nonFatalStatusCodes` immediately, up to `maxAttempts`. After a pushback there are no more hedges; if all attempts fail, the client waits for it |
 /// | `timeout` | `deadline` |
-/// | `retryThrottling` | [`budget`](Self::budget), for one server name. Of `tokenRatio` three digits count, those after them do not |
+/// | `retryThrottling` | [`budget`](Self::budget), for one server name. Of `tokenRatio` three decimal places count, the rest is ignored |
 ///
-/// A method without `retryPolicy` is not retried. Other keys, such as `loadBalancingConfig`, are not
-/// read; within the objects that are, a key that gRFC A6 does not have is an error.
+/// A method without `retryPolicy` is not retried. Other keys, such as `loadBalancingConfig`, are
+/// ignored. Within the objects that are read, a key that gRFC A6 does not define is an error.
 ///
-/// A configuration says which statuses are worth a retry, and leaves to its author whether the method
-/// may run twice. Here that is declared, with [`repeatable`](Self::repeatable): a method that is not
-/// is repeated only after a failure that cannot have taken effect.
+/// A service configuration lists the statuses to retry, but not whether a method may run twice.
+/// Declare that with [`repeatable`](Self::repeatable). Any other method is repeated only after a failure that
+/// cannot have taken effect.
 ///
 /// ```
 /// use relent_http::grpc::ServiceConfig;
@@ -66,12 +66,12 @@ const MAX_ATTEMPTS: u32 = 5;
 #[derive(Clone, Debug, Default)]
 pub struct ServiceConfig {
     methods: HashMap<String, MethodConfig>,
-    /// What is said of methods and of services.
+    /// Declarations by method and by service.
     repeatable: HashMap<String, bool>,
     budget: Option<BudgetConfig>,
 }
 
-/// What a service configuration says of one method.
+/// The retry settings of one method.
 #[derive(Clone, Debug)]
 pub struct MethodConfig {
     policy: Arc<Policy>,
@@ -79,39 +79,39 @@ pub struct MethodConfig {
 }
 
 impl MethodConfig {
-    /// How the method is retried; its budget is that of the whole server.
+    /// The retry policy of the method; its budget is shared by the whole server.
     #[must_use]
     pub const fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
-    /// How the method is hedged, if it is, as it was read.
+    /// The hedging settings as they were read, if the method is hedged.
     #[must_use]
     pub const fn hedging(&self) -> Option<&Hedging> {
         self.hedging.as_ref()
     }
 }
 
-/// `hedgingPolicy`: the call is sent again before it has failed.
+/// `hedgingPolicy`: the call is sent again before the first attempt has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hedging {
-    /// The most calls, the first included; from 2 to 5.
+    /// The maximum number of attempts, the first included; from 2 to 5.
     pub max_attempts: u32,
-    /// The time between them; zero sends all at once.
+    /// The time between attempts; zero sends all concurrently.
     pub delay: Duration,
-    /// The statuses after which the others may still succeed.
+    /// Statuses after which the other attempts may still succeed.
     pub non_fatal: Vec<GrpcCode>,
 }
 
 impl Hedging {
-    /// `None` if the limit on `maxAttempts` leaves no room for one.
+    /// `None` if the limit on `maxAttempts` does not allow a hedge.
     fn config(&self) -> Option<HedgeConfig> {
         let hedges = (self.max_attempts - 1).min(MAX_HEDGES);
         (hedges > 0).then(|| HedgeConfig::after(self.delay).max_hedges(hedges))
     }
 }
 
-/// Why a text is no service configuration. The message names the place and says what is accepted.
+/// Error: a text is not a valid service configuration. The message names the place and the accepted values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceConfigError {
     path: String,
@@ -119,7 +119,7 @@ pub struct ServiceConfigError {
 }
 
 impl ServiceConfigError {
-    /// Where it is, such as `methodConfig[0].retryPolicy.maxAttempts`; empty for the whole text.
+    /// The place of the error, such as `methodConfig[0].retryPolicy.maxAttempts`; empty for the whole text.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
@@ -141,12 +141,12 @@ impl ServiceConfig {
     /// Reads the JSON of a service configuration.
     ///
     /// # Errors
-    /// What is no JSON, and what gRFC A6 does not accept.
+    /// [`ServiceConfigError`] if the text is no JSON, or gRFC A6 does not allow it.
     pub fn from_json(text: &str) -> Result<Self, ServiceConfigError> {
         Self::from_json_up_to(text, MAX_ATTEMPTS)
     }
 
-    /// The same with another limit than 5 for `maxAttempts`; a higher value counts as the limit.
+    /// Like [`from_json`](Self::from_json), with a limit other than 5 for `maxAttempts`; a higher value counts as it.
     ///
     /// # Errors
     /// As [`from_json`](Self::from_json).
@@ -170,8 +170,8 @@ impl ServiceConfig {
         Ok(config)
     }
 
-    /// Declares that these methods may run twice without harm: `"shop.Orders/Get"`, or
-    /// `"shop.Orders"` for all of a service.
+    /// Declares that these methods may safely run twice: `"shop.Orders/Get"`, or
+    /// `"shop.Orders"` for all methods of a service.
     #[must_use]
     pub fn repeatable(mut self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let methods = methods.into_iter().map(|name| (name.into(), true));
@@ -179,8 +179,8 @@ impl ServiceConfig {
         self
     }
 
-    /// Declares that these methods may not run twice, in place of what is declared of their service and
-    /// of what the policy assumes of all calls.
+    /// Declares that these methods may not run twice. This overrides the declaration of their service and
+    /// the policy's assumption about all calls.
     ///
     /// ```
     /// use relent_http::grpc::ServiceConfig;
@@ -203,7 +203,7 @@ impl ServiceConfig {
         self.declared(path) == Some(true)
     }
 
-    /// What is declared of the method with this path, else of its service.
+    /// The declaration for the method with this path, else for its service.
     pub(crate) fn declared(&self, path: &str) -> Option<bool> {
         let name = path.strip_prefix('/').unwrap_or(path);
         let service = name.rsplit_once('/').map_or(name, |(service, _)| service);
@@ -211,8 +211,8 @@ impl ServiceConfig {
         said(name).or_else(|| said(service))
     }
 
-    /// What is said of the method with this path, such as `/shop.Orders/Get`: its own entry, else
-    /// that of its service, else the default; `None` if there is none of them.
+    /// The settings of the method with this path, such as `/shop.Orders/Get`: its own entry, else
+    /// that of its service, else the default; `None` if there is none.
     #[must_use]
     pub fn method(&self, path: &str) -> Option<&MethodConfig> {
         let name = path.strip_prefix('/').unwrap_or(path);
@@ -222,16 +222,16 @@ impl ServiceConfig {
             .find_map(|name| self.methods.get(name))
     }
 
-    /// The throttling of the server, if there is one: what all its methods take their retries from.
+    /// The retry throttling of the server, if configured: one budget for the retries of all its methods.
     #[must_use]
     pub const fn budget(&self) -> Option<&BudgetConfig> {
         self.budget.as_ref()
     }
 
-    /// A new budget for one server name, if there is throttling. Share it among all callers.
+    /// Creates the budget for one server name, if throttling is configured. Share it among all callers.
     #[must_use]
     pub fn new_budget(&self) -> Option<Budget> {
-        // It was checked when it was read.
+        // `from_json` has validated it.
         self.budget
             .as_ref()
             .and_then(|config| Budget::new(config).ok())
@@ -278,7 +278,7 @@ impl ServiceConfig {
     }
 }
 
-/// `service/method`, `service`, or nothing for the default.
+/// The key of a method: `service/method`, `service`, or empty for the default.
 fn method_name(name: &Node<'_>) -> Result<String, ServiceConfigError> {
     name.only(&["service", "method"])?;
     let text = |key| -> Result<String, ServiceConfigError> {
@@ -320,7 +320,7 @@ fn retry_policy(
             factor: multiplier,
         }
     } else {
-        // Waits that shrink: there are few of them, and they are known.
+        // Delays that shrink: list them, since they are few and known.
         Backoff::schedule((0..retries).map(|retry| {
             let factor = multiplier.powf(f64::from(retry));
             Duration::try_from_secs_f64(initial.as_secs_f64() * factor)
@@ -350,7 +350,7 @@ fn hedging_policy(node: &Node<'_>, max_attempts: u32) -> Result<Hedging, Service
     })
 }
 
-/// When all that ran have failed: the next at once, in their place.
+/// The policy after all running attempts have failed: the next attempt starts immediately.
 fn after_hedges(hedging: &Hedging) -> relent_core::PolicyBuilder {
     Policy::builder(Backoff::None)
         .max_retries(hedging.max_attempts - 1)
@@ -385,8 +385,8 @@ fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {
     })
 }
 
-/// Cut after the third digit and not rounded: "any decimal places after the third are ignored" (gRFC
-/// A6). Done on the decimal digits, since 0.29 · 1000 is less than 290.
+/// Truncates after the third decimal place: "any decimal places after the third are ignored" (gRFC
+/// A6). Works on the decimal digits, since 0.29 · 1000 is less than 290.
 fn to_thousandths(ratio: f64) -> f64 {
     let digits = ratio.to_string();
     let cut = match digits.split_once('.') {
@@ -422,7 +422,7 @@ fn codes(node: &Node<'_>) -> Result<Vec<GrpcCode>, ServiceConfigError> {
     Ok(codes)
 }
 
-/// What a gRPC client reports with this status.
+/// The failures that a gRPC client reports with this status.
 fn patterns(code: GrpcCode) -> Vec<Pattern> {
     let itself = Pattern::Grpc(code.number());
     match code {

@@ -1,4 +1,4 @@
-//! The status of a call, as a server wrote it.
+//! The gRPC status of a call, as the server sent it.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use super::details;
 use crate::headers::{GRPC_MESSAGE, GRPC_STATUS, GRPC_STATUS_DETAILS_BIN};
 use crate::hint::{HintOptions, hint_with_details};
 
-/// How a gRPC call ended.
+/// The status of a completed gRPC call.
 ///
 /// ```
 /// use relent_http::grpc::Status;
@@ -24,19 +24,19 @@ use crate::hint::{HintOptions, hint_with_details};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// The number; [`GrpcCode`] names it.
+    /// The status number; [`GrpcCode`] names it.
     pub code: u16,
-    /// What the server says about it, or nothing.
+    /// The message of the server; may be empty.
     pub message: String,
-    /// The delay of its `google.rpc.RetryInfo`.
+    /// The delay of the `google.rpc.RetryInfo` in its details.
     pub retry_delay: Option<Duration>,
 }
 
 impl Status {
-    /// Reads it from headers (trailers-only) or trailers; `None` without a `grpc-status`.
+    /// Reads the status from headers (trailers-only) or trailers; `None` without a `grpc-status`.
     ///
-    /// The message is percent-decoded; what is no UTF-8 then is replaced, since a status is never
-    /// lost for its text. Malformed details count as none.
+    /// The message is percent-decoded. Invalid UTF-8 is replaced, so that a bad message never hides the status.
+    /// Malformed details count as absent.
     #[must_use]
     pub fn read(fields: &HeaderMap) -> Option<Self> {
         let message = fields
@@ -49,10 +49,10 @@ impl Status {
         })
     }
 
-    /// Writes it into trailers, or into the headers of a response without messages, in place of one that
-    /// is there: `grpc-status`, `grpc-message`, and with a delay `grpc-status-details-bin`.
+    /// Writes the status to trailers, or to the headers of a response without messages, replacing an existing
+    /// one: `grpc-status`, `grpc-message`, and with a delay `grpc-status-details-bin`.
     ///
-    /// Delays are exact, up to 584 years. Clients that go by gRFC A6 heed
+    /// Delays are exact, up to 584 years. Clients that follow gRFC A6 obey
     /// [`set_pushback`](super::set_pushback) instead: write both.
     ///
     /// ```
@@ -88,8 +88,8 @@ impl Status {
     }
 }
 
-/// What is percent-encoded in `grpc-message` besides all that is not ASCII. The space is for the ends of a
-/// message, where a field is trimmed.
+/// Characters to percent-encode in `grpc-message` besides non-ASCII. The space is included because fields are
+/// trimmed at both ends.
 const NOT_IN_A_MESSAGE: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
 
 impl std::fmt::Display for Status {
@@ -104,9 +104,8 @@ impl std::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// Classifies a status that a client has taken apart already: its number, the metadata that came
-/// with it and the bytes of its details. For the errors of tonic, where no layer can be put into the
-/// channel:
+/// Classifies a gRPC status that a client has already parsed: its number, its metadata, and the bytes of its
+/// details. Use it for the errors of tonic, where no layer can be added to the channel:
 ///
 /// ```
 /// use relent_core::Kind;

@@ -1,4 +1,4 @@
-//! `grpc-timeout`: the time that a caller gives to a call.
+//! `grpc-timeout`: the time limit that a caller sets for a call.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::HeaderValue;
 use crate::field::{Malformed, digits, single};
 use crate::headers::GRPC_TIMEOUT;
 
-/// The most digits that the protocol has for it.
+/// The maximum number of digits in the protocol.
 const DIGITS: usize = 8;
 
 /// Each unit with its length in nanoseconds, longest last.
@@ -22,8 +22,8 @@ const UNITS: [(u8, u64); 6] = [
     (b'H', 3_600_000_000_000),
 ];
 
-/// The time in the request; `None` if there is none, or none that can be read, which is the server's
-/// to refuse. Of several that contradict each other none counts.
+/// The timeout of the request; `None` if there is none, if several contradict each other, or if it is unreadable.
+/// Rejecting an unreadable one is up to the server.
 pub(crate) fn read(headers: &HeaderMap) -> Option<Duration> {
     let time = |value: &[u8]| parse(value).ok_or(Malformed);
     single(headers, &GRPC_TIMEOUT, time).ok().flatten()
@@ -42,7 +42,7 @@ fn parse(value: &[u8]) -> Option<Duration> {
     Some(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
 }
 
-/// Lowers the time in the request to what is left of it. A request without one, or with less, stays
+/// Lowers the timeout of a request to the time that remains. A request with a shorter timeout or none stays
 /// as it is.
 #[cfg(all(feature = "tower", feature = "grpc"))]
 pub(crate) fn lower(headers: &mut HeaderMap, remaining: Duration) {
@@ -51,7 +51,7 @@ pub(crate) fn lower(headers: &mut HeaderMap, remaining: Duration) {
     }
 }
 
-/// In the finest unit that 8 digits have room for, and never more than `time`.
+/// Formats the time, rounded down, in the finest unit that fits in 8 digits.
 #[cfg(all(feature = "tower", feature = "grpc"))]
 fn write(time: Duration) -> HeaderValue {
     let nanos = time.as_nanos();
@@ -124,7 +124,7 @@ mod tests {
             headers.insert(GRPC_TIMEOUT, write(time));
             let read = read(&headers).unwrap();
             prop_assert!(read <= time);
-            // Eight digits lose at most a ten-millionth at a change of unit within minutes.
+            // At a change of unit, eight digits lose at most a ten-millionth, within minutes.
             prop_assert!(time - read <= time / 1000 + Duration::from_nanos(1));
         }
     }

@@ -1,4 +1,4 @@
-//! A [`Hint`] as a server writes it.
+//! Writes a [`Hint`] to the headers of a response.
 
 use http::{HeaderMap, HeaderValue};
 use relent_core::{Advice, Audience, Hint};
@@ -9,21 +9,20 @@ use crate::headers::{
 };
 use crate::retry_after;
 
-/// Writes what a server says about time, so that [`hint`](crate::hint) reads it: never less than was
-/// meant, and at most the rounding more.
+/// Writes a hint so that [`hint`](crate::hint) reads it: never a shorter delay, and at most the rounding longer.
 ///
 /// | hint | written |
 /// |---|---|
-/// | a delay for all ([`Shared`](Audience::Shared)) | `Retry-After` |
+/// | a delay for all callers ([`Shared`](Audience::Shared)) | `Retry-After` |
 /// | a ticket in seconds | `Retry-After`, `relent-ticket: true` |
-/// | a ticket in milliseconds | `retry-after-ms`, `relent-ticket: true`, and `Retry-After` for clients that know nothing finer |
+/// | a ticket in milliseconds | `retry-after-ms`, `relent-ticket: true`, and `Retry-After` for clients that support only seconds |
 /// | do retry | `x-should-retry: true`, beside the delay |
 /// | do not retry | `x-should-retry: false`, without a delay |
 /// | nothing | nothing |
 ///
-/// Fields of these and like names that are there already are removed, whatever the hint: what an answer
-/// from below has said is not said again. Marks, quotas and the fields of gRPC stay. Who sheds writes a
-/// [`Mark`](crate::Mark) as well, and for a gRPC call [`grpc::set_pushback`](crate::grpc::set_pushback).
+/// Existing hint headers are removed first, whatever the hint, so that the hint of a service below is not repeated.
+/// Marks, quotas and gRPC fields stay. When shedding load, write a [`Mark`](crate::Mark) as well, and for a gRPC
+/// call [`grpc::set_pushback`](crate::grpc::set_pushback).
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
     use crate::{HintOptions, hint};
 
-    /// Delays at the edges of what is written, and any.
+    /// Boundary values of the written units, and arbitrary delays.
     fn delays() -> impl Strategy<Value = Duration> {
         prop_oneof![
             Just(Duration::ZERO),

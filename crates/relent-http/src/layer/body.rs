@@ -1,4 +1,4 @@
-//! The body of the response that a call ends with.
+//! The body of the response that a call returns.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,18 +14,18 @@ use crate::drained::Drained;
 use crate::replay::BoxError;
 
 pin_project! {
-    /// The body of a response of [`Retry`](super::Retry): that of the service, passed on as it comes.
+    /// The body of a response of [`Retry`](super::Retry): the body of the service, streamed through.
     ///
-    /// In HTTP/2 a server can reset a response as if it were at its end, which hyper passes on as the
-    /// end. Such a body ends with [`Truncated`](crate::body::Truncated): one that is shorter than its
-    /// `Content-Length`, one of gRPC without its trailers, and one of hyper itself without
-    /// `END_STREAM`. In HTTP/1 a transfer coding that is not `chunked` is an error as well:
+    /// In HTTP/2 a server can reset a response as if it were complete, and hyper reports the
+    /// end. This body then ends with [`Truncated`](crate::body::Truncated) if it is shorter than its
+    /// `Content-Length`, if it is a gRPC body without trailers, or if it is hyper's own body without
+    /// `END_STREAM`. In HTTP/1 a transfer coding other than `chunked` is an error too:
     /// [`UnknownTransferCoding`](crate::body::UnknownTransferCoding).
     ///
-    /// A refused response is read while its retry waits, so that its connection can be used again. If
-    /// the retry is then held back to the end of the call, by a gate, a cooldown, a rate or a service
-    /// that is not ready, the response is returned with what was read. That is all of it, or up to
-    /// 256 KiB, and the body ends with [`NotKept`](crate::body::NotKept).
+    /// A rejected response is read during the delay before its retry, so that its connection can be used again. If
+    /// the retry is then held until the call ends, the call returns the response with the part that was read.
+    /// A circuit breaker, a cooldown, a rate or an unready service may hold it. The part is the whole body, or up to
+    /// 256 KiB, and then the body ends with [`NotKept`](crate::body::NotKept).
     pub struct ResponseBody<R> {
         #[pin]
         source: Source<R>,
@@ -36,15 +36,15 @@ pin_project! {
     #[project = SourceProjection]
     enum Source<R> {
         Service { #[pin] body: R },
-        // One whose end may be none, or whose bytes are no content. The proof is apart, as below.
+        // A body whose end may be false, or whose bytes are not the content. The proof is boxed, as below.
         Stream { #[pin] body: R, proof: Box<Proof> },
-        // In a box, since most responses have none and are moved several times.
+        // Boxed, since most responses have none and are moved several times.
         Drained { body: Box<Drained> },
     }
 }
 
 impl<R> ResponseBody<R> {
-    /// That of the service.
+    /// Wraps the body of the service.
     #[inline]
     pub(super) const fn of(body: R) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl<R> ResponseBody<R> {
         }
     }
 
-    /// The same under its head, after a request by this method if it is known.
+    /// Wraps the body of a response; `method` is that of its request, if known.
     #[inline]
     pub(super) fn under(method: Option<&Method>, response: Response<R>) -> Response<Self> {
         let (status, version) = (response.status(), response.version());
@@ -71,7 +71,7 @@ impl<R> ResponseBody<R> {
         }
     }
 
-    /// What was read of it.
+    /// Wraps a body that was drained.
     pub(super) fn drained(body: Drained) -> Self {
         Self {
             source: Source::Drained {
@@ -80,8 +80,8 @@ impl<R> ResponseBody<R> {
         }
     }
 
-    /// The body of the service, unless it was read: `None` for what is returned because its retry
-    /// was held back.
+    /// Returns the body of the service; `None` if it was drained and returned because its retry
+    /// was held.
     pub fn into_inner(self) -> Option<R> {
         match self.source {
             Source::Service { body } | Source::Stream { body, .. } => Some(body),
@@ -129,7 +129,7 @@ where
     }
 }
 
-/// No copy where the data are `Bytes`.
+/// Does not copy if the data are `Bytes`.
 fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
     frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
 }

@@ -1,4 +1,4 @@
-//! A service that makes more than one call for one of its own.
+//! Services that make more than one request for one call.
 
 use http::{Response, Uri};
 use relent::clock::Clock;
@@ -7,17 +7,16 @@ use relent_core::{Failure, Hop};
 use super::outcome::Outcome;
 use super::{CallDriver, Config};
 
-/// In the extensions of a response: the address that answered, where that may be another than the one
-/// that was asked.
+/// Response extension: the address that responded, if it may differ from the address of the request.
 ///
-/// A service that follows redirects puts it there, below a layer that
-/// [`may_call_twice`](super::RetryLayer::may_call_twice). A cooldown that such a response asks for is
-/// then one of that address, and the destination that was asked has answered.
+/// A service that follows redirects inserts it, below a layer that
+/// [`may_call_twice`](super::RetryLayer::may_call_twice). A cooldown that such a response asks for
+/// then applies to that address; for the original destination the request counts as answered.
 ///
 /// ```
 /// use relent_http::layer::AnsweredBy;
 ///
-/// // Of `tower_http::follow_redirect::RequestUri`, which is in the extensions of its responses.
+/// // From `tower_http::follow_redirect::RequestUri`, which is in the extensions of its responses.
 /// let mut response = http::Response::new("");
 /// let answered = http::Uri::from_static("https://other.example/");
 /// response.extensions_mut().insert(AnsweredBy(answered));
@@ -26,8 +25,8 @@ use super::{CallDriver, Config};
 pub struct AnsweredBy(pub Uri);
 
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
-    /// Says of a failure that it is one of the last call only, and tells the destination of that call,
-    /// if there was more than one and it is known.
+    /// Marks a failure as one of the last request only. If another destination answered that request, and its address
+    /// is known, reports the failure to that destination.
     #[cold]
     pub(super) fn heed_calls<R>(
         &self,

@@ -1,4 +1,4 @@
-//! What the calls of a layer go by.
+//! Shared configuration of the calls of a layer.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
 pub(super) type ClassifyError = fn(&(dyn Error + 'static)) -> Failure;
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 
-/// What a layer and the services that it makes go by.
+/// Configuration of a layer and of the services that it makes.
 #[derive(Clone)]
 pub(super) struct Config<K, M, N> {
     pub(super) policy: Arc<Policy>,
-    /// Shared with all that have its destinations.
+    /// Shared by all layers with the same destinations.
     pub(super) replaced: Arc<ReplacedPolicy>,
     pub(super) destinations: DestinationSource,
     pub(super) hints: HintOptions,
@@ -40,9 +40,9 @@ pub(super) struct Config<K, M, N> {
     pub(super) random: Option<Arc<NewRandom>>,
     pub(super) cross: Option<CrossLayer>,
     pub(super) errors: ClassifyError,
-    /// Whether a call of the service may make more than one.
+    /// Whether a call of the service may make more than one request.
     pub(super) calls_twice: bool,
-    /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
+    /// [`is_plain`](Self::is_plain), computed when the layer is applied to a service.
     pub(super) plain: bool,
     pub(super) clock: K,
     pub(super) map: M,
@@ -52,23 +52,23 @@ pub(super) struct Config<K, M, N> {
 pub(super) type CallBuilder<K> =
     DriverBuilder<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
-/// The driver of a call, which may not borrow.
+/// The driver of a call; it must not borrow.
 pub(super) type CallDriver<K> =
     Driver<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 impl<K, M, N> Config<K, M, N> {
-    /// Whether calls have nothing but the policy, which may hedge, the destination and a map of the body.
+    /// Whether calls use only the policy (which may hedge), the destination and a map of the body.
     pub(super) const fn is_plain(&self) -> bool {
         self.cross.is_none() && self.random.is_none() && !self.traced
     }
 
-    /// Takes all for this destination, and a policy that is set later for it alone.
+    /// Uses this destination for all calls, and detaches from policies that are later set for others.
     pub(super) fn at_one(&mut self, destination: Arc<Destination>) {
         self.destinations = DestinationSource::One(destination);
         self.replaced = Arc::new(ReplacedPolicy::clone(&self.replaced));
     }
 
-    /// The same with others of what has a type of its own, and what is left over.
+    /// Replaces the fields with generic types; returns the unused rest too.
     pub(super) fn with<K2, M2, N2, T>(
         self,
         others: impl FnOnce(K, M, N) -> (K2, M2, N2, T),
@@ -98,7 +98,7 @@ impl<K, M, N> Config<K, M, N> {
 }
 
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
-    /// The driver of one call, with all that is shared by the callers of the destination.
+    /// The driver of one call, with the state that the callers of the destination share.
     #[inline]
     pub(super) fn driver(
         &self,
@@ -111,7 +111,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         self.named.name(driver.repeatable(repeatable))
     }
 
-    /// With what a layer has that is not [`plain`](Self::plain).
+    /// Adds the settings that a [`plain`](Self::plain) layer does not have.
     pub(super) fn with_extras(&self, mut driver: CallBuilder<K>) -> CallBuilder<K> {
         if let Some(random) = &self.random {
             driver = driver.random(random());
@@ -122,7 +122,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         driver
     }
 
-    /// What is kept of the body of this request, and the body of its first attempt.
+    /// Creates the kept body of this request, and the body of its first attempt.
     #[inline]
     pub(super) fn replay<B>(
         &self,
@@ -144,7 +144,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         (replay, body)
     }
 
-    /// Lets the caller choose where the attempt goes.
+    /// Lets the `reroute` function choose the target of the attempt.
     #[inline]
     pub(super) fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
         if let Some(reroute) = &self.reroute {

@@ -1,4 +1,4 @@
-//! What the layer tells the server, and the deadline that a request brings along.
+//! Cross-layer headers that the layer sends, and the deadline that a request carries.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::{Config, Override, RetryLayer};
 use crate::cross_layer::{CrossLayer, Telling};
 
 impl<K, M, N> RetryLayer<K, M, N> {
-    /// Tells the server which attempt a request is (from the second on), how much time is left until
+    /// Sends the server the attempt number (from the second attempt on), the time left until
     /// the deadline, and from time to time how many attempts the calls of this layer take: see
-    /// [`CallerFacts`](crate::CallerFacts), which reads it, and `docs/headers.md`. Off by default, since it is
+    /// [`CallerFacts`](crate::CallerFacts), which reads them, and `docs/headers.md`. Off by default, since it is
     /// for services that know each other.
     ///
-    /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
-    /// has no more time than that for all its attempts together.
+    /// A deadline that a request carries in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
+    /// limits all its attempts together.
     ///
     /// ```
     /// use relent::Policy;
@@ -33,14 +33,14 @@ impl<K, M, N> RetryLayer<K, M, N> {
 }
 
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
-    /// What a call tells the server.
+    /// The cross-layer headers of a call.
     #[inline]
     pub(super) fn telling(&self) -> Telling<K> {
         Telling::of(self.cross.as_ref(), || self.clock.clone())
     }
 
-    /// Puts the deadline that the request brings along, if it is the nearer one, into how it is
-    /// retried.
+    /// Applies the deadline that the request carries, if it is the nearer one, to the policy of the
+    /// request.
     #[inline]
     pub(super) fn obey_deadline<T>(
         &self,

@@ -1,4 +1,4 @@
-//! Why a call brought no response.
+//! Errors of a call without a response.
 
 use std::error::Error;
 use std::fmt;
@@ -9,17 +9,17 @@ use relent::GaveUp;
 
 use crate::replay::{BoxError, NotReplayable};
 
-/// Why the last attempt of a [`Retry`](super::Retry) brought no response.
+/// Error of the last attempt of a [`Retry`](super::Retry) that had no response.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServiceError {
     /// The service failed with this error.
     Service(BoxError),
-    /// The attempt was cut off by its limit.
+    /// The attempt exceeded its timeout.
     Timeout(Duration),
-    /// The service was not ready while an attempt might have started, and no attempt had an outcome.
+    /// The service was not ready while an attempt was allowed to start, and no attempt had an outcome.
     NotReady,
-    /// The body could not be made again for another attempt, and there is no other outcome.
+    /// The body cannot be sent again for another attempt, and there is no other outcome.
     Body(NotReplayable),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for ServiceError {
     }
 }
 
-/// Only what the text does not contain already is a source; see [`ServiceError::Service`] for the
+/// The source is only what the text does not contain; see [`ServiceError::Service`] for the
 /// error itself.
 impl Error for ServiceError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
@@ -52,7 +52,7 @@ impl Error for ServiceError {
     }
 }
 
-/// What is within an error of the layer, and in its text.
+/// The error inside an error of the layer, which its text already contains.
 pub(crate) fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     if let Some(gave_up) = error.downcast_ref::<GaveUp<ServiceError>>() {
         return gave_up.error().map(|error| error as _);
@@ -64,7 +64,7 @@ pub(crate) fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Er
     }
 }
 
-/// In the extensions of a response: a retry was granted, and the service failed to become ready for it
+/// Response extension: a retry was granted, but the service failed to become ready for it
 /// with this error. So the response is the last outcome of the call.
 #[derive(Clone, Debug)]
 pub struct ReadinessError(Arc<dyn Error + Send + Sync>);

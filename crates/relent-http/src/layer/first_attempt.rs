@@ -1,4 +1,4 @@
-//! How a call begins: its first attempt, unless the destination wants it to wait.
+//! Start of a call: its first attempt, unless the destination holds it.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Reopen};
 
-/// How a call begins.
+/// State of a call before its first attempt.
 struct Opening<B, R, K: Clock> {
     driver: CallDriver<K>,
-    /// What is known of the request, if something has to be.
+    /// The request facts, if they must be known already.
     facts: Option<RequestFacts>,
     /// There is no retry.
     once: bool,
@@ -45,7 +45,7 @@ where
     M: MapBody<B>,
     N: Reopen<B>,
 {
-    /// Calls the service, which is ready.
+    /// Calls the service, which must be ready.
     #[inline]
     pub(super) fn start(
         service: &mut S,
@@ -60,7 +60,7 @@ where
             let driver = config.driver(request.uri(), policy, Repeatable::Unknown);
             Opening {
                 driver: driver.start(),
-                // They can still be read from the head that is kept.
+                // They can still be read from the kept head.
                 facts: None,
                 once,
                 extras: None,
@@ -85,7 +85,7 @@ where
         if let Some(extras) = &mut opening.extras {
             extras.telling.tell(&first, request.headers_mut());
         }
-        // Taken apart late, and put together where it is handed on: a request is large, and each move
+        // The request is split late, and rebuilt where it is passed on: it is large, and each move
         // in between would be a copy.
         let (mut parts, body) = request.into_parts();
         let (replay, body) = config.replay(&parts.headers, body, opening.once);
@@ -110,7 +110,7 @@ where
         }
     }
 
-    /// The same for a call that is hedged, or that the destination wants to wait: as any later attempt.
+    /// Starts a call that is hedged or that the destination holds, in the same way as a later attempt.
     #[inline(never)]
     fn start_apart(
         service: &mut S,
@@ -129,7 +129,7 @@ where
             extras.start(service, config, &mut driver, leave, &template, body)
         } else {
             extras.first = Some(body);
-            // Others may have it while this one waits.
+            // Other calls may use the readiness while this one waits.
             let_go(service);
             State::Reserving {
                 reserve: Reserve::Leave,
@@ -149,7 +149,7 @@ where
         }
     }
 
-    /// How a call begins that may be more than attempts by this policy, which the layer has now.
+    /// Prepares a call that needs more than the plain path; `policy` is the current policy of the layer.
     #[inline(never)]
     fn open(
         config: &Config<K, M, N>,
@@ -157,7 +157,7 @@ where
         request: &mut Request<B>,
     ) -> Opening<B, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
-        // That of a layer around this one.
+        // An `Attempt` of an outer layer does not apply here.
         request.extensions_mut().remove::<Attempt>();
         config.obey_deadline(policy, request, &mut overrides);
         let overrides = overrides.unwrap_or_default();
@@ -169,7 +169,7 @@ where
         let once = overrides.no_retry || policy.max_retries() == Some(0);
         let may_hedge = !once && repeatable.is_allowed_by(policy);
         let driver = config.with_extras(driver).start();
-        // There is a destination, which can remember what any policy needs.
+        // A shared destination exists, so it can keep the state of any policy.
         let of_policy = || driver.hedge().ok().flatten();
         let hedge = match overrides.hedge {
             _ if !may_hedge => None,

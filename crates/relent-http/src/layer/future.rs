@@ -27,7 +27,7 @@ use crate::replay::{BoxError, Reopen, Replay, ReplayBody, Sending};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
-    /// consistent, and lets the running attempt go.
+    /// consistent, and drops the running attempt.
     #[must_use = "futures do nothing unless awaited"]
     pub struct ResponseFuture<S, B, R, K, M, N>
     where
@@ -37,13 +37,13 @@ pin_project! {
     {
         pub(super) config: Arc<Config<K, M, N>>,
         pub(super) service: S,
-        // What the next attempt sends; `None` if there is none.
+        // The head of the next attempt; `None` if there are no retries.
         pub(super) template: Option<RequestTemplate>,
         pub(super) replay: Replay<B>,
-        // `None` while they have not been read from the head, since only failures need them.
+        // `None` until they are read from the head, since only failures need them.
         pub(super) facts: Option<RequestFacts>,
         pub(super) driver: CallDriver<K>,
-        // One timer for waits and limits, made when it is first needed and reused.
+        // One timer for delays and limits, created on first use and reused.
         pub(super) timer: Timer<K>,
         pub(super) extras: Option<Box<Extras<B, R, K>>>,
         #[pin]
@@ -51,19 +51,19 @@ pin_project! {
     }
 }
 
-/// What few calls have, out of the way of those that do not.
+/// State that few calls need, boxed to keep the others small.
 pub(super) struct Extras<B, R, K: Clock> {
-    /// What the attempts tell the server.
+    /// The cross-layer headers of the attempts.
     pub(super) telling: Telling<K>,
-    /// What joins attempts that take long.
+    /// The hedge that joins slow attempts.
     pub(super) hedge: Option<Arc<Hedge>>,
-    /// There is no attempt but the first.
+    /// There is no attempt after the first.
     pub(super) once: bool,
-    /// The body of the first attempt, while it may not start.
+    /// The body of the first attempt, while it is held.
     pub(super) first: Option<ReplayBody<B>>,
-    /// The next attempt should have a new connection.
+    /// The next attempt should use a new connection.
     pub(super) fresh: bool,
-    /// What the last attempt has left, until the next one starts.
+    /// The outcome of the last attempt, until the next one starts.
     pub(super) last: Option<LastOutcome<R>>,
 }
 
@@ -80,22 +80,22 @@ impl<B, R, K: Clock> Default for Extras<B, R, K> {
     }
 }
 
-/// When a running attempt is cut off.
+/// The time limit of a running attempt.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
     Never,
-    /// Then; the timer is not set before the attempt has to wait.
+    /// Ends at this instant; the timer is set only when the attempt has to wait.
     At(Instant, Duration),
-    /// When the timer says so.
+    /// The timer is set.
     Timer(Duration),
 }
 
-/// What the timer of a wait is set for.
+/// The purpose of the timer during a delay.
 #[derive(Clone, Copy)]
 pub(super) enum Set {
     Nothing,
     Wait,
-    /// For what is still to be drained after the wait.
+    /// For the remaining drain after the delay.
     Drain,
 }
 
@@ -112,38 +112,38 @@ pin_project! {
         Racing {
             racing: Box<Racing<F, B, R, K>>,
         },
-        // Until the wait is over and the last response is drained, which may take longer.
+        // Until the delay ends and the last response is drained, which may take longer.
         Waiting {
-            // What is left of the wait, and of the time to drain, when the timer has run out.
+            // The rest of the delay, and of the time to drain, after the timer has run out.
             left: Duration,
             patience: Duration,
             timer: Set,
             failure: Failure,
         },
-        // Until destination and service have room for the next attempt, or it is too late.
+        // Until destination and service admit the next attempt, or until it is too late.
         Reserving {
             reserve: Reserve,
             failure: Failure,
         },
-        // Polled again by mistake, it must not call the service again.
+        // If polled again by mistake, the future must not call the service again.
         Done,
     }
 }
 
-/// What a call does next.
+/// The next step of a call.
 pub(super) enum Next<R> {
-    /// What its state says, which has changed.
+    /// Continue with the state, which has changed.
     Changed,
-    /// The same, when others have had their turn.
+    /// Continue with the state, after yielding to other tasks.
     Yield,
-    /// It decides what to make of a failure.
+    /// Decide about a failure.
     Failed(Ended<R>, Failure),
-    /// It ends.
+    /// The call ends.
     Over(Output<R>),
 }
 
 impl<R> Next<R> {
-    /// After an attempt without a response.
+    /// The step after an attempt without a response.
     fn failed(span: &mut AttemptSpan, error: ServiceError, failure: Failure) -> Self {
         span.failed(&failure);
         let ended = Ended {
@@ -155,7 +155,7 @@ impl<R> Next<R> {
     }
 }
 
-/// An attempt starts.
+/// Starts an attempt.
 #[inline]
 pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Attempt, Limit) {
     let (attempt, ends) = driver.begin_attempt(leave);
@@ -166,7 +166,7 @@ pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Atte
     (attempt, limit)
 }
 
-/// Ready when a running attempt is to be cut off, with the time that it was given.
+/// Ready when a running attempt has exceeded its limit; returns the limit.
 fn poll_limit<K: Sleeper>(
     limit: &mut Limit,
     driver: &CallDriver<K>,
@@ -186,7 +186,7 @@ fn poll_limit<K: Sleeper>(
     timer.poll(context).map(|()| given)
 }
 
-/// What is known of the request, read when it is first needed.
+/// The request facts, read on first use.
 pub(super) fn known<K: Clock>(
     facts: &mut Option<RequestFacts>,
     template: Option<&RequestTemplate>,

@@ -1,4 +1,4 @@
-//! The layer for gRPC: what a call is, when it has failed, and which may run twice.
+//! The retry layer for gRPC: which calls have failed, and which may run twice.
 
 mod attempts;
 mod call;
@@ -28,26 +28,26 @@ pub use attempts::Attempts;
 pub(super) use attempts::{AfterHead, Classified};
 pub use call::CallFuture;
 
-/// Retries gRPC calls; made by [`RetryLayer::grpc`].
+/// Tower layer that retries gRPC calls; made by [`RetryLayer::grpc`].
 ///
-/// What is different from other requests:
-/// - The status decides, in the headers or in the trailers. A response is held back until its first
-///   message or its trailers, so that a call that fails before its first message can be retried,
-///   unary or streaming; until then the attempt timeout runs. From the first message on it is the
-///   caller's. So is, from its headers on, the response to a call that is still sending: it may be
-///   waiting for what the caller says next. gRFC A6 gives every response up with its headers;
+/// Differences from other requests:
+/// - The gRPC status decides, in the headers or in the trailers. The layer holds a response back until its first
+///   message or its trailers. So a call that fails before its first message can be retried,
+///   unary or streaming; until then the attempt timeout runs. The first message commits the call to this
+///   response. A call that is still sending commits on the headers of its response: the server may be
+///   waiting for the next message. gRFC A6 commits every response on its headers;
 ///   [`commit_on_headers`](Self::commit_on_headers) does so.
-/// - A method that is repeatable is declared so, by [`ServiceConfig::repeatable`], an [`Override`] or
+/// - A repeatable method is declared by [`ServiceConfig::repeatable`], an [`Override`] or
 ///   an `idempotency-key` in the metadata.
-/// - The policy of a method is that of the [`ServiceConfig`], or that of the layer where it has none.
-/// - A method with a `hedgingPolicy` is hedged by it if it is declared repeatable; an attempt is over
-///   with its first message or its trailers. A message of the caller is known, and so can be sent
-///   beside, once the running attempt has sent it to its end.
-/// - The `grpc-timeout` of a call is the deadline of all its attempts together, and each is sent with
-///   what is left of it, or of the policy's deadline if that is nearer. A call that runs out of it ends
-///   with `DEADLINE_EXCEEDED`; one that has no time at all is not sent.
-/// - An error after the headers of a response is never "not processed", whatever it says: the server has
-///   begun. So a stream that is refused then is repeated only if its method is declared repeatable.
+/// - The policy of a method is that of the [`ServiceConfig`], or that of the layer if it has none.
+/// - A method with a `hedgingPolicy` is hedged by it if it is declared repeatable. An attempt ends
+///   with its first message or its trailers. The caller's message is known, and can be sent by a
+///   hedge, once the running attempt has sent all of it.
+/// - The `grpc-timeout` of a call is the deadline of all its attempts together. Each attempt is sent with the time
+///   left of it, or of the policy's deadline if that is nearer. A call that runs out of time ends
+///   with `DEADLINE_EXCEEDED`; a call with no time at all is not sent.
+/// - An error after the headers of a response is never "not processed", whatever it claims: the server has
+///   started. So a stream that is refused then is repeated only if its method is declared repeatable.
 /// - Attempts after the first carry `grpc-previous-rpc-attempts`.
 pub struct GrpcLayer<K = TokioClock, M = Unchanged, N = ByType> {
     retry: RetryLayer<K, Unchanged, N>,
@@ -56,17 +56,17 @@ pub struct GrpcLayer<K = TokioClock, M = Unchanged, N = ByType> {
     peeks: bool,
 }
 
-/// A service whose gRPC calls are retried; made by [`GrpcLayer`].
+/// Service whose gRPC calls are retried; made by [`GrpcLayer`].
 pub struct GrpcRetry<S, K = TokioClock, M = Unchanged, N = ByType> {
     retry: Retry<Attempts<S, K, M>, K, Unchanged, N>,
     methods: Arc<ServiceConfig>,
 }
 
 impl<K, M, N> RetryLayer<K, M, N> {
-    /// The same for gRPC: see [`GrpcLayer`].
+    /// Converts this layer to one for gRPC: see [`GrpcLayer`].
     ///
-    /// The throttling of the configuration, if it has one, takes the place of the layer's budget;
-    /// it counts for all that the layer calls, as one server name.
+    /// Retry throttling in the configuration replaces the layer's budget;
+    /// it counts for all calls of the layer, as one server name.
     ///
     /// ```
     /// use relent::NamedPolicy;
@@ -93,7 +93,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             let there = Destination::new(policy).with_budget(budget);
             self.config.at_one(Arc::new(there));
         }
-        // An attempt maps the body when it has seen it.
+        // An attempt maps the body after it has read the first frame.
         let unmapped = |clock, map, reopen| (clock, Unchanged, reopen, map);
         let (config, map) = self.config.with(unmapped);
         GrpcLayer {
@@ -106,17 +106,17 @@ impl<K, M, N> RetryLayer<K, M, N> {
 }
 
 impl<K, M, N> GrpcLayer<K, M, N> {
-    /// Hands every response up with its headers, as gRFC A6 does: for methods that tell something by
-    /// their headers long before the first message, such as a watch. A status in the trailers is then
-    /// no reason for a retry.
+    /// Returns every response on its headers, as gRFC A6 does: for methods that send
+    /// headers long before the first message, such as a watch. A status in the trailers then
+    /// causes no retry.
     #[must_use]
     pub const fn commit_on_headers(mut self) -> Self {
         self.peeks = false;
         self
     }
 
-    /// Goes by this policy from now on, as [`RetryLayer::set_policy`] does: in all services that are there
-    /// already, too. A method to which the [`ServiceConfig`] gives a policy keeps it.
+    /// Replaces the policy for later calls, as [`RetryLayer::set_policy`] does, in existing services
+    /// too. A method to which the [`ServiceConfig`] gives a policy keeps it.
     ///
     /// ```
     /// use relent::Policy;
@@ -124,7 +124,7 @@ impl<K, M, N> GrpcLayer<K, M, N> {
     /// use relent_http::grpc::ServiceConfig;
     ///
     /// let layer = RetryLayer::new(Policy::STANDARD).grpc(ServiceConfig::default());
-    /// // ... in an incident, while its services are called:
+    /// // ... during an incident, while its services are in use:
     /// layer.set_policy(Policy::STANDARD.clone().without_retries());
     /// ```
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>)
@@ -173,7 +173,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if timeout::read(request.headers()).is_some_and(|timeout| timeout.is_zero()) {
-            // The service is ready for a call that is not made.
+            // The service has reserved capacity for a call that is not made.
             let_go(&mut self.retry.service);
             return CallFuture::too_late();
         }
@@ -183,10 +183,10 @@ where
 }
 
 impl<S, K, M, N> GrpcRetry<S, K, M, N> {
-    /// Says of a request what is known of its method, unless its caller has. Returns the deadline of
+    /// Adds the declarations about the method to the request, unless the caller has set them. Returns the deadline of
     /// the call.
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
-        // What a forwarded call has brought along speaks of another hop.
+        // The field of a forwarded call describes another hop.
         request.headers_mut().remove(GRPC_PREVIOUS_RPC_ATTEMPTS);
         let told = self.retry.config.cross.as_ref();
         let told = told.and_then(|_| CrossLayer::remaining(request.headers()));

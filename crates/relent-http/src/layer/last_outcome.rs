@@ -1,4 +1,4 @@
-//! What the last attempt of a call has left, while another is to follow.
+//! The outcome of the last attempt, kept until the next attempt starts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,11 +14,11 @@ use crate::complete::tells_end;
 use crate::drain::Drain;
 use crate::replay::BoxError;
 
-/// The last real outcome: if the attempt that is to follow is held back to the end of the call, this
-/// is what the call ends with.
+/// The last real outcome: the result of the call if the next attempt is held until the call
+/// ends.
 pub(super) enum LastOutcome<R> {
     Error(ServiceError),
-    /// The head of a response, and its body, which is drained.
+    /// The head of a response, and its body, which is being drained.
     Refused(Response<()>, Pin<Box<Drain<R>>>),
 }
 
@@ -43,7 +43,7 @@ where
         matches!(self, Self::Refused(_, drain) if drain.is_reading())
     }
 
-    /// Ready when there is no more to drain.
+    /// Ready when nothing is left to drain.
     pub(super) fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Error(_) => Poll::Ready(()),
@@ -51,21 +51,21 @@ where
         }
     }
 
-    /// Drains no more.
+    /// Stops draining.
     pub(super) fn end_drain(&mut self) {
         if let Self::Refused(_, drain) = self {
             drain.as_mut().end();
         }
     }
 
-    /// Notes why no attempt came after it, if it is a response.
+    /// Records why no further attempt followed, if the outcome is a response.
     pub(super) fn note(&mut self, error: ReadinessError) {
         if let Self::Refused(head, _) = self {
             head.extensions_mut().insert(error);
         }
     }
 
-    /// What the call ends with.
+    /// The result of the call.
     pub(super) fn into_output(self, summary: Summary) -> Output<R> {
         match self {
             Self::Error(error) => Err(GaveUp::new(Some(error), summary)),

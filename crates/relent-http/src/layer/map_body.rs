@@ -1,13 +1,13 @@
-//! The body that a service takes.
+//! Conversion to the body type that a service takes.
 
 use crate::replay::ReplayBody;
 
-/// Makes the body that a service takes out of the body of an attempt. Closures do.
+/// Converts the body of an attempt to the body type that a service takes. Closures implement it.
 pub trait MapBody<B> {
-    /// What the service takes.
+    /// The body type that the service takes.
     type Body;
 
-    /// Makes it.
+    /// Converts the body of one attempt.
     fn map_body(&self, body: ReplayBody<B>) -> Self::Body;
 }
 
@@ -19,7 +19,7 @@ impl<B, O, F: Fn(ReplayBody<B>) -> O> MapBody<B> for F {
     }
 }
 
-/// The service takes [`ReplayBody`], as those do that take any body.
+/// Passes [`ReplayBody`] on, for services that take any body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unchanged;
 

@@ -1,5 +1,5 @@
-//! What a call does between its attempts: it decides, waits and drains, and asks for leave. Attempts
-//! that run at once are told apart here as well.
+//! Between the attempts of a call: decides, waits, drains, and requests admission. Also distinguishes
+//! concurrent attempts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -34,7 +34,7 @@ where
     M: MapBody<B>,
     N: Reopen<B>,
 {
-    /// Goes on until the call is over, or an attempt runs, which is `None`.
+    /// Runs until the call ends, or until an attempt runs, which is `None`.
     #[inline(never)]
     pub(super) fn poll_between(
         mut self: Pin<&mut Self>,
@@ -65,7 +65,7 @@ where
         }
     }
 
-    /// An attempt, or a race of several, has failed.
+    /// Decides after an attempt, or a race of several, has failed.
     fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> Next<R> {
         let mut this = self.project();
         let Ended {
@@ -73,7 +73,7 @@ where
             busy,
             sending,
         } = ended;
-        // A race has done so.
+        // A race has done this already.
         if this.config.calls_twice && failure.hop == Hop::None {
             let config = &**this.config;
             config.heed_calls(this.driver, &outcome, &mut failure);
@@ -112,7 +112,7 @@ where
                 } else {
                     Duration::ZERO
                 };
-                // Drops the attempt, with all that it holds, before the wait.
+                // Drops the attempt and its resources before the wait.
                 this.state.set(State::Waiting {
                     left: after,
                     patience,
@@ -128,7 +128,7 @@ where
         }
     }
 
-    /// Until one of several attempts has succeeded, or all have failed.
+    /// Polls a race until one attempt succeeds, or all have failed.
     fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
         let this = self.project();
         let (StateProjection::Racing { racing }, Some(template)) =
@@ -155,7 +155,7 @@ where
         })
     }
 
-    /// Until the wait is over and the last response is drained, which may take longer.
+    /// Waits until the delay ends and the last response is drained, which may take longer.
     fn poll_wait(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
         let mut this = self.project();
         let StateProjection::Waiting {
@@ -206,7 +206,7 @@ where
         Poll::Ready(Next::Changed)
     }
 
-    /// Until destination and service have room for the next attempt, or it is too late.
+    /// Waits until destination and service admit the next attempt, or until it is too late.
     fn poll_reserve(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
         let mut this = self.project();
         let StateProjection::Reserving { reserve, failure } = this.state.as_mut().project() else {
@@ -220,7 +220,7 @@ where
                 let template = this.template.as_ref();
                 match next_body(first, template, this.replay, this.config) {
                     Ok((template, body)) => {
-                        // The next outcome takes its place.
+                        // The next attempt's outcome replaces it.
                         extras.last = None;
                         let (service, config) = (&mut *this.service, &**this.config);
                         let next =
@@ -245,7 +245,7 @@ where
                 (Some(ServiceError::Service(error.into())), stop)
             }
         };
-        // The future may be kept when it is done.
+        // The caller may keep the future after it has completed.
         let_go(this.service);
         let summary = this.driver.summary(Some(stop));
         Poll::Ready(Next::Over(match (extras.last.take(), own) {
@@ -265,7 +265,7 @@ where
     B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
-    /// An attempt starts, with what may join it. The service is ready.
+    /// Starts an attempt, with the hedge that may join it. The service must be ready.
     pub(super) fn start<S, M, N>(
         &mut self,
         service: &mut S,
@@ -300,7 +300,7 @@ where
     }
 }
 
-/// The body of the next attempt, and the rest of it.
+/// The body of the next attempt, and the request template.
 fn next_body<'t, B, K, M, N>(
     first: Option<ReplayBody<B>>,
     template: Option<&'t RequestTemplate>,

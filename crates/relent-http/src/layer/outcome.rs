@@ -1,4 +1,4 @@
-//! What an attempt has come to, and what a call ends with.
+//! The outcome of an attempt, and the result of a call.
 
 use std::error::Error;
 
@@ -18,7 +18,7 @@ use crate::network;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Sending};
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 pub(super) enum Outcome<R> {
     Response(Response<R>),
     Error(ServiceError),
@@ -35,8 +35,8 @@ impl<R> Outcome<R> {
 
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
-/// A failed attempt: its outcome, whether its connection is still busy with the request, and the body
-/// that it may be busy with, if others ran beside it.
+/// A failed attempt: its outcome, whether its connection is still busy with the request, and, in a race, the
+/// request body that it is still sending.
 pub(super) struct Ended<R> {
     pub(super) outcome: Outcome<R>,
     pub(super) busy: bool,
@@ -56,13 +56,13 @@ impl<R> Ended<R> {
     }
 }
 
-/// The span of the attempt that sends this.
+/// Starts the span of the attempt that sends this request.
 #[inline]
 pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
     AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
 }
 
-/// What the layer for gRPC has found out.
+/// The classification by the gRPC layer, if there is one.
 #[inline]
 fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
     #[cfg(feature = "grpc")]
@@ -74,14 +74,14 @@ fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
     None
 }
 
-/// Who judges what a call comes to.
+/// The classification settings of a call.
 #[inline]
 fn judge_of<'a, K: Clock, M, N>(config: &'a Config<K, M, N>, policy: &'a Policy) -> Judge<'a> {
     let hints = &config.hints;
     Judge { policy, hints }
 }
 
-/// Whether a response is no failure by this policy, whatever is known of its request.
+/// Whether a response is certainly no failure by this policy, whatever the request facts.
 #[inline]
 pub(super) fn is_fine<R, K: Clock, M, N>(
     response: &Response<R>,
@@ -92,7 +92,7 @@ pub(super) fn is_fine<R, K: Clock, M, N>(
     judge.is_fine(response.status(), response.headers()) && verdict(response).is_none()
 }
 
-/// The failure that a response is, if it is one.
+/// The failure of a response, if it is one.
 #[inline]
 pub(super) fn judge<R, K: Clock, M, N>(
     response: &Response<R>,
@@ -111,7 +111,7 @@ pub(super) fn judge<R, K: Clock, M, N>(
     judge.failure(response.status(), headers, extensions, facts, now)
 }
 
-/// The error of an attempt, and the failure that it is.
+/// The error of an attempt, and its failure.
 pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, Failure) {
     #[cfg(feature = "grpc")]
     let error = match error.downcast::<super::grpc::AfterHead>() {
@@ -128,7 +128,7 @@ pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, F
     (error, failure)
 }
 
-/// Whoever classifies it: what was given up below is not repeated above.
+/// Whatever the classifier: a failure that was given up below is not repeated above.
 fn classified(error: &(dyn Error + 'static), classify: ClassifyError) -> Failure {
     let failure = classify(error);
     match network::given_up(error) {
@@ -137,7 +137,7 @@ fn classified(error: &(dyn Error + 'static), classify: ClassifyError) -> Failure
     }
 }
 
-/// What a call that has succeeded ends with.
+/// The result of a call that succeeded.
 #[inline]
 pub(super) fn answer<R, K: Clock>(
     driver: &mut CallDriver<K>,

@@ -1,10 +1,10 @@
-//! What travels in the extensions of a request.
+//! Extensions of requests.
 
 use std::sync::Arc;
 
 use relent_core::{Hedge, Policy};
 
-/// How one request is retried, in place of what the layer says: put it into the extensions of the
+/// Retry settings of one request, overriding those of the layer: insert it into the extensions of the
 /// request. It is not passed on.
 ///
 /// ```
@@ -19,53 +19,53 @@ pub struct Override {
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) repeatable: Option<bool>,
     pub(super) no_retry: bool,
-    /// `Some(None)`: by none.
+    /// `Some(None)` disables hedging.
     pub(super) hedge: Option<Option<Arc<Hedge>>>,
 }
 
 impl Override {
-    /// Changes nothing.
+    /// Creates an override that changes nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether it changes nothing.
+    /// Whether this override changes nothing.
     #[cfg(feature = "grpc")]
     pub(super) const fn is_empty(&self) -> bool {
         self.policy.is_none() && self.repeatable.is_none() && !self.no_retry && self.hedge.is_none()
     }
 
-    /// By this policy. The budget remains that of the layer.
+    /// Sets the policy. The budget remains that of the layer.
     #[must_use]
     pub fn policy(mut self, policy: impl Into<Arc<Policy>>) -> Self {
         self.policy = Some(policy.into());
         self
     }
 
-    /// Whether the request may run twice without harm, whatever its method and headers say, and whatever
-    /// the policy assumes of all requests.
+    /// Declares whether the request may safely run twice, whatever its method, its headers, and the policy's
+    /// assumptions.
     #[must_use]
     pub const fn repeatable(mut self, repeatable: bool) -> Self {
         self.repeatable = Some(repeatable);
         self
     }
 
-    /// Hedged by this in place of the `[hedge]` of the policy; see [`RetryLayer`](super::RetryLayer).
+    /// Sets the hedging, overriding the `[hedge]` of the policy; see [`RetryLayer`](super::RetryLayer).
     #[must_use]
     pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
         self.hedge = Some(Some(hedge.into()));
         self
     }
 
-    /// Not hedged.
+    /// Disables hedging.
     #[must_use]
     pub fn no_hedge(mut self) -> Self {
         self.hedge = Some(None);
         self
     }
 
-    /// One attempt only. The limits of time apply.
+    /// Allows one attempt only. Time limits still apply.
     #[must_use]
     pub const fn no_retry(mut self) -> Self {
         self.no_retry = true;
@@ -73,7 +73,7 @@ impl Override {
     }
 }
 
-/// In the extensions of a request: the attempt should not use the connection of the one before. That
-/// was the wrong one for this request (421), or is still busy with sending it.
+/// Request extension: the attempt should not use the connection of the previous one. That
+/// was the wrong one for this request (421), or is still sending the earlier request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreshConnection;

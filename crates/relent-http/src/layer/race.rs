@@ -1,4 +1,4 @@
-//! The attempts of a request that is hedged.
+//! Concurrent attempts of a hedged request.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::attempt::in_view_of_others;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody, Sending};
 
-/// A race of attempts, in a box: few requests have one.
+/// A race of attempts; boxed, since few requests have one.
 pub(super) struct Racing<F, B, R, K: Sleeper> {
     hedge: Arc<Hedge>,
     running: Running<Sent<F, B>, K>,
-    /// Of the hedge that waits for the service to be ready.
+    /// The body of the hedge that waits for the service to become ready.
     body: Option<ReplayBody<B>>,
-    /// What belongs to the failure that decides, unless a plainer one comes.
+    /// The outcome that belongs to the deciding failure, unless a clearer failure follows.
     kept: Option<Ended<R>>,
 }
 
-/// How a race ended: with the response that won, or with the failure that decides.
+/// Result of a race: the response that won, or the failure that decides.
 type Finish<R> = Result<Response<R>, (Ended<R>, Failure)>;
 
 impl<F, B, R, K> Racing<F, B, R, K>
@@ -39,7 +39,7 @@ where
     B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
-    /// An attempt starts that others may join.
+    /// Starts the first attempt, which hedges may join.
     pub(super) fn begin<S, M, N>(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
@@ -61,15 +61,15 @@ where
         })
     }
 
-    /// The hedge that waited for the service is not sent. Neither is the readiness kept that it may
-    /// have, nor its place in the line.
+    /// Drops the hedge that waits for the service, and releases the readiness
+    /// or queue position that it may hold.
     fn give_up_hedge<S: Clone>(&mut self, service: &mut S) {
         if self.body.take().is_some() {
             let_go(service);
         }
     }
 
-    /// Goes on until one attempt has succeeded or all have failed.
+    /// Runs until one attempt has succeeded or all have failed.
     pub(super) fn poll_finish<S, M, N>(
         &mut self,
         driver: &mut CallDriver<K>,
@@ -96,7 +96,7 @@ where
                         }
                     }
                     Poll::Ready(Ok(())) => self.give_up_hedge(sender.service),
-                    // Those that run may yet succeed.
+                    // The running attempts may still succeed.
                     Poll::Ready(Err(_)) => {
                         self.running.call_off(driver);
                         self.give_up_hedge(sender.service);

@@ -1,11 +1,11 @@
-//! No wait holds readiness.
+//! Releases readiness while a call waits.
 //!
-//! A service that says that it is ready has set something aside for the call that follows: a permit of
-//! a concurrency limit, a place in a buffer. Even while it is not ready, it may hold a place in the line
-//! for that. So an instance that was polled, and is not called at once, is replaced by a clone, which
-//! has neither; else a call that waits for something else would keep out those it waits for.
+//! A ready service has reserved capacity for the next call: a permit of a concurrency limit, a slot
+//! in a buffer. While it is not ready, it may hold a place in the queue for that. So an instance that was
+//! polled and is not called immediately is replaced by a clone, which has neither. Otherwise a waiting call
+//! could block the very calls that it waits for.
 //!
-//! The same holds for the destination: while the service is not ready, its leave is given back.
+//! Likewise, while the service is not ready, the permit of the destination is released.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -18,34 +18,34 @@ use tower_service::Service;
 
 use super::CallDriver;
 
-/// Gives up the readiness of this service, and its place in the line for it.
+/// Releases the readiness of this service, and its place in the queue for it.
 #[cold]
 pub(super) fn let_go<S: Clone>(service: &mut S) {
     *service = service.clone();
 }
 
-/// What an attempt waits for before it is sent: it needs the leave of its destination and a service that
-/// is ready, both at once.
+/// The wait of an attempt before it is sent: it needs a permit of its destination and a ready service, both at the
+/// same time.
 #[derive(Clone, Copy)]
 pub(super) enum Reserve {
-    /// For the leave of the destination; the service has not been polled.
+    /// Waits for the permit of the destination; the service has not been polled.
     Leave,
-    /// For the service; the destination has been given its leave back.
+    /// Waits for the service; the permit of the destination has been released.
     Readiness { timed: bool },
 }
 
-/// Why an attempt cannot be sent.
+/// Reason why an attempt cannot be sent.
 pub(super) enum Unable<E> {
-    /// The destination held it back for as long as it may wait.
+    /// The destination held it for as long as it may wait.
     HeldBack(Stop),
     /// The service was not ready before this limit.
     NotReady(StopReason),
-    /// The service never will be.
+    /// The service failed and will not become ready.
     Broken(E),
 }
 
 impl Reserve {
-    /// Ready when the attempt is to be sent now, or cannot be.
+    /// Ready when the attempt must be sent now, or cannot be sent.
     pub(super) fn poll<S, T, K>(
         &mut self,
         driver: &mut CallDriver<K>,
@@ -82,7 +82,7 @@ impl Reserve {
                                 return Poll::Pending;
                             };
                             *timed = true;
-                            // The last instant at which it may start is in time.
+                            // An attempt may still start at the last instant, so wait past it.
                             let late = room.saturating_add(Duration::from_nanos(1));
                             timer.set(driver.clock(), late);
                         }

@@ -1,4 +1,4 @@
-//! How an attempt is sent that is not the first of a call, or was held back before.
+//! Sends the attempts of a call after the first, and first attempts that were held or are hedged.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use super::{Config, FreshConnection, MapBody};
 use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
 use crate::replay::{BoxError, Progressed, ReplayBody};
 
-/// What such an attempt is made of, beside its body. The service is ready when it is sent.
+/// Everything for such an attempt except its body. The service must be ready when it is sent.
 pub(super) struct Sender<'a, S, K: Clock, M, N> {
     pub(super) service: &'a mut S,
     pub(super) template: &'a RequestTemplate,
@@ -27,7 +27,7 @@ pub(super) struct Sender<'a, S, K: Clock, M, N> {
 }
 
 impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
-    /// Sends it with this body.
+    /// Sends the attempt with this body.
     pub(super) fn send<B>(
         &mut self,
         body: ReplayBody<B>,
@@ -55,7 +55,7 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         (call, span)
     }
 
-    /// The same for an attempt that others may join.
+    /// Sends an attempt that a hedge may join.
     pub(super) fn race<B>(&mut self, body: ReplayBody<B>, racer: &Racer) -> Sent<S::Future, B>
     where
         S: Service<Request<M::Body>>,
@@ -69,11 +69,11 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
 }
 
 pin_project! {
-    /// One attempt, with what it has sent of its body.
+    /// One running attempt, with the progress of its body.
     pub(super) struct Sent<F, B> {
         #[pin]
         call: F,
-        // `None` when it is over.
+        // `None` when it has ended.
         sent: Option<Progressed<B>>,
         pub(super) span: Option<AttemptSpan>,
     }
@@ -91,7 +91,7 @@ where
     F: Future,
     B: Body<Error: Into<BoxError>>,
 {
-    /// With it, what was sent of the body.
+    /// The output of the call, with the progress of the request body.
     type Output = (F::Output, Option<Progressed<B>>, Option<AttemptSpan>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -1,4 +1,4 @@
-//! A SOCKS proxy that opens no connection.
+//! Errors of SOCKS proxies that open no connection.
 
 use std::error::Error;
 use std::fmt;
@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::source::Source;
 
-/// The reply of a SOCKS proxy that opened no connection: the request was not sent.
+/// Error: the reply of a SOCKS proxy that opened no connection, so the request was not sent.
 ///
 /// ```
 /// use relent_core::Kind;
@@ -23,7 +23,7 @@ use super::source::Source;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SocksRefused {
-    /// SOCKS5: none of the offered authentication methods is accepted, or one that was not offered is asked for.
+    /// SOCKS5: the proxy accepts none of the offered authentication methods, or requires one that was not offered.
     Method,
     /// SOCKS5: the user name or the password is wrong.
     Credentials,
@@ -31,32 +31,32 @@ pub enum SocksRefused {
     General,
     /// SOCKS5, reply 2: not allowed by the ruleset.
     NotAllowed,
-    /// SOCKS5, reply 3.
+    /// SOCKS5, reply 3: network unreachable.
     NetworkUnreachable,
-    /// SOCKS5, reply 4.
+    /// SOCKS5, reply 4: host unreachable.
     HostUnreachable,
     /// SOCKS5, reply 5: the destination refused the connection.
     ConnectionRefused,
-    /// SOCKS5, reply 6.
+    /// SOCKS5, reply 6: TTL expired.
     TtlExpired,
-    /// SOCKS5, reply 7.
+    /// SOCKS5, reply 7: command not supported.
     Command,
     /// SOCKS5, reply 8: the type of the address is not supported.
     AddressType,
-    /// SOCKS4, reply 91: rejected or failed, for whatever reason.
+    /// SOCKS4, reply 91: rejected or failed, for any reason.
     Rejected,
     /// SOCKS4, reply 92 or 93: the proxy cannot confirm the user by ident.
     Ident,
-    /// The reply is not one of SOCKS.
+    /// The reply is not valid SOCKS.
     Malformed,
-    /// The proxy was not asked, since this version of SOCKS has no form for the destination: IPv6 with SOCKS4, or a
+    /// The proxy was not contacted, since this version of SOCKS cannot express the destination: IPv6 with SOCKS4, or a
     /// name of more than 255 bytes.
     Destination,
 }
 
 impl SocksRefused {
-    /// What it means for the request (design rule 2). A reply that the same request would get again is permanent:
-    /// a wrong password that is repeated locks accounts. Replies about the way to the destination may pass.
+    /// Classifies the failure of the request. A reply that the same request would get again is permanent:
+    /// repeating a wrong password locks accounts. Replies about the path to the destination may be temporary.
     #[must_use]
     pub fn failure(self) -> Failure {
         let (kind, network) = match self {
@@ -110,10 +110,10 @@ impl Error for SocksRefused {}
 /// The error of hyper-util's SOCKS connectors, whose module is private.
 type SocksError = <SocksV5<HttpConnector> as Service<Uri>>::Error;
 
-/// Whether a cause of an error is a SOCKS proxy that opened no connection, and its reply.
+/// The reply of a SOCKS proxy in a cause of an error; `None` if there is none.
 ///
-/// hyper-util keeps the types within its error to itself: their variants are told apart by the names that
-/// `Debug` gives them. One of an unknown name is no reply here.
+/// hyper-util's error contains private types, so their variants are distinguished by the names that
+/// `Debug` gives them. A variant with an unknown name counts as none.
 #[must_use]
 pub fn socks_refused(source: Source<'_>) -> Option<SocksRefused> {
     let Some(error) = source.downcast_ref::<SocksError>() else {
@@ -153,7 +153,7 @@ pub(super) fn is_connect(source: Source<'_>) -> bool {
     source.is::<SocksError>()
 }
 
-/// Why there is no connection to the SOCKS proxy, which the error of its connector does not name as its source.
+/// The reason why the SOCKS proxy cannot be reached, which the error of its connector does not return as its source.
 pub(super) fn within(source: Source<'_>) -> Option<Source<'_>> {
     match source.downcast_ref::<SocksError>()? {
         SocksError::Inner(error) => Some(error),
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::network::classify_error;
 
-    /// The error of a connector to a proxy that answers the messages of one client so, one after the other.
+    /// The error of a connector to a proxy that gives these answers to one client, in order.
     async fn refused_by(version: u8, target: &str, answers: &[&[u8]]) -> SocksError {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! What an error of rustls says about the certificates of either side.
+//! Detects errors of rustls about the certificates of either side.
 
 use rustls::AlertDescription;
 

@@ -1,4 +1,4 @@
-//! A proxy that does not open the tunnel of a CONNECT.
+//! Errors of proxies that refuse to open a CONNECT tunnel.
 
 use std::error::Error;
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::hint::HintOptions;
 use crate::outcome::some_time;
 use crate::repeatable::RequestFacts;
 
-/// A proxy refused CONNECT with this status: the request was not sent.
+/// Error: a proxy refused CONNECT with this status, so the request was not sent.
 ///
-/// For connectors that open tunnels themselves and keep the status. Those of hyper-util and reqwest keep 407
-/// only, which [`classify_error`](super::classify_error) finds as well.
+/// For connectors that open tunnels themselves and keep the status. Those of hyper-util and reqwest keep only 407,
+/// which [`classify_error`](super::classify_error) finds as well.
 ///
 /// ```
 /// use http::StatusCode;
@@ -33,7 +33,7 @@ use crate::repeatable::RequestFacts;
 pub struct TunnelRefused(StatusCode);
 
 impl TunnelRefused {
-    /// A proxy has answered CONNECT with this status.
+    /// Creates the error for a proxy that responded to CONNECT with this status.
     #[must_use]
     pub const fn new(status: StatusCode) -> Self {
         Self(status)
@@ -45,9 +45,9 @@ impl TunnelRefused {
         self.0
     }
 
-    /// What it means for the request (design rule 2). A status that is permanent in a response is permanent
-    /// here too: the same CONNECT would be refused again, and a wrong password that is repeated locks accounts.
-    /// Any other is not processed, since nothing of the request was sent.
+    /// Classifies the failure of the request. A status that is permanent in a response is permanent here too: the same
+    /// CONNECT would be refused again, and repeating a wrong password locks accounts.
+    /// Any other status is not processed, since no part of the request was sent.
     #[must_use]
     pub fn failure(self) -> Failure {
         let (facts, options) = (RequestFacts::default(), HintOptions::default());
@@ -79,7 +79,7 @@ impl Error for TunnelRefused {}
 /// The error of hyper-util's tunnel, whose module is private.
 type TunnelError = <Tunnel<HttpConnector> as Service<Uri>>::Error;
 
-/// Whether a cause of an error is a proxy that refused CONNECT, and the status, as far as the connector keeps it.
+/// The refusal of CONNECT in a cause of an error, with its status, if the connector keeps it; else `None`.
 #[must_use]
 pub fn tunnel_refused(source: Source<'_>) -> Option<TunnelRefused> {
     if let Some(TunnelError::ProxyAuthRequired) = source.downcast_ref() {

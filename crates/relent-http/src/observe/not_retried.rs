@@ -1,10 +1,10 @@
-//! A warning, once in a process, for a request that other libraries would have retried.
+//! Warns, once per process, about a request that other libraries would have retried.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use relent_core::StopReason;
 
-/// A call ends without the retry that other libraries would make. The first of each kind is logged, with the remedy.
+/// Logs that a call ends without a retry that other libraries would make. Only the first of each kind is logged.
 #[inline]
 pub fn not_retried(reason: StopReason) {
     static NOT_REPEATABLE: AtomicBool = AtomicBool::new(false);

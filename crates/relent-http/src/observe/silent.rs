@@ -1,43 +1,43 @@
-//! No spans.
+//! Replacement for spans without the feature `tracing`: does nothing.
 
 use http::StatusCode;
 use http::{HeaderMap, Method, Uri};
 use relent_core::{Failure, StopReason};
 
-/// What the span of an attempt is without the feature `tracing`: nothing.
+/// The span of an attempt; without the feature `tracing` it does nothing.
 #[derive(Debug)]
 pub struct AttemptSpan;
 
 impl AttemptSpan {
-    /// Nothing starts.
+    /// Does nothing.
     #[inline]
     #[must_use]
     pub fn start(_: &Method, _: &Uri, _: &HeaderMap, _: u32) -> Self {
         Self
     }
 
-    /// Nothing starts.
+    /// Does nothing.
     #[inline]
     #[must_use]
     pub fn of<'m>(_: impl FnOnce() -> Option<(&'m Method, Uri)>, _: u32) -> Self {
         Self
     }
 
-    /// Nothing is entered.
+    /// Does nothing.
     #[inline]
     #[must_use]
     pub fn enter(&self) -> impl Sized {}
 
-    /// Nothing is recorded.
+    /// Does nothing.
     #[inline]
     pub fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}
 
-    /// Nothing is recorded.
+    /// Does nothing.
     #[inline]
     pub fn failed(&mut self, _: &Failure) {}
 }
 
-/// Nothing is recorded.
+/// Does nothing.
 #[inline]
 pub fn not_retried(_: StopReason) {}
 

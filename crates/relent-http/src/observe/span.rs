@@ -1,4 +1,4 @@
-//! The span of an attempt.
+//! The tracing span of an attempt.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use tracing::field::{Empty, display};
 
 use super::url::{self, Redacted};
 
-/// The span of one attempt, until the head of its response has arrived. Dropped before that, it
-/// says that the attempt was cancelled.
+/// The span of one attempt, until the head of its response has arrived. If dropped earlier, it
+/// records that the attempt was cancelled.
 #[derive(Debug)]
 pub struct AttemptSpan {
     span: Span,
@@ -19,11 +19,11 @@ pub struct AttemptSpan {
 }
 
 impl AttemptSpan {
-    /// The attempt of this number starts; the first is 1.
+    /// Starts the span of the attempt with this number; the first is 1.
     #[inline]
     #[must_use]
     pub fn start(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Self {
-        // Without a subscriber this is one comparison.
+        // Without a subscriber this costs one comparison.
         let span = if tracing::level_enabled!(tracing::Level::INFO) {
             begin(method, uri, headers, number)
         } else {
@@ -32,14 +32,14 @@ impl AttemptSpan {
         Self { span, ended: false }
     }
 
-    /// The same for a request that has to be read for it, which is done only if somebody listens. There
-    /// is none if nothing goes out.
+    /// Starts the span of a request that is read only if a subscriber is enabled. If `request` returns `None`,
+    /// there is no span.
     #[inline]
     pub fn of<'m>(request: impl FnOnce() -> Option<(&'m Method, Uri)>, number: u32) -> Self {
         let span = if tracing::level_enabled!(tracing::Level::INFO)
             && let Some((method, uri)) = request()
         {
-            // It has an authority, so no `Host` is asked for.
+            // The URI has an authority, so no `Host` is needed.
             begin(method, &uri, &HeaderMap::new(), number)
         } else {
             Span::none()
@@ -47,14 +47,14 @@ impl AttemptSpan {
         Self { span, ended: false }
     }
 
-    /// A part of the attempt runs, until this is dropped: what happens in it is seen in the span.
+    /// Enters the span until the guard is dropped: events of the attempt then belong to the span.
     #[inline]
     #[must_use]
     pub fn enter(&self) -> impl Sized {
         self.span.enter()
     }
 
-    /// It was answered, which may be a failure.
+    /// Records a response, which may be a failure.
     #[inline]
     pub fn answered(&mut self, status: StatusCode, failure: Option<&Failure>) {
         self.ended = true;
@@ -67,7 +67,7 @@ impl AttemptSpan {
         }
     }
 
-    /// It failed.
+    /// Records a failure.
     #[inline]
     pub fn failed(&mut self, failure: &Failure) {
         self.ended = true;
@@ -92,14 +92,14 @@ impl Drop for AttemptSpan {
     }
 }
 
-/// A service failed to become ready for an attempt. Its error is not told: it may hold anything.
+/// Warns that a service failed to become ready for an attempt. The error is omitted: it may contain secrets.
 #[cfg(feature = "tower")]
 #[cold]
 pub(crate) fn not_ready() {
     tracing::warn!(target: "relent_http", "the service failed to become ready for the next attempt");
 }
 
-/// Numbers are recorded as `i64`: tracing-opentelemetry makes text of an unsigned one, and OpenTelemetry has only
+/// Numbers are recorded as `i64`: tracing-opentelemetry converts unsigned ones to text, and OpenTelemetry has only
 /// signed ones.
 #[cold]
 fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
@@ -111,7 +111,7 @@ fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
     tracing::info_span!(
         target: "relent_http",
         "http.client.request",
-        // What tracing-opentelemetry reads: the span is named by its method.
+        // Read by tracing-opentelemetry: the span is named by its method.
         otel.name = if known { method.as_str() } else { "HTTP" },
         otel.kind = "client",
         otel.status_code = Empty,
@@ -126,8 +126,8 @@ fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
     )
 }
 
-/// Whether the conventions know the method: those of RFC 9110, PATCH (RFC 5789) and QUERY
-/// (draft-ietf-httpbis-safe-method-w-body). Others may be many, and each would be a name.
+/// Whether the conventions define the method: those of RFC 9110, PATCH (RFC 5789) and QUERY
+/// (draft-ietf-httpbis-safe-method-w-body). Others are unbounded, and each would be a new span name.
 fn is_known(method: &Method) -> bool {
     matches!(
         method.as_str(),
@@ -157,7 +157,7 @@ impl fmt::Display for ErrorType {
             },
             Cause::Timeout => f.write_str("timeout"),
             Cause::Network(network) => f.write_str(network.name()),
-            // The value that the conventions have for an error without a word.
+            // The value that the conventions define for other errors.
             Cause::Error
             | Cause::Exit(_)
             | Cause::Signal(_)

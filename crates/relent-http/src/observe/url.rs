@@ -1,4 +1,4 @@
-//! An address without what is secret in it.
+//! Formats a URI without secrets.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use http::Uri;
 
 use crate::secret::{REDACTED, is_secret};
 
-/// The address of a request as `url.full`: absolute as far as it is known, without user and
+/// The address of a request as `url.full`: absolute if possible, without user and
 /// password, and without the values of secret parameters.
 pub(super) struct Redacted<'a> {
     pub(super) uri: &'a Uri,
-    /// Of the address, or else the `Host`.
+    /// From the URI, or else the `Host` header.
     pub(super) authority: Option<&'a str>,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Redacted<'_> {
     }
 }
 
-/// The host and, if there is one, the port of an authority.
+/// The host and the port, if any, of an authority.
 fn parts(authority: &str) -> (&str, Option<&str>) {
     let address = authority
         .rsplit_once('@')
@@ -58,12 +58,12 @@ fn parts(authority: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The name or number of the host.
+/// The host name or address.
 pub(super) fn host(authority: &str) -> &str {
     parts(authority).0
 }
 
-/// The port, or that of the scheme.
+/// The explicit port, or the default port of the scheme.
 pub(super) fn port(uri: &Uri, authority: Option<&str>) -> Option<u16> {
     if let Some(port) = authority.and_then(|authority| parts(authority).1) {
         return port.parse().ok();
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(redacted("http://h/?TOKEN=a=b"), "http://h/?TOKEN=REDACTED");
     }
 
-    /// `%74oken` is `token` to a server.
+    /// Servers decode `%74oken` to `token`.
     #[test]
     fn a_name_in_disguise_is_secret() {
         assert_eq!(

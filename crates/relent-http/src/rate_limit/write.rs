@@ -1,4 +1,4 @@
-//! `RateLimit` and `RateLimit-Policy` as a server writes them.
+//! Writes `RateLimit` and `RateLimit-Policy` for a server.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The largest integer of a structured field.
 const MOST: u64 = 999_999_999_999_999;
 
-/// A quota of a server, and what is left of it (draft-ietf-httpapi-ratelimit-headers-11).
+/// A quota of a server, and how much of it is left (draft-ietf-httpapi-ratelimit-headers-11).
 ///
 /// Numbers are written up to 999999999999999, and times in whole seconds, rounded up.
 ///
@@ -36,26 +36,26 @@ const MOST: u64 = 999_999_999_999_999;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota<'q> {
-    /// The name of its policy: characters of ASCII from the space to `~`.
+    /// The name of the quota policy: ASCII characters from the space to `~`.
     pub name: &'q str,
-    /// `q`: how much is allotted in each window.
+    /// `q`: the allotment in each window.
     pub quota: u64,
-    /// `qu`: what is counted, if not `requests`: the draft has `content-bytes` and `concurrent-requests`, and
+    /// `qu`: the unit of the quota, if not `requests`. The draft has `content-bytes` and `concurrent-requests`, and
     /// others can be registered. Characters as in the name.
     pub unit: Option<&'q str>,
-    /// `w`: the window, if it has one; at least a second.
+    /// `w`: the window, if the quota has one; at least 1 s.
     pub window: Option<Duration>,
-    /// `r`: how much is left.
+    /// `r`: the amount left.
     pub available: u64,
-    /// `t`: the time within which no more can be used than is left. With nothing left, clients wait for
-    /// so long.
+    /// `t`: the time within which no more than the amount left can be used. With nothing left, clients wait for this
+    /// time.
     pub effective_window: Option<Duration>,
-    /// `pk`: which share of the server the quota is for, if it has several.
+    /// `pk`: the partition of the server that the quota is for, if there are several.
     pub partition: Option<&'q [u8]>,
 }
 
 impl<'q> Quota<'q> {
-    /// A quota of so many requests, of which so many are left.
+    /// Creates a quota of this many requests, of which `available` are left.
     #[must_use]
     pub const fn new(name: &'q str, quota: u64, available: u64) -> Self {
         Self {
@@ -69,11 +69,11 @@ impl<'q> Quota<'q> {
         }
     }
 
-    /// What a limiter of this config has left at `now` for callers that hold no ticket.
+    /// The quota of a limiter with this config at `now`, for callers that hold no ticket.
     ///
-    /// The window is that of the config in whole seconds, with as much in it as the rate admits. What is
-    /// left is what can be had within a second; with nothing, the effective window is the time until
-    /// something is. So a client that may come at once is never told to wait.
+    /// The window is that of the config in whole seconds, and the quota is what the rate admits in it. `available` is
+    /// what the limiter admits within a second. If that is nothing, the effective window is the time until it admits
+    /// something. So no client waits when it could come immediately.
     ///
     /// ```
     /// use std::time::Duration;
@@ -98,8 +98,7 @@ impl<'q> Quota<'q> {
         Self::left(name, config, soon, until)
     }
 
-    /// The same of a limiter that is elsewhere: so many attempts can be had within a second, and this is the time
-    /// until one more can be.
+    /// The quota of a remote limiter, which admits `soon` attempts within a second, and one more after `until`.
     #[must_use]
     pub fn left(name: &'q str, config: &LimiterConfig, soon: u32, until: Duration) -> Self {
         let window = rounded_up(config.per, SECONDS).max(1);
@@ -119,7 +118,7 @@ impl<'q> Quota<'q> {
     }
 }
 
-/// The name or the unit of a quota has characters that cannot stand in a structured field.
+/// Error: the name or the unit of a quota has characters that a structured field cannot contain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidQuotaName {
     name: String,
@@ -137,14 +136,13 @@ impl fmt::Display for InvalidQuotaName {
 
 impl std::error::Error for InvalidQuotaName {}
 
-/// Writes `RateLimit-Policy` and `RateLimit`, in place of those that are there. Without a quota both are
-/// removed.
+/// Writes `RateLimit-Policy` and `RateLimit`, replacing existing ones. Without a quota it removes both.
 ///
-/// They may stand on every response. On one that refuses, `Retry-After` belongs beside them, which takes
-/// precedence. They must not stand in trailers.
+/// The fields may be on every response. A rejection also needs `Retry-After`, which takes precedence. The fields must
+/// not be in trailers.
 ///
 /// # Errors
-/// [`InvalidQuotaName`]; then nothing is changed.
+/// [`InvalidQuotaName`]; the headers are then unchanged.
 pub fn set_rate_limit(
     headers: &mut HeaderMap,
     quotas: &[Quota<'_>],
@@ -178,7 +176,7 @@ pub fn set_rate_limit(
         (RATELIMIT_POLICY, policies.finish()),
         (RATELIMIT, limits.finish()),
     ] {
-        // What a serializer of structured fields writes is visible ASCII.
+        // A structured field is visible ASCII.
         match list.and_then(|list| HeaderValue::try_from(list).ok()) {
             Some(value) => headers.insert(name, value),
             None => headers.remove(name),
@@ -314,8 +312,8 @@ mod tests {
             }
         }
 
-        /// Whoever waits for the effective window of a quota that is used up is admitted, and whoever
-        /// is told of something left finds it within a second.
+        /// A client that waits for the effective window of an exhausted quota is admitted. If the quota has something
+        /// left, it is admitted within a second.
         #[test]
         fn a_limiter_keeps_what_its_quota_says(
             rate in 1..2000_u32, per in 1..200_000_u64, burst in 1..50_u32, asked in 0..200_u32, later in 0..5000_u64,

@@ -1,4 +1,4 @@
-//! A body whose content is known.
+//! Request bodies of known content.
 
 use std::fmt;
 use std::future::Future;
@@ -19,14 +19,14 @@ use super::error::BoxError;
 use super::frame::Polled;
 use crate::unchanged::UnchangedFile;
 
-/// The most that is read from a file at once.
+/// Maximum bytes per read from a file.
 const PIECE: u64 = 64 << 10;
 
-/// A body whose content is known: bytes, a file that is opened anew for every attempt, or a body that
-/// is made anew. It is sent again at any size, and nothing of it is kept: [`ByType`](super::ByType)
+/// A body of known content: bytes, a file that is opened again for every attempt, or a body that
+/// a function makes again. It can be sent again at any size, and no data is kept: [`ByType`](super::ByType)
 /// knows it.
 ///
-/// A clone begins anew.
+/// A clone starts from the beginning.
 ///
 /// ```
 /// use http_body::Body;
@@ -50,7 +50,7 @@ enum Source {
 
 type Opening = Pin<Box<dyn Future<Output = io::Result<File>> + Send>>;
 
-/// How far it has been read.
+/// The read position.
 enum Read {
     Nothing,
     Opening(Opening),
@@ -65,18 +65,18 @@ impl Content {
         Self { source, read }
     }
 
-    /// The contents of a file, which must not change until the request is done: an attempt that
-    /// finds it with another length or time of modification fails. Needs tokio.
+    /// The contents of a file, which must not change until the request has completed: an attempt that
+    /// finds another length or modification time fails. Needs tokio.
     ///
     /// # Errors
-    /// When the file cannot be looked at, or is not a regular file: what comes out of a pipe cannot
+    /// If the metadata of the file cannot be read, or it is not a regular file: data from a pipe cannot
     /// be sent again.
     pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
         let file = UnchangedFile::see(path.into())?;
         Ok(Self::of(Source::File(Arc::new(file))))
     }
 
-    /// What this makes, which it must make alike for every attempt: such as a stream.
+    /// A body from a function, such as a stream. The function must make the same content for every attempt.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -96,7 +96,7 @@ impl Content {
         Self::of(Source::Made(Arc::new(make)))
     }
 
-    /// The same from its beginning, and, if it is made, made: its length is known then.
+    /// Restarts the content from its beginning. A body from a function is made here, so that its length is known.
     pub(super) fn anew(&self) -> Self {
         Self {
             source: self.source.clone(),
@@ -132,7 +132,7 @@ impl Content {
                     ready!(Pin::new(file).poll_read(context, &mut buffer))?;
                     let length = buffer.filled().len();
                     if length == 0 {
-                        // It has been cut since it was opened.
+                        // The file has been truncated since it was opened.
                         return Poll::Ready(Some(Err(seen.changed().into())));
                     }
                     piece.truncate(length);
@@ -199,7 +199,7 @@ impl Clone for Content {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            // What is sent can be a secret.
+            // The content may be secret.
             Source::Bytes(bytes) => write!(f, "Content({} bytes)", bytes.len()),
             Source::File(file) => f.debug_tuple("Content").field(file).finish(),
             Source::Made(_) => f.write_str("Content(made)"),

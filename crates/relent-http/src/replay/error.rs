@@ -1,12 +1,12 @@
-//! Why a body is not sent, or not sent again.
+//! Errors of bodies that cannot be sent, or not sent again.
 
 use std::error::Error;
 use std::fmt;
 
-/// The error of bodies and services of any kind.
+/// Boxed error of bodies and services of any kind.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The body cannot be sent again: it was too long to be kept, it failed, or the server answered
+/// Error: the body cannot be sent again. It was too long to be kept, it failed, or the server responded
 /// before it was read to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotReplayable;
@@ -19,7 +19,7 @@ impl fmt::Display for NotReplayable {
 
 impl Error for NotReplayable {}
 
-/// The error of a body whose content a later attempt has taken over, or which has failed before.
+/// Error of a body whose content a later attempt has taken over, or which has failed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superseded;
 

@@ -1,4 +1,4 @@
-//! Frames of a body in bytes.
+//! Frames of a body as `Bytes`.
 
 use std::task::Poll;
 
@@ -7,10 +7,10 @@ use http_body::Frame;
 
 use super::error::BoxError;
 
-/// The frame with its data as `Bytes`, which is a copy unless they are already.
+/// Converts the data of a frame to `Bytes`; copies unless they already are.
 pub(super) fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
     frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
 }
 
-/// What polling a body has come to.
+/// The result of polling a body.
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;

@@ -1,4 +1,4 @@
-//! A body that was kept whole.
+//! A body that was kept completely.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-/// What is left to read of a body that was kept whole. The bytes are shared.
+/// The unread rest of a body that was kept completely. The bytes are shared.
 pub(super) struct Kept {
     parts: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
-    /// Whether its length may be told.
+    /// Whether its length may be reported.
     tells_length: bool,
 }
 

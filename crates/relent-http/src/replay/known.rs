@@ -1,4 +1,4 @@
-//! Which bodies have content that is known.
+//! Bodies whose content is known.
 
 use std::any::Any;
 
@@ -9,9 +9,9 @@ use super::Content;
 
 /// Makes a body of the same content again, from its beginning.
 ///
-/// [`ByType`] knows the usual ones. For others use a closure, which is given the body that the caller
-/// sent, before any of it is read: a body that is itself a recipe is cloned, one that is a file is
-/// opened anew.
+/// [`ByType`] knows the common types. For others use a closure. It gets the body that the caller
+/// sent, before any of it is read, and may clone it, or open its file
+/// again.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -22,7 +22,7 @@ use super::Content;
 /// assert!(cloned.reopen(&mut Full::from("content")).is_some());
 /// ```
 pub trait Reopen<B> {
-    /// The content again; `None` if it is not known, so that it is kept while it streams.
+    /// Makes the content again; `None` if it is not known, so that the body is kept while it streams.
     ///
     /// `body` may be replaced by one of the same content.
     fn reopen(&self, body: &mut B) -> Option<B>;
@@ -50,13 +50,13 @@ impl<B: 'static> Reopen<B> for ByType {
     }
 }
 
-/// The clone of a body that is a `K`.
+/// Clones a body whose type is `K`.
 #[inline]
 fn cloned<B: 'static, K: Clone + 'static>(body: &B) -> Option<B> {
     same((body as &dyn Any).downcast_ref::<K>()?.clone())
 }
 
-/// A value as the type that it has.
+/// Converts a value to `B` if that is its type.
 #[inline]
 fn same<B: 'static, K: 'static>(known: K) -> Option<B> {
     let mut known = Some(known);

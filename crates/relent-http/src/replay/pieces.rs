@@ -1,9 +1,9 @@
-//! A long body that is handed to its connection piece by piece.
+//! Passes a long body to its connection in pieces.
 //!
-//! hyper asks for more of a body only while its buffer has room. A buffer that is full because the server
-//! does not read stays full, and the connection never learns that its attempt is over: the socket stays
-//! open for as long as the kernel allows. So a connection gets one piece at a time, and the next when that
-//! is written. Between the two it waits for the body, which can fail and so close the connection.
+//! hyper polls a body only while its write buffer has space. If the server does not read, the buffer
+//! stays full, and the connection never notices that its attempt has ended: the socket stays
+//! open for as long as the kernel allows. So a connection gets one piece at a time, and the next one after that
+//! is written. In between it polls the body, which can fail and so close the connection.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,71 +19,71 @@ use tokio::time::{Sleep, sleep};
 use super::error::Superseded;
 use super::frame::Polled;
 
-/// A body of no more bytes than this is handed over as it comes. Any server's kernel takes as much, so that
-/// it is written even if the server reads nothing.
+/// Bodies up to this many bytes are passed on as they come. The kernel of any server buffers as much, so they
+/// are written even if the server reads nothing.
 const SHORT: u64 = 64 << 10;
-/// The most bytes of a piece. It is a prime, so that no piece ends where a window of HTTP/2 does: the next
-/// would be taken from here then, and wait for the window.
+/// Maximum bytes of a piece. A prime, so that no piece ends exactly where an HTTP/2 window does: then the
+/// connection would take the next piece and wait for the window.
 const PIECE: usize = 65_521;
-/// What is shorter is not waited for: the many small messages of a stream are written together.
+/// Shorter pieces are not tracked: the many small messages of a stream are written together.
 const SMALL: usize = 4 << 10;
-/// The longest that a piece may take to be written while its attempt runs, and after it.
+/// Maximum time to write a piece, during its attempt and after it.
 const STALL: Duration = Duration::from_secs(30);
-/// How often the task runs again before a piece is waited for by a timer: most are written at once.
+/// How often the task yields before it waits for a piece by a timer: most pieces are written immediately.
 const YIELDS: u8 = 1;
-/// The same while no piece was dropped yet. A reader that has not dropped one by then is taken for one that
-/// keeps what it reads, such as a service that collects the body.
+/// Like `YIELDS`, until the first piece is dropped. A reader that has not dropped one by then is assumed to
+/// keep the data, such as a service that collects the body.
 const YIELDS_AT_FIRST: u8 = 100;
 
-/// Whose body it is.
+/// The source of the body.
 pub(super) trait Source {
     /// The next frame, whatever its length.
     fn poll(&mut self, context: &mut Context<'_>) -> Polled;
 
-    /// Whether there is nothing more to poll for.
+    /// Whether nothing is left to poll.
     fn is_end(&self) -> bool;
 
-    /// What is left to poll for.
+    /// The size of the rest.
     fn hint(&self) -> SizeHint;
 
-    /// Whether its attempt is over, and another has the turn.
+    /// Whether its attempt has ended, and another has the turn.
     fn is_over(&self) -> bool;
 
-    /// The same, and if not, what ends the attempt wakes the task.
+    /// Like `is_over`; if `false`, the end of the attempt wakes the task.
     fn wait(&self, context: &Context<'_>) -> bool;
 
-    /// Whether the call is over, with this attempt as its last.
+    /// Whether the call has ended, with this attempt as its last.
     fn is_last(&self) -> bool;
 
-    /// All of it has been handed over.
+    /// Records that the whole body has been passed on.
     fn handed_over(&self);
 }
 
-/// How far a body has been handed over.
+/// Progress of passing on a body.
 #[derive(Default)]
 pub(super) struct Pieces {
     handed: u64,
-    /// The reader is known to drop what it has written.
+    /// The reader is known to drop the data that it has written.
     pub(super) drops: bool,
-    // Few bodies are long, and all are moved.
+    // Boxed: few bodies are long, but all are moved.
     long: Option<Box<Long>>,
 }
 
 struct Long {
-    /// What was read and is not handed over yet.
+    /// Data that was read but not passed on yet.
     rest: Bytes,
     flight: Arc<Flight>,
     yields: u8,
-    /// The reader keeps what it reads: it gets the rest as it comes.
+    /// The reader keeps the data, so it gets the rest as it comes.
     at_once: bool,
     stall: Option<Pin<Box<Sleep>>>,
 }
 
-/// The piece that is on its way, and which the connection drops when it is written.
+/// The piece that is being written; the connection drops it afterwards.
 #[derive(Default)]
 struct Flight {
     is_out: AtomicBool,
-    /// Whether any piece was dropped.
+    /// Whether any piece has been dropped.
     lands: AtomicBool,
     waiting: Mutex<Option<Waker>>,
 }
@@ -112,7 +112,7 @@ impl Drop for Piece {
 }
 
 impl Flight {
-    /// Whether a piece is on its way: what drops it wakes the task.
+    /// Whether a piece is being written; if so, its drop wakes the task.
     fn is_out(&self, context: &Context<'_>) -> bool {
         if !self.is_out.load(Ordering::Acquire) {
             return false;
@@ -141,7 +141,7 @@ impl Pieces {
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
         self.handed = self.handed.saturating_add(length);
         let known = self.handed.saturating_add(source.hint().lower());
-        // Without its timer nothing would bound the wait for a piece.
+        // Outside tokio there is no timer to limit the wait for a piece.
         if length > 0 && known > SHORT && Handle::try_current().is_ok() {
             let long = self
                 .long
@@ -154,18 +154,18 @@ impl Pieces {
         Poll::Ready(Some(Ok(frame)))
     }
 
-    /// Whether a piece is on its way.
+    /// Whether a piece is being written.
     pub(super) fn is_out(&self) -> bool {
         let is_out = |long: &Long| !long.at_once && long.flight.is_out.load(Ordering::Acquire);
         self.long.as_deref().is_some_and(is_out)
     }
 
-    /// Whether all has been handed over that was read.
+    /// Whether all data that was read has been passed on.
     pub(super) fn is_empty(&self) -> bool {
         self.long.as_ref().is_none_or(|long| long.rest.is_empty())
     }
 
-    /// What has been read and is to be handed over, before what is left of the body.
+    /// The size of the data that is not passed on yet, plus the rest of the body.
     pub(super) fn hint(&self, left: SizeHint) -> SizeHint {
         let Some(long) = &self.long else {
             return left;
@@ -211,7 +211,7 @@ impl Long {
                     return superseded();
                 }
             }
-            // One that keeps the pieces after all would wait for ever.
+            // A reader that keeps the pieces would otherwise wait forever.
             self.at_once = !drops;
         }
         (self.stall, self.yields) = (None, 0);
@@ -234,8 +234,8 @@ impl Long {
         self.next(source)
     }
 
-    /// The next piece of what was read. The last byte of the body goes by itself: after it the connection
-    /// asks for nothing more, and all before it is written by then.
+    /// The next piece of the data that was read. The last byte of the body is sent separately: the connection
+    /// takes it only after all data before it is written, and polls nothing afterwards.
     fn next(&mut self, source: &impl Source) -> Polled {
         if source.is_over() {
             return superseded();
@@ -262,7 +262,7 @@ impl Long {
     }
 }
 
-/// Another attempt has the turn, or nobody takes the rest.
+/// Another attempt has the turn, or the server has stopped reading.
 fn superseded() -> Polled {
     Poll::Ready(Some(Err(Superseded.into())))
 }

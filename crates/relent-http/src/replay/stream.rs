@@ -11,53 +11,53 @@ use super::error::{BoxError, NotReplayable, Superseded};
 use super::frame::{Polled, in_bytes};
 use super::kept::Kept;
 
-/// The default for the most bytes that are kept of a body.
+/// Default cap of the kept bytes of a body.
 pub(super) const CAP: usize = 64 << 10;
 
-/// The state that the bodies of all attempts share. At any time one of them has the turn, and has
-/// read everything that is kept before it reads on from the source.
+/// The state that the bodies of all attempts share. At any time one of them has the turn. It reads
+/// all kept data before it reads more from the source.
 pub(super) struct Stream<B> {
-    /// The attempt whose body may read; counts from 0.
+    /// The number of the attempt whose body may read, from 0.
     turn: u32,
     source: Pin<Box<B>>,
     /// The task that waits for the source.
     waker: Option<Waker>,
     kept: Keeping,
-    /// The next of the kept parts that the body with the turn reads.
+    /// Index of the next kept part for the body with the turn.
     next: usize,
     trailers: Option<HeaderMap>,
-    /// The body with the turn has read the trailers.
+    /// Whether the body with the turn has read the trailers.
     trailers_read: bool,
-    /// Bytes read from the source, and how many there are if that was said at the start.
+    /// Bytes read from the source, and its total length if it was declared at the start.
     read: u64,
     length: Option<u64>,
     state: State,
-    /// No attempt follows the one that has the turn.
+    /// No attempt follows the one with the turn.
     last: bool,
-    /// What the connection is at; see [`Upload`](super::Upload).
+    /// The encoded [`Upload`](super::Upload).
     pub(super) upload: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The source has nothing more.
+    /// The source has ended.
     Ended,
     Failed,
 }
 
-/// Copies of what was read. Not the frames themselves: each could hold on to a buffer of any size,
+/// Copies of the data that was read. Not the frames themselves: each could keep a buffer of any size alive,
 /// and a frame of one byte would cost more than the byte.
 struct Keeping {
-    /// What earlier attempts have read.
+    /// Data from earlier attempts.
     parts: Vec<Bytes>,
-    /// What the current one has.
+    /// Data from the current attempt.
     tail: BytesMut,
-    /// Room for this many bytes more.
+    /// Remaining capacity in bytes.
     room: usize,
-    /// False once there is no room, or nobody to keep it for.
+    /// False once the capacity is exceeded, or no attempt can follow.
     keeping: bool,
-    /// Something was read that was not kept.
+    /// Some data was read but not kept.
     lost: bool,
 }
 
@@ -69,12 +69,12 @@ impl Keeping {
         } else if !data.is_empty() {
             self.lost = true;
             self.forget();
-            // Whoever had the turn has read them, or there would be no new data.
+            // The body with the turn has read them, or there would be no new data.
             self.parts.clear();
         }
     }
 
-    /// Keeps nothing more. The parts may have to be read yet.
+    /// Stops keeping data. The parts may still have to be read.
     fn forget(&mut self) {
         self.keeping = false;
         self.tail = BytesMut::new();
@@ -86,12 +86,12 @@ impl<B> Stream<B> {
         self.turn
     }
 
-    /// Whether this turn is over.
+    /// Whether this turn has ended.
     pub(super) fn is_over(&self, turn: u32) -> bool {
         turn != self.turn || self.state == State::Failed
     }
 
-    /// The same, and if not, what takes the turn wakes the task.
+    /// Like `is_over`; if `false`, the end of the turn wakes the task.
     pub(super) fn wait(&mut self, turn: u32, context: &Context<'_>) -> bool {
         let over = self.is_over(turn);
         if !over {
@@ -103,12 +103,12 @@ impl<B> Stream<B> {
         over
     }
 
-    /// Whether there will be no further attempt.
+    /// Whether no further attempt follows.
     pub(super) const fn is_last(&self) -> bool {
         self.last
     }
 
-    /// There will be no further attempt.
+    /// Records that no further attempt follows.
     pub(super) fn forget(&mut self) {
         self.last = true;
         self.kept.forget();
@@ -125,8 +125,8 @@ where
     pub(super) fn new(body: B, cap: usize) -> Self {
         let hint = body.size_hint();
         let fits = |length: u64| usize::try_from(length).is_ok_and(|length| length <= cap);
-        // What is declared is a promise: of a forwarded request, that of a peer. More room than this is
-        // made for what has come.
+        // A declared length is only a claim, for a forwarded request that of a peer. Larger capacity is
+        // allocated only for data that has arrived.
         let declared = hint.exact().filter(|length| fits(*length)).unwrap_or(0);
         let expected = declared.min(CAP as u64);
         Self {
@@ -137,7 +137,7 @@ where
                 parts: Vec::new(),
                 tail: BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0)),
                 room: cap,
-                // What is known to be too long need not be kept up to the cap.
+                // A body that is known to be too long is not kept at all.
                 keeping: fits(hint.lower()),
                 lost: false,
             },
@@ -237,8 +237,8 @@ where
         hint
     }
 
-    /// Whether the length may be told although it was not at the start: over HTTP/1.1 a body of a length
-    /// that is told has no trailers (RFC 9112 section 6.3).
+    /// Whether the length may be reported although it was not declared at the start: over HTTP/1.1 a body with a
+    /// declared length has no trailers (RFC 9112 section 6.3).
     const fn may_tell_length(&self, trailers_follow: bool) -> bool {
         self.length.is_some() || self.trailers.is_none() || !trailers_follow
     }
@@ -254,13 +254,13 @@ where
         }
     }
 
-    /// All of it, once it has been read to its end, if it was kept. The turn remains where it is.
+    /// The complete body, after it has been read to its end, if it was kept. The turn does not change.
     pub(super) fn kept(&mut self) -> Option<Kept> {
         if self.state == State::Failed || self.kept.lost || !self.is_whole() {
             return None;
         }
         if !self.kept.tail.is_empty() {
-            // Whoever has the turn has read what it has just had from the source.
+            // The body with the turn has already read the data that just came from the source.
             self.kept.parts.push(self.kept.tail.split().freeze());
             self.next = self.kept.parts.len();
         }
@@ -268,7 +268,7 @@ where
         Some(Kept::new(parts, trailers, self.may_tell_length(true)))
     }
 
-    /// Gives the turn to the next attempt, from the beginning. Returns who waits for the source.
+    /// Passes the turn to the next attempt, from the beginning. Returns the waker of the waiting task.
     pub(super) fn take_back(&mut self, answered: bool) -> Result<Option<Waker>, NotReplayable> {
         if self.state == State::Failed || self.kept.lost || answered && !self.is_whole() {
             return Err(NotReplayable);

@@ -1,4 +1,4 @@
-//! Keys of webhooks: how they are written, and what they compute.
+//! Webhook keys: text formats and signature algorithms.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,13 +15,13 @@ const SECRET: &str = "whsec_";
 const PRIVATE: &str = "whsk_";
 const PUBLIC: &str = "whpk_";
 
-/// Keys are pasted with and without the padding.
+/// Users paste keys with and without the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What a sender signs with: see [`webhook`](super) for how it is written.
+/// Key of a sender; see [`webhook`](super) for its text formats.
 #[derive(Clone)]
 pub struct SigningKey(Signing);
 
@@ -31,7 +31,7 @@ enum Signing {
     Pair(Box<ed25519_dalek::SigningKey>),
 }
 
-/// What a receiver verifies with: see [`webhook`](super) for how it is written.
+/// Key of a receiver; see [`webhook`](super) for its text formats.
 #[derive(Clone)]
 pub struct VerifyingKey(Verifying);
 
@@ -42,7 +42,7 @@ enum Verifying {
 }
 
 impl SigningKey {
-    /// The key with which a receiver verifies what this one has signed. That of a secret is the secret itself.
+    /// The key with which a receiver verifies signatures of this one. For a shared secret it is the secret itself.
     #[must_use]
     pub fn verifying_key(&self) -> VerifyingKey {
         VerifyingKey(match &self.0 {
@@ -77,7 +77,7 @@ impl VerifyingKey {
         }
     }
 
-    /// Whether any of these is its signature. The body is hashed once for all of a secret.
+    /// Whether any of these signatures is valid. For a shared secret, the body is hashed once for all of them.
     pub(super) fn verifies<'s>(
         &self,
         prefix: &[u8],
@@ -100,7 +100,7 @@ impl VerifyingKey {
     }
 }
 
-/// The bytes behind the prefix.
+/// Decodes the bytes after the prefix.
 fn bytes(text: &str) -> Result<Vec<u8>, InvalidWebhookKey> {
     BASE64.decode(text).map_err(|_| InvalidWebhookKey::Base64)
 }
@@ -132,7 +132,7 @@ impl FromStr for SigningKey {
         let pair = if let Ok(seed) = <&[u8; 32]>::try_from(bytes.as_slice()) {
             ed25519_dalek::SigningKey::from_bytes(seed)
         } else if let Ok(pair) = <&[u8; 64]>::try_from(bytes.as_slice()) {
-            // Refuses a public key that is not the seed's: signing with such a pair would give the seed away.
+            // Rejects a public key of another seed: signing with such a pair would reveal the seed.
             ed25519_dalek::SigningKey::from_keypair_bytes(pair)
                 .map_err(|_| InvalidWebhookKey::Mismatch)?
         } else {
@@ -179,25 +179,25 @@ impl fmt::Debug for VerifyingKey {
     }
 }
 
-/// Why a text is no key of a webhook. It never holds the text.
+/// Error: a text is not a valid webhook key. It never contains the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidWebhookKey {
-    /// It begins with none of the known prefixes.
+    /// The text begins with none of the known prefixes.
     Prefix,
-    /// It is a public key, and a sender signs with its private one.
+    /// The text is a public key, but a sender needs its private one.
     Public,
-    /// It is a private key, and a receiver needs the public one only.
+    /// The text is a private key, but a receiver needs only the public one.
     Private,
-    /// What follows the prefix is not base64.
+    /// The part after the prefix is not base64.
     Base64,
-    /// It has too few bytes, or too many.
+    /// The key has too few bytes, or too many.
     Length {
-        /// As many.
+        /// The number of bytes found.
         found: usize,
     },
-    /// The bytes are no key of Ed25519: not a point of the curve, a weak one, or a public key that is not the
-    /// private key's.
+    /// The bytes are no valid Ed25519 key: not a point of the curve, a weak one, or a public key that does not belong
+    /// to the private key.
     Mismatch,
 }
 

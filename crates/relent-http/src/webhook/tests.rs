@@ -6,7 +6,7 @@ const SEED: &str = "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const PUBLIC: &str = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
 const BODY: &[u8] = br#"{"test": 2432232314}"#;
-/// Of the test of the specification's libraries, and of Python's cryptography for the same content.
+/// From the tests of the specification's libraries, and from Python's cryptography for the same content.
 const V1: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 const V1A: &str =
     "v1a,yoUrgEkc12aGqm0n4Sydmdz55xJfTz4AsAgieHFjmkR7LJtqVCZOQYzvvHjI5kAey+r4iaBGxTFRrl2iBQxtDQ==";
@@ -55,7 +55,7 @@ fn a_message_is_believed_by_whoever_has_one_of_its_keys() {
         (vec![SECRET], vec![PUBLIC], false),
         (vec![SEED], vec![SECRET], false),
         (vec![SECRET], vec![], false),
-        // A key that is being changed: the sender has both, the receiver has the old or the new one.
+        // Key rotation: the sender has both keys, the receiver has the old or the new one.
         (vec![other, SECRET], vec![SECRET], true),
         (vec![SECRET], vec![other, SECRET], true),
     ] {
@@ -148,7 +148,7 @@ fn a_field_that_is_missing_there_twice_or_malformed_is_named() {
     assert!(verifier.verify(&headers, BODY, at()).is_err());
 }
 
-/// What is signed is joined by full stops, so one in the identifier would let `a` at `1` with `2.x` pass for another.
+/// Full stops join the signed parts, so with one in the identifier, `a` at `1` with body `2.x` would be ambiguous.
 #[test]
 fn no_identifier_has_a_full_stop() {
     let signer = Signer::new(signing(SECRET));
@@ -178,7 +178,7 @@ fn signatures_of_other_versions_and_in_excess_are_passed_over() {
     let wrong = "v1,AAAA ";
     assert!(with(format!("{}{V1}", wrong.repeat(15))));
     assert!(!with(format!("{}{V1}", wrong.repeat(16))), "the 17th");
-    // The bytes of a good signature under another version, cut short, and in the other's place.
+    // The bytes of a valid signature: under another version, without a version, and truncated.
     let bare = V1.trim_start_matches("v1,");
     assert!(!with(format!("v1a,{bare}")));
     assert!(!with(bare.to_owned()));
@@ -223,7 +223,7 @@ fn a_key_that_is_none_says_what_is_accepted() {
     ] {
         assert_eq!(text.parse::<VerifyingKey>().unwrap_err(), error, "{text}");
     }
-    // Without the padding, and with the public half.
+    // Keys without the padding, and with the public half.
     assert!(SEED.trim_end_matches('=').parse::<SigningKey>().is_ok());
     let seed = STANDARD.decode(SEED.trim_start_matches("whsk_")).unwrap();
     let public = STANDARD.decode(PUBLIC.trim_start_matches("whpk_")).unwrap();

@@ -1,4 +1,4 @@
-//! What holds a retry back for as long as it may wait.
+//! Causes that hold a retry for as long as it may wait.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// What holds the retry back.
+/// The cause that holds the retry.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum By {
     Gate,
@@ -21,11 +21,11 @@ pub(crate) enum By {
 pub(crate) const ALL: [By; 3] = [By::Gate, By::Cooldown, By::Rate];
 
 impl By {
-    /// A deadline before which the retry does not go.
+    /// A policy whose deadline ends before the retry may start.
     pub(crate) fn policy(self) -> Policy {
         let policy = Policy::STANDARD.clone().into_builder();
         let policy = match self {
-            // After the first probe, half a second after closing, and before the second.
+            // After the first probe, half a second after the breaker goes down, and before the second.
             Self::Gate => policy.deadline(SECOND * 9 / 10),
             Self::Cooldown => policy.deadline(20 * SECOND),
             Self::Rate => policy
@@ -38,7 +38,7 @@ impl By {
         policy.build().unwrap()
     }
 
-    /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
+    /// For the circuit breaker, a destination that is already down: the attempt is then a probe.
     pub(crate) async fn destination(self) -> Destination {
         let there = Destination::new(self.policy());
         let once = once();
@@ -50,7 +50,7 @@ impl By {
         there
     }
 
-    /// What another meets while the attempt runs.
+    /// Another caller's request while the attempt runs: it starts a cooldown.
     pub(crate) fn begins(self, there: &Destination) {
         if self == Self::Cooldown {
             let once = once();
@@ -63,7 +63,7 @@ impl By {
         }
     }
 
-    /// Why a session ends whose retry is held back so.
+    /// The stop reason of a session whose retry is held by this cause.
     pub(crate) const fn reason(self) -> StopReason {
         match self {
             Self::Gate => StopReason::Gate,

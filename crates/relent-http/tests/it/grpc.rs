@@ -36,7 +36,7 @@ fn preset() -> Policy {
     NamedPolicy::load("grpc").unwrap().policy
 }
 
-/// `Get` may run twice, `Put` may not.
+/// Declares `Get` repeatable, and `Put` not.
 fn methods() -> ServiceConfig {
     ServiceConfig::default().repeatable(["test.Echo/Get"])
 }
@@ -92,7 +92,7 @@ fn unavailable() -> Status {
     Status::unavailable("restarting")
 }
 
-/// A status with this pushback.
+/// Adds this pushback to a status.
 fn pushed(mut status: Status, pushback: &'static str) -> Status {
     let pushback = MetadataValue::from_static(pushback);
     status
@@ -101,7 +101,7 @@ fn pushed(mut status: Status, pushback: &'static str) -> Status {
     status
 }
 
-/// The two places in which a status comes: the headers of a response without messages, and the
+/// The two places of a status: the headers of a response without messages, and the
 /// trailers.
 fn both(status: &Status) -> [Answer; 2] {
     [
@@ -222,7 +222,7 @@ async fn the_delay_of_a_retry_info_is_honoured() {
         let mut client = Grpc::new(layer.grpc(methods()).layer(channel));
         unary(&mut client, "/test.Echo/Put", hello()).await.unwrap();
         let waited: Duration = clock.sleeps().iter().sum();
-        // As a floor, with the spread of a delay that others may have got too.
+        // The delay is a minimum, plus jitter, since other callers may have got the same delay.
         let range = Duration::from_secs(2)..=Duration::from_secs(4);
         assert!(range.contains(&waited), "{answer:?}: {waited:?}");
         assert_eq!(server.calls(), 2);
@@ -274,7 +274,7 @@ async fn what_repeating_cannot_help_is_the_callers_at_once() {
     assert_eq!(server.calls(), 1);
 }
 
-/// The server answers, and waits for what the client says next; the client waits for the answer.
+/// The server responds with headers and waits for the client's next message; the client waits for the response.
 #[tokio::test]
 async fn a_conversation_does_not_wait_for_its_own_first_message() {
     let (_server, channel) = Scripted::answering([say("unused")]).await;
@@ -286,7 +286,7 @@ async fn a_conversation_does_not_wait_for_its_own_first_message() {
     });
     let path = PathAndQuery::from_static("/test.Echo/Chat");
     let response = client.streaming(Request::new(outbound), path, Raw);
-    // Without an answer the test fails, rather than to wait for ever.
+    // Without a response the test fails instead of waiting forever.
     let response = tokio::time::timeout(Duration::from_secs(30), response).await;
     let mut inbound = response.unwrap().unwrap().into_inner();
     for message in ["one", "two"] {
@@ -328,12 +328,12 @@ async fn a_service_configuration_says_how_a_method_is_retried() {
         server.calls() - before
     };
     assert_eq!(calls(&mut client, "/test.Echo/Never").await, 1);
-    // Two failures take two of four tokens, and no more than half are left.
+    // Two failures take two of four tokens; retries need more than half of the tokens.
     assert_eq!(calls(&mut client, GET).await, 2);
     assert_eq!(calls(&mut client, GET).await, 1);
 }
 
-/// In a service that was there before.
+/// Also in a service that existed before.
 #[tokio::test]
 async fn rule_14_a_policy_that_is_set_holds_for_all_methods_that_have_none_of_their_own() {
     let config = ServiceConfig::from_json(
@@ -433,7 +433,7 @@ async fn a_call_out_of_time_ends_with_deadline_exceeded() {
     let mut client = Grpc::new(layer.grpc(methods()).layer(channel));
     let status = unary(&mut client, GET, hello()).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
-    // All of the 50 ms, which begin with the attempt: nobody had to be asked before.
+    // All of the 50 ms, which begin with the attempt: no admission delay came before.
     assert!(
         status.message().contains("no answer after 50ms)"),
         "{status:?}"
@@ -441,7 +441,7 @@ async fn a_call_out_of_time_ends_with_deadline_exceeded() {
     assert!(server.calls() <= 1);
 }
 
-/// Tonic's channel has the same timer for each attempt; whichever is first, the caller sees the same.
+/// Tonic's channel has the same timer for each attempt. Whichever fires first, the caller gets the same result.
 #[tokio::test]
 async fn the_callers_own_timeout_ends_a_call_too() {
     for deadline in [None, Some(Duration::from_secs(60))] {
@@ -457,7 +457,7 @@ async fn the_callers_own_timeout_ends_a_call_too() {
     }
 }
 
-/// Answers the calls of a connection with a message, but for the first `refused`.
+/// Responds to the calls of a connection with a message, except to the first `refused`.
 async fn answer(socket: TcpStream, mut refused: usize) {
     let mut connection = h2::server::handshake(socket).await.unwrap();
     while let Some(Ok((_request, mut respond))) = connection.accept().await {
@@ -478,7 +478,7 @@ async fn answer(socket: TcpStream, mut refused: usize) {
     }
 }
 
-/// A `Put`, which may not run twice, is answered at its second attempt.
+/// A `Put`, which may not run twice, succeeds on its second attempt.
 async fn second_attempt_of_any_call_succeeds(listener: &TcpListener, server: JoinHandle<()>) {
     let (mut client, _) = client(channel(listener.local_addr().unwrap()));
     let response = unary(&mut client, "/test.Echo/Put", hello()).await.unwrap();
@@ -487,7 +487,7 @@ async fn second_attempt_of_any_call_succeeds(listener: &TcpListener, server: Joi
     server.abort();
 }
 
-/// The server did not look at the call: any is repeated.
+/// The server did not process the call, so any call is repeated.
 #[tokio::test]
 async fn a_refused_stream_is_repeated_whatever_the_call() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
@@ -499,7 +499,7 @@ async fn a_refused_stream_is_repeated_whatever_the_call() {
     second_attempt_of_any_call_succeeds(&listener, server).await;
 }
 
-/// The server says that it will look at no stream of the connection: any call is repeated.
+/// The server will process no stream of the connection, so any call is repeated.
 #[tokio::test]
 async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
     const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
@@ -529,7 +529,7 @@ async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
     second_attempt_of_any_call_succeeds(&listener, server).await;
 }
 
-/// Nobody listens: no server has seen the call.
+/// No listener: no server has received the call.
 #[tokio::test]
 async fn a_call_that_never_left_is_repeated_whatever_it_is() {
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
@@ -567,7 +567,7 @@ async fn a_call_that_gives_up_says_why() {
     assert_eq!(server.calls(), 4);
 }
 
-/// The rate lets one attempt go in a thousand seconds, which is longer than anybody waits.
+/// The rate admits one attempt in a thousand seconds, longer than any caller waits.
 #[tokio::test]
 async fn a_status_is_not_lost_when_the_retry_is_held_back() {
     for answer in both(&unavailable()) {
@@ -586,7 +586,7 @@ async fn a_status_is_not_lost_when_the_retry_is_held_back() {
     }
 }
 
-/// A client by a configuration that hedges `Get` and `Put`, of which only `Get` may run twice.
+/// A client with a configuration that hedges `Get` and `Put`, of which only `Get` may run twice.
 fn hedging(channel: Channel) -> Retried<relent::clock::TokioClock> {
     let policy = r#"{ "maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": [14] }"#;
     let config = format!(
@@ -695,8 +695,8 @@ async fn a_call_tells_its_attempt_and_its_deadline_if_asked_to() {
     assert!(left(1) < left(0), "{} of {}", left(1), left(0));
 }
 
-/// gRFC A6: with the headers of a response a call is committed. The server has begun with it, so a reset
-/// that says "refused" is no word that it was not processed.
+/// gRFC A6: the headers of a response commit the call. The server has started it, so a later
+/// `REFUSED_STREAM` does not prove that it was not processed.
 #[tokio::test]
 async fn a_stream_that_is_refused_after_its_headers_may_have_been_processed() {
     for (path, expected) in [("/test.Echo/Put", 1), (GET, 2)] {
@@ -712,7 +712,7 @@ async fn a_stream_that_is_refused_after_its_headers_may_have_been_processed() {
                 let head = head.body(()).unwrap();
                 let mut body = respond.send_response(head, false).unwrap();
                 if counted.fetch_add(1, Ordering::Relaxed) == 0 {
-                    // The headers go out before the reset.
+                    // Send the headers before the reset.
                     tokio::task::yield_now().await;
                     let flushed = std::future::poll_fn(|context| {
                         let _ = connection.poll_closed(context);
@@ -753,7 +753,7 @@ fn millis(seen: &grpc_support::Seen) -> u64 {
     }
 }
 
-/// It waited for 20 of its 60 seconds.
+/// The call waited for 20 of its 60 seconds.
 #[tokio::test]
 async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left() {
     let (clock, policy) = (VirtualClock::new(), preset());
@@ -829,7 +829,7 @@ async fn a_call_whose_time_has_run_out_is_not_sent() {
     }
 }
 
-/// gRFC A6 has none on a first attempt.
+/// gRFC A6 has no such field on a first attempt.
 #[tokio::test]
 async fn the_number_of_previous_attempts_speaks_of_one_hop() {
     let (server, channel) = Scripted::answering([Answer::Refuse(unavailable()), say("done")]).await;

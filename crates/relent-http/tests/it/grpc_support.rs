@@ -1,4 +1,4 @@
-//! A tonic server on a real socket that answers by script, and a tonic client for it. Messages are
+//! A tonic server on a real socket that responds by script, and a tonic client for it. Messages are
 //! plain bytes, so that no generated code is needed.
 #![allow(unreachable_pub, reason = "a part of a test")]
 
@@ -20,7 +20,7 @@ use tonic::transport::server::{Server, TcpIncoming};
 use tonic::{Request, Response, Status, Streaming};
 use tower::Service;
 
-/// Messages as they are.
+/// Codec that passes messages unchanged.
 #[derive(Clone, Copy, Default)]
 pub struct Raw;
 
@@ -58,16 +58,16 @@ impl Decoder for Raw {
     }
 }
 
-/// What the server does with a call.
+/// Scripted reaction of the server to a call.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// These messages.
+    /// Sends these messages.
     Say(Vec<&'static str>),
-    /// This status at once: trailers-only.
+    /// Sends this status immediately: trailers-only.
     Refuse(Status),
-    /// Headers, these messages, and this status in the trailers.
+    /// Sends headers, these messages, and this status in the trailers.
     Break(Vec<&'static str>, Status),
-    /// Nothing, for ever.
+    /// Never responds.
     Stall,
 }
 
@@ -84,7 +84,7 @@ impl Seen {
     }
 }
 
-/// A running server; it ends with the test.
+/// A running server; it stops with the test.
 #[derive(Clone)]
 pub struct Scripted {
     answers: Arc<Vec<Answer>>,
@@ -92,7 +92,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Each call gets the next answer, and the last again when the script has ended.
+    /// Each call gets the next answer; after the script has ended, the last one again.
     pub async fn answering(answers: impl IntoIterator<Item = Answer>) -> (Self, Channel) {
         let server = Self {
             answers: Arc::new(answers.into_iter().collect()),
@@ -116,7 +116,7 @@ impl Scripted {
     }
 }
 
-/// A channel that connects when it is first used.
+/// A channel that connects on first use.
 pub fn channel(address: SocketAddr) -> Channel {
     Channel::from_shared(format!("http://{address}"))
         .unwrap()
@@ -148,7 +148,7 @@ impl Service<http::Request<Body>> for Scripted {
 
 type Messages = BoxStream<'static, Result<Bytes, Status>>;
 
-// Unary calls are the same on the wire, with one message.
+// On the wire, unary calls are the same with one message.
 impl ServerStreamingService<Bytes> for Scripted {
     type Response = Bytes;
     type ResponseStream = Messages;
@@ -180,7 +180,7 @@ impl ServerStreamingService<Bytes> for Scripted {
     }
 }
 
-/// Answers at once, and then repeats each message.
+/// Responds immediately, and then repeats each message.
 struct Echo;
 
 impl StreamingService<Bytes> for Echo {

@@ -1,4 +1,4 @@
-//! Whatever bytes a server sends, they are read or ignored.
+//! Any header bytes of a server are read or ignored, without a panic.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ fn names() -> Vec<HeaderName> {
     ]
 }
 
-/// Bytes of any kind, and such as come close to what is read.
+/// Arbitrary bytes, and values close to valid ones.
 fn value() -> impl Strategy<Value = HeaderValue> {
     let bytes = prop_oneof![
         any::<Vec<u8>>(),

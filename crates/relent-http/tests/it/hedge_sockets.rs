@@ -1,4 +1,4 @@
-//! Hedging over real sockets: a server that is slow now and then.
+//! Hedging over real sockets: a server with occasional slow responses.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ const SLOW: Duration = Duration::from_secs(1);
 const REQUESTS: u32 = 400;
 const CALLERS: u32 = 8;
 
-/// What the server has seen.
+/// Counters of the server.
 #[derive(Default)]
 struct Counts {
     requests: AtomicU32,
     connections: AtomicU32,
 }
 
-/// Every twentieth request takes a second, the others no time.
+/// Every twentieth request takes a second, the others respond immediately.
 async fn server() -> (String, Arc<Counts>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -52,7 +52,7 @@ async fn server() -> (String, Arc<Counts>) {
                         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"done"))))
                     }
                 });
-                // Ends with an error when the client lets the connection of a loser go.
+                // Ends with an error when the client closes the connection of a loser.
                 let _ = auto::Builder::new(TokioExecutor::new())
                     .serve_connection(TokioIo::new(stream), answer)
                     .await;
@@ -70,7 +70,7 @@ fn client(version: Version) -> Http {
         .build_http()
 }
 
-/// The times that the requests took, shortest first.
+/// The latencies of the requests, sorted.
 async fn times(layer: &RetryLayer, http: Http, method: Method, url: &str) -> Vec<Duration> {
     let service = layer.layer(http);
     let callers: Vec<_> = (0..CALLERS)
@@ -98,7 +98,7 @@ async fn times(layer: &RetryLayer, http: Http, method: Method, url: &str) -> Vec
     times
 }
 
-/// Three hundredths may be slow, a twentieth is.
+/// The 97th percentile: 3 % of the requests may be slow, but without hedging 5 % are.
 fn p97(times: &[Duration]) -> Duration {
     times[times.len() * 97 / 100]
 }
@@ -136,10 +136,10 @@ async fn the_tail_gets_shorter_and_the_budget_bounds_what_that_costs() {
             p97(&times_hedged)
         );
         let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
-        // The reserve and a tenth of the requests.
+        // The initial tokens and a tenth of the requests.
         assert!((1..=10 + REQUESTS / 10).contains(&extra), "{extra} more");
         if version == Version::HTTP_2 {
-            // The loser's stream is reset, and its connection goes on.
+            // The loser's stream is reset, and its connection stays open.
             let connections = counts.connections.load(Ordering::Relaxed);
             assert!(connections <= CALLERS, "{connections} connections");
         }
@@ -159,7 +159,7 @@ async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
     let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
     let layer = hedged().destination(there.clone());
     times(&layer, client(Version::HTTP_11), Method::GET, &url).await;
-    // Three were sent. One whose request is answered first may not arrive any more.
+    // Three hedges were sent. One may not arrive if its request is answered first.
     let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
     assert!(extra <= 3, "{extra} more");
     assert_eq!(there.budget().unwrap().balance(), 0.0);

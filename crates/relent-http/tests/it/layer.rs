@@ -1,5 +1,5 @@
-//! The tower layer over a scripted service, in virtual time. Where a test stands for a bug of a
-//! peer, it is named after it.
+//! The tower layer over a scripted service, in virtual time. A test that reproduces a bug of another
+//! library is named after that library.
 
 mod bodies;
 mod hedge;
@@ -29,7 +29,7 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::held_by::SECOND;
 
-/// Three retries, a second before each.
+/// Three retries, with a delay of one second before each.
 fn policy() -> PolicyBuilder {
     Policy::builder(Backoff::constant(SECOND))
         .jitter(Jitter::None)
@@ -62,7 +62,7 @@ fn summary(response: &Response<ResponseBody<Reply>>) -> &Summary {
     response.extensions().get().expect("it has a summary")
 }
 
-/// How it ended: the status, the number of attempts and why it stopped.
+/// The result of a call: the status, the number of attempts and the stop reason.
 fn ending<R>(
     result: &Result<Response<R>, GaveUp<ServiceError>>,
 ) -> (Option<u16>, u32, Option<StopReason>) {
@@ -160,7 +160,7 @@ async fn what_may_run_twice_is_told_by_method_key_and_precondition() {
 
 #[tokio::test]
 async fn reqwest_retry_repeats_a_post_and_ignores_retry_after() {
-    // Ambiguous: it may have taken effect.
+    // Ambiguous: the request may have taken effect.
     let (over, _) = layer(policy());
     let mock = Mock::new([status(503), status(200)]);
     let result = over.layer(mock).oneshot(post()).await;
@@ -169,7 +169,7 @@ async fn reqwest_retry_repeats_a_post_and_ignores_retry_after() {
         (Some(503), 1, Some(StopReason::NotRepeatable))
     );
 
-    // Refused with a time: the time is waited for.
+    // Rejected with a delay: the layer waits for it.
     let (over, clock) = layer(policy());
     let later = Answer::Status(503, &[("retry-after", "2")], Reply::default());
     let result = over
@@ -214,7 +214,7 @@ async fn a_request_overrides_what_the_layer_says() {
             assert!(arrived.extensions.get::<Override>().is_none());
         }
     }
-    // And the other way: what may not run twice although its method says so.
+    // Conversely: a request that must not run twice although its method is idempotent.
     let (layer, _) = layer(policy());
     let mut request = get();
     request
@@ -249,7 +249,7 @@ async fn an_attempt_may_go_elsewhere() {
         .into_iter()
         .map(|arrived| arrived.uri.host().map(str::to_owned))
         .collect();
-    // Each begins with the address of the request.
+    // Each attempt starts from the address of the request.
     assert_eq!(
         hosts,
         ["service", "fallback", "service"].map(|host| Some(host.to_owned()))
@@ -272,7 +272,7 @@ async fn a_misdirected_request_is_repeated_once_and_asks_for_a_fresh_connection(
         .collect();
     assert_eq!(fresh, [false, true]);
 
-    // It is asked for once.
+    // A new connection is requested only once.
     let (over, _) = layer(policy());
     let mock = Mock::new([status(421), status(429), status(200)]);
     over.layer(mock.clone()).oneshot(post()).await.unwrap();
@@ -300,7 +300,7 @@ async fn reqwest_middleware_leaks_extensions_from_one_attempt_to_the_next() {
     struct Mark;
     let (layer, _) = layer(policy());
     let mock = Mock::new([status(503), status(200)]);
-    // Each attempt is marked on its way; none arrives with the mark of another.
+    // The service marks each attempt; none arrives with the mark of another.
     let marking = tower::service_fn({
         let mock = mock.clone();
         move |mut request: Request<relent_http::body::ReplayBody<Full<Bytes>>>| {
@@ -333,7 +333,7 @@ async fn what_the_caller_put_into_the_extensions_reaches_every_attempt() {
 
 #[tokio::test]
 async fn tower_retry_takes_it_that_its_clone_is_as_ready_as_the_original() {
-    // The mock panics if it is called when it was not polled ready.
+    // The mock panics if it is called without having been polled ready.
     let (layer, _) = layer(policy());
     let mut service = layer.layer(Mock::new([status(503), status(503), status(200)]));
     let ready = ServiceExt::<Request<Full<Bytes>>>::ready(&mut service)
@@ -351,7 +351,7 @@ async fn an_outer_layer_does_not_retry_what_an_inner_one_gave_up() {
         let mock = Mock::new([answer]);
         let result = outer.layer(inner.layer(mock.clone())).oneshot(get()).await;
         assert_eq!(mock.calls(), 4);
-        // As the mark of the inner layer would say it to another process.
+        // As if the inner layer had marked the response for another process.
         assert_eq!(ending(&result).2, Some(StopReason::DoNotRetry));
     }
 }
@@ -361,7 +361,7 @@ async fn what_an_inner_layer_could_not_send_again_is_for_the_outer_one() {
     let (inner, _) = layer(policy());
     let (outer, _) = layer(policy());
     let mock = Mock::new([status(503), status(200)]);
-    // To the inner layer the body is a stream, and longer than what it keeps.
+    // The inner layer sees the body as a stream that is longer than its cap.
     let put = Request::put("http://service/path").body(Full::<Bytes>::from("content"));
     let service = outer.layer(inner.body_cap(1).layer(mock.clone()));
     let result = service.oneshot(put.unwrap()).await;
@@ -403,7 +403,7 @@ async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
     assert_eq!((mock.calls(), mock.running()), (1, 0));
     assert_eq!(budget.balance(), 2.0);
 
-    // Also when the service was not ready for the retry; and a retry that has begun is paid for.
+    // The same if the service was not ready for the retry. A retry that has started is charged.
     let service = layer.layer(Mock::new([status(503)]).never_ready_again());
     assert!(
         tokio::time::timeout(5 * SECOND, service.oneshot(get()))
@@ -438,7 +438,7 @@ async fn a_host_that_is_down_parks_requests_before_their_first_attempt_and_no_ot
     let calls = (0..20).map(|_| service.clone().oneshot(to("down.example")));
     let all = futures_util::future::join_all(calls).await;
     assert!(all.iter().all(|result| ending(result).2.is_some()));
-    // Without a gate each would have made eight attempts.
+    // Without a circuit breaker each call would have made eight attempts.
     assert!(down.calls() <= 60, "{}", down.calls());
 
     let up = Mock::new([status(200)]);

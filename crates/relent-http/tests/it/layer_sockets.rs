@@ -54,7 +54,7 @@ fn get(url: &str) -> Request<Empty<Bytes>> {
     request(Method::GET, url, Empty::new())
 }
 
-/// A body that cannot be cloned, in pieces of this length.
+/// A body that cannot be cloned, in frames of this length.
 fn streamed(
     content: &Bytes,
     length: usize,
@@ -67,7 +67,7 @@ fn streamed(
     StreamBody::new(stream::iter(pieces))
 }
 
-/// The status, the number of attempts and why it stopped.
+/// The status, the number of attempts and the stop reason.
 fn ending<R>(response: &Response<R>) -> (u16, u32, Option<StopReason>) {
     let summary: Option<&Summary> = response.extensions().get();
     (
@@ -84,14 +84,14 @@ fn connections(server: &Server) -> Vec<usize> {
 #[tokio::test]
 async fn reqwest_retry_opens_a_new_connection_after_a_long_error_body() {
     // reqwest-retry and reqwest reuse the connection after 5 bytes, but not after 200 kB, since they
-    // drop what they have not read. Here, up to 256 KiB are read, and no longer than 250 ms.
+    // drop the unread rest. Here, up to 256 KiB are read, for no longer than 250 ms.
     for (length, expected) in [
         (0, [1, 1]),
         (5, [1, 1]),
         (200_000, [1, 1]),
         (300_000, [1, 2]),
     ] {
-        // However short the wait is.
+        // Also with a short delay.
         for wait in [0, 1, 300] {
             let body = pattern(1, length);
             let server = Server::script([
@@ -149,7 +149,7 @@ async fn the_length_of_a_body_that_knows_it_is_told_in_every_attempt() {
     }
 }
 
-/// Serves connections by this function of their number, from 1.
+/// Serves each connection by a function of its number, from 1.
 async fn serve<F>(serve: impl Fn(usize, TcpStream) -> F + Send + 'static) -> String
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
@@ -175,13 +175,13 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<()> {
 
 const LONG: usize = 16 << 20;
 
-/// Answers 503 to the head alone, and on the next connection reads the whole body.
+/// Responds with 503 to the head alone, and on the next connection reads the whole body.
 async fn early() -> String {
     serve(|number, mut stream| async move {
         read_head(&mut stream).await?;
         if number == 1 {
             stream.write_all(&response(503, &[], "busy")).await?;
-            // Reads nothing, and does not close.
+            // Reads nothing, and does not close the connection.
             tokio::time::sleep(Duration::from_secs(60)).await;
             return Ok(());
         }
@@ -237,7 +237,7 @@ async fn it_stands_in_a_stack_of_middleware() {
         Step::Answer(response(503, &[], "no")),
         Step::Answer(response(200, &[], "yes")),
     ]);
-    // With one call at a time, an attempt that kept its readiness would lock the next one out.
+    // With one call at a time, an attempt that kept its readiness would block the next one.
     let service = ServiceBuilder::new()
         .boxed_clone()
         .layer(layer().map_body(UnsyncBoxBody::<Bytes, BoxError>::new))
@@ -271,7 +271,7 @@ async fn an_attempt_that_is_cut_off_lets_its_connection_go() {
     assert_eq!(connections(&server), [1, 2]);
 }
 
-/// What the layer makes of the error of hyper-util's client.
+/// The layer's classification of an error of hyper-util's client.
 async fn failure(client: &Client<HttpConnector, Empty<Bytes>>, url: &str) -> (Kind, Cause) {
     let error = client.request(get(url)).await.unwrap_err();
     let failure = classify_error(&error);
@@ -331,7 +331,7 @@ fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An HTTP/2 server that answers the first request with these frames and goes away.
+/// An HTTP/2 server that sends these frames in response to the first request, and then closes.
 async fn http2(answer: Vec<u8>) -> String {
     serve(move |_, mut stream| {
         let answer = answer.clone();
@@ -378,7 +378,7 @@ async fn the_errors_of_http2_are_told_apart_without_reqwest() {
     }
 }
 
-/// What arrived in the body of a request over HTTP/1.1, framing included: chunks up to the last, and
+/// Reads the body of an HTTP/1.1 request, framing included: chunks up to the last, and
 /// the trailers.
 async fn read_chunked(stream: &mut TcpStream) -> io::Result<String> {
     let mut raw = Vec::new();
@@ -388,7 +388,7 @@ async fn read_chunked(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&raw).into_owned())
 }
 
-/// A body of a length that is told has no trailers, so the length that is known by then is not told.
+/// A body with a declared length has no trailers, so the layer does not declare the length that it knows by then.
 #[tokio::test]
 async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
     for hedged in [false, true] {
@@ -419,7 +419,7 @@ async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
             false => layer(),
         };
         let call = layer.layer(client()).oneshot(put);
-        // Without chunks the server would wait for them for ever.
+        // Without chunks the server would wait for them forever.
         let response = tokio::time::timeout(Duration::from_secs(60), call).await;
         let response = response.expect("in chunks").unwrap();
         assert_eq!(ending(&response), (200, 2, None));

@@ -1,5 +1,5 @@
-//! Bodies that can be sent again: what is replayed equals what was first sent, memory stays bounded,
-//! and an attempt that is over yields nothing more (design rule 9).
+//! Bodies that can be sent again: the replay equals the original, memory stays bounded,
+//! and the body of an ended attempt yields nothing.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use proptest::prelude::*;
 use relent_http::body::{ByType, Content, NotReplayable, Replay, ReplayBody, Superseded};
 
-/// What a scripted body does when it is polled.
+/// One step of a scripted body.
 #[derive(Clone, Debug)]
 enum Step {
     Data(Bytes),
@@ -28,7 +28,7 @@ enum Step {
 #[derive(Debug, Default)]
 struct Script {
     steps: VecDeque<Step>,
-    /// Tells its length beforehand, and when it is at its end.
+    /// Reports its length in advance, and its end.
     sized: bool,
 }
 
@@ -99,7 +99,7 @@ fn again(replay: &mut Replay<Script>) -> ReplayBody<Script> {
 
 type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
-/// What the next poll gives.
+/// The result of the next poll.
 fn next<B: Body + Unpin>(body: &mut B) -> Polled<B> {
     Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }
@@ -170,7 +170,7 @@ fn an_attempt_that_broke_off_half_way_is_followed_by_the_whole() {
 
 #[test]
 fn an_earlier_body_fails_rather_than_ends_when_its_content_is_taken_back() {
-    // A clean end would make a complete request of a half.
+    // A normal end would turn half a request into a complete one.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
     read(&mut first, 1, &mut Got::default());
     let mut second = again(&mut replay);
@@ -199,7 +199,7 @@ fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_take
     replay.take_back(false).unwrap();
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
 
-    // So is one that waits for content that is made anew.
+    // The same for content that a function makes.
     let content = Content::made_by(|| Script::of([data("ab"), Step::Wait, data("c")]));
     let (mut replay, mut first) = Replay::new(content, &ByType, 0);
     assert!(next(&mut first).is_ready());
@@ -212,7 +212,7 @@ fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_take
 
 #[test]
 fn a_connection_that_still_reads_while_the_content_is_taken_back_leaves_no_gap() {
-    // Clones of a streaming body share their source: what one has read, another must not miss.
+    // Clones of a streaming body share their source: no clone may miss data that another has read.
     for round in 0..200 {
         let text: Vec<u8> = (0..=255).collect();
         let steps = text
@@ -360,7 +360,7 @@ fn a_response_that_beats_a_streamed_body_commits_it() {
     read(&mut first, 2, &mut Got::default());
     assert!(!replay.is_whole());
     assert_eq!(replay.take_back(true), Err(NotReplayable));
-    // It is still the body of the attempt.
+    // The attempt still has the body.
     assert_eq!(whole(&mut first).0, b"cd");
 }
 
@@ -371,7 +371,7 @@ fn a_streamed_body_that_was_sent_to_its_end_is_replayed_after_a_response() {
     assert!(replay.is_whole());
     replay.take_back(true).unwrap();
 
-    // A client that knows the length does not ask for more once it has that much.
+    // A client that knows the length stops polling once it has that many bytes.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]).sized());
     read(&mut first, 2, &mut Got::default());
     assert!(replay.is_whole());
@@ -407,7 +407,7 @@ fn the_error_of_a_body_is_passed_on_and_it_is_not_replayed() {
     assert_eq!(error(&mut first).to_string(), "the source failed");
     assert!(!first.is_end_stream());
     assert_eq!(replay.take_back(false), Err(NotReplayable));
-    // Polled again by mistake, it does not pretend to have ended.
+    // If polled again by mistake, it must not report a normal end.
     assert!(error(&mut first).is::<Superseded>());
 }
 
@@ -476,9 +476,9 @@ fn any_body() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// However the body is chunked and wherever the attempts are cut off, what an attempt reads is
-    /// the beginning of the original, with the length that it announced, and to its end the whole;
-    /// it is refused only if more than the cap was read, or anything of what was longer from the start.
+    /// For any chunks and any cuts, an attempt reads a prefix of the original, with the announced length, and at its
+    /// end all of it. A replay is refused only if more than the cap was read, or if any data was read of a body
+    /// whose declared length exceeds the cap.
     #[test]
     fn what_is_replayed_is_the_original(
         steps in any_body(),
@@ -518,7 +518,7 @@ proptest! {
         prop_assert!(!sized || body.is_end_stream());
     }
 
-    /// Its size is exact at every step, and its end is told no sooner than it is there.
+    /// The size is exact at every step, and the end is not reported early.
     #[test]
     fn the_announced_size_is_what_follows(steps in any_body(), cut in 0_usize..20) {
         let script = Script { steps: steps.into(), sized: true };
@@ -543,7 +543,7 @@ proptest! {
     }
 }
 
-/// A length that is declared, as a peer may whose request is forwarded, and a body that is shorter.
+/// A body with a declared length that is too long, as in a forwarded request of a peer.
 struct Declares(u64, Option<Bytes>);
 
 impl Body for Declares {
@@ -564,7 +564,7 @@ impl Body for Declares {
 
 #[test]
 fn a_replay_cap_of_any_size_allocates_nothing_by_a_declared_length() {
-    // The allocator would refuse most of these, which ends the process.
+    // The allocator would refuse most of these sizes, and the process would abort.
     for declared in [1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX] {
         for cap in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 46] {
             let body = Declares(declared, Some(Bytes::from_static(b"short")));
@@ -582,7 +582,7 @@ fn a_replay_cap_of_any_size_allocates_nothing_by_a_declared_length() {
 #[test]
 fn the_length_that_a_kept_body_tells_leaves_room_for_its_trailers() {
     let steps = || [data("abc"), Step::Trailers(trailers())];
-    // It was not told at the start: over HTTP/1.1 the body goes out in chunks, as it did.
+    // The length was not declared at the start: over HTTP/1.1 the body is sent in chunks again.
     let (mut replay, mut first) = streamed(Script::of(steps()));
     whole(&mut first);
     for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {
@@ -590,13 +590,13 @@ fn the_length_that_a_kept_body_tells_leaves_room_for_its_trailers() {
         assert_eq!((hint.lower(), hint.upper()), (3, None));
         assert!(!body.is_end_stream());
     }
-    // It was told: nothing changes.
+    // The length was declared: nothing changes.
     let (mut replay, mut first) = streamed(Script::of(steps()).sized());
     whole(&mut first);
     for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {
         assert_eq!(body.size_hint().exact(), Some(3));
     }
-    // Without trailers it can be told from the second attempt on.
+    // Without trailers the length can be declared from the second attempt on.
     let (mut replay, mut first) = streamed(Script::of([data("abc")]));
     whole(&mut first);
     for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {

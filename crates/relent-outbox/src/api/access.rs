@@ -1,4 +1,4 @@
-//! Who may ask: whoever has the token.
+//! Authentication of requests by token or cookie.
 
 use axum::extract::{Request, State};
 use axum::http::header::{
@@ -16,23 +16,23 @@ use super::sessions::Contents;
 use super::state::{Api, Shared};
 use crate::store::Store;
 
-/// The cookie of the page.
+/// The name of the page's cookie.
 pub(super) const SESSION: &str = "relent_session";
-/// Nothing is loaded from elsewhere, no script runs, nobody frames it, and forms go nowhere else.
+/// Content security policy: no external resources, scripts or framing, and forms only to this site.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 );
 
 impl<S> Api<S> {
-    /// Whether this token lets a client see contents; `None` if it is no token of this server.
+    /// Whether a client with this token may see contents; `None` if the token is invalid.
     pub(super) fn contents_by(&self, token: &str) -> Option<Contents> {
-        // Both are looked at, whichever it is.
+        // Always compare with both tokens, so that timing reveals nothing.
         let may = self.content_token.as_ref().is_some_and(|own| own.is(token));
         (self.token.is(token) || may).then_some(Contents(may))
     }
 }
 
-/// Lets a request pass whose sender has a token, and bounds its time.
+/// Passes authenticated requests on, with a time limit.
 pub(super) async fn guard<S: Store>(
     State(api): State<Shared<S>>,
     mut request: Request,
@@ -88,7 +88,7 @@ pub(super) async fn guard<S: Store>(
     response
 }
 
-/// The token of a program. The name of the scheme may be in any capitals (RFC 9110 §11.1).
+/// The token of a program. The scheme is case-insensitive (RFC 9110 §11.1).
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme
@@ -96,7 +96,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
         .then(|| token.trim_start_matches(' '))
 }
 
-/// The cookie of a page.
+/// The session cookie of the page.
 fn cookie(headers: &HeaderMap) -> Option<&str> {
     let fields = headers.get_all(COOKIE).iter();
     fields

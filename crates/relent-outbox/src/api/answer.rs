@@ -1,4 +1,4 @@
-//! How requests are read and answered.
+//! Parsing of requests, and responses.
 
 use std::error::Error;
 
@@ -17,13 +17,13 @@ use serde_json::Value;
 use super::limits::MAX_BODY;
 use crate::observe;
 
-/// The description of the API: OpenAPI 3.1, as JSON.
+/// The description of the API in OpenAPI 3.1, as JSON.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// What a handler answers.
+/// The result of a handler.
 pub(super) type Answer = Result<Response, Refused>;
 
-/// A problem, as it is answered.
+/// A problem response (RFC 9457).
 #[derive(Debug)]
 pub(super) struct Refused(Box<Problem>);
 
@@ -34,7 +34,7 @@ impl From<Problem> for Refused {
 }
 
 impl Refused {
-    /// What is wrong, in words.
+    /// The description of the problem.
     pub(super) fn detail(&self) -> String {
         let problem: Option<Value> = serde_json::from_str(&self.0.to_json()).ok();
         let detail = problem.and_then(|problem| problem["detail"].as_str().map(str::to_owned));
@@ -48,17 +48,17 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Refuses, and says what is wrong.
+/// Creates a problem response with this status and description.
 pub(super) fn refuse(status: StatusCode, detail: impl Into<String>) -> Refused {
     Problem::new(status).detail(detail.into()).into()
 }
 
-/// Some value is not accepted.
+/// Creates a 422 response with this description.
 pub(super) fn unacceptable(detail: impl Into<String>) -> Refused {
     refuse(StatusCode::UNPROCESSABLE_ENTITY, detail)
 }
 
-/// The store fails: nobody knows whether anything was done, and every request may be repeated.
+/// The response for a failing store: the outcome is unknown, and every request may be repeated.
 pub(super) fn store_failed(error: &impl Error) -> Response {
     observe::store_error("api", &error.to_string());
     let detail = format!("the store does not answer, so ask again: {error}");
@@ -68,7 +68,7 @@ pub(super) fn store_failed(error: &impl Error) -> Response {
     response
 }
 
-/// Returns the answer of a store, or answers that it fails.
+/// Returns the result of a store call, or responds with 503.
 macro_rules! stored {
     ($asked:expr) => {
         match $asked.await {
@@ -83,7 +83,7 @@ pub(super) fn ok(value: &impl Serialize) -> Answer {
     Ok(Json(value).into_response())
 }
 
-/// The JSON of a body.
+/// Parses the JSON of a body.
 pub(super) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refused> {
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => refuse(
@@ -103,7 +103,7 @@ pub(super) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
     })
 }
 
-/// What is asked for after the `?`.
+/// Parses the query string.
 pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refused> {
     let asked = Query::try_from_uri(uri);
     asked.map(|Query(asked)| asked).map_err(|rejection| {
@@ -114,7 +114,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refused> {
     })
 }
 
-/// The variable part of a path.
+/// Decodes the variable part of a path.
 pub(super) fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
     path.map(|Path(name)| name)
         .map_err(|_| unacceptable("the path has to be UTF-8, percent-encoded"))

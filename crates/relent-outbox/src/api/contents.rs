@@ -1,4 +1,4 @@
-//! What messages hold and how their attempts looked: for those alone who may see it.
+//! Contents of messages and attempts, for clients with the content token.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
@@ -15,18 +15,18 @@ use crate::headers::{self, REDACTED};
 use crate::message::MAX_PAYLOAD;
 use crate::store::{AttemptRecord, Content, MessageStatus, Store};
 
-/// As much of a payload is shown unless asked otherwise, in bytes.
+/// The default length of a shown payload, in bytes.
 pub(super) const USUAL_BYTES: usize = 16 << 10;
 
 /// A payload, as far as it is shown.
 #[derive(Serialize)]
 pub(super) struct Shown {
     pub(super) content_type: String,
-    /// How many bytes it has.
+    /// The size of the payload in bytes.
     pub(super) bytes: usize,
-    /// Whether there is more of it than is shown.
+    /// Whether only a part is shown.
     pub(super) truncated: bool,
-    /// If it is UTF-8.
+    /// The text, if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,13 +34,13 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Without these secrets. One that is cut off by the end is left out as a whole.
+    /// Shows a payload without these secrets. A secret that is truncated at the end is redacted, too.
     fn of(content: &Content, most: usize, secrets: &[impl AsRef<str>]) -> Self {
         let bytes = content.payload.len();
         let part = &content.payload[..bytes.min(most)];
         let text = match str::from_utf8(part) {
             Ok(text) => Some(text),
-            // A character may be cut in two.
+            // The limit may split a character.
             Err(error) if error.error_len().is_none() && bytes > part.len() => {
                 str::from_utf8(&part[..error.valid_up_to()]).ok()
             }
@@ -99,7 +99,7 @@ struct Attempt {
     began_ms: i64,
     request: Vec<Field>,
     response: Vec<Field>,
-    /// The beginning of the answer's body.
+    /// The beginning of the response body.
     excerpt: String,
 }
 
@@ -128,7 +128,7 @@ struct Asked {
 }
 
 impl<S: Store> Api<S> {
-    /// The payload of a message, as far as it is shown; `None` if there is no such message any more.
+    /// The payload of a message, as far as it is shown; `None` if the message no longer exists.
     pub(super) async fn shown(
         &self,
         message: &MessageStatus,
@@ -143,7 +143,7 @@ impl<S: Store> Api<S> {
             .await?;
         let mut secrets = Vec::new();
         if let Some(status) = found {
-            // Where they cannot be had, the payload is not about them.
+            // If the secrets are unavailable, there is nothing to redact.
             if let Ok(Some(signing)) = self.secrets.signing(&status.endpoint) {
                 secrets.extend(signing.texts);
             }
@@ -187,7 +187,7 @@ pub(super) async fn show<S: Store>(
     })
 }
 
-/// The token does not let contents be seen.
+/// The response to a token that does not permit contents.
 fn forbidden(exists: bool) -> Refused {
     let how = match exists {
         true => "send the content token of this server",

@@ -1,4 +1,4 @@
-//! Whether calls are accepted and refused as the description says: generated from it, and made to the real handlers.
+//! Checks that the handlers accept and refuse calls as OpenAPI describes, by calls generated from the description.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use axum::body::{Body, to_bytes};
@@ -11,7 +11,7 @@ use super::*;
 use crate::secrets::Secrets;
 use crate::store::Sqlite;
 
-/// What a call is made of: a value for each parameter, by where it stands and its name, and a body.
+/// A generated call: a value for each parameter, and a body.
 #[derive(Clone, Debug)]
 struct Call {
     parameters: Vec<(Value, Option<Value>)>,
@@ -50,7 +50,7 @@ impl Described {
         }
     }
 
-    /// A value that the schema allows: its example, or the first of what it lists.
+    /// A valid value: the example of the schema, or its first option.
     fn example(&self, schema: &Value) -> Value {
         let schema = self.resolved(schema);
         let first = |of: &Value| of.get(0).cloned();
@@ -74,7 +74,7 @@ impl Described {
         }
     }
 
-    /// Values that the schema allows at its edges.
+    /// Valid values at the limits of the schema.
     fn edges(&self, schema: &Value) -> Vec<Value> {
         let schema = self.resolved(schema);
         let mut edges: Vec<Value> = schema["enum"].as_array().cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ impl Described {
                 .into_iter()
                 .cloned(),
         );
-        // Of what is no more than a name, each character counts as one.
+        // For plain names, each character counts as one.
         if schema["pattern"]
             .as_str()
             .is_some_and(|pattern| pattern.contains("\\u0000"))
@@ -100,7 +100,7 @@ impl Described {
         edges
     }
 
-    /// Values that the schema does not allow.
+    /// Invalid values.
     fn wrong(&self, schema: &Value, in_text: bool) -> Vec<Value> {
         let schema = self.resolved(schema);
         let mut wrong = Vec::new();
@@ -112,7 +112,7 @@ impl Described {
             wrong.push(json!(""));
         }
         if schema["pattern"].is_string() {
-            // No pattern allows it.
+            // No pattern allows a NUL.
             wrong.push(json!("a\0b"));
         }
         let number = |key: &str| schema[key].as_i64();
@@ -152,7 +152,7 @@ impl Described {
             wrong.push(many.collect::<Map<_, _>>().into());
         }
         if !in_text {
-            // Any text is one in a query.
+            // In a query every value is a text.
             let others = [
                 json!(1.5),
                 json!("text"),
@@ -216,7 +216,7 @@ impl Described {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// An endpoint and a message, as the examples name them.
+    /// Creates the endpoint and message that the examples name.
     async fn fill(&mut self) -> String {
         let url = json!({ "url": "https://shop.example/notify", "topics": ["*"] });
         for query in ["", "?tenant=acme"] {
@@ -258,12 +258,12 @@ fn nullable(schema: &Value) -> bool {
         .is_some_and(|kinds| kinds.contains(&json!("null")))
 }
 
-/// The calls that an operation allows by its examples and at their edges, and those that it does not.
+/// Valid calls by the examples and at their limits, and invalid calls.
 fn calls(at: &Described, operation: &Value, id: &str) -> (Vec<Call>, Vec<Call>) {
     let parameters = at.parameters(operation);
     let given = |parameter: &Value| match parameter["name"].as_str() {
         Some("id") => Some(json!(id)),
-        // They say which version is meant.
+        // Preconditions and selectors would change the subject of the call.
         Some("If-Match" | "If-None-Match" | "tenant" | "discard") => None,
         Some(name) if name.starts_with("after") => None,
         _ => Some(at.example(&parameter["schema"])),
@@ -288,7 +288,7 @@ fn calls(at: &Described, operation: &Value, id: &str) -> (Vec<Call>, Vec<Call>) 
             call
         };
         let schema = &parameter["schema"];
-        // What is no identifier is not found.
+        // An invalid identifier gives 404, not 422.
         if name != "id" {
             right.extend(at.edges(schema).into_iter().map(with));
             let bad = at.wrong(schema, true);
@@ -337,14 +337,14 @@ fn calls(at: &Described, operation: &Value, id: &str) -> (Vec<Call>, Vec<Call>) 
             if is_exclusive(name) {
                 body.as_object_mut().unwrap().remove("payload");
             }
-            // Each is another event, so that it is in nobody's way.
+            // A new event for each call, so that calls do not conflict.
             if body["event"].is_string() && one["required"].is_array() {
                 body["event"] = json!(uuid::Uuid::new_v4().to_string());
             }
             body[name] = value;
             with(body)
         };
-        // Whose it is, is another's.
+        // With another tenant or endpoint, the call addresses an unknown endpoint.
         let found = !["tenant", "endpoint"].contains(&name.as_str()) || !one["required"].is_array();
         if found {
             right.extend(at.edges(schema).into_iter().map(set));
@@ -378,7 +378,7 @@ async fn calls_are_accepted_and_refused_as_the_description_says() {
                 let is_refused = matches!(status, 400 | 422);
                 let fits = match is_right {
                     true => !is_refused && status != 503,
-                    // What nothing can be called is not found.
+                    // A name that nothing can have gives 404.
                     false => is_refused || status == 404,
                 };
                 accepted += u32::from(is_right);
@@ -398,6 +398,6 @@ async fn calls_are_accepted_and_refused_as_the_description_says() {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    // Each operation, and most of the members of what they take.
+    // Covers each operation, and most of the members of their input.
     assert!(accepted > 100 && refused > 200, "{accepted} {refused}");
 }

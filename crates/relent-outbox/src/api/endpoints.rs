@@ -1,4 +1,4 @@
-//! Endpoints: registered, listed, enabled, disabled and deleted.
+//! Routes of endpoints: register, list, enable, disable, test and delete.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -31,17 +31,17 @@ use crate::store::{Deletion, EndpointStatus, EnqueueError, Store};
 use crate::target::Target;
 use crate::worker::{Because, Held};
 
-/// The most endpoints on a page, and how many there are unless asked otherwise.
+/// The largest number of endpoints on a page, and the default.
 const MOST: usize = 1000;
 const USUAL: usize = 100;
-/// The most signing keys of an endpoint: two while one replaces another, and some more.
+/// The largest number of signing keys of an endpoint: two during a rotation, and some more.
 const MOST_SECRETS: usize = 8;
-/// How often a change is made anew that others come before.
+/// The number of tries of a change that conflicts with concurrent changes.
 const MOST_TRIES: u32 = 16;
 
 type Named = Result<Path<String>, PathRejection>;
 
-/// Whose endpoint is meant.
+/// The owner of the endpoint, from the query.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Owner {
@@ -58,27 +58,27 @@ struct Page {
     limit: Option<usize>,
 }
 
-/// An endpoint as it is answered.
+/// The representation of an endpoint.
 #[derive(Serialize)]
 struct View {
     #[serde(flatten)]
     status: EndpointStatus,
-    /// Since when nothing has arrived there, in milliseconds since 1970.
+    /// The time since which no attempt has succeeded, in milliseconds since 1970.
     failing_since_ms: Option<u64>,
-    /// What the last attempt met; empty if it succeeded.
+    /// The error of the last attempt; empty if it succeeded.
     last_error: String,
-    /// Why its messages wait that are due, if they do and the worker of this process has it.
+    /// The reason that its due messages wait, if they do and the worker of this process owns it.
     held: Option<Waiting>,
-    /// What may not be meant in what was registered.
+    /// Warnings about probably unintended settings.
     warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct Waiting {
     because: Because,
-    /// When it is looked at again, in milliseconds since 1970; `null` if that is when an attempt ends.
+    /// When the worker checks again, in milliseconds since 1970; `null` if it checks when an attempt ends.
     until_ms: Option<u64>,
-    /// What is wrong on this side, if it is.
+    /// The local fault, if any.
     error: String,
 }
 
@@ -103,7 +103,7 @@ impl View {
     }
 }
 
-/// What may not be meant in an endpoint that can be registered.
+/// Warnings about probably unintended settings of a valid endpoint.
 fn warnings(endpoint: &Endpoint, secrets: &Secrets) -> Vec<String> {
     let of_policy = match schedule::policy(&endpoint.policy) {
         Ok(policy) => schedule::warnings(&policy)
@@ -119,12 +119,12 @@ fn warnings(endpoint: &Endpoint, secrets: &Secrets) -> Vec<String> {
     of_policy.chain(of_keys).collect()
 }
 
-/// The version of an endpoint: of what was registered, not of how it fares.
+/// The entity tag of an endpoint: the version of the registration, not of the status.
 fn tag(status: &EndpointStatus) -> EntityTag {
     EntityTag::of_version(u64::try_from(status.revision).unwrap_or_default())
 }
 
-/// One endpoint, with its version.
+/// Responds with one endpoint and its entity tag.
 async fn answer<S: Store>(api: &Api<S>, code: StatusCode, status: EndpointStatus) -> Response {
     let tag = tag(&status).to_value();
     let held = api.held().await;
@@ -133,7 +133,7 @@ async fn answer<S: Store>(api: &Api<S>, code: StatusCode, status: EndpointStatus
     (code, [(ETAG, tag)], Json(view)).into_response()
 }
 
-/// Whose it is, and its name.
+/// The tenant and the name of an endpoint.
 pub(super) fn names(status: &EndpointStatus) -> (String, String) {
     let Endpoint { tenant, name, .. } = &status.endpoint;
     (tenant.clone(), name.clone())
@@ -142,16 +142,16 @@ pub(super) fn names(status: &EndpointStatus) -> (String, String) {
 #[derive(Serialize)]
 struct Listed {
     endpoints: Vec<View>,
-    /// Where the list goes on.
+    /// The link to the next page.
     next: Option<String>,
 }
 
-/// Whether a key is not a mere reference.
+/// Whether a stored key is encrypted, and no reference.
 pub(super) fn is_sealed(kept: &str) -> bool {
     !kept.starts_with("env:")
 }
 
-/// An endpoint as it may be seen: where its signing keys and the values of its header fields are kept, never what they are.
+/// Replaces signing keys and header values of an endpoint by their visible forms.
 pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
     let Endpoint {
         secrets, headers, ..
@@ -175,7 +175,7 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
             )));
         }
     }
-    // A tenant's own list begins behind the empty name, which no endpoint has.
+    // A tenant's list starts after the empty name, which no endpoint has.
     let after = match (page.after_tenant, page.after) {
         (Some(tenant), Some(name)) => Some((tenant, name)),
         (None, None) => page.tenant.clone().map(|tenant| (tenant, String::new())),
@@ -215,7 +215,7 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
     })
 }
 
-/// How many entries a page has.
+/// The number of entries of a page.
 pub(super) fn page_length(limit: Option<usize>, usual: usize) -> Result<usize, Refused> {
     let limit = limit.unwrap_or(usual);
     match (1..=MOST).contains(&limit) {
@@ -245,7 +245,7 @@ pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, ur
     }
 }
 
-/// Whose endpoint is changed, and whether its last key may go.
+/// The owner of the endpoint to change, and whether its last key may be removed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Signed {
@@ -255,13 +255,13 @@ struct Signed {
     allow_unsigned: bool,
 }
 
-/// Whose endpoint a request is about, and its name.
+/// The tenant and the name of the endpoint that a request addresses.
 fn whose(path: Named, uri: &Uri) -> Result<(String, String), Refused> {
     let Owner { tenant } = query(uri)?;
     named(tenant, name(path)?)
 }
 
-/// The same if the query has more.
+/// Checks a tenant and a name.
 fn named(tenant: String, name: String) -> Result<(String, String), Refused> {
     for (what, text) in [("tenant", &tenant), ("name", &name)] {
         if !(is_name(text) || text.is_empty() && what == "tenant") {
@@ -273,8 +273,8 @@ fn named(tenant: String, name: String) -> Result<(String, String), Refused> {
     Ok((tenant, name))
 }
 
-/// Registers an endpoint, or replaces it. Its keys stay if none are given, and so do its header fields: they cannot be
-/// read, so a client that changes something else could not give them. So do its topics, without which events are lost to it.
+/// Registers or replaces an endpoint. Keys, header fields and topics stay if they are omitted. A client cannot read
+/// keys and header fields, so it could not repeat them; without its topics the endpoint would miss events.
 pub(super) async fn register<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
@@ -293,7 +293,7 @@ pub(super) async fn register<S: Store>(
     let endpoint = api.check(&tenant, &name, given)?;
     let mut kept = endpoint.secrets.iter().chain(endpoint.headers.values());
     if kept.any(|kept| is_sealed(kept)) {
-        // What another key than that of the store has sealed, no worker could open.
+        // Workers cannot decrypt a secret that is encrypted with another key than that of the store.
         match api.secrets.check(&api.store).await {
             Ok(()) => {}
             Err(KeyError::Store(error)) => return Ok(store_failed(&error)),
@@ -331,7 +331,7 @@ pub(super) async fn register<S: Store>(
                 endpoint.topics = old.topics;
             }
         }
-        // Another may have changed its keys since they were read.
+        // Another request may have changed the endpoint since it was read.
         if !stored!(api.store.replace_endpoint(endpoint, revision)) {
             continue;
         }
@@ -352,7 +352,7 @@ const BUSY: &str = "others change this endpoint all the time, and it is not chan
 
 const LAST_KEY: &str = "without any signing key the attempts would not be signed: leave one, or say so by ?allow_unsigned=true";
 
-/// The number of a signing key of an endpoint: 1 is the newest.
+/// Parses the number of a signing key: 1 is the newest.
 pub(super) fn key_number(text: &str) -> Result<NonZeroUsize, Refused> {
     text.parse().map_err(|_| {
         unacceptable(format!(
@@ -361,7 +361,7 @@ pub(super) fn key_number(text: &str) -> Result<NonZeroUsize, Refused> {
     })
 }
 
-/// The endpoint without one of its signing keys; without the last one only if that is allowed, or else this says how.
+/// Removes one of the signing keys; the last one only if `may_be_unsigned` allows it, or else responds with its text.
 pub(super) fn without_key(
     mut endpoint: Endpoint,
     number: NonZeroUsize,
@@ -381,7 +381,7 @@ pub(super) fn without_key(
     Ok(endpoint)
 }
 
-/// Takes one signing key away: 1 is the newest.
+/// Removes one signing key: 1 is the newest.
 pub(super) async fn remove_secret<S: Store>(
     State(api): State<Shared<S>>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -423,7 +423,7 @@ pub(super) async fn remove_secret<S: Store>(
     Err(refuse(StatusCode::SERVICE_UNAVAILABLE, BUSY))
 }
 
-/// What is deleted with an endpoint.
+/// The parameters of a deletion.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Deleting {
@@ -446,7 +446,7 @@ pub(super) async fn delete<S: Store>(
 ) -> Answer {
     let Deleting { tenant, discard } = query(&uri)?;
     let (tenant, name) = named(tenant, name(path)?)?;
-    // It is deleted in batches, so this holds for when that begins.
+    // The deletion runs in batches, so the precondition holds only for its start.
     let before = stored!(api.store.endpoint(&tenant, &name));
     let checked = Preconditions::of(&headers)
         .and_then(|preconditions| preconditions.check(before.as_ref().map(tag).as_ref()));
@@ -469,7 +469,7 @@ pub(super) async fn delete<S: Store>(
 }
 
 impl<S> Api<S> {
-    /// The endpoint that is described, if messages can be sent there; its keys sealed.
+    /// Parses and checks the described endpoint, and encrypts its keys.
     pub(super) fn check(
         &self,
         tenant: &str,
@@ -515,7 +515,7 @@ impl<S> Api<S> {
 }
 
 impl<S> Api<S> {
-    /// The header fields that are described; their values sealed.
+    /// Checks the described header fields, and encrypts their values.
     fn sealed_headers(
         &self,
         tenant: &str,
@@ -546,7 +546,7 @@ struct Tested {
     id: MessageId,
 }
 
-/// Enqueues a message by which somebody sees whether the endpoint works.
+/// Enqueues a test message for the endpoint.
 pub(super) async fn test<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
     let (tenant, name) = whose(path, &uri)?;
     match stored!(api.store.endpoint(&tenant, &name)) {
@@ -573,12 +573,12 @@ pub(super) async fn test<S: Store>(State(api): State<Shared<S>>, path: Named, ur
             Ok((StatusCode::ACCEPTED, Json(Tested { id })).into_response())
         }
         Err(EnqueueError::Store(error)) => Ok(store_failed(&error)),
-        // It was deleted meanwhile.
+        // The endpoint was deleted meanwhile.
         Err(EnqueueError::Refused { .. }) => Err(unknown(&tenant, &name)),
     }
 }
 
-/// How its latest attempts went.
+/// Responds with statistics of its latest attempts.
 pub(super) async fn recent<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
@@ -591,7 +591,7 @@ pub(super) async fn recent<S: Store>(
     }
 }
 
-/// Why an endpoint is disabled.
+/// The reason for disabling an endpoint.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reason {

@@ -1,4 +1,4 @@
-//! Messages: enqueued, listed, sent again and cancelled.
+//! Routes of messages: enqueue, publish, list, resend and cancel.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ struct Described {
     topic: Option<String>,
     order: Option<String>,
     content_type: Option<String>,
-    /// Sent byte by byte as it stands in the request.
+    /// Sent unchanged, as it is written in the request.
     #[serde(default, deserialize_with = "some")]
     payload: Option<Box<RawValue>>,
     #[serde(default, deserialize_with = "some")]
@@ -54,7 +54,7 @@ struct Described {
     delay_ms: u64,
 }
 
-/// A member that is there has a value: `null` is a payload, and no text.
+/// Accepts a present member only with a value: `null` is a valid payload, but not a valid text.
 fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
@@ -63,7 +63,7 @@ fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Optio
 const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
 
 impl Described {
-    /// What is sent, and what it is.
+    /// The payload and its media type.
     fn payload(&mut self) -> Result<(Vec<u8>, String), String> {
         let given = (self.payload.take(), self.text.take(), self.base64.take());
         let (payload, usual) = match given {
@@ -129,7 +129,7 @@ impl Described {
     }
 }
 
-/// What a body describes, of which an array is several.
+/// The items that a body describes: one, or an array.
 struct Batch<T> {
     all: Vec<T>,
     single: bool,
@@ -163,7 +163,7 @@ impl<T> Batch<T> {
     }
 }
 
-/// Nothing is enqueued, for this one of those that were given.
+/// The response if one item is refused, so that nothing is enqueued.
 fn refused(single: bool, status: StatusCode, index: usize, detail: &str) -> Refused {
     match single {
         true => refuse(status, detail),
@@ -171,14 +171,14 @@ fn refused(single: bool, status: StatusCode, index: usize, detail: &str) -> Refu
             let detail = format!("nothing is enqueued, for the message at index {index}: {detail}");
             let problem = Problem::new(status).detail(detail);
             let index = u64::try_from(index).unwrap_or(u64::MAX);
-            // `index` is no name that RFC 9457 defines.
+            // `index` is not among the names that RFC 9457 defines.
             let numbered = problem.clone().member("index", index);
             numbered.unwrap_or(problem).into()
         }
     }
 }
 
-/// Why the store has enqueued nothing.
+/// The response to a failed enqueue.
 fn not_enqueued<E: std::error::Error>(single: bool, error: EnqueueError<E>) -> Answer {
     match error {
         EnqueueError::Store(error) => Ok(store_failed(&error)),
@@ -192,7 +192,7 @@ fn not_enqueued<E: std::error::Error>(single: bool, error: EnqueueError<E>) -> A
     }
 }
 
-/// 202 if anything is new.
+/// 202 if any message is new, otherwise 200.
 fn status(mut duplicates: impl Iterator<Item = bool>) -> StatusCode {
     match duplicates.all(|duplicate| duplicate) {
         true => StatusCode::OK,
@@ -217,7 +217,7 @@ struct FannedAll {
     events: Vec<Fanned>,
 }
 
-/// Publishes one event, or an array of them, to all endpoints that have subscribed to their topics: all or none.
+/// Publishes one event, or an array of them, to all subscribed endpoints: all or none.
 pub(super) async fn publish<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
@@ -280,7 +280,7 @@ pub(super) async fn enqueue<S: Store>(
     })
 }
 
-/// The parts of a [`Filter`], and how many.
+/// The query of a list: the parts of a [`Filter`], and the length of the page.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Page {
@@ -299,7 +299,7 @@ struct Page {
 #[derive(Serialize)]
 struct Listed {
     messages: Vec<MessageStatus>,
-    /// What to ask for as `before` to have the list go on.
+    /// The value of `before` for the next page.
     next: Option<String>,
 }
 
@@ -372,7 +372,7 @@ struct Cancelled {
     cancelled: u64,
 }
 
-/// Why nothing became of one message: it is not there, or in a state that does not allow it.
+/// The response if no message was changed: it does not exist, or its state does not allow the change.
 async fn unchanged<S: Store>(api: &Shared<S>, id: MessageId, allowed: &str) -> Answer {
     match stored!(api.store.messages(only(id.clone()), 1)).first() {
         None => Err(unknown(id.as_str())),
@@ -402,14 +402,14 @@ pub(super) async fn cancel<S: Store>(State(api): State<Shared<S>>, path: Identif
     match stored!(api.store.cancel(only(id.clone()))) {
         0 => unchanged(&api, id, "what is pending or dead is cancelled").await,
         cancelled => {
-            // Those behind it with its order key may go.
+            // Messages behind it with its order key may become free.
             api.wake();
             ok(&Cancelled { cancelled })
         }
     }
 }
 
-/// Which messages a body means.
+/// Parses a filter.
 fn filter(body: Result<Bytes, BytesRejection>) -> Result<Filter, Refused> {
     let given: Map<String, Value> = read(body)?;
     if let Some((name, _)) = given.iter().find(|(_, value)| value.is_null()) {
@@ -434,7 +434,7 @@ fn check(filter: &Filter) -> Result<(), Refused> {
         .map_err(|error| unacceptable(error.to_string()))
 }
 
-/// Has all messages that a filter means sent again.
+/// Resends all messages that a filter selects.
 pub(super) async fn replay<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
@@ -468,7 +468,7 @@ pub(super) async fn send_now<S: Store>(State(api): State<Shared<S>>, path: Ident
     }
 }
 
-/// Makes all pending messages due now that a filter means.
+/// Makes all pending messages due now that a filter selects.
 pub(super) async fn send_all_now<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,

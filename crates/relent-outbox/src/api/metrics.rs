@@ -1,4 +1,4 @@
-//! `/metrics`: what the workers of this process count, and what the store says of the whole outbox.
+//! Route `/metrics`: the counters of this process, and gauges of the whole outbox from the store.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -17,7 +17,7 @@ pub(super) async fn render<S: Store>(State(api): State<Shared<S>>) -> Answer {
             "this server keeps no metrics",
         ));
     };
-    // What the process counts is wanted most when the store does not answer; what that holds is then no number.
+    // If the store fails, the counters still matter; the gauges are then NaN.
     let summary = api.store.summary().await;
     let summary = summary.map_err(|error| observe::store_error("summary", &error.to_string()));
     let value = |of: fn(&Summary) -> u64| summary.as_ref().map_or(f64::NAN, |all| of(all) as f64);

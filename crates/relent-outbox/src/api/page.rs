@@ -1,4 +1,4 @@
-//! The page for people: what is stuck and why, and what can be done about it. It needs no script.
+//! Web page for operators: stuck messages, the reasons, and actions. It needs no script.
 
 use std::collections::HashSet;
 
@@ -37,13 +37,13 @@ use listed::Listed;
 use view::LATEST;
 
 const CSS: &str = include_str!("page/style.css");
-/// The most endpoints that the overview looks at, and the most messages of a list.
+/// The largest number of endpoints of the overview, and of messages in a list.
 const MOST_ENDPOINTS: usize = 1000;
 const MOST_MESSAGES: usize = 100;
-/// Why a form does nothing.
+/// The refusal of a form of another session.
 const OTHER_FORM: &str =
     "This form is not of your session: you have signed in again since. Open the page again.";
-/// How many endpoints are asked for a message that failed, beside the latest: each takes a store a while that has many.
+/// The number of additional endpoints to query for their first failed message: each query is slow in a large store.
 const MOST_HIDDEN: usize = 5;
 
 pub(super) fn routes<S: Store>() -> Vec<Route<S>> {
@@ -66,7 +66,7 @@ async fn style() -> impl IntoResponse {
     ([(CONTENT_TYPE, "text/css; charset=utf-8")], CSS)
 }
 
-/// A page, with its status.
+/// Renders a page with this status.
 fn page(status: StatusCode, title: &str, signed_in: bool, content: &Markup) -> Response {
     let page = view::page(title, signed_in, content).into_string();
     (status, Html(escape_bidi_in_page(&page))).into_response()
@@ -76,13 +76,13 @@ fn ok(title: &str, content: &Markup) -> Response {
     page(StatusCode::OK, title, true, content)
 }
 
-/// Says on a page what went wrong.
+/// Renders an error page.
 fn failed(status: StatusCode, what: &str) -> Response {
     let content = html! { h1 { "That did not work" } p.bad { (what) } p { a href="/" { "Back to the overview" } } };
     page(status, "That did not work", true, &content)
 }
 
-/// Returns the answer of a store, or a page that says why there is none.
+/// Returns the result of a store call, or responds with an error page.
 macro_rules! stored {
     ($asked:expr) => {
         match $asked.await {
@@ -101,7 +101,7 @@ async fn overview<S: Store>(
     uri: Uri,
 ) -> Response {
     let summary = stored!(api.store.summary());
-    // Those that need somebody, however many others there are, and then others.
+    // Endpoints that need attention come first, however many others there are.
     let mut endpoints = stored!(api.store.troubled_endpoints(MOST_ENDPOINTS + 1));
     let others = stored!(api.store.endpoints(None, MOST_ENDPOINTS + 1));
     let troubled: HashSet<_> = endpoints.iter().map(names).collect();
@@ -119,7 +119,7 @@ async fn overview<S: Store>(
             .messages(in_state(MessageState::Pending), MOST_MESSAGES)
     );
     let mut waiting = first_failed(latest);
-    // Those that a busy endpoint hides.
+    // Failed messages that those of a busy endpoint hide.
     let mut hidden = failing(&endpoints);
     hidden.retain(|(tenant, name, _)| {
         let is_of =
@@ -145,8 +145,7 @@ async fn overview<S: Store>(
     ok("Overview", &html! { (done(&uri)) (content) (register) })
 }
 
-/// Of the messages that have failed, the one of each endpoint that was enqueued first, from messages of which the latest
-/// come first.
+/// Returns the first enqueued failed message of each endpoint, from messages in reverse order of enqueuing.
 fn first_failed(latest: Vec<MessageStatus>) -> Vec<MessageStatus> {
     let mut first: Vec<MessageStatus> = Vec::new();
     let failed = latest.into_iter().rev();
@@ -161,8 +160,8 @@ fn first_failed(latest: Vec<MessageStatus>) -> Vec<MessageStatus> {
     first
 }
 
-/// The endpoints where nothing has arrived for the longest time although messages wait, those that fail longest first, and
-/// until when the message was enqueued that failed first, in milliseconds since 1970.
+/// Returns failing endpoints with pending messages, those that fail longest first. With the time until when the first
+/// failed message was enqueued, in milliseconds since 1970.
 fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
     let mut failing: Vec<_> = endpoints
         .iter()
@@ -170,7 +169,7 @@ fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
         .filter_map(|status| {
             let since = Health::read(&status.health).failing_since()?;
             let (tenant, name) = names(status);
-            // It is known to the second.
+            // The time is stored in whole seconds.
             Some((tenant, name, millis(since).saturating_add(1000)))
         })
         .collect();
@@ -236,7 +235,7 @@ async fn messages<S: Store>(
     ok("Messages", &html! { (done(&uri)) (content) })
 }
 
-/// The message of this path; or the page that says that there is none.
+/// Returns the message of this path, or responds with 404.
 macro_rules! found {
     ($api:expr, $path:expr) => {{
         let unknown = || failed(StatusCode::NOT_FOUND, "There is no such message.");
@@ -284,7 +283,7 @@ async fn content<S: Store>(
     ok(message.id.as_str(), &content)
 }
 
-/// What was done before this page was shown. Only numbers are taken from the address, and no text.
+/// The action before this page was shown. Only numbers are shown from the URL, and no text.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Marked {
@@ -315,7 +314,7 @@ fn done(uri: &Uri) -> Markup {
     html! { p.done role="status" { (said) } }
 }
 
-/// What a button does.
+/// The action of a button.
 #[derive(Deserialize)]
 #[serde(tag = "act", rename_all = "kebab-case")]
 enum Act {
@@ -336,9 +335,9 @@ enum Act {
         #[serde(flatten)]
         target: Target,
         number: String,
-        /// Of which revision that is the number.
+        /// The revision that the number refers to.
         revision: String,
-        /// There if the last key may go.
+        /// Present if the last key may be removed.
         unsigned: Option<String>,
     },
     Disable {
@@ -364,7 +363,7 @@ struct Target {
 }
 
 impl Target {
-    /// Its messages.
+    /// The filter for messages of this endpoint.
     fn filter(&self) -> Filter {
         Filter {
             tenant: Some(self.tenant.clone()),
@@ -374,7 +373,7 @@ impl Target {
     }
 }
 
-/// An endpoint as the form describes it.
+/// An endpoint as described in the form.
 #[derive(Deserialize)]
 struct New {
     tenant: String,
@@ -386,12 +385,12 @@ struct New {
     topics: String,
     /// One key, or none.
     secret: String,
-    /// One on each line.
+    /// One per line.
     headers: String,
 }
 
 impl New {
-    /// The same as a client of the API describes it.
+    /// Converts it to the JSON object of the API.
     fn described(&self) -> Result<Map<String, Value>, String> {
         let mut described = Map::new();
         described.insert("url".to_owned(), self.url.trim().into());
@@ -430,7 +429,7 @@ struct Filled {
     act: Act,
 }
 
-/// What is done with the messages that are selected in a list.
+/// Applies an action to the messages selected in a list.
 async fn act_on_selected<S: Store>(
     State(api): State<Shared<S>>,
     Extension(session): Extension<Session>,
@@ -466,7 +465,7 @@ async fn act_on_selected<S: Store>(
     else {
         return failed(StatusCode::UNPROCESSABLE_ENTITY, "No button does that.");
     };
-    // What was enqueued first goes first.
+    // Process messages in the order of enqueuing.
     ids.reverse();
     let mut count = 0;
     for id in ids {
@@ -572,7 +571,7 @@ async fn act<S: Store>(
                     return failed(StatusCode::UNPROCESSABLE_ENTITY, &refused.detail());
                 }
             };
-            // Another key may have this number by now.
+            // Another key may have this number since.
             if !is_revision || !stored!(api.store.replace_endpoint(changed, Some(status.revision)))
             {
                 let what = "The endpoint was changed since this page was opened. Open it again, and look at its keys.";

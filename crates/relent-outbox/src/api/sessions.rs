@@ -1,4 +1,4 @@
-//! The people who are signed in to the page.
+//! Sessions of people who are signed in to the page.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,21 +8,21 @@ use tokio::time::Instant;
 
 use super::token::Token;
 
-/// Whether the client of this request, or the person of this session, may see the contents of messages.
+/// Whether the client of this request or session may see the contents of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Contents(pub(super) bool);
 
-/// How long a session lasts at most.
+/// The duration of a session: 12 h.
 const SIGNED_IN: Duration = Duration::from_secs(12 * 3600);
-/// The most sessions. One more ends the oldest.
+/// The largest number of sessions. One more ends the oldest.
 const MOST_SESSIONS: usize = 64;
 
-/// A person who is signed in to the page.
+/// The session of a person who is signed in to the page.
 #[derive(Clone)]
 pub(super) struct Session {
-    /// What the cookie holds.
+    /// The value of the cookie.
     pub(super) id: Token,
-    /// What each form holds.
+    /// The value in each form, against cross-site request forgery.
     pub(super) form_token: Token,
     pub(super) contents: Contents,
     until: Instant,
@@ -33,7 +33,7 @@ pub(super) struct Session {
 pub(super) struct Sessions(Mutex<VecDeque<Session>>);
 
 impl Sessions {
-    /// Those that have not expired.
+    /// The sessions that have not expired.
     fn kept(&self) -> MutexGuard<'_, VecDeque<Session>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -41,7 +41,7 @@ impl Sessions {
         kept
     }
 
-    /// Signs a person in.
+    /// Starts a session.
     pub(super) fn begin(&self, contents: Contents) -> Session {
         let session = Session {
             id: Token::new(),
@@ -57,13 +57,13 @@ impl Sessions {
         session
     }
 
-    /// Whose cookie this is.
+    /// Finds the session of a cookie.
     pub(super) fn find(&self, cookie: &str) -> Option<Session> {
         let kept = self.kept();
         kept.iter().find(|session| session.id.is(cookie)).cloned()
     }
 
-    /// Signs out: the cookie is nobody's from now on.
+    /// Ends a session.
     pub(super) fn end(&self, session: &Session) {
         self.kept()
             .retain(|other| !other.id.is(session.id.as_str()));

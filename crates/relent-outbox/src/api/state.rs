@@ -1,4 +1,4 @@
-//! What the routes share: the store, the tokens, the sessions, and what is allowed.
+//! Shared state of the routes: store, tokens, sessions and settings.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::secrets::Secrets;
 use crate::store::Store;
 use crate::worker::{Held, Hint, Watch};
 
-/// The API over a store: see the [module](super).
+/// The HTTP API of a store: see the [module](super).
 ///
 /// # Default
-/// Endpoints have to be at public addresses, with `https`.
+/// Endpoints must have public addresses and `https`.
 pub struct Api<S> {
     pub(super) store: S,
     pub(super) secrets: Secrets,
     pub(super) token: Token,
-    /// With which contents may be seen, too.
+    /// The token that also permits contents.
     pub(super) content_token: Option<Token>,
     /// The sessions of the page of this process.
     pub(super) sessions: Sessions,
@@ -42,7 +42,7 @@ impl<S> fmt::Debug for Api<S> {
 }
 
 impl<S: Store> Api<S> {
-    /// The API over this store, for whoever has the token. Signing keys are sealed by `secrets`.
+    /// Creates an API over this store for clients with this token. `secrets` encrypts signing keys.
     #[must_use]
     pub fn new(store: S, secrets: Secrets, token: Token) -> Self {
         Self {
@@ -59,52 +59,52 @@ impl<S: Store> Api<S> {
         }
     }
 
-    /// A client with this token may do what the other one allows, and see what messages hold: payloads, and the header fields
-    /// of requests and answers. Without a content token no client sees them.
+    /// Sets a token that permits the same as the other one, and also the contents of messages: payloads, and the header
+    /// fields of requests and responses. Without a content token no client can see them.
     #[must_use]
     pub fn content_token(mut self, token: Token) -> Self {
         self.content_token = Some(token);
         self
     }
 
-    /// Lets endpoints be registered at the addresses that this guard lets pass: the one that the worker has.
+    /// Allows endpoints at the addresses that this guard allows. Use the guard of the worker.
     #[must_use]
     pub fn guard(mut self, guard: AddressGuard) -> Self {
         self.guard = guard;
         self
     }
 
-    /// Lets endpoints be registered with `http`, whose messages anybody on the way can read.
+    /// Allows endpoints with `http`, whose messages are not encrypted in transit.
     #[must_use]
     pub const fn allow_http(mut self, allowed: bool) -> Self {
         self.http_allowed = allowed;
         self
     }
 
-    /// Tells a worker of this process when somebody has changed something, so that it looks at once. What was enqueued the
-    /// [store](Store::hints) tells it.
+    /// Wakes a worker of this process after changes by clients. It learns of enqueued messages from the
+    /// [store](Store::hints).
     #[must_use]
     pub fn hint(mut self, hint: Hint) -> Self {
         self.hint = Some(hint);
         self
     }
 
-    /// Shows what a worker of this process holds back, and why.
+    /// Shows which messages a worker of this process holds back, and why.
     #[must_use]
     pub fn watch(mut self, watch: Watch) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// What `/metrics` shows, such as `PrometheusHandle::render` of the recorder that is installed. It is called after the
-    /// gauges are set by what the store says.
+    /// Sets the output of `/metrics`, such as `PrometheusHandle::render` of the installed recorder. It is called after
+    /// the gauges are set from the store.
     #[must_use]
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.render = Some(Box::new(render));
         self
     }
 
-    /// What the worker of this process holds back, by tenant and name.
+    /// The endpoints that the worker of this process holds back, by tenant and name.
     pub(super) async fn held(&self) -> HashMap<(String, String), Held> {
         let held = match &self.watch {
             Some(watch) => watch.held().await,
@@ -114,7 +114,7 @@ impl<S: Store> Api<S> {
         held.into_iter().map(|held| (names(&held), held)).collect()
     }
 
-    /// There is something to do.
+    /// Wakes the worker.
     pub(super) fn wake(&self) {
         if let Some(hint) = &self.hint {
             hint.wake();
@@ -124,5 +124,5 @@ impl<S: Store> Api<S> {
 
 /// The state of every route.
 pub(super) type Shared<S> = Arc<Api<S>>;
-/// The method, the path, and what answers.
+/// A route: method, path and handlers.
 pub(super) type Route<S> = (&'static str, &'static str, MethodRouter<Shared<S>>);

@@ -1,4 +1,4 @@
-//! The token that clients show.
+//! Bearer token of clients.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,28 +8,28 @@ use uuid::Uuid;
 
 /// The shortest token, in characters.
 const SHORTEST: usize = 16;
-/// The longest.
+/// The longest token, in characters.
 const LONGEST: usize = 1024;
 
-/// What whoever asks has to show.
+/// A bearer token.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// A new one, of 244 random bits.
+    /// Creates a random token with 244 bits of entropy.
     #[must_use]
     pub fn new() -> Self {
         let (high, low) = (Uuid::new_v4(), Uuid::new_v4());
         Self(format!("relent_{}{}", high.simple(), low.simple()))
     }
 
-    /// As it is shown to whoever may have it.
+    /// The secret text, for clients that may have it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is it. Takes the same time wherever two texts of the same length differ.
+    /// Whether the text equals the token. The comparison takes constant time for texts of the same length.
     #[must_use]
     pub fn is(&self, other: &str) -> bool {
         self.0.as_bytes().ct_eq(other.as_bytes()).into()
@@ -51,7 +51,7 @@ impl fmt::Debug for Token {
 impl FromStr for Token {
     type Err = InvalidToken;
 
-    /// Without the white space around it, which a file has at its end.
+    /// Trims white space, such as a newline at the end of a file.
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let token = text.trim();
         match (SHORTEST..=LONGEST).contains(&token.len())
@@ -63,7 +63,7 @@ impl FromStr for Token {
     }
 }
 
-/// A text that is no token.
+/// The error for a text that is not a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidToken;
 

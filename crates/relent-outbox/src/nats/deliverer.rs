@@ -1,4 +1,4 @@
-//! The side of the fleet: takes attempts, asks leave, makes the exchange and says what came of it.
+//! NATS worker: takes attempts, asks for permission, sends the request and reports the result.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,26 +24,27 @@ use crate::observe::{self, Part};
 use crate::sender::{Exchange, Sender};
 use crate::text::printable;
 
-/// As many attempts are asked for at once.
+/// The largest number of attempts requested from NATS in one call.
 const BATCH: usize = 256;
-/// Room is counted in so many bytes, and the longest attempt needs so much of it.
+/// Memory is counted in units of this size in bytes. The longest attempt needs [`LONGEST`] of them.
 const KIB: usize = 1 << 10;
 const LONGEST: u32 = 2 << 10;
-/// And waited for so long.
+/// The time limit of a request for attempts.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How a [`Deliverer`] works.
+/// Settings of a [`Deliverer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DelivererConfig {
-    /// How many attempts run at once; 1024 unless said otherwise. Each has a connection: the process needs file
-    /// descriptors for all of them. All deliverers together should have more than the relays'
-    /// [`slow_in_flight`](crate::worker::WorkerConfig::slow_in_flight), so that slow endpoints leave some for the others.
+    /// The largest number of concurrent attempts; 1024 by default. Each has a connection: the process needs file
+    /// descriptors for all of them. All NATS workers together should allow more than the dispatchers'
+    /// [`slow_in_flight`](crate::worker::WorkerConfig::slow_in_flight), so that slow endpoints do not occupy all of
+    /// them.
     pub in_flight: usize,
-    /// How many bytes of attempts it asks for at once, and holds; 64 MiB unless said otherwise, and 2 MiB at least, so that
+    /// The total size of attempts that it requests and holds, in bytes; 64 MiB by default, and at least 2 MiB, so that
     /// the longest fits. An attempt counts until its payload is written to the connection.
     pub body_bytes: usize,
-    /// How long running attempts are waited for when it ends; 30 s unless said otherwise.
+    /// The time for running attempts to end at shutdown; 30 s by default.
     pub drain: Duration,
 }
 
@@ -57,9 +58,9 @@ impl Default for DelivererConfig {
     }
 }
 
-/// Makes the attempts of a [`Queue`], beside any number of others. It needs no store, and knows no key.
+/// Makes the attempts of a [`Queue`], together with any number of others. It needs no store, and knows no signing key.
 ///
-/// Its own [`Sender`] says which addresses are called, and how.
+/// Its own [`Sender`] decides which addresses are called.
 #[derive(Debug)]
 pub struct Deliverer {
     queue: Queue,
@@ -68,7 +69,7 @@ pub struct Deliverer {
 }
 
 impl Deliverer {
-    /// A deliverer for this queue.
+    /// Creates a NATS worker for this queue.
     #[must_use]
     pub const fn new(queue: Queue, sender: Sender, config: DelivererConfig) -> Self {
         Self {
@@ -78,10 +79,11 @@ impl Deliverer {
         }
     }
 
-    /// Works until `shutdown` is over, then takes nothing more and waits for the attempts that run, up to
-    /// [`DelivererConfig::drain`]. How many it has cut off: their relay counts them as failed with unknown outcome.
+    /// Works until `shutdown` completes, then takes nothing more and waits for running attempts, up to
+    /// [`DelivererConfig::drain`]. Returns the number of attempts that it aborted: their dispatcher counts them as
+    /// failed with unknown outcome.
     ///
-    /// While NATS is away it waits. To be called within a runtime of tokio with time and I/O.
+    /// While NATS is unavailable it waits. Call it within a tokio runtime with time and I/O.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> usize {
         observe::begin(Part::Deliverer);
         let slots = self.config.in_flight.clamp(1, Semaphore::MAX_PERMITS);
@@ -133,14 +135,14 @@ impl Deliverer {
     }
 }
 
-/// What each attempt uses.
+/// The state that all attempts share.
 struct One {
     queue: Queue,
     sender: Sender,
 }
 
 impl One {
-    /// Asks for as many attempts as there are slots and room for, once there is one slot, and room for the longest attempt.
+    /// Requests as many attempts as slots and memory allow, once one slot and memory for the longest attempt are free.
     async fn ask_for_some(
         &self,
         consumer: &mut Option<PullConsumer>,
@@ -159,7 +161,7 @@ impl One {
         Ok((batch.map_err(|error| error.to_string())?, free, room))
     }
 
-    /// Begins what comes of that, and gives back what comes after `shutdown`, which ends it: `true`.
+    /// Starts the attempts of a batch, and returns those that arrive after `shutdown` to NATS. `true` after `shutdown`.
     async fn take(
         self: &Arc<Self>,
         mut batch: Batch,
@@ -167,7 +169,7 @@ impl One {
         attempts: &mut JoinSet<()>,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<bool, String> {
-        // NATS says when the time is over, unless it is gone.
+        // NATS reports the end of the batch, unless it is unavailable.
         let until = Instant::now() + WAIT + PAUSE;
         let mut stopping = false;
         loop {
@@ -191,11 +193,11 @@ impl One {
                 }
                 (Ok(Some(Ok(message))), _) => not_now(&message, None).await,
                 (Ok(Some(Err(error))), _) if stopping => {
-                    // The end was asked for, which is said once.
+                    // `shutdown` completes only once, so it must be reported now.
                     observe::nats_error(&error.to_string());
                     return Ok(true);
                 }
-                // The next one needs more room than is left of what was asked for.
+                // The next attempt exceeds the remaining bytes of this request.
                 (Ok(Some(Err(error))), _) if error.to_string().contains("MaxBytes") => {
                     return Ok(stopping);
                 }
@@ -205,7 +207,7 @@ impl One {
         }
     }
 
-    /// Makes an attempt, with room for its payload.
+    /// Makes an attempt, and holds `room` until its payload is written.
     async fn attempt(&self, mut message: Message, room: Option<OwnedSemaphorePermit>) {
         let payload = std::mem::take(&mut message.message.payload);
         let message = &message;
@@ -216,16 +218,17 @@ impl One {
         let attempt = wire::read_attempt(&payload).and_then(|(attempt, payload)| {
             match attempt.relay.starts_with(&self.queue.relays()) {
                 true => Ok((attempt, payload)),
-                // A relay of this queue is asked, and nobody else.
+                // Only dispatchers of this queue may be called.
                 false => Err("its relay is not of this queue".to_owned()),
             }
         });
-        // What is left of it is held until it is written.
+        // The slice with the payload keeps the memory permits until it is written.
         drop(payload);
         let (attempt, payload) = match attempt {
             Ok(attempt) => attempt,
             Err(wrong) => {
-                // Of a relay of another version: its relay takes it back if no other deliverer can read it.
+                // From a dispatcher of another version. The dispatcher withdraws it if no other NATS worker can read
+                // it.
                 observe::refused("unreadable", &wrong);
                 not_now(message, Some(PAUSE)).await;
                 return;
@@ -243,8 +246,9 @@ impl One {
                 return;
             }
         }
-        // From here on it is the relay that has it repeated. If this is not heard, it is asked for the attempt again,
-        // and says no. The exchange does not wait for it: while NATS is away that may be longer than there is leave.
+        // From here on the dispatcher is responsible for retries. If the acknowledgement is lost, NATS redelivers the
+        // attempt, and the dispatcher denies permission. The request does not wait for the acknowledgement: while NATS
+        // is unavailable that could take longer than the permission lasts.
         let heard = tell_nats(message, AckKind::Ack);
         let ((), exchange) = join(heard, self.exchange(&attempt, payload)).await;
         let result = match exchange.result {
@@ -262,9 +266,9 @@ impl One {
         observe::exchange(if told { result } else { "untold" });
     }
 
-    /// Whether the relay gives leave to begin; `None` if it does not answer.
+    /// Whether the dispatcher permits the start; `None` if it does not respond.
     async fn may_begin(&self, relay: &str) -> Option<bool> {
-        // Asked again, it knows by this whom it has given leave.
+        // By this name the dispatcher recognizes a repeated request.
         let name = Bytes::from(uuid::Uuid::now_v7().simple().to_string());
         for _ in 0..3 {
             let asked = Instant::now();
@@ -280,7 +284,7 @@ impl One {
                     if left.is_zero() {
                         return Some(false);
                     }
-                    // An answer that was late in coming may have nothing left.
+                    // If the response was late, the permission may have expired.
                     if asked.elapsed() < left {
                         return Some(true);
                     }
@@ -308,7 +312,7 @@ impl One {
                 let limit = Some(attempt.limit);
                 self.sender.exchange(&target, headers, payload, limit).await
             }
-            // The options of this process say no, and those of the relay said yes.
+            // The options of this process forbid the URL, although those of the dispatcher allow it.
             Err(error) => failed(
                 Failure::network(Network::Connect),
                 format!("the deliverer does not call the URL of the endpoint: {error}"),
@@ -317,7 +321,7 @@ impl One {
         }
     }
 
-    /// Says what came of it until the relay has heard it. Whether it has, and has taken it.
+    /// Reports the result until the dispatcher responds. Returns whether it has accepted the result.
     async fn tell(&self, relay: &str, answer: Bytes) -> bool {
         let until = Instant::now() + TELL_FOR;
         loop {
@@ -353,7 +357,7 @@ impl One {
     }
 }
 
-/// So many permits, once there are as many, and what there is beside them up to so many.
+/// Acquires `least` permits, waiting if necessary, and as many more as are free, up to `most` in total.
 async fn all_of(
     of: &Arc<Semaphore>,
     least: u32,
@@ -369,7 +373,7 @@ async fn all_of(
     Ok(all)
 }
 
-/// A payload and its room, until nothing holds it any more.
+/// A payload with its memory permits, which are released with its last reference.
 struct Counted {
     payload: Bytes,
     _room: Option<OwnedSemaphorePermit>,
@@ -381,13 +385,13 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// Gives an attempt back, to be had again after a short time.
+/// Returns an attempt to NATS, for redelivery after a short time.
 async fn not_now(message: &Message, after: Option<Duration>) {
     tell_nats(message, AckKind::Nak(after)).await;
 }
 
-/// Says what becomes of an attempt. If it is not heard, NATS gives it to another deliverer later.
+/// Acknowledges an attempt to NATS in this way. If that is lost, NATS redelivers the attempt later.
 async fn tell_nats(message: &Message, what: AckKind) {
-    // While NATS is away there may be no room for it.
+    // While NATS is unavailable its send buffer may be full.
     let _ = timeout(ANSWER_WITHIN, message.ack_with(what)).await;
 }

@@ -1,4 +1,4 @@
-//! The side of the worker: publishes attempts, gives leave to begin them, and hears what came of them.
+//! Dispatcher: publishes the attempts of a worker, permits NATS workers to start them, and receives the results.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,74 +28,74 @@ use crate::sender::{Exchange, Outgoing, Sent};
 use crate::worker::attempt::{Ended, Job, JobRequest, Transport, Unmade};
 use crate::worker::beat::Leave;
 
-/// Has attempts made by deliverers. It ends when it is dropped.
+/// Distributes attempts to NATS workers. Dropping it stops its tasks.
 pub(crate) struct Relay {
     shared: Arc<Shared>,
-    /// They end with it.
+    /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
 struct Shared {
     queue: Queue,
-    /// How long an attempt may take whose policy names no limit.
+    /// The time limit of an attempt whose policy sets none.
     attempt_timeout: Duration,
-    /// The subject under which deliverers ask it and report to it.
+    /// The prefix of the subjects for requests for permission and results.
     subject: String,
     next: AtomicU64,
-    /// The most bytes of a message that the stream takes, as far as is known.
+    /// The stream's limit on the size of a message in bytes, as far as it is known.
     stream_takes: AtomicUsize,
-    /// Attempts that are published and not answered.
+    /// Published attempts without a result.
     waiting: Mutex<HashMap<u64, Waiting>>,
-    /// Whether attempts are taken.
+    /// Whether attempts are accepted.
     open: watch::Sender<bool>,
 }
 
-/// An attempt that is published and not answered.
+/// A published attempt without a result.
 struct Waiting {
     leave: Leave,
-    /// Who makes it, and since when.
+    /// The NATS worker that makes it, and the time of its permission.
     begun: Option<(Uuid, Instant)>,
-    /// It cannot take longer.
+    /// The upper bound on the duration of the attempt.
     over: Duration,
     news: mpsc::UnboundedSender<News>,
 }
 
 enum News {
     Begun,
-    /// Nobody gets leave any more, and whoever asked has thrown it away.
+    /// No NATS worker gets permission any more, and the one that requested it has discarded the attempt.
     Refused,
     Ended(Exchange),
 }
 
-/// Whether a deliverer may begin.
+/// The response to a request to start an attempt.
 enum Begin {
-    /// For so long; not at all if it is zero.
+    /// Permission for this time; none if it is zero.
     For(Duration),
-    /// Leave has to be renewed.
+    /// The permission must be renewed first.
     Renewed(Box<Stale>),
 }
 
-/// An attempt whose leave is over, as far as the endpoint may have changed.
+/// An attempt whose permission has expired, because the endpoint may have changed since.
 struct Stale {
     number: u64,
     leave: Leave,
 }
 
-/// Why what a deliverer says is not taken.
+/// The reason for refusing a message of a NATS worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Refused {
-    /// It is nothing that a deliverer says, or has a number that cannot be.
+    /// It cannot be parsed, or contains an impossible number.
     Unreadable(String),
-    /// No attempt of this number was published.
+    /// No attempt with this number was published.
     Unknown,
-    /// Nobody had leave to begin it.
+    /// No NATS worker had permission to start it.
     NotBegun,
-    /// A deliverer has reported it before, or the relay does not wait for it any more.
+    /// The result was reported before, or the dispatcher no longer waits for it.
     Over,
 }
 
 impl Refused {
-    /// Its [`REASON`](observe::REASON).
+    /// Its label value in [`NATS_REFUSED`](observe::NATS_REFUSED).
     const fn reason(&self) -> &'static str {
         match self {
             Self::Unreadable(_) => "unreadable",
@@ -117,7 +117,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Takes an attempt back when it is dropped.
+/// Withdraws an attempt on drop.
 struct Published<'a> {
     shared: &'a Shared,
     number: u64,
@@ -130,7 +130,7 @@ impl Drop for Published<'_> {
 }
 
 impl Relay {
-    /// Begins, and takes attempts once there is a stream for them. To be called within a runtime of tokio.
+    /// Starts the dispatcher, which accepts attempts once it has a stream. Call it within a tokio runtime.
     pub(crate) fn begin(queue: Queue, attempt_timeout: Duration) -> Self {
         let shared = Arc::new(Shared {
             subject: format!("{}{}", queue.relays(), Uuid::now_v7().simple()),
@@ -150,7 +150,7 @@ impl Relay {
         }
     }
 
-    /// Whether it takes attempts.
+    /// Whether it accepts attempts.
     pub(crate) fn open(&self) -> watch::Receiver<bool> {
         self.shared.open.subscribe()
     }
@@ -170,7 +170,7 @@ impl Shared {
         change(&mut waiting)
     }
 
-    /// Makes the stream, sees now and then what it takes, and after any failure whether it is there again.
+    /// Creates the stream, reads its limits regularly, and waits for it after each failure.
     async fn keep_open(self: Arc<Self>) {
         let mut open = self.open.subscribe();
         loop {
@@ -185,7 +185,7 @@ impl Shared {
                     false
                 }
             };
-            // It is held by this, so there is no error.
+            // `self` owns the sender, so this cannot fail.
             let failed = open.wait_for(|open| !open);
             if timeout(LONGEST_WAIT, failed).await.is_ok() {
                 sleep(PAUSE).await;
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Why NATS takes no message of so many bytes, if it takes none.
+    /// Returns a fault if NATS accepts no message of this size.
     fn too_large(&self, bytes: usize) -> Option<LocalFault> {
         let name = &self.queue.name;
         let of_server = self.queue.client.max_payload();
@@ -214,13 +214,13 @@ impl Shared {
         })
     }
 
-    /// Nothing is taken for a while.
+    /// Stops accepting attempts until the stream is available again.
     fn close(&self, error: &str) {
         observe::nats_error(error);
         self.open.send_replace(false);
     }
 
-    /// Answers deliverers: whether they may begin, and that it knows what came of it.
+    /// Responds to NATS workers: whether they may start an attempt, and that a result has arrived.
     async fn hear(self: Arc<Self>) {
         loop {
             let subject = format!("{}.*.*", self.subject);
@@ -233,9 +233,9 @@ impl Shared {
                 while renewals.try_join_next().is_some() {}
                 let Some(reply) = message.reply else { continue };
                 match self.answer(&message.subject, &message.payload) {
-                    // If it does not arrive they ask again.
+                    // If the response is lost, they ask again.
                     Ok(answer) => drop(self.queue.client.publish(reply, answer).await),
-                    // Nobody else waits for the store.
+                    // In a task, so that other requests do not wait for the store.
                     Err(stale) => {
                         let this = Arc::clone(&self);
                         renewals.spawn(async move {
@@ -250,21 +250,21 @@ impl Shared {
         }
     }
 
-    /// Asks the store whether an attempt may still begin.
+    /// Asks the store whether an attempt may still start.
     async fn renew(&self, Stale { number, mut leave }: Stale) {
         let renewed = leave.renew().await;
         self.waiting(|waiting| {
             if let Some(attempt) = waiting.get_mut(&number) {
                 match renewed {
                     true => attempt.leave = leave,
-                    // A waiter that has given up is gone from the map.
+                    // The receiver may be gone, if the attempt has ended.
                     false => drop(attempt.news.send(News::Refused)),
                 }
             }
         });
     }
 
-    /// The reply to a deliverer that says this under this subject, unless leave has to be renewed first.
+    /// The response to this message under this subject, or `Err` if the permission must be renewed first.
     fn answer(&self, subject: &str, payload: &Bytes) -> Result<Bytes, Box<Stale>> {
         let refused = |refused: Refused| {
             observe::refused(refused.reason(), &refused);
@@ -280,7 +280,7 @@ impl Shared {
                 Err(_) => wire::leave(Duration::ZERO),
             },
             (Some(number), Some("end")) => match self.end(number, payload).map_err(refused) {
-                // Told again, since it did not hear that it was heard.
+                // The NATS worker repeats a result if our confirmation was lost.
                 Ok(()) | Err(Refused::Over) => Bytes::from_static(HEARD),
                 Err(refused) => format!("{REFUSED}{refused}").into(),
             },
@@ -291,7 +291,7 @@ impl Shared {
         })
     }
 
-    /// Whether this deliverer may begin. Asked again it has what is left.
+    /// Whether this NATS worker may start. A repeated request gets the remaining time.
     fn begin(&self, number: u64, by: &Bytes) -> Result<Begin, Refused> {
         let by = Uuid::try_parse_ascii(by)
             .map_err(|_| Refused::Unreadable("the name of a deliverer is a UUID".to_owned()))?;
@@ -303,7 +303,7 @@ impl Shared {
                     unknown => Err(unknown),
                 };
             };
-            // Less than that is sent as none.
+            // Times are sent in milliseconds, so less than 1 ms is none.
             let none = Duration::from_millis(1);
             let left = match &attempt.begun {
                 Some((other, _)) if *other != by => return Ok(Begin::For(Duration::ZERO)),
@@ -323,14 +323,14 @@ impl Shared {
             }
             if attempt.begun.is_none() {
                 attempt.begun = Some((by, now));
-                // A waiter that has given up is gone from the map.
+                // The receiver may be gone, if the attempt has ended.
                 let _ = attempt.news.send(News::Begun);
             }
             Ok(Begin::For(held))
         })
     }
 
-    /// A deliverer says what came of an attempt.
+    /// Handles the result of an attempt.
     fn end(&self, number: u64, answer: &Bytes) -> Result<(), Refused> {
         let exchange = wire::read_answer(answer).map_err(Refused::Unreadable)?;
         self.waiting(|waiting| {
@@ -354,7 +354,7 @@ impl Shared {
         })
     }
 
-    /// Why an attempt of this number does not wait.
+    /// The reason that no attempt with this number is waiting.
     fn missing(&self, number: u64) -> Refused {
         match number < self.next.load(Ordering::Relaxed) {
             true => Refused::Over,
@@ -363,7 +363,7 @@ impl Shared {
     }
 
     async fn make(&self, mut job: Job) -> Ended {
-        // It need not be loaded to know that.
+        // The size suffices to detect this; the payload need not be loaded.
         if let Some(fault) = self.too_large(job.size) {
             return Ok(Sent::faulty(&fault));
         }
@@ -413,7 +413,7 @@ impl Shared {
         };
         let mut leave = job.leave.clone();
         let until = Instant::now() + BEGIN_WITHIN;
-        // Once NATS has it nothing here holds the payload.
+        // The payload is released as soon as NATS has stored it.
         let publish = async {
             let published = self.publish(&subject, bytes, until).await;
             drop(payload);
@@ -421,7 +421,7 @@ impl Shared {
         };
         let begun = tokio::select! {
             biased;
-            // Before the server has said that it has it, perhaps.
+            // A NATS worker may respond before the server confirms the publication.
             news = heard.recv() => matches!(news, Some(News::Begun)),
             () = leave.stopped() => false,
             published = publish => match published {
@@ -454,7 +454,7 @@ impl Shared {
         }
     }
 
-    /// Whether nobody has begun it: then nobody will.
+    /// Withdraws the attempt if no NATS worker has started it. Returns whether it was withdrawn.
     fn take_back(&self, number: u64) -> bool {
         self.waiting(|waiting| match waiting.get(&number) {
             Some(attempt) if attempt.begun.is_none() => waiting.remove(&number).is_some(),
@@ -462,7 +462,7 @@ impl Shared {
         })
     }
 
-    /// Publishes it, again if there is no answer: the server knows it by its subject.
+    /// Publishes the attempt, repeatedly if there is no response. The server detects duplicates by the subject.
     async fn publish(
         &self,
         subject: &str,
@@ -498,7 +498,7 @@ impl Shared {
     }
 }
 
-/// The most bytes of a message that a stream takes: an operator may have made it with limits of its own.
+/// The stream's limit on the size of a message in bytes. An operator may have created it with own limits.
 fn largest(stream: &Config) -> usize {
     let limits = [stream.max_message_size.into(), stream.max_bytes];
     let limits = limits.into_iter().filter(|limit| *limit > 0);
@@ -506,7 +506,7 @@ fn largest(stream: &Config) -> usize {
     limits.min().unwrap_or(usize::MAX)
 }
 
-/// As much of an answer's body is needed: to judge it, and to keep its beginning without the secrets in it.
+/// The part of the response body to send back: enough to evaluate it, and to redact secrets in its beginning.
 fn keep(outgoing: &Outgoing<'_>, request: &HeaderMap) -> usize {
     let longest = outgoing
         .secrets(request)

@@ -1,7 +1,9 @@
-//! What relays and deliverers say to each other: one line of JSON, `[as many bytes follow, what it is]`, and these bytes.
+//! Messages between dispatchers and NATS workers: one line of JSON, `[length of the rest, head]`, and the rest in
+//! bytes.
 //!
-//! It comes from outside: whoever may publish to a subject may say anything. What is no such message, is cut off, or has a
-//! number that cannot be, is refused with what is wrong. Reading takes memory in proportion to the message, which NATS bounds.
+//! The input is untrusted: any client that may publish to a subject can send anything. A message that is malformed,
+//! truncated or has an impossible number is refused with a description. Parsing takes memory in proportion to the
+//! message, whose size NATS limits.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,34 +24,35 @@ mod tests;
 #[cfg(fuzzing)]
 pub use tests::any_bytes;
 
-/// The version of this format. An attempt of another one is left to the deliverers of its relay's version.
+/// The version of this format. Attempts of another version are left to the NATS workers of their dispatcher's version.
 pub(super) const VERSION: u32 = 1;
-/// A field of an answer that is longer, with its name, says nothing that is judged.
+/// The longest field of a response that is forwarded, with its name, in bytes. Longer ones do not affect its
+/// evaluation.
 const LONGEST_FIELD: usize = 1024;
-/// And neither do those after as many others.
+/// The largest number of forwarded fields of a response.
 const MOST_FIELDS: usize = 128;
-/// The longest first line. As many fields fit, whatever is in them.
+/// The longest first line, in bytes. It fits [`MOST_FIELDS`] fields with any content.
 const MOST_HEAD: usize = 512 << 10;
-/// The longest that an attempt may take.
+/// The longest time limit of an attempt: 24 h.
 pub(super) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// As much of an error of JSON is kept, which may quote what it has read.
+/// The longest part of a JSON error that is kept, in bytes; the error may quote its input.
 const MOST_ERROR: usize = 200;
 
-/// An attempt, as a deliverer needs it. Its payload follows.
+/// An attempt as it is sent to a NATS worker. Its payload follows.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(super) struct Attempt {
     pub(super) version: u32,
-    /// The subject under which a deliverer asks its relay and reports to it.
+    /// The subject for requests for permission and for the result.
     pub(super) relay: String,
     pub(super) url: String,
     /// The fields of the request, signed.
     pub(super) headers: Vec<(String, String)>,
     pub(super) limit: Duration,
-    /// As much of the answer's body is sent back.
+    /// The largest part of the response body to send back, in bytes.
     pub(super) keep: usize,
 }
 
-/// What came of an exchange. The body of the answer follows.
+/// The result of an HTTP request. The body of the response follows.
 #[derive(Serialize, Deserialize, Debug)]
 struct Answer {
     outcome: Outcome,
@@ -71,7 +74,7 @@ enum Outcome {
         /// `None` for a timeout.
         network: Option<Cut>,
         error: String,
-        /// It is the fault of the deliverer's side.
+        /// The local fault of the NATS worker that caused it, if any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<FaultKind>,
     },
@@ -115,12 +118,12 @@ enum NetworkOf {
     Malformed,
 }
 
-/// An attempt and its payload, as they are published.
+/// Serializes an attempt with its payload.
 pub(super) fn attempt(attempt: &Attempt, payload: &[u8]) -> Result<Bytes, String> {
     write(attempt, payload)
 }
 
-/// Reads them, if they are of this version.
+/// Parses an attempt of this version.
 pub(super) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> {
     let (attempt, payload): (Attempt, Bytes) = read(message)?;
     let Attempt {
@@ -147,19 +150,19 @@ pub(super) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> 
     Ok((attempt, payload))
 }
 
-/// Whether something can be published to it, and nothing but that.
+/// Whether the text is a subject without wildcards or other special characters.
 fn is_subject(subject: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     let mut words = subject.split('.');
     words.all(|word| !word.is_empty() && word.bytes().all(valid))
 }
 
-/// For how long an attempt may be begun: not at all if it is zero.
+/// Serializes the time in which an attempt may be started; zero denies it.
 pub(super) fn leave(left: Duration) -> Bytes {
     left.as_millis().to_string().into()
 }
 
-/// Reads it.
+/// Parses the time in which an attempt may be started.
 pub(super) fn read_leave(message: &[u8]) -> Result<Duration, String> {
     let left = str::from_utf8(message)
         .ok()
@@ -174,7 +177,7 @@ pub(super) fn read_leave(message: &[u8]) -> Result<Duration, String> {
         })
 }
 
-/// What came of an exchange, with as much of the body: `most` bytes in all, or as few as can be.
+/// Serializes a result with up to `keep` bytes of the body. Shortens it to `most` bytes in total, as far as possible.
 pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Bytes, String> {
     let mut body = Bytes::new();
     let outcome = match exchange.result {
@@ -210,13 +213,13 @@ pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Byt
     {
         *end = BodyEnd::TooLong;
     }
-    // The word for that is longer.
+    // `TooLong` is longer than `Whole`.
     const LONGER: usize = 16;
     body.truncate(body.len().saturating_sub(excess + LONGER));
     write(&answer, &body)
 }
 
-/// Reads it.
+/// Parses a result.
 pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
     let (answer, body): (Answer, Bytes) = read(message)?;
     if body.len() > MAX_BODY {
@@ -225,7 +228,7 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
             body.len()
         ));
     }
-    // It is kept, and PostgreSQL keeps no NUL.
+    // The address is stored, and PostgreSQL cannot store a NUL.
     if !answer.address.is_empty() && answer.address.parse::<SocketAddr>().is_err() {
         return Err("its address is none".to_owned());
     }
@@ -261,16 +264,16 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
     })
 }
 
-/// Fields as texts. What is no text, which no field of a request is, is left out.
+/// The fields as texts. Other values are omitted; fields of requests are always text.
 pub(super) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
     headers
         .iter()
         .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
 }
 
-/// Those of an answer, without what is too long or too much: up to `most` bytes of them.
+/// The fields of a response for its evaluation, up to `most` bytes, without those that are too long or too many.
 fn judged_fields(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
-    // As it is written, a quotation mark or a backslash takes two bytes.
+    // In JSON, a quotation mark or a backslash takes two bytes.
     const AROUND: usize = "[\"\",\"\"],".len();
     let mut left = most;
     fields(headers)
@@ -285,9 +288,9 @@ fn judged_fields(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Fields that were read.
+/// Converts parsed fields.
 pub(super) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, String> {
-    // A map panics beyond some number of fields.
+    // `HeaderMap` panics beyond some number of fields.
     if fields.len() > MOST_FIELDS {
         return Err(format!(
             "it has {} fields, and {MOST_FIELDS} are the most",

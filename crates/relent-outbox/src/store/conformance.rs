@@ -1,4 +1,4 @@
-//! Whether a store keeps what [`Store`] promises: for stores of your own, in their tests.
+//! Conformance tests for implementations of [`Store`].
 
 #![allow(
     clippy::panic,
@@ -18,11 +18,11 @@ use super::Store;
 
 pub use model::play;
 
-/// Checks each promise, on a store of its own: `make` gives an empty one each time. Needs a runtime of tokio; with
-/// several threads more happens at once.
+/// Checks each guarantee of [`Store`] on an empty store, which `make` creates. Needs a tokio runtime; one with several
+/// threads tests more concurrency.
 ///
 /// # Panics
-/// When the store fails or breaks a promise.
+/// If the store fails or violates a guarantee.
 ///
 /// ```
 /// use relent_outbox::store::{Sqlite, conformance};

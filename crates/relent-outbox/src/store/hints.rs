@@ -7,44 +7,44 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-/// The most endpoints that a hint names. As text they fit into a notification of PostgreSQL, which is shorter than 8000
-/// bytes.
+/// The largest number of endpoints that a hint names. As text they fit into a PostgreSQL notification, which is limited
+/// to 8,000 bytes.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 const MOST: usize = 256;
-/// So many hints wait for a worker that is busy; more are one that names nothing.
+/// The number of hints that wait for a busy worker; more are replaced by one hint that names none.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 const WAITING: usize = 256;
 
-/// What a hint tells: see [`Store::hints`](super::Store::hints).
+/// A notification of enqueued messages: see [`Store::hints`](super::Store::hints).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Hinted {
-    /// These endpoints have got messages that are due at once.
+    /// These endpoints have got messages that are due immediately.
     Endpoints(Arc<[i64]>),
-    /// Any endpoint may have something to do.
+    /// Any endpoint may have got messages.
     Anything,
 }
 
-/// Tells when something may have been enqueued, and where: see [`Store::hints`](super::Store::hints).
+/// Receives notifications of enqueued messages: see [`Store::hints`](super::Store::hints).
 #[derive(Debug)]
 pub struct Hints(Option<broadcast::Receiver<Hinted>>);
 
 impl Hints {
-    /// Tells nothing.
+    /// Creates a receiver without notifications.
     #[must_use]
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Tells what is sent there. Of what is lost, because more was sent than the channel holds, it tells
+    /// Receives from this channel. If notifications are lost because the channel was full, it returns
     /// [`Hinted::Anything`].
     #[must_use]
     pub const fn of(sent: broadcast::Receiver<Hinted>) -> Self {
         Self(Some(sent))
     }
 
-    /// The next hint since the last one, or since these were made. It may never return. Nothing is missed if the future is
-    /// dropped.
+    /// Returns the next hint after the last one, or after creation. It may never return. Dropping the future loses no
+    /// hint.
     pub async fn next(&mut self) -> Hinted {
         let told = match &mut self.0 {
             Some(sent) => sent.recv().await,
@@ -54,14 +54,14 @@ impl Hints {
             Ok(hinted) => hinted,
             Err(broadcast::error::RecvError::Lagged(_)) => Hinted::Anything,
             Err(broadcast::error::RecvError::Closed) => {
-                // Nobody is left who could tell.
+                // All senders are gone.
                 self.0 = None;
                 pending().await
             }
         }
     }
 
-    /// The next one, if it is there already.
+    /// Returns the next hint, if it has already arrived.
     pub(crate) fn try_next(&mut self) -> Option<Hinted> {
         match self.0.as_mut()?.try_recv() {
             Ok(hinted) => Some(hinted),
@@ -71,13 +71,13 @@ impl Hints {
     }
 }
 
-/// Where a store tells its workers.
+/// Creates the channel by which a store notifies its workers.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(super) fn channel() -> broadcast::Sender<Hinted> {
     broadcast::Sender::new(WAITING)
 }
 
-/// Gathers what to tell of messages that are enqueued together.
+/// Collects the hint for messages that are enqueued together.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Default)]
 pub(super) struct Got {
@@ -87,17 +87,17 @@ pub(super) struct Got {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl Got {
-    /// The endpoint has got a message, due after this delay.
+    /// Adds a message for this endpoint, due after this delay.
     pub(super) fn add(&mut self, endpoint: i64, delay: Duration) {
         self.endpoints.insert(endpoint);
-        // Whoever claims it now finds nothing, and has to look when it is due.
+        // A claim now would find nothing, and the worker must search to learn the due time.
         self.is_more |= !delay.is_zero() || self.endpoints.len() > MOST;
         if self.is_more {
             self.endpoints.clear();
         }
     }
 
-    /// `None` if nothing has come in.
+    /// The hint; `None` if no message was added.
     pub(super) fn hinted(self) -> Option<Hinted> {
         match (self.is_more, self.endpoints.is_empty()) {
             (true, _) => Some(Hinted::Anything),
@@ -109,7 +109,7 @@ impl Got {
 
 #[cfg(feature = "postgres")]
 impl Hinted {
-    /// As the payload of a notification: numbers with commas between them, or nothing.
+    /// Serializes it as the payload of a notification: numbers separated by commas, or nothing.
     pub(super) fn write(&self) -> String {
         match self {
             Self::Endpoints(endpoints) => {
@@ -120,7 +120,7 @@ impl Hinted {
         }
     }
 
-    /// What cannot be read, such as what another version has written, may tell of anything.
+    /// Parses a payload. An unreadable one, such as one of another version, gives `Anything`.
     pub(super) fn read(payload: &str) -> Self {
         let endpoints: Result<_, _> = payload.split(',').map(str::parse).collect();
         endpoints.map_or(Self::Anything, Self::Endpoints)
@@ -148,7 +148,7 @@ mod tests {
         let most = i64::try_from(MOST).unwrap();
         assert!(matches!(got(0..most), Some(Hinted::Endpoints(named)) if named.len() == MOST));
         assert_eq!(got(0..most + 1), Some(Hinted::Anything));
-        // Those that come after are too many, too.
+        // Adding more endpoints changes nothing.
         assert_eq!(got(0..3 * most), Some(Hinted::Anything));
     }
 

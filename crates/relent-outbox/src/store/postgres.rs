@@ -1,6 +1,6 @@
-//! An outbox in a PostgreSQL database.
+//! Outbox in a PostgreSQL database.
 
-/// Does this in a transaction, in time.
+/// Runs statements in a transaction, with a time limit.
 macro_rules! transact {
     ($store:expr, $transaction:ident => $work:expr) => {{
         let client = connect(&$store.pool, $store.patience).await?;
@@ -16,7 +16,7 @@ macro_rules! transact {
     }};
 }
 
-/// Reads, in time.
+/// Runs read statements, with a time limit.
 macro_rules! read {
     ($store:expr, $client:ident => $work:expr) => {{
         let client = connect(&$store.pool, $store.patience).await?;
@@ -82,11 +82,11 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 /// # }
 /// ```
 ///
-/// Each method is a short transaction at the isolation read committed; the time is that of the database. What
-/// producers write waits for no worker, and no worker for them.
+/// Each method is a short transaction with the isolation level read committed; the clock is that of the database.
+/// Producers and workers do not block each other.
 ///
-/// What the database has confirmed survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
-/// the replica that takes over is a synchronous one.
+/// Confirmed writes survive a crash of the database, unless `synchronous_commit` is `off`. They survive a failover if
+/// the replica that takes over is synchronous.
 #[derive(Clone)]
 pub struct Postgres {
     pool: Pool,
@@ -94,23 +94,23 @@ pub struct Postgres {
     hints: Arc<broadcast::Sender<Hinted>>,
 }
 
-/// The channel of hints.
+/// The notification channel of hints.
 const CHANNEL: &str = "relent_outbox";
-/// How long whoever listens waits before it connects again.
+/// The pause of a listener before it connects again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Two processes that begin at once do not get in each other's way.
+/// Takes a lock, so that processes that start concurrently do not conflict.
 const CREATE: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
-/// The tables of a later version: the number in their names is the version of what is in them.
+/// Finds tables of a later version: the number in table names is the version of their content.
 const LATER: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
     WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
 
 impl Postgres {
-    /// The tables: for migrations of your own, instead of [`create_tables`](Self::create_tables). A version
-    /// with other tables gives them another number, and leaves these as they are.
+    /// The SQL of the tables, for your own migrations instead of [`create_tables`](Self::create_tables). A version with
+    /// other tables gives them another number, and leaves these unchanged.
     ///
-    /// What is written once is apart from what changes with each attempt, which is narrow, leaves room in its pages for
-    /// the next versions of its rows, and is vacuumed early: dead rows are what makes a queue slow.
+    /// Data written once is separate from data that changes with each attempt. The latter table is narrow, leaves free
+    /// space in its pages for new row versions, and is vacuumed early, because dead rows slow a queue down.
     pub const TABLES: &str = r#"
         CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
             id         bigint   NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -190,11 +190,11 @@ impl Postgres {
         CREATE INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
     "#;
 
-    /// Tells the workers of all processes that [listen](Self::listen) to look for work: what [`hint`](Self::hint) does,
-    /// for a connection of your own. Not in the transaction that enqueues: it would hold up others that commit.
+    /// The SQL statement that makes all [listening](Self::listen) workers look for work, like [`hint`](Self::hint), for
+    /// your own connection. Do not run it in the transaction that enqueues: it would block other commits.
     pub const HINT: &str = "SELECT pg_notify('relent_outbox', '')";
 
-    /// The outbox in the database of this pool. The tables have to be there.
+    /// Creates an outbox in the database of this pool. The tables must exist.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
         Self {
@@ -204,17 +204,17 @@ impl Postgres {
         }
     }
 
-    /// How long a connection or a transaction of this store may take: 5 s by default. After that it is an error, and
-    /// the connection is given up.
+    /// Sets the time limit of a connection or a transaction of this store: 5 s by default. After that it returns an
+    /// error, and closes the connection.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Listens, with a connection of its own, for what other processes enqueue, so that
-    /// [`hints`](Store::hints) tell of it. While the connection is lost there are none; it is made again each second.
-    /// Needs a runtime of tokio. It ends with the last clone of this store.
+    /// Listens, with a connection of its own, for hints of other processes, and forwards them to
+    /// [`hints`](Store::hints). A lost connection is replaced after a second; hints in between are lost. Needs a tokio
+    /// runtime. It ends with the last clone of this store.
     #[must_use]
     pub fn listen<T>(self, config: Config, tls: T) -> Self
     where
@@ -226,7 +226,7 @@ impl Postgres {
         let hints = Arc::downgrade(&self.hints);
         tokio::spawn(async move {
             while hints.upgrade().is_some() {
-                // What it failed with is of no use to anybody: workers look all the same.
+                // The error is of no use: workers also poll.
                 drop(listen(&config, tls.clone(), &hints).await);
                 sleep(AGAIN).await;
             }
@@ -234,16 +234,16 @@ impl Postgres {
         self
     }
 
-    /// The pool.
+    /// The connection pool.
     #[must_use]
     pub const fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Makes the tables if they are not there. Any number of processes may at once.
+    /// Creates the tables if they do not exist. Any number of processes may do so concurrently.
     ///
     /// # Errors
-    /// The database refuses, or is not reached; or it has the tables of a later version, where the messages are.
+    /// The database refuses, or cannot be reached; or it has the tables of a later version, which hold the messages.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
         read!(self, client => async {
             let made = async {
@@ -257,19 +257,18 @@ impl Postgres {
             };
             let made = made.await;
             if made.is_err() {
-                // The connection goes back to the pool.
+                // Roll back, because the connection returns to the pool.
                 drop(client.batch_execute("ROLLBACK").await);
             }
             made
         })
     }
 
-    /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is. All or
-    /// none; after a message was refused the transaction goes on without them. Call [`hint`](Self::hint) once it is
-    /// committed.
+    /// Enqueues messages in the caller's transaction, so that they are committed together with the caller's data. It
+    /// enqueues all or none; if a message is refused, the transaction continues without them. Call [`hint`](Self::hint)
+    /// after the commit.
     ///
-    /// A transaction that enqueues an event makes others wait that enqueue the same one at the same endpoint, and nobody
-    /// else.
+    /// A transaction that enqueues an event blocks only others that enqueue the same event for the same endpoint.
     ///
     /// # Errors
     /// See [`Store::enqueue`].
@@ -280,8 +279,8 @@ impl Postgres {
         enqueue::enqueue_in(&mut &*transaction, messages).await
     }
 
-    /// The same as [`enqueue_in`](Self::enqueue_in) in a transaction of sqlx, whose `PgPool` need have nothing to do with
-    /// that of a store: [`TABLES`](Self::TABLES) and [`HINT`](Self::HINT) serve any connection.
+    /// Enqueues messages in a transaction of sqlx, as [`enqueue_in`](Self::enqueue_in) does. Its `PgPool` is
+    /// independent of the store's: [`TABLES`](Self::TABLES) and [`HINT`](Self::HINT) work with any connection.
     ///
     /// ```no_run
     /// use relent_outbox::message::NewMessage;
@@ -294,7 +293,7 @@ impl Postgres {
     /// let message = NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#);
     /// Postgres::enqueue_in_sqlx(&mut transaction, &[message]).await?;
     /// transaction.commit().await?;
-    /// // Workers look by themselves within a second; this has them look at once.
+    /// // Optional: workers poll every second; this makes them look immediately.
     /// sqlx::query(Postgres::HINT).execute(&pool).await?;
     /// # Ok(())
     /// # }
@@ -310,8 +309,8 @@ impl Postgres {
         enqueue::enqueue_in(&mut **transaction, messages).await
     }
 
-    /// Publishes these in a transaction of the caller, as [`enqueue_in`](Self::enqueue_in) enqueues messages: for each
-    /// endpoint that has subscribed to the topic of an event, its message is there if and only if what it tells of is.
+    /// Publishes events in the caller's transaction, as [`enqueue_in`](Self::enqueue_in) enqueues messages. The
+    /// messages for all subscribed endpoints are committed together with the caller's data.
     ///
     /// # Errors
     /// See [`Store::publish`].
@@ -322,7 +321,7 @@ impl Postgres {
         enqueue::publish_in(&mut &*transaction, events).await
     }
 
-    /// The same in a transaction of sqlx: see [`enqueue_in_sqlx`](Self::enqueue_in_sqlx).
+    /// Publishes events in a transaction of sqlx: see [`enqueue_in_sqlx`](Self::enqueue_in_sqlx).
     ///
     /// # Errors
     /// See [`Store::publish`].
@@ -334,9 +333,8 @@ impl Postgres {
         enqueue::publish_in(&mut **transaction, events).await
     }
 
-    /// Tells the workers of all processes that [listen](Self::listen) that something was enqueued by
-    /// [`enqueue_in`](Self::enqueue_in). Without it, or if the database is not reached, they find it when they look the
-    /// next time.
+    /// Notifies all [listening](Self::listen) workers that messages were enqueued by [`enqueue_in`](Self::enqueue_in).
+    /// Without it, or if the database cannot be reached, workers find them at their next poll.
     pub async fn hint(&self) {
         tell(&self.hints, Hinted::Anything);
         let tell = async {
@@ -349,7 +347,7 @@ impl Postgres {
         drop(timeout(self.patience, tell).await);
     }
 
-    /// The same for events.
+    /// Publishes events and notifies other processes. Returns the hint for this process, too.
     async fn publish_and_tell(
         &self,
         events: &[NewEvent],
@@ -363,7 +361,7 @@ impl Postgres {
         })
     }
 
-    /// Tells the workers of this process of what came in, and hands it on.
+    /// Notifies the workers of this process, and returns the result without the hint.
     fn hand_on<T>(
         &self,
         enqueued: Result<(T, Option<Hinted>), EnqueueError<PostgresError>>,
@@ -371,7 +369,7 @@ impl Postgres {
         let hinted = match &enqueued {
             Ok((_, hinted)) => hinted.clone(),
             Err(EnqueueError::Refused { .. }) => None,
-            // It may be written all the same.
+            // It may have been written nevertheless.
             Err(EnqueueError::Store(_)) => Some(Hinted::Anything),
         };
         if let Some(hinted) = hinted {
@@ -380,7 +378,7 @@ impl Postgres {
         Ok(enqueued?.0)
     }
 
-    /// Tells other processes. With what to tell the workers of this one.
+    /// Enqueues messages and notifies other processes. Returns the hint for this process, too.
     async fn enqueue_and_tell(
         &self,
         messages: &[NewMessage],
@@ -395,12 +393,12 @@ impl Postgres {
     }
 }
 
-/// It fails if there is no worker.
+/// Sends a hint to this process. It fails if there is no worker.
 fn tell(hints: &broadcast::Sender<Hinted>, hinted: Hinted) {
     drop(hints.send(hinted));
 }
 
-/// Hands on what is notified, until the connection or the store is gone.
+/// Forwards notifications, until the connection or the store is gone.
 async fn listen<T>(
     config: &Config,
     tls: T,
@@ -413,7 +411,7 @@ where
     let (client, mut connection) = config.connect(tls).await?;
     let listen = async {
         client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
-        // A hint may have come before.
+        // A hint may have been sent before.
         if let Some(hints) = hints.upgrade() {
             tell(&hints, Hinted::Anything);
         }
@@ -441,7 +439,7 @@ where
     }
 }
 
-/// A connection of the pool, within this time.
+/// Gets a connection from the pool, within this time.
 async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError> {
     match timeout(limit, pool.get()).await {
         Ok(client) => Ok(client?),
@@ -449,7 +447,7 @@ async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError
     }
 }
 
-/// What came of work with this connection. One that has not answered in time may never do: the pool loses it.
+/// Returns the result of work with this connection. After a timeout the connection may hang, so the pool drops it.
 fn in_time<T, E: From<ConnectionError>>(
     client: Client,
     limit: Duration,

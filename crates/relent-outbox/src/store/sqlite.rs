@@ -1,4 +1,4 @@
-//! An outbox in an SQLite database.
+//! Outbox in an SQLite database.
 
 mod batches;
 mod claim;
@@ -35,7 +35,7 @@ use super::{
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{MessageId, NewEvent, NewMessage};
 
-/// An outbox in an SQLite database: durable, with nothing else to be installed. For workers and producers of one
+/// An outbox in an SQLite database: durable, without another service to install. Workers and producers must be on one
 /// machine, in one process or several.
 ///
 /// ```
@@ -64,14 +64,13 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 /// # }
 /// ```
 ///
-/// What has been written survives a crash and a loss of power. Its futures need a runtime of tokio.
+/// Committed writes survive a crash and a power failure. The futures need a tokio runtime.
 ///
-/// Its time is that of the machine. When that is set back by 5 s or less, the time of the store stands still meanwhile. By
-/// more, the store follows: the machine was ahead, and what was written then counts from the next
-/// [beat](Store::beat) of a worker on. So a delivery that was to wait for a minute waits for a minute and up to the time
-/// between two beats, and not for the day that the machine was ahead; and a worker that has died meanwhile is found a
-/// lease later. A step forward is followed at once: what is due by then goes, and leases end, which at worst repeats what
-/// was on its way.
+/// The clock is that of the machine. If it is set back by up to 5 s, the store's time stands still meanwhile. If it is
+/// set back by more, the machine was ahead, and the store follows. Times written meanwhile then count from the next
+/// [heartbeat](Store::beat) of a worker. A delivery with a delay of a minute thus waits for a minute and up to one
+/// heartbeat interval, even if the machine was ahead by a day; a dead worker is detected one lease later. A step
+/// forward takes effect immediately: messages become due and leases expire, which at worst repeats running attempts.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     writer: Writer,
@@ -81,25 +80,26 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// The tables as this version makes them. [`create_tables`](Self::create_tables) also brings those of an earlier
-    /// version up to date.
+    /// The SQL of the tables in this version. [`create_tables`](Self::create_tables) also upgrades tables of an earlier
+    /// version.
     ///
-    /// What is written once is apart from what changes with each attempt, so that a change writes little.
+    /// Data written once is separate from data that changes with each attempt, so that a change writes little.
     pub const TABLES: &str = schema::TABLES;
 
-    /// The outbox in this file, which is made if it is not there.
+    /// Opens the outbox in this file, and creates it if necessary.
     ///
     /// # Errors
-    /// The database cannot be opened or is in memory, or its tables cannot be made.
+    /// The database cannot be opened or is in memory, or its tables cannot be created.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SqliteError> {
         Self::open_with(path, |_| Ok(()))
     }
 
-    /// The same in a database that has other tables, too, which `set_up` makes: those of the service. The connection of
-    /// the [writer](Self::writer) keeps SQLite's query planner stability guarantee: no plan depends on bound values.
+    /// Opens the outbox in a database that has other tables, too, such as the service's own, which `set_up` creates.
+    /// The connection of the [writer](Self::writer) has SQLite's query planner stability guarantee: no plan depends on
+    /// bound values.
     ///
     /// # Errors
-    /// The database cannot be opened or is in memory, or its tables cannot be made.
+    /// The database cannot be opened or is in memory, or its tables cannot be created.
     pub fn open_with(
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
@@ -128,20 +128,19 @@ impl Sqlite {
         })
     }
 
-    /// Makes the tables if they are not there, and brings those of an earlier version up to date, all or nothing: for a
-    /// connection of your own, before [`enqueue_in`](Self::enqueue_in). [`open`](Self::open) does it by itself. Any number of
-    /// processes may at once.
+    /// Creates the tables or upgrades those of an earlier version, all or nothing, for your own connection, before
+    /// [`enqueue_in`](Self::enqueue_in). [`open`](Self::open) calls it. Any number of processes may do so concurrently.
     ///
     /// # Errors
-    /// The database refuses. Or it has the tables of a later version, where the messages are, or views, triggers or foreign
-    /// keys that depend on a table of an earlier version which has to be made anew: nothing is changed then.
+    /// The database refuses; or it has the tables of a later version, which hold the messages; or views, triggers or
+    /// foreign keys depend on a table that must be recreated. Then nothing is changed.
     pub fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
         schema::create(connection)
     }
 
-    /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is: in
-    /// work for the [writer](Self::writer), or with any connection to the database. All or none; after an error
-    /// the transaction goes on without them. Call [`hint`](Self::hint) once it is committed.
+    /// Enqueues messages in the caller's transaction, so that they are committed together with the caller's data: in
+    /// work for the [writer](Self::writer), or with any connection to the database. It enqueues all or none; after an
+    /// error the transaction continues without them. Call [`hint`](Self::hint) after the commit.
     ///
     /// # Errors
     /// See [`Store::enqueue`].
@@ -154,8 +153,8 @@ impl Sqlite {
         })
     }
 
-    /// Publishes these in a transaction of the caller, as [`enqueue_in`](Self::enqueue_in) enqueues messages: for each
-    /// endpoint that has subscribed to the topic of an event, its message is there if and only if what it tells of is.
+    /// Publishes events in the caller's transaction, as [`enqueue_in`](Self::enqueue_in) enqueues messages. The
+    /// messages for all subscribed endpoints are committed together with the caller's data.
     ///
     /// ```
     /// use relent_outbox::endpoint::Endpoint;
@@ -192,8 +191,8 @@ impl Sqlite {
         })
     }
 
-    /// Tells the workers of this store that something was enqueued by [`enqueue_in`](Self::enqueue_in). Without it
-    /// they find it when they look the next time.
+    /// Notifies the workers of this store that messages were enqueued by [`enqueue_in`](Self::enqueue_in). Without it
+    /// they find them at their next poll.
     pub fn hint(&self) {
         self.tell(Hinted::Anything);
     }
@@ -203,13 +202,13 @@ impl Sqlite {
         drop(self.hints.send(hinted));
     }
 
-    /// Who writes into the database.
+    /// The writer of the database.
     #[must_use]
     pub const fn writer(&self) -> &Writer {
         &self.writer
     }
 
-    /// Does this in a transaction of the writer, with the time.
+    /// Runs the closure in a transaction of the writer, with the current time.
     async fn write<T: Send + 'static, E: From<WriterError> + Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, i64) -> Result<T, E> + Send + 'static,
@@ -219,7 +218,7 @@ impl Sqlite {
         self.writer.run(work).await
     }
 
-    /// Reads what was committed, with the time.
+    /// Runs the closure on committed data, with the current time.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
@@ -235,7 +234,7 @@ impl Sqlite {
     }
 }
 
-/// Does this in a transaction of the caller, which goes on without it if it fails.
+/// Runs the closure within the caller's transaction, which continues without its changes if it fails.
 fn within<T>(
     connection: &Connection,
     work: impl FnOnce(i64) -> Result<T, EnqueueError<SqliteError>>,
@@ -250,18 +249,18 @@ fn within<T>(
     done
 }
 
-/// Has no statement prepared again: there are fewer than 64, and none is planned anew for other values, which SQLite would
-/// do with some at nearly each run.
+/// Keeps all statements prepared: there are fewer than 64. Disables re-preparation for other values, which SQLite would
+/// do at nearly each run of some.
 fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
-/// The most connections that read at once. What is read does not hold up what is written.
+/// The largest number of concurrent readers. Reads do not block writes.
 const READERS: usize = 4;
 
-/// Connections that only read.
+/// Read-only connections.
 #[derive(Debug)]
 struct Readers {
     file: PathBuf,
@@ -278,7 +277,7 @@ impl Readers {
         }
     }
 
-    /// Reads the state of one moment.
+    /// Reads a consistent snapshot.
     fn read<T>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, SqliteError>,
@@ -298,7 +297,7 @@ impl Readers {
         let transaction = connection.unchecked_transaction()?;
         let read = work(&transaction)?;
         transaction.commit()?;
-        // One that failed is not used again.
+        // A connection that failed is not reused.
         idle().push(connection);
         Ok(read)
     }

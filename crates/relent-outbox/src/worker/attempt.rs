@@ -1,4 +1,4 @@
-//! One attempt, from what was claimed to what is written down.
+//! A single attempt, from claim to result.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use crate::sender::{Outgoing, Sender, Sent};
 use bytes::Bytes;
 use http::HeaderMap;
 
-/// What an attempt needs.
+/// The input of an attempt.
 pub(crate) struct Job {
     pub(super) rules: Arc<Rules>,
     pub(crate) id: MessageId,
     pub(super) content_type: String,
     /// Empty until it is [loaded](Self::ready), if it is long.
     pub(super) payload: Bytes,
-    /// How many bytes it has, and the room for them if they are not here yet.
+    /// The payload's size in bytes, and the memory for it if it is not loaded yet.
     pub(crate) size: usize,
     pub(super) room: Option<Held>,
     pub(super) limit: Option<Duration>,
@@ -33,14 +33,14 @@ pub(crate) struct Job {
     pub(crate) leave: Leave,
 }
 
-/// So often leave is asked for that is over before it can be used.
+/// The number of tries to get a permission that lasts long enough to be used.
 const ASKS: usize = 3;
 
 impl Job {
-    /// Loads what is not here yet, and asks for leave again if that of the claim is over.
+    /// Loads a payload that is not here yet, and renews an expired permission.
     ///
     /// # Errors
-    /// The attempt may not begin.
+    /// The attempt may not start.
     pub(super) async fn ready(&mut self) -> Result<(), Unmade> {
         for _ in 0..ASKS {
             let missing = match self.payload.len() < self.size {
@@ -53,7 +53,7 @@ impl Job {
             let payload = self.leave.ask(missing, self.room.take()).await;
             match payload {
                 Ok(payload) if missing > 0 => {
-                    // What is kept may have been changed since, by whoever has the database.
+                    // The stored payload may have changed since the claim.
                     self.size = payload.len();
                     self.payload = payload;
                 }
@@ -68,10 +68,10 @@ impl Job {
         }
     }
 
-    /// Waits until it may begin, and takes what is sent out of it: nothing here holds the payload once it is written.
+    /// Waits for permission, and moves the payload into the request, so that it is freed once it is written.
     ///
     /// # Errors
-    /// What comes of the attempt if nothing can be sent.
+    /// The result of the attempt if nothing can be sent.
     pub(crate) async fn request(&mut self) -> Result<JobRequest<'_>, Box<Ended>> {
         self.ready().await.map_err(|unmade| Box::new(Err(unmade)))?;
         let unsendable = |sent: Box<Sent>| Box::new(Ok(*sent));
@@ -106,44 +106,44 @@ impl Job {
         }
     }
 
-    /// Its URL as it was registered.
+    /// The URL as it was registered.
     #[cfg(feature = "nats")]
     pub(crate) fn url(&self) -> &str {
         &self.rules.endpoint.url
     }
 }
 
-/// What is sent for a [`Job`].
+/// The request of a [`Job`].
 pub(crate) struct JobRequest<'a> {
     #[cfg(feature = "nats")]
     pub(crate) job: &'a Job,
-    /// By what the answer is judged. Its payload is taken out.
+    /// For the evaluation of the response. Its payload is empty.
     pub(crate) outgoing: Outgoing<'a>,
-    /// Signed.
+    /// The signed header fields.
     pub(crate) headers: HeaderMap,
     pub(crate) payload: Bytes,
 }
 
-/// What came of an attempt.
+/// The end of an attempt.
 pub(crate) type Ended = Result<Sent, Unmade>;
 
-/// Why nothing is known of what the receiver said.
+/// The reason that the receiver's response is unknown.
 #[derive(Debug)]
 pub(crate) enum Unmade {
-    /// The attempt was surely not begun, and never will be: it does not count.
+    /// The attempt was certainly not started, and never will be: it does not count.
     NotBegun,
-    /// The same, since the store did not say whether it may.
+    /// The attempt was not started, because the store did not confirm it in time.
     StoreAway,
-    /// The receiver may have it. In words.
+    /// The receiver may have got the message. With a description.
     Unknown(&'static str),
 }
 
 pub(crate) type Sending = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// Makes attempts. Tests have one without a network.
+/// Makes attempts. Tests use an implementation without a network.
 pub(crate) type Transport = Arc<dyn Fn(Job) -> Sending + Send + Sync>;
 
-/// Makes attempts by this sender.
+/// Makes attempts with this sender.
 pub(super) fn over(sender: Sender) -> Transport {
     Arc::new(move |mut job| {
         let sender = sender.clone();
@@ -164,7 +164,7 @@ pub(super) fn over(sender: Sender) -> Transport {
     })
 }
 
-/// The attempt broke off on this side: the receiver may have it.
+/// The result of an attempt that was aborted on this side: the receiver may have got the message.
 pub(crate) fn broken_off(error: &str, took: Duration) -> Sent {
     Sent::not(schedule::lost(), error.to_owned(), took)
 }

@@ -1,4 +1,4 @@
-//! The worker's sign of life, in a task of its own so that nothing else delays it.
+//! Heartbeats of a worker, in a task of their own so that nothing delays them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::grants::{Grants, NotGranted};
 use crate::observe;
 use crate::store::{Confirm, Store};
 
-/// What is known of the worker's lease.
+/// The known state of the worker's lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pulse {
-    /// It is held until then, at least; counted from before the store was asked.
+    /// The lease is held at least until then; counted from before the store was asked.
     pub(super) until: Option<Instant>,
-    /// How often it was lost.
+    /// The number of times it was lost.
     pub(super) lost: u64,
-    /// How many endpoints are this worker's share.
+    /// The number of endpoints that are this worker's share.
     pub(super) share: usize,
 }
 
@@ -35,28 +35,28 @@ impl Pulse {
     }
 }
 
-/// Leave to begin an attempt: for [`GRANT`](crate::store::GRANT) from its claim, as long as the lease that it was claimed
-/// with is held, and the worker does not end.
+/// Permission to start an attempt: for [`GRANT`](crate::store::GRANT) from its claim, while the lease of the claim is
+/// held and the worker is not stopping.
 #[derive(Clone, Debug)]
 pub(crate) struct Leave {
     pub(super) pulse: watch::Receiver<Pulse>,
-    /// [`Pulse::lost`] when it was claimed.
+    /// [`Pulse::lost`] at the claim.
     pub(super) lost: u64,
     pub(super) stopping: watch::Receiver<bool>,
-    /// Until then the endpoint is as it was when the store was asked, or whoever has changed it still waits.
+    /// Until then the endpoint is unchanged since the store was asked, or its change has not returned yet.
     pub(super) until: Instant,
     pub(super) grants: Grants,
     pub(super) confirm: Confirm,
 }
 
 impl Leave {
-    /// For how long it holds from `now` on, at least; zero if it does not.
+    /// The time for which it is valid from `now` on, at least; zero if it is not.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         let grant = self.until.saturating_duration_since(now);
         self.left_of_lease(now).min(grant)
     }
 
-    /// The same if it is asked for again when the grant is over.
+    /// The time for which it can be valid if an expired grant is renewed; zero if it cannot.
     pub(crate) fn left_of_lease(&self, now: Instant) -> Duration {
         let pulse = *self.pulse.borrow();
         match pulse.until {
@@ -67,7 +67,7 @@ impl Leave {
         }
     }
 
-    /// Asks for leave anew, and for the payload if it has a size, for which there is room.
+    /// Renews the permission, and loads the payload if `size` is not zero, into the memory of `room`.
     pub(super) async fn ask(
         &mut self,
         size: usize,
@@ -79,13 +79,13 @@ impl Leave {
         Ok(granted.payload)
     }
 
-    /// Asks for leave anew; whether there is some.
+    /// Renews the permission; `false` if it is denied.
     #[cfg(feature = "nats")]
     pub(crate) async fn renew(&mut self) -> bool {
         self.ask(0, None).await.is_ok()
     }
 
-    /// Until the worker ends.
+    /// Waits until the worker stops.
     #[cfg(feature = "nats")]
     pub(crate) async fn stopped(&mut self) {
         // An error means that the worker is gone.
@@ -93,8 +93,8 @@ impl Leave {
     }
 }
 
-/// Gives signs of life until the pulse is dropped, and one at once when it is nudged. In the end it gives the lease back, so
-/// that the worker's share of the endpoints is the others' at once.
+/// Sends heartbeats until the pulse is dropped, and one immediately when it is nudged. At the end it releases the
+/// lease, so that other workers get its share of the endpoints immediately.
 pub(super) async fn beat<S: Store>(
     store: S,
     name: String,
@@ -111,8 +111,8 @@ pub(super) async fn beat<S: Store>(
         let wait = match timeout(each, call).await {
             Ok(Ok(Ok(beat))) => {
                 pulse.send_modify(|pulse| {
-                    // A new worker had no lease to lose. One that has run out is lost whatever the store says: it may
-                    // have said so in an answer that was lost.
+                    // A new worker had no lease to lose. An expired lease is lost whatever the store responds: it may
+                    // have reported the loss in a response that was lost.
                     let is_lost = |until| !beat.kept || until <= asked;
                     pulse.lost += u64::from(pulse.until.is_some_and(is_lost));
                     pulse.until = Some(asked + lease);
@@ -136,6 +136,6 @@ pub(super) async fn beat<S: Store>(
             () = nudge.notified() => {}
         }
     }
-    // If it fails the lease runs out.
+    // If this fails, the lease expires.
     let _ = timeout(each, store.beat(&name, Duration::ZERO)).await;
 }

@@ -1,12 +1,12 @@
-//! How many bytes of payloads attempts hold, so that large messages to endpoints that hang fill no memory.
+//! Memory limit for the payloads of attempts, so that large messages to hanging endpoints do not fill the memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// The bytes of long payloads that attempts may hold. Those of endpoints that are slow, or not known yet, hold half of them
-/// at most.
+/// Limits the bytes of long payloads that attempts hold. Endpoints that are slow, or not known yet, hold at most half
+/// of them.
 #[derive(Clone, Debug)]
 pub(super) struct Bodies(Arc<Shared>);
 
@@ -20,13 +20,13 @@ struct Shared {
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
     all: usize,
-    /// Of them by endpoints that are not known to answer soon.
+    /// The bytes held for endpoints that are not known to be fast.
     doubtful: usize,
-    /// The most that there ever were.
+    /// The largest value of `all` so far.
     peak: usize,
 }
 
-/// Room for the payload of one attempt, which is given back when this is dropped.
+/// Memory for the payload of one attempt, released on drop.
 #[derive(Debug)]
 pub(super) struct Held {
     of: Bodies,
@@ -47,7 +47,8 @@ impl Bodies {
         change(&mut self.0.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Room for so many bytes, if there is some. What is larger than all of the room has it alone.
+    /// Reserves memory for a payload, if there is enough. A payload beyond the limit gets memory when nothing else is
+    /// held.
     pub(super) fn take(&self, bytes: usize, is_doubtful: bool) -> Option<Held> {
         let most = self.0.most;
         let fits = |held: usize, most: usize| held == 0 || held.saturating_add(bytes) <= most;
@@ -68,7 +69,7 @@ impl Bodies {
         })
     }
 
-    /// How many more may be held; all that there are if none is.
+    /// The number of bytes that are free; unlimited if nothing is held.
     pub(super) fn free(&self, is_doubtful: bool) -> usize {
         let most = self.0.most;
         let left = |held: usize, most: usize| match held {
@@ -84,12 +85,12 @@ impl Bodies {
         })
     }
 
-    /// Until some are given back.
+    /// Waits until memory is released.
     pub(super) async fn freed(&self) {
         self.0.freed.notified().await;
     }
 
-    /// The most that were held at once.
+    /// The most bytes that were held at the same time.
     #[cfg(test)]
     pub(super) fn peak(&self) -> usize {
         self.count(|held| held.peak)
@@ -101,14 +102,14 @@ impl Held {
         self.bytes
     }
 
-    /// Needs only so many.
+    /// Releases the bytes beyond this number.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let excess = self.bytes.saturating_sub(bytes);
         self.bytes -= excess;
         self.give_back(excess);
     }
 
-    /// The payload, which is counted until nothing holds it any more, such as the buffers of a connection.
+    /// Ties the memory to the payload: it counts until the last reference is dropped, such as a connection's buffer.
     pub(super) fn keep(self, payload: Bytes) -> Bytes {
         Bytes::from_owner(Kept {
             payload,

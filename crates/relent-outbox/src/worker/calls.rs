@@ -1,4 +1,4 @@
-//! Calls of the store, each in a task of its own and none for ever.
+//! Store calls of the event loop, each in a task of its own and with a time limit.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::store::{Claims, Owned, Work};
 
-/// Which call it is. There is one of each kind at a time.
+/// The kind of a store call. At most one of each kind runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kind {
     Find,
@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// What a call has come to.
+/// The result of a store call.
 #[derive(Debug)]
 pub(super) enum Done {
     Found(Vec<Work>),
@@ -41,7 +41,7 @@ pub(super) enum Done {
     Released,
 }
 
-/// The calls that are under way.
+/// The running store calls.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     tasks: JoinSet<Result<Done, String>>,
@@ -57,7 +57,7 @@ impl Calls {
         self.kinds.is_empty()
     }
 
-    /// Begins a call, which fails if it takes longer than that.
+    /// Starts a call, which fails if it takes longer than `longest`.
     pub(super) fn begin<E: std::fmt::Display>(
         &mut self,
         kind: Kind,
@@ -74,7 +74,7 @@ impl Calls {
         self.kinds.insert(task.id(), kind);
     }
 
-    /// The next that is over. Waits for ever if there is none.
+    /// Returns the next finished call. Waits for ever if none runs.
     pub(super) async fn next(&mut self) -> (Kind, Result<Done, String>) {
         loop {
             let (id, result) = match self.tasks.join_next_with_id().await {

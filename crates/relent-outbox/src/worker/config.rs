@@ -1,39 +1,38 @@
-//! How a worker works, and what it leaves behind.
+//! Settings of a worker, and its state after shutdown.
 
 use std::time::Duration;
 
 use crate::health::DisableAfter;
 
-/// How a worker works.
+/// Settings of a worker.
 ///
-/// A lease of less than 100 ms is one of 100 ms, a `poll` of less than 5 ms one of 5 ms, and what is longer than a hundred
-/// years is as long as those.
+/// A lease below 100 ms counts as 100 ms, a `poll` below 5 ms as 5 ms. Durations are limited to a hundred years.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// The name that the store knows it by, another one for each run: `worker-` and a UUID unless said otherwise.
+    /// The name in the store, unique for each run: `worker-` and a UUID by default.
     pub name: String,
-    /// After so long without a sign of life its endpoints are taken over by others; 30 s unless said otherwise. It
-    /// gives one three times as often.
+    /// Other workers take over its endpoints after this time without a heartbeat; 30 s by default. It sends three
+    /// heartbeats in this time.
     pub lease: Duration,
-    /// How often it looks for work that it has got no [hint](super::Hint) of; 1 s unless said otherwise.
+    /// The interval at which it looks for work without a [hint](super::Hint); 1 s by default.
     pub poll: Duration,
-    /// How many attempts run at once to endpoints that answer soon; 512 unless said otherwise.
+    /// The largest number of concurrent attempts to fast endpoints; 512 by default.
     pub in_flight: usize,
-    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise. Attempts that take a tenth of
-    /// [`slow_after`](Self::slow_after) give their slots to others, and up to eight times as many run beside them then. Each
-    /// has a connection: the process needs file descriptors for all of them.
+    /// The largest number of concurrent attempts to slow endpoints, in addition; 512 by default. An attempt that takes
+    /// a tenth of [`slow_after`](Self::slow_after) gives its slot to another; up to eight times as many may then run in
+    /// addition. Each has a connection: the process needs file descriptors for all of them.
     pub slow_in_flight: usize,
-    /// An endpoint is slow whose last attempt took so long; 1 s unless said otherwise. One that has not answered for as long
-    /// gets one attempt at a time until it answers again.
+    /// An endpoint is slow if its last attempt took at least this time; 1 s by default. An endpoint that has not
+    /// responded for as long gets one attempt at a time until it responds.
     pub slow_after: Duration,
-    /// How many bytes of payloads that are longer than [`INLINE`](crate::store::INLINE) attempts hold; 64 MiB unless said
-    /// otherwise. Endpoints that are slow, or have not answered yet, hold half of them at most. A payload is loaded when
-    /// its attempt starts, and counts until it is written to the connection. A longer one goes when it is the only one.
+    /// The total size of payloads above [`INLINE`](crate::store::INLINE) that attempts hold, in bytes; 64 MiB by
+    /// default. Endpoints that are slow, or have not responded yet, hold at most half of it. A payload is loaded when
+    /// its attempt starts, and counts until it is written to the connection. A payload above the limit is sent alone.
     pub body_bytes: usize,
-    /// How long running attempts are waited for when the worker ends; 30 s unless said otherwise.
+    /// The time for running attempts to end at shutdown; 30 s by default.
     pub drain: Duration,
-    /// When an endpoint that fails is disabled.
+    /// The failures after which an endpoint is disabled.
     pub disable_after: DisableAfter,
 }
 
@@ -53,12 +52,12 @@ impl Default for WorkerConfig {
     }
 }
 
-/// What a worker that has ended leaves behind.
+/// The state of a worker after shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Drained {
-    /// Attempts that were cut off because they ran for longer than [`WorkerConfig::drain`]. They count as failed.
+    /// Attempts aborted because they ran longer than [`WorkerConfig::drain`]. They count as failed.
     pub cut_off: usize,
-    /// Attempts whose outcome could not be written. Whoever takes their endpoint over finds them lost, and repeats them.
+    /// Attempts whose result could not be written. The next owner of their endpoint finds them lost, and repeats them.
     pub unsettled: usize,
 }

@@ -1,7 +1,7 @@
-//! Leave to begin an attempt after that of its claim has ended, and payloads that are loaded when their attempts start.
+//! Renewal of permissions to start attempts, and loading of large payloads when their attempts start.
 //!
-//! One call of the store serves all that ask meanwhile. It holds no more than [`LOAD`] bytes of payloads beside those that
-//! the [budget](super::bodies) counts.
+//! One store call serves all waiting requests. It holds at most [`LOAD`] bytes of payloads in addition to those that
+//! the [memory limit](super::bodies) counts.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use super::bodies::Held;
 use crate::observe;
 use crate::store::{Confirm, GRANT, Store};
 
-/// So many attempts are confirmed in one call, and so many bytes loaded, or one payload if it is longer.
+/// The limits of one call, in attempts and in bytes; a single longer payload is loaded alone.
 const BATCH: usize = 256;
 const LOAD: usize = 8 << 20;
 
-/// Leave for one attempt, and its payload.
+/// Permission for one attempt, with its payload.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) payload: Bytes,
     pub(super) until: Instant,
 }
 
-/// Why there is no leave.
+/// The reason for no permission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NotGranted {
-    /// The endpoint has changed, or is another worker's.
+    /// The endpoint has changed, or another worker owns it.
     Refused,
-    /// The store does not answer.
+    /// The store does not respond.
     Away,
 }
 
-/// What is asked for: with the size of the payload, if that is wanted, and the room for it.
+/// A request: with the size of the payload and the memory for it, if it is to be loaded.
 struct Asked {
     confirm: Confirm,
     size: usize,
@@ -41,16 +41,17 @@ struct Asked {
     answer: oneshot::Sender<Result<Granted, NotGranted>>,
 }
 
-/// Where attempts ask.
+/// A handle for requests of attempts.
 #[derive(Clone, Debug)]
 pub(super) struct Grants(mpsc::UnboundedSender<Asked>);
 
 impl Grants {
-    /// Asks this store until all are dropped. No call takes longer than that.
+    /// Starts a task that serves requests from this store until all handles are dropped. No call takes longer than
+    /// `longest`.
     pub(super) fn of<S: Store>(store: S, worker: String, longest: Duration) -> Self {
         let (asks, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            // What did not fit into the last call.
+            // A request that did not fit into the last call.
             let mut next: Option<Asked> = None;
             while let Some(first) = match next.take() {
                 Some(first) => Some(first),
@@ -87,7 +88,7 @@ impl Grants {
             room,
             answer,
         };
-        // It fails if the worker has ended.
+        // This fails if the worker has ended.
         drop(self.0.send(asked));
         granted.await.unwrap_or(Err(NotGranted::Away))
     }
@@ -112,7 +113,7 @@ async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec
                     },
                     until: asked + GRANT,
                 });
-                // Whoever has asked may be gone.
+                // The receiver may be gone.
                 drop(one.answer.send(granted.ok_or(NotGranted::Refused)));
             }
             return;

@@ -1,4 +1,4 @@
-//! What a worker holds back, and why: for whoever operates it.
+//! Endpoints whose messages a worker holds back, with the reason, for operators.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -7,51 +7,51 @@ use relent_core::Holding;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-/// So many may ask at once; others wait until they are answered.
+/// The number of requests that may wait; further callers wait until there is space.
 const ASKED: usize = 16;
 
-/// An endpoint of a worker whose messages wait, although they are due.
+/// An endpoint of a worker whose due messages wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Held {
-    /// Whose endpoint it is.
+    /// The owner of the endpoint.
     pub tenant: String,
-    /// Its name.
+    /// The name of the endpoint.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub because: Because,
-    /// When the worker looks again whether it may go, by the clock of this machine; `None` if that is when an attempt ends.
+    /// When the worker checks again, by the clock of this machine; `None` if it checks when an attempt ends.
     pub until: Option<SystemTime>,
-    /// How many of its attempts run.
+    /// The number of its running attempts.
     pub running: usize,
-    /// What is wrong on this side, and what mends it; empty unless it is held because of a
-    /// [local fault](Because::LocalFault).
+    /// The description of the local fault and its remedy; empty unless the reason is
+    /// [`LocalFault`](Because::LocalFault).
     pub error: String,
 }
 
-/// Why messages that are due are not sent.
+/// The reason that due messages are not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Because {
-    /// The endpoint is down: its gate is closed, and lets a probe go now and then.
+    /// The endpoint is down: its circuit breaker sends only probes.
     Down,
-    /// The endpoint comes back: its gate lets more and more go.
+    /// The endpoint is recovering: its circuit breaker gradually raises the rate.
     Recovering,
-    /// The endpoint has asked for a pause, such as by `Retry-After`.
+    /// The endpoint has requested a pause, such as by `Retry-After`.
     Cooldown,
-    /// The `[request_rate]` of its policy.
+    /// The `[request_rate]` of its policy is exhausted.
     RequestRate,
     /// As many of its attempts run as its concurrency allows.
     Concurrency,
-    /// As many attempts run as the worker makes at once, to all endpoints.
+    /// As many attempts to all endpoints run as the worker allows.
     Slots,
-    /// A [fault of this side](crate::fault), such as a signing key that is not to be had.
+    /// A [local fault](crate::fault), such as an unavailable signing key.
     LocalFault,
 }
 
 impl Because {
-    /// Of what holds back who asks, at a gate that is closed or not.
+    /// Converts the block reason of a waiter; `closed`: the circuit breaker is down.
     pub(super) const fn of(holding: Holding, closed: bool) -> Self {
         match holding {
             Holding::Cooldown => Self::Cooldown,
@@ -76,14 +76,14 @@ impl fmt::Display for Because {
     }
 }
 
-/// A worker that can be asked what it holds back.
+/// A handle that shows which endpoints a worker holds back.
 #[derive(Clone, Debug)]
 pub struct Watch {
     name: String,
     asked: mpsc::Sender<oneshot::Sender<Vec<Held>>>,
 }
 
-/// Where a worker is asked.
+/// The receiver of these requests.
 pub(super) type Asked = mpsc::Receiver<oneshot::Sender<Vec<Held>>>;
 
 impl Watch {
@@ -92,15 +92,14 @@ impl Watch {
         (Self { name, asked }, answers)
     }
 
-    /// The name of the worker, as the store knows it.
+    /// The name of the worker in the store.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The endpoints that it has whose messages wait although they are due, in no order. None if it has ended; before it
-    /// [runs](super::Worker::run) nobody answers. What it holds back is looked at when it is asked, and costs nothing
-    /// otherwise.
+    /// Returns the worker's endpoints whose due messages wait, in no order. Empty if the worker has ended; before it
+    /// [runs](super::Worker::run) this waits. The list is computed on request, and costs nothing otherwise.
     pub async fn held(&self) -> Vec<Held> {
         let (answer, held) = oneshot::channel();
         match self.asked.send(answer).await {

@@ -1,4 +1,4 @@
-//! One endpoint of a worker: when its next attempt may start, and by which rules.
+//! State of one endpoint of a worker: the time of its next attempt, and its rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +25,14 @@ use crate::store::{Fence, First, Owned};
 use crate::target::Target;
 use crate::text::printable;
 
-/// The rules of an endpoint, read once.
+/// The parsed rules of an endpoint.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) endpoint: Endpoint,
     pub(super) policy: Policy,
     pub(super) signing: Option<Signing>,
     pub(super) custom: CustomHeaders,
-    /// Where attempts go, or why none can be made: then messages are held.
+    /// The target of attempts, or the fault that prevents them: then messages are held.
     pub(super) target: Result<Target, LocalFault>,
     /// The schedule is a contract, which nothing delays.
     pub(super) is_contract: bool,
@@ -76,16 +76,16 @@ impl Rules {
     }
 }
 
-/// A fault of this side that holds the messages of an endpoint.
+/// A local fault that holds the messages of an endpoint.
 #[derive(Debug)]
 struct Hold {
     fault: LocalFault,
-    /// It is tried again then.
+    /// The time of the next try.
     until: tokio::time::Instant,
     wait: Duration,
 }
 
-/// Leave to claim one message, the slot for its attempt, and room for its payload if that is expected to be long.
+/// Permission to claim one message, with the slot for its attempt, and memory for its payload if it may be long.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) permit: Permit,
@@ -93,72 +93,72 @@ pub(super) struct Ticket {
     pub(super) room: Option<Held>,
 }
 
-/// One endpoint of a worker.
+/// The state of one endpoint of a worker.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) rules: Arc<Rules>,
     pub(super) fence: Fence,
-    /// When the answer came that it is this worker's.
+    /// When the acquisition returned.
     pub(super) taken: tokio::time::Instant,
-    /// Of which registration the rules are.
+    /// The revision of `rules`.
     pub(super) revision: i64,
-    /// They are of an earlier one than the store has; and they are being asked for.
+    /// The store has a newer revision; and a claim requests it.
     pub(super) stale: bool,
     pub(super) refreshing: bool,
-    /// Rises when the gate begins anew: what began before tells it nothing.
+    /// Incremented when the circuit breaker restarts: earlier attempts do not count for the new one.
     pub(super) epoch: u32,
     pub(super) health: Health,
     outbound: Outbound,
     cooldown: Cooldown,
-    /// The share of its cooldown over which attempts are spread behind it.
+    /// The jitter after its cooldown, as a share of the cooldown.
     spread: f64,
     hold: Option<Hold>,
     random: SessionRandom,
-    /// Who stands in the line for the next attempt.
+    /// The admission request of the next attempt, while it waits.
     asking: Option<Asking>,
     next_id: u64,
-    /// It has a message that is due, as far as is known.
+    /// It has a due message, as far as is known.
     pub(super) due: bool,
-    /// It was said to have one while a claim was on its way.
+    /// A due message was reported during a claim.
     pub(super) due_again: bool,
-    /// How many messages are claimed at once: more while there are as many.
+    /// The number of messages to claim in one call. It doubles while claims return as many.
     want: usize,
-    /// For the claim to come, and for the one that is on its way.
+    /// For the next claim, and for the running one.
     pub(super) tickets: Vec<Ticket>,
     pub(super) claiming: Vec<Ticket>,
     pub(super) running: usize,
-    /// Of these, those that go by the rules of now.
+    /// The running attempts that follow the current rules.
     pub(super) running_now: usize,
-    /// Attempts that ended and are not written down yet.
+    /// The attempts that ended and are not written yet.
     pub(super) unsettled: usize,
-    /// When an attempt has ended soon last. Without such a sign lately one runs at a time, so that an endpoint that begins
-    /// to hang holds one slot.
+    /// The end of the last fast attempt. Without a recent one, one attempt runs at a time, so that an endpoint that
+    /// begins to hang holds one slot.
     answered: Option<tokio::time::Instant>,
-    /// An attempt has ended, so it is known whether it is slow.
+    /// An attempt has ended, so its speed is known.
     is_known: bool,
     /// Its last attempt was slow.
     pub(super) slow: bool,
-    /// How long the payload of its last message was, if that was long.
+    /// The payload size of its last message, if that was long; otherwise 0.
     pub(super) large: usize,
-    /// When a message was acknowledged last.
+    /// The time of the last acknowledgement.
     acknowledged: Option<Instant>,
-    /// Some of its messages have failed and are due again, as of the last claim that looked.
+    /// Some due messages have failed before, according to the last claim in order of due times.
     mixed: bool,
-    /// Which messages the next claim takes first.
+    /// Counts claims, for the choice of their order.
     turn: usize,
-    /// When a closed gate let a probe go last, or was seen first.
+    /// When a circuit breaker that is down last sent a probe, or was first seen down.
     probed: Option<Instant>,
-    /// One of its messages has to go alone, and none goes before that.
+    /// One of its messages needs isolation, and none is sent before that.
     pub(super) alone: bool,
-    /// It is given back when nothing of it runs.
+    /// It is released when none of its attempts runs.
     pub(super) leaving: bool,
-    /// A fault of this side holds some of its messages, and that was said.
+    /// A local fault holds some of its messages, which was reported.
     holds_some: bool,
-    /// This worker has disabled the endpoint, which is counted once however many attempts ask for it.
+    /// This worker has disabled the endpoint. Counted once, however many attempts ask for it.
     pub(super) is_disabled: bool,
-    /// When it asks again, if it waits for leave.
+    /// The time of its next request for permission, if it waits.
     pub(super) wakes: Option<tokio::time::Instant>,
-    /// Whether it stands in the queue of those that are looked at.
+    /// It is in the queue of endpoints to check.
     pub(super) queued: bool,
 }
 
@@ -196,7 +196,7 @@ impl Lane {
             unsettled: 0,
             answered: None,
             is_known: false,
-            // An endpoint that did not answer under its last owner is not tried with the slots of those that do.
+            // An endpoint that did not respond under its last owner must not use slots of fast endpoints.
             slow: is_silent(&health),
             health,
             large: 0,
@@ -213,7 +213,7 @@ impl Lane {
         }
     }
 
-    /// Goes by what the endpoint is now. Its gate and its cooldown begin anew, and its request rate goes on.
+    /// Adopts a changed registration. Circuit breaker and cooldown restart; the request rate continues.
     pub(super) fn refresh(
         &mut self,
         now: Instant,
@@ -240,7 +240,7 @@ impl Lane {
         self.holds_some = false;
     }
 
-    /// An attempt has ended that took so long.
+    /// Records the duration of an attempt.
     pub(super) fn answered(&mut self, now: tokio::time::Instant, took: Duration, slow: Duration) {
         self.is_known = true;
         self.slow = took >= slow;
@@ -260,17 +260,17 @@ impl Lane {
         }
     }
 
-    /// Whether another message could be claimed, if there is a slot and leave to. `lately`: within so long of an answer
-    /// several attempts run at once.
+    /// Whether another message could be claimed, given a slot and permission. Several attempts may run concurrently
+    /// only within `lately` after a fast response.
     pub(super) fn has_room(&self, now: tokio::time::Instant, lately: Duration) -> bool {
         let held = self.tickets.len() + self.claiming.len();
-        // How long others take delays none of a contract.
+        // Slow attempts of a contract do not delay others.
         let is_contract = self.rules.is_contract;
         let several =
             is_contract || self.is_known && self.slow || self.has_answered_within(now, lately);
         let concurrency = self.rules.endpoint.concurrency.get() as usize;
         let most = match self.hold.is_some() {
-            // One finds out whether the fault is mended.
+            // A single attempt shows whether the fault is fixed.
             true => 1,
             false if is_contract => concurrency.max(CONTRACT_CONCURRENCY),
             false => concurrency,
@@ -284,8 +284,9 @@ impl Lane {
             && self.running + held < most
     }
 
-    /// Which messages the next claim takes first. Where some fail again and again, those that have never failed have their
-    /// turns: while the gate is closed two of three probes, so that one that can be acknowledged soon opens it.
+    /// Chooses the order of the next claim. Where some messages fail repeatedly, messages that have never failed get
+    /// turns: while the circuit breaker is down two of three probes, so that a deliverable message soon ends the
+    /// outage.
     pub(super) fn next_first(&mut self) -> First {
         const PROBES: [First; 3] = [First::Fresh, First::Newest, First::Due];
         const MIXED: [First; 2] = [First::Fresh, First::Due];
@@ -298,13 +299,13 @@ impl Lane {
         }
     }
 
-    /// What was claimed first when those that were due first were to be.
+    /// Records the result of a claim in order of due times.
     pub(super) fn claimed_by_due(&mut self, any_has_failed: bool) {
         self.mixed = any_has_failed;
     }
 
-    /// Whether a failure speaks of its message and not of the endpoint: the message has failed before, and the endpoint has
-    /// acknowledged another a short time ago.
+    /// Whether a failure is evidence about its message and not about the endpoint: the message has failed before, and
+    /// the endpoint has recently acknowledged another.
     pub(super) fn speaks_of_message(&self, now: Instant, failure: &Failure, fresh: bool) -> bool {
         let lately = self
             .acknowledged
@@ -312,7 +313,7 @@ impl Lane {
         lately && !fresh && !matches!(failure.kind, Kind::Throttled | Kind::Overloaded)
     }
 
-    /// Whether nothing of it runs or is to be written.
+    /// Whether none of its attempts runs or is to be written.
     pub(super) fn is_over(&self) -> bool {
         self.running == 0
             && self.unsettled == 0
@@ -320,15 +321,15 @@ impl Lane {
             && self.claiming.is_empty()
     }
 
-    /// Asks for leave to make the next attempt: `Err` with when to ask again.
+    /// Requests permission for the next attempt: `Err` with the time of the next request.
     pub(super) fn ask(&mut self, now: Instant) -> Result<Permit, Instant> {
         let asked = self.ask_outbound(now, true);
         let Some(gate) = self.outbound.gate().filter(|gate| gate.is_closed()) else {
             self.probed = None;
             return asked;
         };
-        // What is parked probes seldom where few messages come in. Whoever asks anew may probe after the longest time
-        // between two probes.
+        // With little traffic a queued request probes seldom. A new request may probe after the longest time between
+        // two probes.
         let again = self
             .probed
             .map(|probed| probed.saturating_add(gate.config().max_probe));
@@ -353,7 +354,7 @@ impl Lane {
         }
     }
 
-    /// `is_new`: it is no request that was counted before.
+    /// `is_new`: the request was not counted before.
     fn ask_outbound(&mut self, now: Instant, is_new: bool) -> Result<Permit, Instant> {
         let answer = match &self.asking {
             Some(asking) => self
@@ -372,7 +373,7 @@ impl Lane {
                     longest: Duration::MAX,
                     spread: self.spread,
                     claim: Claim::First,
-                    // Nobody waits for an answer.
+                    // No caller waits for a response.
                     stays: true,
                     paced_only: false,
                 };
@@ -381,7 +382,7 @@ impl Lane {
                     .ask(now, &asking, &self.cooldown, &mut self.random)
             }
         };
-        // There is nobody to be woken but the one who asks.
+        // The only possible waiter is this request itself.
         let woken = !self.outbound.take_woken().is_empty();
         match answer {
             Answer::Start(permit) => {
@@ -397,7 +398,7 @@ impl Lane {
         }
     }
 
-    /// Why its messages wait that are due; `None` if none is, or they need not wait.
+    /// The reason that its due messages wait; `None` if none is due, or they need not wait.
     pub(super) fn held(&self, now: tokio::time::Instant, lately: Duration) -> Option<Because> {
         if !self.due || self.leaving {
             return None;
@@ -410,13 +411,13 @@ impl Lane {
         let gate = self.outbound.gate();
         match holding {
             Some(holding) => Some(Because::of(holding, gate.is_some_and(Gate::is_closed))),
-            // It has not asked: one attempt at a time, while it is not known how it answers.
+            // It has no request: one attempt runs at a time while the speed of the endpoint is unknown.
             None if self.running > 0 && !self.has_room(now, lately) => Some(Because::Concurrency),
             None => None,
         }
     }
 
-    /// Nobody asks any more.
+    /// Withdraws the admission request.
     pub(super) fn stop_asking(&mut self, now: Instant) {
         if let Some(asking) = self.asking.take() {
             self.outbound
@@ -424,7 +425,7 @@ impl Lane {
         }
     }
 
-    /// The claim has come back with so many messages of so many that it was for.
+    /// Records that a claim for `asked` messages has returned `got`.
     pub(super) fn claimed(&mut self, asked: usize, got: usize) {
         if got < asked {
             self.due = self.due_again;
@@ -435,13 +436,13 @@ impl Lane {
         self.due_again = false;
     }
 
-    /// An attempt was not made.
+    /// Returns the permit of an attempt that was not made.
     pub(super) fn cancel(&mut self, now: Instant, permit: Permit) {
         self.outbound
             .cancel(now, permit, &self.cooldown, &mut self.random);
     }
 
-    /// An attempt is over. `None` is a success.
+    /// Records the end of an attempt. `None` is a success.
     pub(super) fn ended(&mut self, now: Instant, permit: Permit, failure: Option<&Failure>) {
         let ended = match failure {
             None => {
@@ -450,7 +451,7 @@ impl Lane {
             }
             Some(failure) => {
                 let policy = &self.rules.policy;
-                // A policy that ignores what the receiver asks for holds none for it.
+                // A policy that ignores hints starts no cooldown.
                 if policy.hint() != HintMode::Ignore && !self.outbound.holds_for_one(now, failure) {
                     let most = policy.max_hint();
                     self.cooldown.on_failure(now, failure, most);
@@ -469,12 +470,12 @@ impl Lane {
 }
 
 impl Lane {
-    /// The fault of this side that holds its messages, if one does.
+    /// The local fault that holds its messages, if any.
     pub(super) fn fault(&self) -> Option<&LocalFault> {
         self.hold.as_ref().map(|hold| &hold.fault)
     }
 
-    /// A fault of this side holds its messages from now on, or still.
+    /// Holds its messages because of a local fault, or extends the hold.
     pub(super) fn hold(&mut self, now: tokio::time::Instant, fault: LocalFault) {
         let wait = next_wait(self.hold.as_ref().map(|hold| hold.wait));
         let endpoint = &self.rules.endpoint;
@@ -484,14 +485,14 @@ impl Lane {
         self.hold = Some(Hold { fault, until, wait });
     }
 
-    /// A fault of this side holds one of its messages, and the others go on.
+    /// Reports a local fault that holds a single message; the others are sent.
     pub(super) fn hold_one(&mut self, fault: &LocalFault) {
         let endpoint = &self.rules.endpoint;
         let is_new = !std::mem::replace(&mut self.holds_some, true);
         observe::local_fault(&endpoint.tenant, &endpoint.name, fault, is_new);
     }
 
-    /// No fault of this side holds its messages.
+    /// Ends the hold by a local fault.
     pub(super) fn mended(&mut self) {
         if self.hold.take().is_some() {
             let endpoint = &self.rules.endpoint;
@@ -499,7 +500,7 @@ impl Lane {
         }
     }
 
-    /// Until when a fault of this side holds its messages; `None` if one may be sent, to see whether it is mended.
+    /// Until when a local fault holds its messages; `None` if one may be sent as a test.
     pub(super) fn held_by_fault(
         &mut self,
         now: tokio::time::Instant,
@@ -525,32 +526,30 @@ impl Lane {
     }
 }
 
-/// The most messages of one endpoint that are claimed at once.
+/// The largest number of messages of one endpoint in a claim.
 const MOST_WANTED: usize = 64;
 
-/// An endpoint that has answered soon within this time is one that answers soon.
+/// The time for which an endpoint counts as fast after a fast response.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
-/// After so long without an acknowledgement a message that fails again says that the endpoint is down: longer than two
-/// probes are apart.
+/// The time without an acknowledgement after which a repeated failure counts against the endpoint: longer than the time
+/// between two probes.
 const ACKNOWLEDGES: Duration = Duration::from_secs(15);
-/// The most between two probes unless the policy of the endpoint says otherwise, give or take a quarter: two of them are
-/// not more than 10 s apart.
+/// The default of `max_probe`, before jitter of a quarter: two probes are at most 10 s apart.
 const MAX_PROBE: Duration = Duration::from_secs(4);
-/// So soon a closed gate is asked again that is past its time.
+/// The interval of requests for an overdue probe.
 const PROBE_AGAIN: Duration = Duration::from_millis(250);
 
-/// Holds back nothing.
+/// A policy without any limit.
 static BARE: Policy = Policy::builder(Backoff::None).build_const();
 
-/// Whether the last attempt under another owner had no answer.
+/// Whether the last attempt under another owner got no response.
 fn is_silent(health: &Health) -> bool {
     [NO_ANSWER, NO_CONNECTION].contains(&health.last_error())
 }
 
-/// The gate and the request rate of an endpoint. What holds back before an attempt is a gate unless the endpoint says
-/// otherwise.
+/// The circuit breaker and the request rate of an endpoint. By default endpoints have a circuit breaker.
 fn shared(rules: &Rules, with_gate: bool) -> Policy {
-    // A policy for what is shared alone: how one message is repeated, its schedule says.
+    // Retries of single messages follow their schedules, so this policy has none.
     let mut shared = Policy::builder(Backoff::None);
     if rules.endpoint.park && !rules.is_contract && with_gate {
         let usual = GateConfig {

@@ -1,4 +1,4 @@
-//! The one task of a worker that decides: its loop, and which endpoint goes next.
+//! The event loop of a worker: the single task that decides, and the order in which endpoints send.
 
 mod answers;
 mod begin;
@@ -32,19 +32,19 @@ use crate::secrets::Secrets;
 use crate::sender::{Sender, Sent};
 use crate::store::{Claimed, Fence, First, Settled, Store};
 
-/// At most so many messages are claimed, settled, or endpoints taken, in one call of the store.
+/// The largest number of messages to claim or settle, or of endpoints to acquire, in one store call.
 const BATCH: usize = 512;
-/// Two looks for work are at least so far apart, however many hints there are.
+/// The shortest time between two searches for work, even if there are many hints.
 const LOOK_GAP: Duration = Duration::from_millis(5);
-/// So many endpoints with work are looked for beside those that the worker has.
+/// The number of endpoints that a search for work returns in addition to those that the worker owns.
 const LOOK: usize = 2048;
-/// Messages that go alone are begun for so long, once nothing else runs; then the others have their turn.
+/// The time in which isolated attempts may start, once nothing else runs; then other messages have their turn.
 const ALONE: Duration = Duration::from_secs(10);
-/// No time of a configuration is longer: a hundred years.
+/// The limit of configured times: a hundred years.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// After so long an endpoint that waits is looked at, were it to wait for ever.
+/// The longest time until a waiting endpoint is checked again, even if its wait is infinite.
 const NEVER: Duration = Duration::from_secs(3600);
-/// No timer is shorter.
+/// The shortest timer.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Scheduler<S> {
@@ -53,109 +53,110 @@ pub(super) struct Scheduler<S> {
     secrets: Secrets,
     config: WorkerConfig,
     transport: Transport,
-    /// Whether the transport takes attempts.
+    /// Whether the transport accepts attempts.
     open: watch::Receiver<bool>,
     hint: Arc<Notify>,
     asked: Option<Asked>,
-    /// What the instants of gates and rates count from.
+    /// The zero of the clock of circuit breakers and rate limits.
     origin: Instant,
     random: SessionRandom,
     lanes: HashMap<i64, Lane>,
     slots: Slots,
-    /// Lanes that are looked at, in turn.
+    /// Endpoints to check, in turn.
     ready: VecDeque<i64>,
-    /// Lanes that wait for a slot.
+    /// Endpoints that wait for a slot, by pool.
     starved: [VecDeque<i64>; 3],
-    /// The bytes of long payloads that are held, and the lanes that wait for room there: those that answer soon, and others.
+    /// The bytes of long payloads that are held, and the endpoints that wait for memory: those known to be fast, and
+    /// others.
     bodies: Bodies,
     hungry: [VecDeque<i64>; 2],
-    /// Lanes with a message that goes alone, in turn.
+    /// Endpoints with a message to send in isolation, in turn.
     alone: VecDeque<i64>,
     /// The first of them has its turn.
     is_alone: bool,
-    /// Since when the others wait for those, and not before when they do again.
+    /// When the others started to wait for isolated attempts; and until when none may start.
     alone_since: Option<Instant>,
     alone_at: Instant,
-    /// Lanes that wait for leave, and when they ask again.
+    /// Endpoints that wait for permission, with the time of their next request.
     wakes: BTreeSet<(Instant, i64)>,
-    /// When messages are due, each of them, as far as that is known.
+    /// The known due times of messages, with their endpoints.
     dues: BTreeSet<(Instant, i64)>,
-    /// Lanes with tickets for the next claim, and how many there are in all.
+    /// Endpoints with tickets for the next claim, and the total number of tickets.
     ticketed: Vec<i64>,
     tickets: usize,
-    /// Lanes of the claim that is on its way, with how many messages it is for, and which of them first.
+    /// Endpoints of the running claim, with the number of messages and their order.
     claiming: Vec<(i64, usize, First)>,
-    /// When that claim began: leave to begin what it claims counts from then.
+    /// The start of that claim, from which the permission to start its attempts counts.
     claim_began: Instant,
-    /// Where attempts ask for leave anew, once the worker runs.
+    /// Renews permissions of attempts, once the worker runs.
     grants: Option<Grants>,
     attempts: JoinSet<Result<Sent, Unmade>>,
     running: HashMap<Id, Running>,
-    /// Attempts in the order in which they become slow, and in which they give the slots up of those that answer soon.
+    /// Running attempts in the order in which they become slow, and in which they give up slots of fast endpoints.
     aging: VecDeque<(Instant, Id)>,
     turning: VecDeque<(Instant, Id)>,
-    /// What is to be written, and what is being written.
+    /// Results to be written, and those being written.
     unsettled: VecDeque<Pending>,
     settling: Vec<Pending>,
     settle_began: Instant,
     to_acquire: VecDeque<i64>,
     named: Named,
-    /// Not before then is what was another's asked for again.
+    /// The earliest time to try again to acquire endpoints of other workers.
     ask_again_at: Instant,
     acquiring: HashSet<i64>,
     to_release: Vec<(i64, Fence)>,
-    /// Some of them have messages that are due, as far as is known.
+    /// Some of them have due messages, as far as is known.
     release_due: bool,
     calls: Calls,
     pulse: watch::Receiver<Pulse>,
-    /// Asks for a beat at once.
+    /// Requests an immediate heartbeat.
     nudge: Arc<Notify>,
-    /// Not before then.
+    /// The earliest time of the next request.
     nudge_at: Instant,
-    /// There is work that the share does not cover.
+    /// There is work beyond this worker's share.
     is_short: bool,
-    /// How often the lease has been lost, as far as that has been heeded.
+    /// The number of lease losses that this loop has handled.
     lost: u64,
     poll_at: Instant,
-    /// When the last look for work began.
+    /// The start of the last search for work.
     looked_at: Instant,
-    /// How many endpoints the last look for work was for.
+    /// The limit of the last search for work.
     looked_for: usize,
-    /// It found as many, so there may be more.
+    /// It reached the limit, so there may be more.
     is_cut: bool,
-    /// The store has failed, and not answered since.
+    /// The retry session of a store that has failed and not responded since.
     away: Option<Session>,
-    /// When it is asked again.
+    /// The earliest time of the next store call.
     ask_at: Instant,
-    /// What is to be written could not be: nothing is claimed until it is.
+    /// The last attempt to write results failed: nothing is claimed until one succeeds.
     settle_failed: bool,
     settle_batch: usize,
     stopping: bool,
-    /// Tells the attempts so.
+    /// Notifies attempts that the worker is stopping.
     stop: watch::Sender<bool>,
     cut_off: usize,
 }
 
-/// An attempt that runs.
+/// A running attempt.
 struct Running {
     claimed: Claimed,
     claimed_at: Instant,
     schedule: Schedule,
     permit: Permit,
     pool: Pool,
-    /// The gate that gave the permit is that of the lane if this is its [`Lane::epoch`].
+    /// The permit is from the current circuit breaker of the endpoint if this equals [`Lane::epoch`].
     epoch: u32,
 }
 
-/// What is to be written.
+/// A result to be written.
 struct Pending {
     settled: Settled,
-    /// It has changed the health of its endpoint, which is written as it is by then: what could not be written comes after
-    /// what has ended since.
+    /// It changes the endpoint's health, which is written in its state at that time: a delayed result may be written
+    /// after later ones.
     changes_health: bool,
-    /// An earlier call for it failed, and may have had its effect.
+    /// An earlier call for it failed, but may have taken effect.
     is_repeated: bool,
-    /// [`Scheduler::lost`] when it was noted.
+    /// [`Scheduler::lost`] at the end of the attempt.
     lost: u64,
     ended: Instant,
 }
@@ -236,14 +237,14 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// Claims only while the transport takes attempts.
+    /// Claims only while the transport accepts attempts.
     #[cfg(feature = "nats")]
     pub(super) fn while_open(mut self, open: watch::Receiver<bool>) -> Self {
         self.open = open;
         self
     }
 
-    /// Tells what it holds back to whoever asks here.
+    /// Responds to requests on this channel with the held endpoints.
     pub(super) fn asked(mut self, asked: Asked) -> Self {
         self.asked = Some(asked);
         self
@@ -276,7 +277,7 @@ impl<S: Store> Scheduler<S> {
             let next = [self.next_timer(), cut_at, give_up_at];
             let next = next.into_iter().flatten().min();
             tokio::select! {
-                // Without beats it can do nothing more either.
+                // Without heartbeats the worker can do nothing more, either.
                 () = async {
                     tokio::select! {
                         () = &mut shutdown => {}
@@ -302,7 +303,7 @@ impl<S: Store> Scheduler<S> {
                     }
                 }
                 Some(answer) = async { asked.as_mut()?.recv().await } => {
-                    // Whoever has asked may be gone.
+                    // The receiver may be gone.
                     drop(answer.send(self.held()));
                 }
                 (kind, result) = self.calls.next() => self.on_call(kind, result),
@@ -321,14 +322,14 @@ impl<S: Store> Scheduler<S> {
             unsettled: self.unsettled.len() + self.settling.len() + self.running.len(),
         };
         drop((self, pulse));
-        // They end with giving the lease back.
+        // The task ends by releasing the lease.
         if !beats.is_finished() {
             let _ = beats.await;
         }
         drained
     }
 
-    /// What waits although it is due.
+    /// The endpoints whose due messages wait.
     fn held(&self) -> Vec<Held> {
         let (now, wall) = (Instant::now(), SystemTime::now());
         let starved = self.starved.iter().chain(&self.hungry);
@@ -338,7 +339,7 @@ impl<S: Store> Scheduler<S> {
                 None if starved.contains(id) => Because::Slots,
                 because => because?,
             };
-            // Nobody is woken by the clock where the end of an attempt does.
+            // For the other reasons the end of an attempt wakes the endpoint, not a timer.
             let waits = matches!(
                 because,
                 Because::Down
@@ -365,12 +366,12 @@ impl<S: Store> Scheduler<S> {
         held.collect()
     }
 
-    /// There is work, perhaps.
+    /// Searches for work soon: there may be some.
     fn look_soon(&mut self) {
         self.poll_at = self.poll_at.min(Instant::now() + LOOK_GAP);
     }
 
-    /// Begins whatever can begin.
+    /// Starts everything that can start.
     fn turn(&mut self, now: Instant) {
         self.age(now);
         while let Some(&(at, id)) = self.wakes.first().filter(|(at, _)| *at <= now) {
@@ -393,7 +394,7 @@ impl<S: Store> Scheduler<S> {
         if may_claim {
             self.ask(now);
         } else {
-            // The others do not wait for those that go alone, but as they do.
+            // Nothing can start, so the others do not wait for isolated attempts.
             self.alone_since = None;
         }
         self.begin_settle(now);
@@ -408,7 +409,7 @@ impl<S: Store> Scheduler<S> {
         self.begin_acquire();
     }
 
-    /// When there is something to do that nothing else tells of.
+    /// The time of the next action that no event triggers.
     fn next_timer(&self) -> Option<Instant> {
         let aging = [&self.aging, &self.turning].map(|of| of.front().map(|(at, _)| *at));
         let aging = aging.into_iter().flatten().min();
@@ -418,7 +419,7 @@ impl<S: Store> Scheduler<S> {
             && !self.settle_failed
             && *self.open.borrow()
             && !self.calls.is_busy(Kind::Find);
-        // A lease that comes back tells by itself.
+        // A renewed lease arrives as an event.
         let is_held = self.pulse.borrow().is_held(Instant::now());
         let find = (looks && is_held).then_some(self.poll_at);
         let timed = [&self.wakes, &self.dues].map(|of| of.first().map(|(at, _)| *at));
@@ -427,8 +428,8 @@ impl<S: Store> Scheduler<S> {
         next.map(|at| at.max(Instant::now() + TICK))
     }
 
-    /// Attempts that have run for long are slow, and so are their endpoints. They give the slots up of those that answer soon
-    /// before that.
+    /// Marks long-running attempts and their endpoints as slow. Earlier, such attempts give up their slots of fast
+    /// endpoints.
     fn age(&mut self, now: Instant) {
         while let Some(&(_, id)) = self.turning.front().filter(|(at, _)| *at <= now) {
             self.turning.pop_front();
@@ -448,7 +449,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// A lane has a message that is due, perhaps.
+    /// Notes that an endpoint may have a due message.
     fn mark_due(&mut self, id: i64) {
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.due = true;
@@ -466,7 +467,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// It asks for leave again then.
+    /// Schedules the endpoint's next request for permission.
     fn wake_at(&mut self, id: i64, at: Instant) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
@@ -482,7 +483,7 @@ impl<S: Store> Scheduler<S> {
         self.wakes.insert((at, id));
     }
 
-    /// Asks, lane by lane, for leave to claim: one message of each in turn.
+    /// Requests permission to claim for one message of each endpoint in turn.
     fn ask(&mut self, now: Instant) {
         for pool in Pool::BEGUN {
             let starved = &mut self.starved[pool as usize];
@@ -518,14 +519,14 @@ impl<S: Store> Scheduler<S> {
         };
         lane.queued = false;
         if lane.stale && !lane.leaving {
-            // What it is now is asked for with the next claim.
+            // The next claim returns the current endpoint.
             if lane.tickets.is_empty() && !std::mem::replace(&mut lane.refreshing, true) {
                 self.ticketed.push(id);
             }
             return;
         }
         if !lane.has_room(now, self.config.slow_after) {
-            // It is looked at again when a claim comes back, an attempt ends, or something is due.
+            // It is checked again when a claim returns, an attempt ends, or a message is due.
             if !lane.due {
                 lane.stop_asking(core_now);
             }
@@ -566,15 +567,15 @@ impl<S: Store> Scheduler<S> {
             Err(until) => {
                 self.slots.give_back(pool);
                 let wait = until.saturating_since(core_now).max(TICK);
-                // Nothing is forgotten, were the wait for ever.
+                // Even an infinite wait must not lose an endpoint.
                 let wait = wait.min(NEVER);
                 self.wake_at(id, now + wait);
             }
         }
     }
 
-    /// Lets messages go that [have to go alone](Self::goes_alone), one after another, once nothing else runs. Whether all
-    /// others wait for that.
+    /// Starts messages that [need isolation](Self::goes_alone) one after another, once nothing else runs. Returns
+    /// whether all others wait for that.
     fn ask_alone(&mut self, now: Instant) -> bool {
         if self.alone.is_empty() || now < self.alone_at {
             return false;
@@ -587,7 +588,7 @@ impl<S: Store> Scheduler<S> {
                 is_over = waited >= ALONE;
             }
             let Some(&id) = self.alone.front().filter(|_| !is_over) else {
-                // For as long as they have waited.
+                // Others may now send for as long as they have waited.
                 self.alone_at = now + waited;
                 self.alone_since = None;
                 return false;
@@ -601,7 +602,7 @@ impl<S: Store> Scheduler<S> {
         true
     }
 
-    /// Nothing runs, is claimed, or is to be written.
+    /// Whether nothing runs, is claimed, or is to be written.
     fn is_quiet(&self) -> bool {
         self.running.is_empty()
             && self.tickets == 0
@@ -610,7 +611,7 @@ impl<S: Store> Scheduler<S> {
             && !self.calls.is_busy(Kind::Settle)
     }
 
-    /// Claims nothing more.
+    /// Stops claiming.
     fn stop(&mut self, now: Instant) {
         self.stopping = true;
         self.stop.send_replace(true);
@@ -623,7 +624,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// Nothing more of it is claimed, and it is given back when nothing of it runs or is to be written.
+    /// Stops claiming messages of an endpoint, and releases it when none of them runs or is to be written.
     fn leave(&mut self, id: i64) {
         let core_now = self.core(Instant::now());
         let Some(lane) = self.lanes.get_mut(&id) else {
@@ -635,7 +636,7 @@ impl<S: Store> Scheduler<S> {
         self.close_if_over(id);
     }
 
-    /// Nothing is claimed with them.
+    /// Releases the tickets of an endpoint that are not in a claim.
     fn give_tickets_back(&mut self, id: i64) {
         let core_now = self.core(Instant::now());
         let Some(lane) = self.lanes.get_mut(&id) else {
@@ -671,7 +672,7 @@ impl<S: Store> Scheduler<S> {
             && self.calls.is_empty()
     }
 
-    /// On the clock of gates and rates.
+    /// Converts to the clock of circuit breakers and rate limits.
     fn core(&self, now: Instant) -> relent_core::Instant {
         let since = now.saturating_duration_since(self.origin);
         relent_core::Instant::ORIGIN.saturating_add(since)

@@ -1,42 +1,42 @@
-//! How many attempts run at once, so that slow endpoints delay no others.
+//! Concurrency limit of attempts, so that slow endpoints do not delay others.
 
-/// Which slots an attempt is counted among.
+/// The pool of slots that an attempt counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pool {
-    /// Of endpoints that have answered soon lately.
+    /// Endpoints with a recent fast response.
     Quick,
-    /// Of endpoints that are not known yet, or not any more.
+    /// Endpoints whose speed is not known, or no longer.
     Unknown,
-    /// Of endpoints that do not answer soon.
+    /// Slow endpoints.
     Slow,
-    /// Of attempts that were begun as one of the first two, and take long.
+    /// Attempts that started in one of the first two pools and turned out slow.
     Turned,
 }
 
 impl Pool {
-    /// Those that attempts are begun in.
+    /// The pools in which attempts start.
     pub(super) const BEGUN: [Self; 3] = [Self::Quick, Self::Unknown, Self::Slow];
 }
 
-/// The slots for attempts. Those of slow endpoints have a number of their own: however many there are and however long
-/// they take, they hold no slot of the others. Endpoints that are not known share the slots of the quick ones, and hold
-/// half of them at most, so that endpoints that answer go on whatever the unknown ones turn out to be.
+/// The slots of attempts. Slow endpoints have their own slots, so they never hold a slot of others. Unknown endpoints
+/// share the slots of fast ones, and hold at most half of them. Fast endpoints thus continue whatever the unknown ones
+/// turn out to be.
 ///
-/// An attempt that takes long gives its slot up, and has one of those that have turned slow: after a start no endpoint is
-/// known yet, and any may begin to hang. These are bounded, too, since each has a connection.
+/// A slow attempt moves to the pool `Turned`: after a start no endpoint is known yet, and any may hang. This pool is
+/// limited, too, because each attempt has a connection.
 #[derive(Debug)]
 pub(super) struct Slots {
     quick: usize,
-    /// Attempts of unknown endpoints, and how many there may be.
+    /// The attempts of unknown endpoints, and their limit.
     unknown: usize,
     unknown_most: usize,
     slow: usize,
-    /// Attempts that have turned slow, and how many there may be.
+    /// The attempts that turned slow, and their limit.
     turned: usize,
     turned_most: usize,
 }
 
-/// Attempts that turn slow may be so many times as many as slow ones are begun.
+/// The limit of attempts that turned slow, as a multiple of that of slow endpoints.
 const TURNED: usize = 8;
 
 impl Slots {
@@ -51,7 +51,7 @@ impl Slots {
         }
     }
 
-    /// Takes a slot to begin an attempt with, if there is one.
+    /// Takes a slot to start an attempt with, if one is free.
     pub(super) const fn take(&mut self, pool: Pool) -> bool {
         let free = self.free(pool) > 0;
         if free {
@@ -68,7 +68,7 @@ impl Slots {
         free
     }
 
-    /// Gives a slot back.
+    /// Returns a slot.
     pub(super) const fn give_back(&mut self, pool: Pool) {
         match pool {
             Pool::Quick => self.quick += 1,
@@ -81,7 +81,7 @@ impl Slots {
         }
     }
 
-    /// An attempt takes long that has a slot of this pool. Which one it has now.
+    /// Moves an attempt that turned slow, if possible. Returns its pool from now on.
     pub(super) const fn turn_slow(&mut self, pool: Pool) -> Pool {
         if matches!(pool, Pool::Slow | Pool::Turned) || !self.take(Pool::Turned) {
             return pool;
@@ -90,7 +90,7 @@ impl Slots {
         Pool::Turned
     }
 
-    /// How many are free.
+    /// The number of free slots.
     pub(super) const fn free(&self, pool: Pool) -> usize {
         match pool {
             Pool::Quick => self.quick,
@@ -142,7 +142,7 @@ mod tests {
         assert!(!slots.take(Pool::Quick));
         assert_eq!(slots.turn_slow(Pool::Unknown), Pool::Turned);
         assert_eq!((slots.free(Pool::Quick), slots.free(Pool::Unknown)), (1, 1));
-        // One slot is for everybody.
+        // A single slot is open to all pools.
         assert!(Slots::new(1, 1).take(Pool::Unknown));
     }
 }

@@ -1,4 +1,4 @@
-//! A worker in virtual time, over a store in memory and receivers that are functions.
+//! Tests of a worker in virtual time, with a store in memory and receivers that are functions.
 
 mod changes;
 mod contract;
@@ -30,7 +30,7 @@ use crate::sender::{Sender, SenderConfig, Sent};
 use memory::{Fault, Memory};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Ten attempts, a second apart.
+/// A policy with ten attempts, a second apart.
 const TEN: &str = r#"
 max_retries = 9
 jitter = "none"
@@ -54,10 +54,10 @@ fn sender() -> Sender {
     .unwrap()
 }
 
-/// What an endpoint does: after how long, and with what failure.
+/// The behaviour of a receiver: duration and failure of an attempt.
 type Receive = dyn Fn(&Job) -> (Duration, Option<Failure>) + Send + Sync;
 
-/// The receivers, and what has reached them.
+/// The receivers, and counts of their attempts.
 #[derive(Clone)]
 struct Receivers {
     receive: Arc<Receive>,
@@ -221,7 +221,7 @@ async fn whatever_call_of_the_store_fails_nothing_is_lost_and_little_is_repeated
                     assert_eq!(row.ended, Some(Ok(())), "{call} {fault:?}");
                 });
             }
-            // A claim that fails has sent nothing; a settle is written again.
+            // A failed claim sends nothing, and a failed settle is repeated.
             assert_eq!(receivers.hits(), 30, "{call} {fault:?}");
             assert!(
                 store.owners().iter().all(String::is_empty) || call == "release",
@@ -246,7 +246,7 @@ async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
     let _ = running.stop().await;
 }
 
-/// What could not be written comes after what has ended since.
+/// A delayed result is written after a later one.
 #[tokio::test(start_paused = true)]
 async fn how_an_endpoint_fared_first_is_not_written_over_how_it_fares() {
     let store = Memory::new([endpoint(0)]);
@@ -264,7 +264,7 @@ async fn how_an_endpoint_fared_first_is_not_written_over_how_it_fares() {
     for payload in ["fails", "succeeds"] {
         store.add(1, payload);
     }
-    // The first is written when the call is given up, after half a minute.
+    // The first is written when the call times out, after half a minute.
     sleep(33 * SECOND).await;
     assert_eq!(receivers.hits(), 4);
     assert_eq!(store.health(1).failing_since(), None);
@@ -277,7 +277,7 @@ async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
     for message in 0..40 {
         store.add(1 + message % 4, "x");
     }
-    // Everything takes a while, so that attempts run when the lease goes.
+    // Attempts take long enough to run when the lease is lost.
     let receivers = Receivers::new(|_| (2 * SECOND, None));
     let one = start(&store, &receivers, config("one"));
     sleep(SECOND).await;
@@ -286,12 +286,12 @@ async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
     until_ended(&store).await;
     let hits = receivers.hits.lock().unwrap().clone();
     assert_eq!(hits.len(), 40);
-    // Those that ran when it went, one for each endpoint, are repeated once.
+    // Only the attempts that ran at that time, one per endpoint, are repeated once.
     assert!(hits.values().sum::<usize>() <= 44, "{hits:?}");
     let _ = (one.stop().await, two.stop().await);
 }
 
-/// As after a pause of the process: the answer that says what it has comes when it is no longer so.
+/// As after a suspension of the process: a response about ownership arrives when it is no longer true.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
     let store = Memory::new([endpoint(0)]);
@@ -322,7 +322,7 @@ async fn no_time_of_a_configuration_is_too_short_or_too_long() {
     }
 }
 
-/// Whoever starts next has all endpoints for its share at once.
+/// The next worker to start has all endpoints as its share immediately.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_ends_gives_its_lease_back() {
     let store = Memory::new([endpoint(0)]);
@@ -405,7 +405,7 @@ async fn an_endpoint_that_is_down_burns_no_attempts_while_it_is_parked() {
     let (delivered, hits) = attempts(true).await;
     assert_eq!(delivered, 100, "{hits} attempts");
     assert!(hits < 200, "{hits} attempts for 100 messages");
-    // Where the schedule is a contract, each message has its ten attempts and is dead before the end.
+    // Without holding, each message makes its ten attempts, and is dead before the endpoint recovers.
     let (delivered, hits) = attempts(false).await;
     assert!(
         delivered < 20 && hits > 800,
@@ -434,7 +434,7 @@ async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
     let receivers = Receivers::new(|_| (3600 * SECOND, None));
     for life in 0..30 {
         let running = start(&store, &receivers, config(&format!("worker-{life}")));
-        // It dies while the attempt runs, if there is one.
+        // The worker dies while the attempt runs, if there is one.
         sleep(5 * SECOND).await;
         running.worker.abort();
         sleep(40 * SECOND).await;
@@ -450,7 +450,7 @@ async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
     });
 }
 
-/// Whatever was beside it each time has never been refused.
+/// Messages that are sent at the same time each time are all delivered.
 #[tokio::test(start_paused = true)]
 async fn what_kills_its_worker_takes_nothing_with_it() {
     let three = TEN.replace("max_retries = 9", "max_retries = 2");
@@ -478,7 +478,7 @@ async fn what_kills_its_worker_takes_nothing_with_it() {
             let mut often = config(&format!("worker-{number}"));
             often.poll = Duration::from_millis(20);
             let running = start(&store, &receivers, often);
-            // From the third life on the others have one attempt left: poison comes before they go, and while they do.
+            // From the third worker on, the others have one attempt left. Poison comes before and during that attempt.
             let more = async {
                 if (2..6).contains(&number) {
                     sleep(Duration::from_millis([0, 1100, 100, 150][number - 2])).await;
@@ -510,7 +510,7 @@ async fn what_kills_its_worker_takes_nothing_with_it() {
     assert!(hits.values().all(|hits| *hits <= 3), "{hits:?}");
 }
 
-/// While the store is away nobody waits for those that go alone, so nobody is owed a turn for that time.
+/// While the store is unavailable nothing waits because of isolated messages, so they take no turns for that time.
 #[tokio::test(start_paused = true)]
 async fn what_goes_alone_does_not_wait_for_as_long_as_the_store_was_away() {
     let two = TEN.replace("max_retries = 9", "max_retries = 1");
@@ -521,7 +521,7 @@ async fn what_goes_alone_does_not_wait_for_as_long_as_the_store_was_away() {
     sleep(SECOND / 2).await;
     running.worker.abort();
     let running = start(&store, &receivers, config("one"));
-    // Both have one attempt left. What came of the first cannot be written for long.
+    // Both have one attempt left. The result of the first cannot be written for long.
     until(|| receivers.hits() == 3).await;
     store.fail("settle", &[Fault::Before; 400]);
     let began = Instant::now();
@@ -555,8 +555,8 @@ async fn an_endpoint_that_fails_for_days_is_disabled() {
     let _ = running.stop().await;
 }
 
-/// The 99th percentile of the time from when a message to a healthy endpoint is enqueued until its attempt begins, in
-/// milliseconds.
+/// The 99th percentile of the time from enqueuing a message for a healthy endpoint to the start of its attempt, in
+/// microseconds.
 async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
     let store = Memory::new(
         (0..endpoints)
@@ -578,10 +578,10 @@ async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
             }
         }
     });
-    // So that the lag is not that of looking for work.
+    // So that the lag does not include the poll interval.
     let mut often = config("one");
     often.poll = Duration::from_millis(20);
-    // Few enough that the others would take them all.
+    // Few enough slots that the failing endpoints could occupy them all.
     (often.in_flight, often.slow_in_flight) = (endpoints / 16, endpoints / 16);
     let running = start(&store, &receivers, often);
     // Each endpoint gets a message every ten seconds.
@@ -607,7 +607,7 @@ async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
 
 #[tokio::test(start_paused = true)]
 async fn dead_and_slow_endpoints_delay_nobody_else() {
-    // 10000 for the measured number, which takes longer.
+    // Set 10000 for the published figure, which takes longer.
     let endpoints =
         std::env::var("RELENT_ENDPOINTS").map_or(1000, |number| number.parse().unwrap());
     let without = lag_of_the_healthy(endpoints, false).await;

@@ -1,4 +1,4 @@
-//! A change of an endpoint is in force when the API has answered: over sockets, with several servers, and with NATS.
+//! A change of an endpoint applies once the API has responded: over sockets, with several servers, and with NATS.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,17 +22,17 @@ use crate::servers;
 use crate::support::{self, Hit, Receiver, Reply, local_sender, ok};
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-/// So often the endpoint is changed.
+/// The number of changes of the endpoint.
 const CHANGES: usize = 5;
 
-/// A signing key for each change.
+/// The signing key of a change.
 fn secret(change: usize) -> String {
     let key = [u8::try_from(change).unwrap(); 24];
     let key = base64::engine::general_purpose::STANDARD.encode(key);
     format!("whsec_{key}")
 }
 
-/// A server: the API, and a worker or a relay.
+/// Starts a server: the API, and a worker or a dispatcher.
 async fn serve<S: Store>(
     store: S,
     token: &Token,
@@ -62,7 +62,7 @@ async fn serve<S: Store>(
     address
 }
 
-/// The status of a request to a server.
+/// Sends a request to a server, and returns the status.
 async fn ask(address: SocketAddr, token: &Token, method: &str, path: &str, body: &str) -> u16 {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!(
@@ -82,14 +82,14 @@ async fn ask(address: SocketAddr, token: &Token, method: &str, path: &str, body:
     status.unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// When each request came, and the request.
+/// The requests that have arrived, with their times.
 type Came = Arc<Mutex<Vec<(Instant, Hit)>>>;
 
 fn change_of(hit: &Hit) -> usize {
     hit.path.trim_start_matches('/').parse().unwrap()
 }
 
-/// Changes URL and key of an endpoint again and again while messages come in, by servers in turn.
+/// Changes URL and key of an endpoint repeatedly while messages are enqueued, by servers in turn.
 async fn change_under_traffic<S: Store>(store: S, servers: &[SocketAddr], token: &Token) {
     let came: Came = Arc::default();
     let mut receivers = Vec::new();
@@ -149,7 +149,7 @@ async fn change_under_traffic<S: Store>(store: S, servers: &[SocketAddr], token:
         served(change - 1).await;
         in_force.push(put(change).await);
     }
-    // Nothing begins while it is disabled, and nothing once it is deleted.
+    // No attempt starts while the endpoint is disabled, and none after it is deleted.
     tokio::time::sleep(Duration::from_millis(500)).await;
     served(CHANGES).await;
     let path = "/v1/endpoints/shop/disable";
@@ -193,7 +193,7 @@ async fn change_under_traffic<S: Store>(store: S, servers: &[SocketAddr], token:
     }
 }
 
-/// A store for each server, in a database of PostgreSQL that all share.
+/// A store for each server, in a shared PostgreSQL database.
 async fn stores(server: &servers::Postgres, many: usize) -> Vec<Postgres> {
     let config = server.config();
     let store = |_| {

@@ -1,4 +1,4 @@
-//! Messages from a store to a receiver over sockets: what arrives, how often, and what is written down.
+//! Delivery from a store to a receiver over sockets: arrivals, repetitions and records.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -147,7 +147,7 @@ async fn each_message_arrives_once_where_everything_works() {
         assert!(hit.headers["user-agent"].starts_with("relent/"));
         assert!(hit.headers.contains_key("webhook-timestamp"));
     }
-    // All endpoints are given back.
+    // All endpoints are released.
     for endpoint in bench.store.endpoints(None, 10).await.unwrap() {
         assert_eq!(endpoint.worker, "", "{}", endpoint.endpoint.name);
     }
@@ -272,7 +272,7 @@ async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_ena
     })
     .await;
     assert!(status.reason.contains("410"), "{}", status.reason);
-    // One at a time until the first answer: the others have not been sent.
+    // One attempt at a time until the first response: the others have not been sent.
     assert_eq!(receiver.hits().len(), 1);
     assert!(
         bench
@@ -282,7 +282,7 @@ async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_ena
             .unwrap()
     );
     let mut ended = bench.until_ended().await;
-    // The one that was answered so is dead by its policy, and no other.
+    // Only the message with the 410 is dead, by its policy.
     ended.retain(|status| status.state == State::Dead);
     assert_eq!(ended.len(), 1);
     assert_eq!(receiver.hits().len(), 5);
@@ -291,7 +291,7 @@ async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_ena
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_asks_to_be_disabled_holds_the_messages_of_its_endpoint() {
-    // An acknowledgement, a failure that is repeated, one that ends a message, and one after the last attempt.
+    // An acknowledgement, a retried failure, one that ends a message, and one after the last attempt.
     let once = "max_retries = 0\nbackoff = \"none\"\nretry_on = [\"5xx\"]";
     for (status, policy) in [
         ("200 OK", QUICK),
@@ -402,7 +402,7 @@ async fn a_worker_that_dies_is_taken_over_and_repeats_only_what_was_on_its_way()
     }
     let (_stop, running) = bench.worker(config());
     until(|| async { (receiver.hits().len() >= 10).then_some(()) }).await;
-    // It ends without a word: its attempts are dropped where they are.
+    // It ends without a shutdown: its attempts are dropped.
     running.abort();
     let _ = running.await;
     let on_their_way = bench
@@ -498,7 +498,7 @@ async fn an_endpoint_that_is_registered_while_the_worker_runs_is_served_at_once(
             .endpoint(round, receiver.url(round), |endpoint| endpoint)
             .await;
         bench.enqueue(round, 1).await;
-        // The next beat would be in 20 min.
+        // The next heartbeat would be in 20 min.
         let statuses = bench.until_ended().await;
         assert!(
             statuses

@@ -1,4 +1,4 @@
-//! Targets that must not be reached (SSRF): a listener on the loopback counts who reaches it.
+//! Forbidden targets (SSRF): a listener on the loopback counts connections that reach it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
 
 use crate::support::{self, Receiver, Reply, answer, no_tls, ok};
 
-/// Answers with these addresses, one list after another; the last for ever.
+/// Resolves to these lists of addresses in turn; the last one repeatedly.
 struct Answers(Vec<Vec<IpAddr>>, AtomicUsize);
 
 impl Resolve for Answers {
@@ -51,7 +51,7 @@ fn sender(guard: AddressGuard, answers: &[&[&str]]) -> Sender {
     Sender::new(config).unwrap()
 }
 
-/// What comes of an attempt; `None` if the URL is refused before.
+/// The result of an attempt; `None` if the URL is refused before.
 async fn attempt(sender: &Sender, url: &str) -> Option<Sent> {
     let target = sender.target(url).ok()?;
     let outgoing = Outgoing {
@@ -69,7 +69,7 @@ async fn attempt(sender: &Sender, url: &str) -> Option<Sent> {
     Some(sender.send(outgoing).await)
 }
 
-/// The loopback as a host in all forms that something understands.
+/// The loopback as a host in all forms that some software accepts.
 const HOSTS: [&str; 62] = [
     "127.0.0.1",
     "127.0.0.1.",
@@ -135,7 +135,7 @@ const HOSTS: [&str; 62] = [
     "[ff02::1]",
 ];
 
-/// Other URLs that end at the loopback, or inside of a network. `@` is the port of the listener.
+/// Other URLs that lead to the loopback, or into a private network. `@` is the port of the listener.
 const URLS: [&str; 42] = [
     "http://127.0.0.1:@/?http://shop.example/",
     "http://shop.example@127.0.0.1:@/",
@@ -188,7 +188,7 @@ async fn no_form_of_a_forbidden_target_is_reached() {
     let inside = ["127.0.0.1"];
     let hosts = HOSTS.iter().map(|host| format!("http://{host}:{port}/"));
     let others = URLS.iter().map(|url| url.replace('@', &port.to_string()));
-    // In those with a user the sign stands for itself.
+    // In URLs with a user, `@` also stands for itself.
     let users = URLS.iter().filter(|url| url.matches('@').count() > 1);
     let users = users.map(|url| match url.rfind(":@") {
         Some(at) => format!("{}:{port}{}", &url[..at], &url[at + 2..]),
@@ -210,7 +210,7 @@ async fn no_form_of_a_forbidden_target_is_reached() {
     }
     assert!(tried >= 100, "{tried}");
     assert_eq!(receiver.hits().len(), 0);
-    // The same is reached if the operator allows it: the listener does listen.
+    // The same targets are reached if the operator allows them, so the listener works.
     let allowed = sender(
         AddressGuard::new().allow("127.0.0.0/8".parse().unwrap()),
         &[&inside],
@@ -245,11 +245,11 @@ async fn one_forbidden_address_among_others_is_enough_to_refuse_the_name() {
 
 #[tokio::test]
 async fn a_name_that_changes_its_address_is_checked_again_for_each_connection() {
-    // Every answer closes, so that each attempt makes a connection.
+    // Every response closes the connection, so that each attempt opens one.
     let receiver =
         Receiver::new(|_| Reply::Cut(answer("200 OK", "connection: close\r\n", ""))).await;
     let url = format!("http://shop.example:{}/", receiver.address.port());
-    // 127.0.0.1 plays an address that is public; 127.0.0.2 and the others are inside.
+    // 127.0.0.1 represents a public address; 127.0.0.2 and the others are private.
     let guard = AddressGuard::new().allow("127.0.0.1".parse().unwrap());
     let answers: [&[&str]; 4] = [
         &["127.0.0.1"],
@@ -325,7 +325,7 @@ async fn no_redirect_is_followed_wherever_it_leads() {
 async fn an_attempt_ends_within_its_limit_whatever_the_receiver_does() {
     let receiver = Receiver::new(|hit| match hit.path.as_str() {
         "/hang" => Reply::Hang,
-        // A body that never comes.
+        // A truncated body.
         "/half" => Reply::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab".to_vec()),
         "/large" => Reply::Answer(answer("200 OK", "", &"a".repeat(1 << 20))),
         _ => Reply::Cut(Vec::new()),
@@ -353,6 +353,6 @@ async fn an_attempt_ends_within_its_limit_whatever_the_receiver_does() {
         "what was read is enough for a plain acknowledgement"
     );
     assert_eq!(large.excerpt.len(), 1024);
-    // One attempt is one exchange.
+    // Each attempt sends one request.
     assert_eq!(receiver.hits().len(), 4);
 }

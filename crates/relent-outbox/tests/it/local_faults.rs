@@ -1,4 +1,4 @@
-//! Faults of this side, over sockets and a store: no message loses an attempt by them.
+//! Local faults, over sockets and a store: they cost no message an attempt.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +23,7 @@ use crate::support::{self, Receiver, local, local_sender, ok};
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const OTHER: &str = "CQgHBgUEAwIBAAkIBwYFBAMCAQAJCAcGBQQDAgEACQg=";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// Two attempts, and the endpoint is tried for real.
+/// A policy with two attempts. The endpoint really exists.
 const TWO: &str = "max_retries = 1\njitter = \"none\"\nbackoff.constant = { delay = \"20ms\" }";
 
 async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
@@ -76,7 +76,7 @@ async fn a_worker_does_not_start_with_a_key_that_does_not_open_the_store() {
         Secrets::with_key(KEY).unwrap(),
         Secrets::with_key(OTHER).unwrap(),
     );
-    // Nothing is sealed: any key will do, and none.
+    // Nothing is encrypted: any key is accepted, or none.
     for secrets in [&own, &other, &Secrets::default(), &own] {
         open(secrets.clone()).await.unwrap();
     }
@@ -93,7 +93,7 @@ async fn a_worker_does_not_start_with_a_key_that_does_not_open_the_store() {
     assert!(refused.to_string().contains("\"shop\""), "{refused}");
     let refused = open(Secrets::default()).await.unwrap_err();
     assert!(matches!(refused, KeyError::Missing { .. }), "{refused}");
-    // The operator says that the key is lost.
+    // The operator confirms that the old key is lost.
     other.take_over(&store).await.unwrap();
     open(other.clone()).await.unwrap();
     assert!(open(own).await.is_err());
@@ -106,7 +106,7 @@ async fn a_store_of_before_there_was_a_check_keeps_its_key() {
         Secrets::with_key(KEY).unwrap(),
         Secrets::with_key(OTHER).unwrap(),
     );
-    // The first was sealed with a key that is lost, and registered again was only the other.
+    // The first key was encrypted with a lost key; only the other endpoint was registered again.
     for (name, key) in [("lost", &other), ("shop", &own)] {
         let mut endpoint = Endpoint::new(name, "https://shop.example/");
         endpoint.secrets = vec![key.seal("", name, SECRET).unwrap()];
@@ -164,7 +164,7 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
         assert_eq!(endpoint.activity, Activity::Active);
     }
     assert_eq!(receiver.hits().len(), 1);
-    // Registered again, it goes on without a restart.
+    // After a new registration, delivery continues without a restart.
     let mut endpoint = Endpoint::new("sealed", receiver.url("sealed")).policy(TWO);
     endpoint.secrets = vec![own.seal("", "sealed", SECRET).unwrap()];
     store.put_endpoint(endpoint).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
     let _ = running.await.unwrap();
 }
 
-/// What the resolver does now.
+/// The current behaviour of the resolver.
 #[derive(Default)]
 struct Sick(AtomicU8);
 
@@ -216,7 +216,7 @@ async fn while_no_name_can_be_looked_up_nothing_counts_and_then_everything_goes(
         let mut sending = local();
         sending.resolver = resolver.clone();
         sending.connect_timeout = Duration::from_millis(connect_ms);
-        // Of the last one the time of the attempt is over before that of the look-up.
+        // In the last case the attempt times out before name resolution does.
         sending.attempt_timeout = Duration::from_secs(1);
         let sender = Sender::new(sending).unwrap();
         let worker = Worker::new(store.clone(), sender, Secrets::default(), config());
@@ -288,7 +288,7 @@ async fn an_error_names_what_failed() {
         "{failed:?}"
     );
     assert_eq!(failed.fault, Some(FaultKind::Resolver));
-    // A server of something else answers where TLS is asked for.
+    // A server of another protocol responds instead of TLS.
     resolver.0.store(0, Ordering::Relaxed);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

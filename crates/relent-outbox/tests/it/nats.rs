@@ -1,4 +1,4 @@
-//! Attempts that go by a real nats-server: a relay decides as a worker does, and deliverers make them.
+//! Attempts by a real nats-server: a dispatcher decides as a worker does, and NATS workers make them.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -34,7 +34,7 @@ struct Bench {
     _directory: tempfile::TempDir,
 }
 
-/// Something that runs until it is told to end.
+/// A task that runs until it is stopped.
 struct Running<T> {
     stop: oneshot::Sender<()>,
     task: JoinHandle<T>,
@@ -57,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// With the endpoint `a`, whose receiver acknowledges.
+    /// A store with the endpoint `a`, whose receiver acknowledges.
     async fn with_endpoint() -> (Self, Receiver) {
         let (bench, receiver) = (Self::new(), Receiver::new(|_| ok()).await);
         let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
@@ -71,7 +71,7 @@ impl Bench {
         self.store.enqueue(messages.collect()).await.unwrap();
     }
 
-    /// A worker, which is a relay if there is a queue.
+    /// A worker, which is a dispatcher if there is a queue.
     fn worker(&self, queue: Option<Queue>) -> Running<Drained> {
         let mut config = WorkerConfig::default();
         config.poll = Duration::from_millis(50);
@@ -93,7 +93,7 @@ impl Bench {
         self.store.messages(all, 10_000).await.unwrap()
     }
 
-    /// The one message that is held for this reason, once all others are delivered.
+    /// Waits until all messages but one are delivered, and that one is held for this reason.
     async fn until_held(&self, reason: &str) -> MessageStatus {
         let mut left = until(|| async {
             let mut statuses = self.statuses().await;
@@ -122,7 +122,7 @@ impl Bench {
     }
 }
 
-/// A queue by a connection of its own.
+/// A queue with its own connection.
 async fn queue(nats: &servers::Nats) -> Queue {
     let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
     let client = options.connect(nats.url()).await.unwrap();
@@ -203,7 +203,7 @@ async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
     }
 }
 
-/// What each of these endpoints does is written down in the same words with NATS and without.
+/// For each behaviour of an endpoint, the records with and without NATS are equal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_writes_down_what_a_worker_writes_down() {
     let Some(nats) = servers::nats() else { return };
@@ -264,7 +264,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
             let mut attempts = bench.store.attempts(&status.id).await.unwrap();
             for attempt in &mut attempts {
                 (attempt.began_ms, attempt.took_ms) = (0, 0);
-                // The identifier and the time of a message are its own.
+                // Identifier and time differ for each message.
                 let fields = attempt.request.lines();
                 let of_all = fields.filter(|field| {
                     !field.starts_with("webhook-id:") && !field.starts_with("webhook-timestamp:")
@@ -294,7 +294,7 @@ async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
     let directory = nats.server.end();
     let more = (0..100).map(|event| NewMessage::new("a", format!("late-{event}"), "{}"));
     bench.store.enqueue(more.collect()).await.unwrap();
-    // Long enough for a relay that gave up attempts, or took them back, to be noticed.
+    // Long enough to notice a dispatcher that gives up or withdraws attempts.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(receiver.hits().len(), 1);
     let _nats = servers::nats_in(directory, Some(port)).unwrap();
@@ -339,7 +339,7 @@ async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count
     for status in bench.statuses().await {
         assert_eq!((status.state, status.attempts), (State::Pending, 0));
     }
-    // Nobody gives leave for what is left of it in the stream.
+    // No dispatcher permits the attempts that are left in the stream.
     let deliverer = deliverer(&nats).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.hits().len(), 0);
@@ -352,7 +352,7 @@ async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count
     deliverer.end().await;
 }
 
-/// The receiver has done nothing wrong, and an operator has to raise the limit: the message is held, and no other.
+/// The receiver is not at fault, and an operator must raise the limit: only this message is held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_why() {
     let Some(nats) = servers::nats() else { return };
@@ -365,7 +365,7 @@ async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_wh
     let deliverer = deliverer(&nats).await;
     let held = bench.until_held("raise max_payload of nats-server").await;
     assert_eq!(held.event, "too-large");
-    // The server takes it from now on.
+    // From now on the server accepts it.
     let port = nats.port;
     let directory = nats.server.end();
     std::fs::write(directory.path().join("nats.conf"), "max_payload: 2MB").unwrap();
@@ -385,7 +385,7 @@ async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_wh
     deliverer.end().await;
 }
 
-/// By the server, or by the stream if an operator has made it. What a deliverer says of an answer is no larger either.
+/// By the server, or by the stream if an operator has created it. Results of NATS workers respect the limit, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else() {
     const LIMIT: usize = 64 << 10;
@@ -436,12 +436,12 @@ async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else()
     }
 }
 
-/// A relay that has published one attempt, and somebody who talks to it.
+/// A dispatcher with one published attempt, and a client that sends messages to it.
 struct Talk {
     bench: Bench,
     relay: Running<Drained>,
     client: async_nats::Client,
-    /// By which the attempt is asked for.
+    /// The prefix of the subjects for this attempt.
     subject: String,
 }
 
@@ -471,7 +471,7 @@ impl Talk {
         String::from_utf8(asked.await.unwrap().payload.to_vec()).unwrap()
     }
 
-    /// How many milliseconds there are to begin in.
+    /// The permitted time to start, in milliseconds.
     async fn begin(&self, name: &str) -> u64 {
         let leave = self.say(format!("{}.begin", self.subject), name).await;
         leave.parse().unwrap()
@@ -485,7 +485,7 @@ impl Talk {
 const ONE: &str = "00000000-0000-0000-0000-000000000001";
 const ANOTHER: &str = "00000000-0000-0000-0000-000000000002";
 
-/// An answer that took so many seconds, and as many bytes of a body as it says.
+/// A result with this duration in seconds, and with this declared length of the body.
 fn answered(took: u64, says: usize, body: &str) -> String {
     let head = serde_json::json!({
         "outcome": { "Answered": { "status": 200, "headers": [], "end": "Whole" } },
@@ -494,13 +494,14 @@ fn answered(took: u64, says: usize, body: &str) -> String {
     format!("[{says},{head}]\n{body}")
 }
 
-/// NATS may deliver an attempt twice, and an answer may be lost: leave to begin is one deliverer's, and ends with the attempt.
+/// NATS may deliver an attempt twice, and a response may be lost. Permission belongs to one NATS worker, and ends with
+/// the attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_is_given_to_one_deliverer_and_once() {
     let Some(nats) = servers::nats() else { return };
     let talk = Talk::new(&nats).await;
     let leave = talk.begin(ONE).await;
-    // The lease of the relay is 2 s.
+    // The lease of the dispatcher is 2 s.
     assert!((1..=2000).contains(&leave), "{leave}");
     assert_eq!(talk.begin(ANOTHER).await, 0);
     assert!(talk.begin(ONE).await > 0, "its first answer was lost");
@@ -565,7 +566,7 @@ async fn what_no_deliverer_of_this_attempt_can_say_changes_nothing() {
     let _ = talk.relay.end().await;
 }
 
-/// An endpoint is one relay's at a time, and any deliverer serves them all.
+/// One dispatcher at a time owns an endpoint, and any NATS worker serves them all.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_relays_share_the_endpoints_and_the_deliverers() {
     let Some(nats) = servers::nats() else { return };
@@ -594,7 +595,8 @@ async fn two_relays_share_the_endpoints_and_the_deliverers() {
     }
 }
 
-/// NATS stands still just when leave to begin was given: the attempt goes within its leave or not at all, not when NATS goes on.
+/// NATS is suspended just after permission was given: the attempt starts within the permission or never, not when NATS
+/// continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_is_begun_within_its_leave_or_never() {
     let Some(nats) = servers::nats() else { return };
@@ -623,7 +625,7 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     let published = stream.publish("relent-outbox.attempts", format!("[2,{head}]\n{{}}").into());
     published.await.unwrap().await.unwrap();
     let asked = within(asked.next()).await.unwrap();
-    // Whatever the deliverer says from now on has a long line before it.
+    // From now on, messages of the NATS worker wait behind a long queue.
     let crowd: Vec<_> = (0..300)
         .map(|_| {
             let client = client.clone();
@@ -652,7 +654,8 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     within(task).await.unwrap();
 }
 
-/// Whoever asks for an attempt while the relay has no lease throws it away: the relay need not wait until nobody has begun it.
+/// A NATS worker that requests an attempt while the dispatcher has no lease discards it. The dispatcher is notified,
+/// and does not wait for the offer to expire.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
     let Some(nats) = servers::nats() else { return };
@@ -666,7 +669,7 @@ async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
         .await
         .unwrap();
     within(published.next()).await.unwrap();
-    // Nobody else writes, so that the lease of 2 s ends.
+    // Block other writers, so that the lease of 2 s expires.
     let file = bench._directory.path().join("outbox.db");
     let away = rusqlite::Connection::open(file).unwrap();
     away.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -1,4 +1,4 @@
-//! Each store keeps what the trait promises.
+//! Conformance of each store with the trait.
 
 use std::future::Future;
 
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 #[cfg(all(unix, feature = "postgres"))]
 use crate::servers;
 
-/// Plays random steps through the store, so often, and finds the fewest steps that fail.
+/// Plays `cases` random sequences of steps, and shrinks a failing one.
 fn play_random_steps<F: Future<Output = ()>>(cases: u32, play: impl Fn(Vec<u32>) -> F) {
     let runtime = Runtime::new().unwrap();
     let config = Config {
@@ -45,7 +45,7 @@ mod sqlite {
         let (text, outbox) = (path.join("letter.txt"), path.join("outbox.db"));
         fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
         drop(Sqlite::open(&outbox).unwrap());
-        // Its thread closes the file after the store is gone, and writes into it then.
+        // The writer's thread closes the file after the store is dropped, and writes to it then.
         let limit = Instant::now() + Duration::from_secs(30);
         while path.join("outbox.db-wal").exists() {
             assert!(Instant::now() < limit, "the file is still open");
@@ -110,7 +110,7 @@ mod postgres {
 
     use super::{play_random_steps, servers};
 
-    /// A store in a schema of its own, and how to connect there.
+    /// A store in a schema of its own, and the configuration to connect there.
     async fn store(server: &servers::Postgres, schema: &str) -> (Postgres, Config) {
         let config = format!("{} options='-c search_path={schema}'", server.config());
         let store = Postgres::new(pool(&config, 16).unwrap()).patience(Duration::from_secs(60));
@@ -206,14 +206,14 @@ mod postgres {
                 "{refused}"
             );
         }
-        // Nothing was made, and the connections of the pool are as before. Another schema is another outbox.
+        // Nothing was created, and the pool's connections are usable. Another schema is another outbox.
         let client = one.pool().get().await.unwrap();
         let found = client.query_one("SELECT to_regclass('relent_delivery_1') IS NULL", &[]);
         assert!(found.await.unwrap().get::<_, bool>(0));
         store(&server, "other").await;
     }
 
-    /// With 100,000 messages that wait at 1,000 endpoints, and as many that are delivered. The server writes down its plans.
+    /// With 100,000 pending messages at 1,000 endpoints, and as many delivered ones. The server logs its plans.
     #[tokio::test(flavor = "multi_thread")]
     async fn no_call_reads_a_table_from_end_to_end() {
         let explain = [
@@ -244,7 +244,7 @@ mod postgres {
         let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";
         client.batch_execute(explain).await.unwrap();
         drop(client);
-        // Connections that are made from now on.
+        // A pool of new connections, for which the setting applies.
         let config = format!("{} options='-c search_path=many'", server.config());
         let store = Postgres::new(pool(&config, 1).unwrap()).patience(Duration::from_secs(60));
 
@@ -314,7 +314,7 @@ mod postgres {
         NewMessage::new("shop", event, "{}")
     }
 
-    /// The worker lives, and takes an endpoint that has something to do.
+    /// The worker sends a heartbeat, and takes one endpoint with work.
     async fn take(store: &Postgres) -> Owned {
         let lease = Duration::from_secs(600);
         store.beat("worker", lease).await.unwrap();
@@ -341,7 +341,7 @@ mod postgres {
         }
     }
 
-    /// Many messages of one order key come in while nothing is claimed, such as while their endpoint is disabled.
+    /// Many messages of one order key are enqueued while none is claimed, such as while the endpoint is disabled.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_long_line_behind_one_message_holds_up_no_claim() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -358,7 +358,7 @@ mod postgres {
         }
         store.enqueue(vec![message("free")]).await.unwrap();
         let owned = take(&store).await;
-        // What a worker has unless it is told otherwise.
+        // The default time limit of workers.
         let store = store.patience(Duration::from_secs(5));
         let one = Wanted::of(&owned, 1);
         let mut ordered = Vec::new();
@@ -457,7 +457,7 @@ mod postgres {
         drop(config);
     }
 
-    /// The same by sqlx, whose connections are its own; a worker of tokio-postgres delivers what it has written.
+    /// With sqlx and its own connections; a worker with tokio-postgres delivers its messages.
     #[cfg(feature = "sqlx")]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_transaction_of_sqlx_does_the_same() {
@@ -497,7 +497,7 @@ mod postgres {
         let again = Postgres::enqueue_in_sqlx(&mut transaction, std::slice::from_ref(&full)).await;
         let again = again.unwrap().remove(0);
         assert!(again.duplicate && again.id == first[0].id);
-        // Each refusal leaves the transaction as it was.
+        // Each refusal leaves the transaction usable.
         let others = [
             full.clone().topic("other"),
             full.clone().in_order("other"),
@@ -523,7 +523,7 @@ mod postgres {
         transaction.commit().await.unwrap();
         sqlx::query(Postgres::HINT).execute(&pool).await.unwrap();
 
-        // The producer of tokio-postgres and that of sqlx know each other's messages, and a worker gets them.
+        // Producers with tokio-postgres and sqlx detect each other's duplicates, and a worker gets all messages.
         let again = store.enqueue(vec![full]).await.unwrap().remove(0);
         assert!(again.duplicate && again.id == first[0].id);
         let owned = take(&store).await;
@@ -533,7 +533,7 @@ mod postgres {
         assert_eq!(ids, [&first[0].id, &first[1].id]);
         assert_eq!(&claimed[0].payload[..], b"{}");
 
-        // What the database says is found by whoever looks for it.
+        // The error of the database is among the sources.
         let mut transaction = pool.begin().await.unwrap();
         let drop = "DROP TABLE relent_attempt_1, relent_delivery_1, relent_message_1";
         sqlx::raw_sql(drop)
@@ -547,7 +547,7 @@ mod postgres {
         assert!(source.is::<sqlx::Error>(), "{source:?}");
     }
 
-    /// A message that is on its way into the table keeps its endpoint, or is refused: it is never lost between both.
+    /// A message that is being inserted keeps its endpoint, or is refused: it is never lost in between.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_endpoint_is_not_deleted_beside_a_message_that_comes_in() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -572,7 +572,7 @@ mod postgres {
             dead: 0,
         };
         assert_eq!(deleting.await.unwrap(), refused);
-        // Others that enqueue there do not wait for each other.
+        // Producers at the same endpoint do not block each other.
         let (one, other) = (client.transaction().await.unwrap(), other);
         Postgres::enqueue_in(&one, &[message("refunded")])
             .await
@@ -588,7 +588,7 @@ mod postgres {
             .unwrap();
     }
 
-    /// The earlier of two of one order key is committed when the later one is on its way already.
+    /// The earlier of two messages of one order key is committed when the later one is already running.
     #[tokio::test(flavor = "multi_thread")]
     async fn one_that_is_committed_late_waits_for_a_later_one_that_runs() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -616,8 +616,8 @@ mod postgres {
         assert_eq!((next.len(), &next[0].id), (1, &early[0].id));
     }
 
-    /// While a producer's transaction is open, the endpoint of a worker that has died is freed by one and locked by another,
-    /// and both have waited for a third.
+    /// While a producer's transaction is open, one transaction frees the endpoint of a dead worker and another locks
+    /// it; both have waited for a third.
     #[tokio::test(flavor = "multi_thread")]
     async fn who_frees_endpoints_and_who_settles_there_do_not_wait_for_each_other() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -661,7 +661,7 @@ mod postgres {
         producer.commit().await.unwrap();
     }
 
-    /// An endpoint of a worker that is forgotten would be nobody's to free.
+    /// Otherwise the endpoint would belong to a worker that no longer exists, and would never be freed.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_worker_that_is_forgotten_in_this_moment_gets_no_endpoint() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -673,7 +673,7 @@ mod postgres {
         let given = vec![(owned.id, owned.fence)];
         store.release("worker", given).await.unwrap();
 
-        // As another does by whose time the lease has expired.
+        // Another worker deletes this one, because its lease has expired.
         let mut client = store.pool().get().await.unwrap();
         let forget = client.transaction().await.unwrap();
         let worker = "DELETE FROM relent_worker_1";
@@ -691,7 +691,7 @@ mod postgres {
         assert_eq!(acquire.await.unwrap(), []);
     }
 
-    /// A claim puts a message behind a dead one that a purge has found to hold nobody.
+    /// A claim puts a message behind a dead letter that a concurrent purge has found to block none.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -711,7 +711,7 @@ mod postgres {
         let claim = client.transaction().await.unwrap();
         let lock = "SELECT FROM relent_endpoint_1 FOR NO KEY UPDATE";
         claim.batch_execute(lock).await.unwrap();
-        // Also where transactions see what was there when they began, unless they say otherwise.
+        // Even if transactions default to a snapshot at their start.
         let isolated = "default_transaction_isolation=repeatable\\\\ read";
         let options = format!("options='-c search_path=purge -c {isolated}'");
         let isolated = pool(&format!("{} {options}", server.config()), 1).unwrap();
@@ -735,7 +735,7 @@ mod postgres {
         assert_eq!(purge.await.unwrap(), 0);
     }
 
-    /// As another version, or somebody by hand, has written it.
+    /// As another version, or a person, has written it.
     #[tokio::test(flavor = "multi_thread")]
     async fn one_that_cannot_be_read_is_dead_and_the_others_are_claimed() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -771,7 +771,7 @@ mod postgres {
         );
     }
 
-    /// What another store, in another process, enqueues.
+    /// Messages enqueued by another store, in another process.
     #[tokio::test(flavor = "multi_thread")]
     async fn whoever_listens_hears_what_others_enqueue() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -782,20 +782,20 @@ mod postgres {
         other.put_endpoint(shop).await.unwrap();
         let listening = Postgres::new(other.pool().clone()).listen(config, NoTls);
         let mut hints = listening.hints();
-        // It listens.
+        // The first hint arrives once it listens.
         assert_eq!(hints.next().await, Hinted::Anything);
         other.enqueue(vec![message("paid")]).await.unwrap();
         let work = other.find_work("worker", Duration::ZERO, 1).await.unwrap();
         let named = Hinted::Endpoints([work[0].endpoint].into());
         assert_eq!(hints.next().await, named);
-        // What was there already nobody is told of; what is due later is to be looked for.
+        // A duplicate causes no hint; a message with a delay causes one without names.
         other.enqueue(vec![message("paid")]).await.unwrap();
         let later = message("later").delay(Duration::from_secs(1));
         other.enqueue(vec![message("now"), later]).await.unwrap();
         assert_eq!(hints.next().await, Hinted::Anything);
         other.enqueue(vec![message("then")]).await.unwrap();
         assert_eq!(hints.next().await, named);
-        // Whoever enqueues in a transaction of its own, and another version.
+        // Hints of producers' own transactions, and of another version.
         other.hint().await;
         assert_eq!(hints.next().await, Hinted::Anything);
         let client = other.pool().get().await.unwrap();
@@ -803,7 +803,7 @@ mod postgres {
             client.execute(hint, &[]).await.unwrap();
             assert_eq!(hints.next().await, Hinted::Anything);
         }
-        // The connection is lost, and made again.
+        // The connection is lost and replaced.
         let lose =
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
         assert_eq!(client.query(lose, &[]).await.unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Attempts over TLS: the certificate has to be that of the name, and HTTP/2 is spoken where the receiver does.
+//! Attempts over TLS: the certificate must match the name, and HTTP/2 is used if the receiver supports it.
 
 use std::convert::Infallible;
 use std::io;
@@ -96,7 +96,7 @@ async fn serve(name: &str, http2: bool) -> (SocketAddr, CertificateDer<'static>,
     (address, certificate.der().clone(), versions)
 }
 
-/// What is believed: only this, or what the system believes and these authorities.
+/// The trusted certificates: only this one, or those of the system and these authorities.
 enum Believed {
     Only(Option<CertificateDer<'static>>),
     Also(Vec<CertificateDer<'static>>),

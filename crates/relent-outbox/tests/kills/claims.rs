@@ -1,4 +1,5 @@
-//! A producer and worker that is killed at any moment loses nothing, and repeats only what it was sending.
+//! A process that produces and delivers loses nothing when it is killed at any moment, and repeats only its running
+//! attempt.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -20,7 +21,7 @@ const DIRECTORY: &str = "RELENT_OUTBOX_CRASH";
 const POINTS: &str = "RELENT_OUTBOX_CRASH_POINTS";
 const KILLS: u32 = 40;
 
-/// The process dies, as by `kill -9`, at the point of this number.
+/// Kills the process, as by `kill -9`, at the point of this number.
 #[derive(Clone)]
 struct Death(Arc<AtomicU32>);
 
@@ -38,7 +39,7 @@ fn open(directory: &Path) -> Sqlite {
     Sqlite::open_with(directory.join("shop.db"), set_up).unwrap()
 }
 
-/// Takes an order, and tells of it in the same transaction.
+/// Inserts an order and its message in the same transaction.
 async fn sell(store: &Sqlite, death: &Death) {
     let inside = death.clone();
     let sold = store.writer().run(move |connection| {
@@ -55,7 +56,7 @@ async fn sell(store: &Sqlite, death: &Death) {
     sold.unwrap();
 }
 
-/// Sends what is due, each in the ledger, and settles it. What was lost is due again.
+/// Sends a due message, recorded in the ledger, and settles it. A lost one is due again.
 async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
     store.beat("worker", Duration::from_secs(60)).await.unwrap();
     let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
@@ -108,7 +109,7 @@ fn send(directory: &Path, claimed: &Claimed) {
 #[tokio::test]
 async fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
-        return; // It is played by the test below.
+        return; // It is started by the test below.
     };
     let directory = Path::new(&directory);
     let points = std::env::var(POINTS).unwrap().parse().unwrap();
@@ -164,7 +165,7 @@ async fn a_killed_process_loses_nothing_and_repeats_only_what_it_was_sending() {
     for message in &messages {
         assert_eq!(message.state, State::Delivered);
         let attempts = &sent[message.id.as_str()];
-        // No attempt is sent twice, and none that was sent is not counted.
+        // No attempt is sent twice, and every sent attempt is counted.
         assert!(attempts.is_sorted_by(|a, b| a < b), "{attempts:?}");
         assert_eq!(attempts.last(), Some(&message.attempts));
         repeats += attempts.len() - 1;

@@ -1,4 +1,4 @@
-//! A store whose process is killed at a named point.
+//! A store that kills its process at a named point.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ pub(crate) const POINTS: [&str; 4] = [
 #[derive(Clone)]
 pub(crate) struct Dying<S>(pub(crate) S);
 
-/// `POINT` is a point, and how often it is passed before the process dies there: `after the claim@3`.
+/// `POINT` names a point, and how often it is passed before the process dies there: `after the claim@3`.
 fn at(point: &str) {
     static PASSED: AtomicU32 = AtomicU32::new(0);
     let Ok(chosen) = std::env::var(POINT) else {

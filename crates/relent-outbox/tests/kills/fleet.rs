@@ -1,4 +1,4 @@
-//! A nats-server and processes that deliver what a relay publishes there, each of which may be killed.
+//! A nats-server and NATS workers that make the attempts of a dispatcher. Each of these processes may be killed.
 
 use std::future::pending;
 use std::process::Child;
@@ -9,18 +9,18 @@ use crate::servers;
 use crate::support::local_sender;
 use crate::workers::{Others, spawn};
 
-/// In the place of the database: the process is a deliverer.
+/// Instead of a database: the process is a NATS worker.
 pub(crate) const DELIVERER: &str = "deliverer";
 
 pub(crate) struct Fleet {
-    /// `None` while it is started anew.
+    /// `None` while the server restarts.
     nats: Option<servers::Nats>,
     url: String,
     deliverers: Vec<Child>,
 }
 
 impl Fleet {
-    /// So many deliverers; `None` if nats-server is not installed.
+    /// Starts this number of NATS workers; `None` if nats-server is not installed.
     pub(crate) fn new(deliverers: usize) -> Option<Self> {
         let nats = servers::nats()?;
         let mut fleet = Self {
@@ -39,7 +39,7 @@ impl Fleet {
         self.deliverers.push(deliverer);
     }
 
-    /// The database of a relay to this fleet.
+    /// The argument of a process that dispatches to this fleet.
     pub(crate) fn relay(&self, database: &str) -> String {
         format!("{} {database}", self.url)
     }
@@ -82,7 +82,7 @@ pub(crate) async fn queue(url: &str) -> Queue {
     Queue::new(client, QueueName::default())
 }
 
-/// Delivers until it is killed.
+/// Makes attempts until the process is killed.
 pub(crate) async fn deliver(url: &str) {
     let deliverer = Deliverer::new(queue(url).await, local_sender(), DelivererConfig::default());
     deliverer.run(pending()).await;

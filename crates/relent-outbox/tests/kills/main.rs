@@ -1,4 +1,4 @@
-//! Tests that kill processes. A program of its own: each killed process is this program again.
+//! Tests that kill processes. They need a program of their own: each killed process runs this program again.
 #![allow(
     clippy::panic,
     clippy::print_stdout,

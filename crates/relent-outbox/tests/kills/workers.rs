@@ -1,5 +1,5 @@
-//! Processes with a worker that are killed at named points, and the ledger of the receiver: every message arrives, those
-//! that were on their way when their worker was killed perhaps twice, and with the same identifier.
+//! Worker processes that are killed at named points, and the ledger of the receiver. Every message arrives; messages
+//! that were running when their worker was killed may arrive twice, with the same identifier.
 
 use std::collections::HashMap;
 use std::future::{Future, pending};
@@ -23,7 +23,7 @@ use crate::servers;
 use crate::support::{Receiver, Reply, answer, local_sender, ok};
 
 const DATABASE: &str = "RELENT_OUTBOX_DATABASE";
-/// Raised for a long run, by `scripts/kills-outbox`.
+/// Raised for a long run by `scripts/kills-outbox`.
 const KILLS: &str = "RELENT_KILLS";
 const MESSAGES: &str = "RELENT_MESSAGES";
 const ENDPOINTS: &str = "RELENT_ENDPOINTS";
@@ -34,18 +34,18 @@ attempt_timeout = "10s"
 retry_on = ["5xx", "timeout", "network"]
 backoff.constant = { delay = "10ms" }
 "#;
-/// To this endpoint goes a message that kills whoever sends it.
+/// The endpoint of a message that kills each process that sends it.
 const POISON: &str = "poison";
 
 /// The process that is killed.
 #[test]
 fn child() {
     let Ok(database) = std::env::var(DATABASE) else {
-        return; // It is played by the test below.
+        return; // It is started by the tests below.
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        // A relay has the address of NATS before it.
+        // For a dispatcher, the address of NATS precedes the database.
         let (nats, database) = match database.split_once(' ') {
             Some((nats, database)) if nats.starts_with("nats:") => (Some(nats), database),
             _ => (None, &*database),
@@ -113,15 +113,15 @@ async fn until_dead(child: &mut Child) {
     until(|| child.try_wait().unwrap().is_some()).await;
 }
 
-/// What is killed beside the worker.
+/// Other processes that are killed besides the worker.
 pub(crate) trait Others {
-    /// Who may be killed while an attempt waits for its answer.
+    /// The processes that may be killed while an attempt waits for its response.
     fn processes(&self) -> Vec<u32>;
-    /// The one of this place was killed: another one takes its place.
+    /// Replaces the killed process at this index.
     fn replace(&mut self, place: usize) -> impl Future<Output = ()>;
 }
 
-/// Nobody.
+/// No other processes.
 impl Others for () {
     fn processes(&self) -> Vec<u32> {
         Vec::new()
@@ -145,7 +145,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
         least(MESSAGES, 8000),
         least(ENDPOINTS, 20),
     );
-    // The hit at which the process is killed, counted down; and whom that kills.
+    // The number of requests until a kill, counted down; and the process to kill.
     let countdown = Arc::new(AtomicUsize::new(usize::MAX));
     let victim: Arc<Mutex<Option<u32>>> = Arc::default();
     let (counting, killing) = (Arc::clone(&countdown), Arc::clone(&victim));
@@ -157,7 +157,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
             counting.store(usize::MAX, Ordering::Relaxed);
         }
         if is_last {
-            // While the attempt waits for its answer.
+            // The attempt is waiting for its response.
             if let Some(process) = killing.lock().unwrap().take() {
                 let _ = Command::new("kill")
                     .args(["-s", "KILL", &process.to_string()])
@@ -195,7 +195,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
         if killed >= kills {
             break;
         }
-        // Each takes about its part of the messages, so that there are some for the last.
+        // Each round handles its share of the messages, so that some are left for the last one.
         let times = random.next_u64() % 4;
         let processes = others.processes();
         let turn = round % (POINTS.len() + 1 + processes.len());
@@ -205,7 +205,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
             point.map(|point| format!("{point}@{times}")).as_deref(),
         );
         if let Some(place) = turn.checked_sub(POINTS.len() + 1) {
-            // The worker goes on.
+            // The worker continues.
             hit(processes[place], random.next_u64());
             until(|| victim.lock().unwrap().is_none()).await;
             on_their_way += count(&store, State::Running).await;
@@ -264,7 +264,7 @@ async fn poison(store: impl Store, database: &str) {
         }
         let process = *killing.lock().unwrap();
         std::thread::spawn(move || {
-            // The others are through by then: what was on its way would be lost as well.
+            // The other messages have ended by then: running ones would also be lost.
             std::thread::sleep(Duration::from_millis(500));
             let process = process.unwrap_or_default().to_string();
             let _ = Command::new("kill").args(["-s", "KILL", &process]).status();
@@ -369,7 +369,8 @@ async fn on_nats_nothing_is_lost_and_little_repeated_whoever_is_killed() {
     kill_and_compare(store, &fleet.relay(&database), fleet).await;
 }
 
-/// A message that kills every deliverer that sends it is dead after exactly its limit, while the relay goes on.
+/// A message that kills every NATS worker that sends it is dead after exactly its limit, while the dispatcher
+/// continues.
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread")]
 async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
@@ -398,7 +399,7 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
             hits.iter().filter(|hit| hit.path == "/poison").count() == times
         };
         until(poisoned).await;
-        // The other one is through by then.
+        // The other message has been delivered by then.
         tokio::time::sleep(Duration::from_millis(300)).await;
         fleet.kill(0);
         fleet.replace(0).await;
@@ -427,8 +428,8 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
     }
 }
 
-/// A relay is stopped while its attempts wait to be begun: another takes its endpoint over, and what the first has
-/// published is never sent.
+/// A dispatcher is suspended while its attempts wait for their start. Another takes its endpoint over, and the attempts
+/// that the first has published are never sent.
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread")]
 async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
@@ -449,7 +450,7 @@ async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
     while count(&store, State::Running).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // It has published it by then.
+    // It has published the attempts by then.
     tokio::time::sleep(Duration::from_millis(300)).await;
     signal("STOP");
     fleet.add();
@@ -465,7 +466,7 @@ async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
         .await
         .unwrap();
     signal("CONT");
-    // NATS offers what it has published again after a second, each time.
+    // NATS offers the published attempts again every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(receiver.hits().len(), 3);
     for relay in [&mut stopped, &mut other] {

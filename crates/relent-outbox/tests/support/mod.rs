@@ -1,4 +1,4 @@
-//! A receiver that behaves as it is told, and a sender that may call it.
+//! A receiver with configurable behaviour, and a sender that may call it.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub(crate) struct Hit {
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: Vec<u8>,
-    /// How many with this identifier came to this path, with this one.
+    /// The number of requests with this identifier on this path, including this one.
     pub(crate) number: usize,
 }
 
@@ -27,15 +27,15 @@ impl Hit {
     }
 }
 
-/// What is done with a request.
+/// The reaction to a request.
 pub(crate) enum Reply {
-    /// Writes this, and goes on with the connection.
+    /// Writes this, and keeps the connection.
     Answer(Vec<u8>),
     /// Writes this after a time.
     Late(Duration, Vec<u8>),
     /// Writes this and closes.
     Cut(Vec<u8>),
-    /// Says nothing.
+    /// Never responds.
     Hang,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Receiver {
 #[derive(Default)]
 struct Seen {
     hits: Vec<Hit>,
-    /// By path and identifier.
+    /// The number of requests by path and identifier.
     counts: HashMap<(String, String), usize>,
 }
 
@@ -155,7 +155,7 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Hit> {
     }
 }
 
-/// An address of the loopback where nothing listens.
+/// An address of the loopback without a listener.
 pub(crate) fn closed() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
@@ -174,7 +174,7 @@ pub(crate) fn local() -> SenderConfig {
     config
 }
 
-/// A configuration that believes no certificate, which is quick to make.
+/// A configuration that trusts no certificate, which is fast to create.
 pub(crate) fn no_tls() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     rustls::ClientConfig::builder_with_provider(provider)

@@ -1,4 +1,4 @@
-//! The client as a person writes with it: the builder, what one request changes, routes, keys.
+//! The client as users write it: the builder, options of one request, routes, keys.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,7 +36,7 @@ fn ok() -> Step {
     Step::Answer(response(200, &[], "done"))
 }
 
-/// The last status, why it ended, and after how many attempts.
+/// The last status, the reason to stop, and the number of attempts.
 fn ending(result: &Result<Response, Error>) -> (Option<u16>, Option<StopReason>, u32) {
     let status = result
         .as_ref()
@@ -149,7 +149,7 @@ async fn a_request_that_makes_no_sense_says_so_before_it_is_sent() {
         let Error::Request(cause) = &error else {
             panic!("{error}");
         };
-        // The text names what was wrong, and no source says it again.
+        // The text contains the cause, and no source repeats it.
         let mut root: &dyn std::error::Error = &**cause;
         while let Some(source) = root.source() {
             root = source;
@@ -214,7 +214,7 @@ async fn a_list_never_makes_a_request_repeatable() {
 #[tokio::test]
 async fn a_judgement_of_the_callers_own_goes_before_the_status() {
     let client = client(quick().retry_on([Pattern::Network]));
-    // A response that the status calls good, and one that repeating cannot help.
+    // A response with a success status, and one that a retry cannot help.
     for first in [200, 404, 503] {
         let server = Server::script([status(first), ok()]);
         let not_done = client.get(server.url("/")).when(|_, error, response| {
@@ -387,7 +387,7 @@ async fn a_key_is_attached_once_and_is_the_same_for_every_attempt() {
         .collect();
     assert_eq!(sent, vec![format!("\"{key}\""); 4]);
 
-    // Another request, another key.
+    // Another request gets another key.
     assert_ne!(IdempotencyKey::new(), key);
 }
 
@@ -509,7 +509,7 @@ async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
             "{path}"
         );
     }
-    // A policy for one request draws on the same allowance.
+    // A policy for one request uses the same budget.
     let generous = quick().max_retries(9).build().unwrap();
     let result = client.get(server.url("/")).policy(generous).send().await;
     assert_eq!(ending(&result), (Some(500), Some(StopReason::Budget), 1));
@@ -530,7 +530,7 @@ async fn an_attempt_goes_where_the_caller_says() {
     let seen = &other.seen()[0];
     assert_eq!((seen.path(), seen.header("x-key")), ("/a?b", Some("1")));
 
-    // For one request, and of attempts that include the body; the first can go elsewhere too.
+    // For one request, with attempts that include the body; the first attempt can be rerouted, too.
     let whole = client.get(one.url("/")).whole_body();
     let whole = whole.reroute(move |_, url| url.set_port(Some(port)).unwrap());
     assert_eq!(ending(&whole.send().await), (Some(200), None, 1));
@@ -543,7 +543,7 @@ fn streamed() -> reqwest::Body {
 
 #[tokio::test]
 async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
-    // Refused, not answered at all, and taken.
+    // Refused, without a response, and accepted.
     let script = || Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let client = client(quick()).body_cap(8);
     for whole_body in [false, true] {
@@ -556,7 +556,7 @@ async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
         assert_eq!(server.seen().len(), 3);
         assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
     }
-    // Also where the caller's own judgement refuses the response.
+    // Also if the caller's `when` refuses the response.
     let server = Server::script([ok(), ok()]);
     let put = client.put(server.url("/")).body(streamed());
     let put = put.when(|attempt, _, _| attempt == 0).send().await;
@@ -627,7 +627,7 @@ async fn a_multipart_form_in_memory_is_sent_again_after_an_early_answer() {
     let whole = &seen[1].body;
     assert!(whole.windows(part.len()).any(|bytes| bytes == part));
 
-    // One that is too long says so.
+    // A form that is too long is not sent again.
     let server = Server::script([status(503), ok()]);
     let put = client(quick()).body_cap(1000).put(server.url("/"));
     let result = put.multipart(form(false)).send().await;
@@ -672,7 +672,7 @@ async fn a_whole_body_is_received_across_attempts_and_reads_as_one_response() {
     assert!(received.bytes().await.unwrap() == whole);
     assert_eq!(server.seen()[1].range_start(), Some(15_000));
 
-    // Without a strong tag it begins anew; without the scope, the break is the reader's.
+    // Without a strong tag it restarts. Without `whole_body` the reader gets the error.
     let cut_short = Step::Close(cut(200, &[], &whole, 15_000));
     let server = Server::script([cut_short, Step::Answer(response(200, &[], &whole))]);
     let whole_body = client(quick())
@@ -743,7 +743,7 @@ async fn what_one_request_changes_counts_for_a_download_too() {
     );
 }
 
-/// GET requests that answer 503 once.
+/// A server that responds to GET requests with 503 once.
 fn once() -> Server {
     Server::script([
         Step::Answer(response(503, &[], "")),

@@ -1,4 +1,4 @@
-//! The client on real sockets: what is attempted again, what is resumed, and what never runs twice.
+//! The client on real sockets: which requests are retried or never run twice, and which bodies are resumed.
 
 use std::io;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ fn quick() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    // The tests talk to this machine without TLS, whatever proxy the environment names; and reading
-    // the system's certificates for every test takes long.
+    // No proxy, even if the environment names one: the tests use this machine without TLS. Reading the system's
+    // certificates for every test would take long.
     let plain = || recipe().no_proxy().tls_certs_only([]);
     Client::made_by(plain, policy.build().unwrap()).unwrap()
 }
@@ -56,7 +56,7 @@ fn gave_up(error: Error) -> GaveUp<AttemptError> {
 
 type Downloaded = Result<(Response<()>, Summary), GaveUp<AttemptError>>;
 
-/// How it ended: the last status, or the cause of the last failure; and why.
+/// How it ended: the last status or the last failure's cause, and the reason.
 fn ending(result: &Downloaded) -> (Option<u16>, Option<StopReason>, u32) {
     match result {
         Ok((head, summary)) => (
@@ -76,7 +76,7 @@ fn ok() -> Step {
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// The requests of the tables: repeatable by method, by key, by precondition; and not.
+/// The requests of the tables, each with its headers and whether it is repeatable.
 const REQUESTS: [(&str, Fields, bool); 6] = [
     ("GET", &[], true),
     ("PUT", &[], true),
@@ -86,8 +86,7 @@ const REQUESTS: [(&str, Fields, bool); 6] = [
     ("PATCH", &[], false),
 ];
 
-/// Sends every request to a server that fails once in this way and then answers; returns, for each,
-/// how it ended.
+/// Sends every request to a server that fails once in this way and then succeeds. Returns how each one ended.
 async fn fails_once(
     fault: &Step,
     policy: fn() -> PolicyBuilder,
@@ -308,7 +307,7 @@ async fn an_exhausted_budget_returns_the_last_real_outcome() {
             .await
             .unwrap()
             .into_parts();
-        // A clone draws on the same budget.
+        // A clone uses the same budget.
         let (last, second) = client
             .clone()
             .send(&get(&server.url("/")))
@@ -362,7 +361,7 @@ async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
     let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
     let client = client(at_once.max_retries(4));
     let request = get(&server.url("/"));
-    // Draining has a limit in time.
+    // Draining has a time limit.
     let sent = while_time_stands(client.send(&request)).await;
     let (_, summary) = sent.unwrap().into_parts();
     assert_eq!(summary.attempts, 5);
@@ -497,8 +496,7 @@ async fn a_request_that_cannot_be_sent_is_attempted_once() {
     );
 }
 
-/// Serves `whole` under a strong tag, by ranges, cutting each response after `lengths[n]` bytes of
-/// its body.
+/// Serves `whole` with a strong tag and ranges. Response `n` is cut after `lengths[n]` bytes of its body.
 fn by_ranges(whole: &[u8], etag: &'static str, lengths: Vec<usize>) -> Server {
     let whole = whole.to_vec();
     Server::answering(move |index, seen| {
@@ -516,7 +514,7 @@ fn by_ranges(whole: &[u8], etag: &'static str, lengths: Vec<usize>) -> Server {
 async fn a_cut_body_with_a_strong_tag_is_resumed_byte_for_byte() {
     let whole = pattern(7, 250_000);
     for seed in 0..20 {
-        // Cuts at places that differ from run to run of this loop, not from test to test.
+        // The cuts differ between the iterations, but not between test runs.
         let cuts: Vec<usize> = pattern(seed, 9)
             .chunks(3)
             .map(|bytes| {
@@ -584,7 +582,7 @@ async fn bytes_of_two_representations_are_never_mixed() {
             usize::MAX,
         )
     };
-    // What the server answers when asked for the rest of the old one from byte 20,000 on.
+    // Responses to a request for the rest of the old representation from byte 20,000.
     let answers = [
         (
             "a new representation",
@@ -658,7 +656,7 @@ async fn a_failure_between_two_parts_does_not_lose_the_first() {
         .await;
     assert_eq!(ending(&result), (Some(200), None, 4));
     assert!(sink == whole);
-    // Who asked for the whole need not know in how many parts it came.
+    // A caller that requested the whole does not see in how many parts it arrived.
     let (head, _) = result.unwrap();
     assert!(!head.headers().contains_key("content-range"));
     assert_eq!(head.headers()["content-length"], whole.len().to_string());
@@ -748,7 +746,7 @@ async fn a_range_of_the_callers_own_is_left_alone() {
     );
 }
 
-/// A sink whose bytes have left as soon as they are written.
+/// A sink that cannot undo its writes.
 #[derive(Default)]
 struct OneWay {
     left: Vec<u8>,
@@ -812,7 +810,7 @@ async fn bytes_that_have_left_are_not_written_twice() {
 
 #[tokio::test]
 async fn a_sink_that_is_full_ends_it_at_once() {
-    // More than is read at once, however much has come meanwhile.
+    // More than one read can return, even if much has arrived meanwhile.
     let server = Server::script([Step::Answer(response(200, &[], vec![0; 8 << 20]))]);
     let mut sink = OneWay {
         full_after: Some(1000),
@@ -842,7 +840,7 @@ async fn a_failing_response_that_is_cut_short_is_an_error() {
     assert_eq!(sink, b"not");
 }
 
-/// A server that takes connections and says nothing.
+/// A server that accepts connections and never responds.
 async fn silent() -> (tokio::net::TcpListener, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -871,7 +869,7 @@ async fn a_client_against_a_silent_server_ends_after_a_minute() {
     }
     assert_eq!(begun.elapsed().as_secs(), 120);
 
-    // Off by name, for a client and a request; and where the caller has set a limit, that one holds.
+    // Turned off for a client and for a request. A limit that the caller sets replaces the default.
     let hour = Duration::from_secs(3600);
     for get in [
         one_attempt().no_read_timeout().get(&url),
@@ -903,7 +901,7 @@ async fn a_body_that_stops_half_way_ends_with_the_read_timeout() {
     assert!(whole.unwrap_err().is_timeout());
 }
 
-/// The upload takes longer than the read timeout, but something always moves.
+/// The upload takes longer than the read timeout, but it always makes progress.
 #[tokio::test]
 async fn a_slow_upload_is_no_silence() {
     const LENGTH: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! Requests of the client that are joined by another when they take long, on real sockets.
+//! Hedged requests of the client, on real sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use relent_reqwest::{RequestBuilder, Response, recipe};
 use crate::scripted::{Server, Step, cut_off_in_silence, response};
 
 const MILLI: Duration = Duration::from_millis(1);
-/// Much longer than it takes until a hedge joins.
+/// Much longer than the hedge delay.
 const LATE: Duration = Duration::from_secs(1);
-/// What no test waits for, unless it fails.
+/// Longer than any passing test waits.
 const NEVER: Duration = Duration::from_secs(30);
 
 fn quick() -> PolicyBuilder {
@@ -27,7 +27,7 @@ fn quick() -> PolicyBuilder {
         .deadline(NEVER)
 }
 
-/// That talks to this machine, whatever proxy the environment names.
+/// A client for this machine, which ignores the proxy of the environment.
 fn plain(policy: PolicyBuilder) -> Client {
     let plain = || recipe().no_proxy().tls_certs_only([]);
     Client::made_by(plain, policy.build().unwrap()).unwrap()
@@ -39,8 +39,7 @@ fn hedge() -> Hedge {
     Hedge::new(&HedgeConfig::after(HEDGED)).unwrap()
 }
 
-/// Sends it: the time after which a hedge joins begins when the server is silent, however slow the machine
-/// is.
+/// Sends it. The hedge delay starts when the server is silent, so the speed of the machine does not matter.
 async fn joined(server: &Server, request: RequestBuilder) -> Result<Response, Error> {
     cut_off_in_silence(server, 1, HEDGED, request.send()).await
 }
@@ -75,7 +74,7 @@ fn ending(result: &Result<Response, Error>) -> (Option<u16>, u32, Option<StopRea
     }
 }
 
-/// Until it is so.
+/// Waits until the condition holds.
 async fn until(is_so: impl Fn() -> bool) {
     let so = async {
         while !is_so() {
@@ -111,7 +110,7 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
         ),
         "{told:?}"
     );
-    // The winner's connection is kept for the next request, the loser's is not.
+    // The winner's connection is kept for the next request; the loser's is not.
     until(|| server.ended() == 1).await;
     assert_eq!(server.count(), 2);
 }
@@ -154,7 +153,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
             },
             true,
         ),
-        // What the caller says of one request goes before what the policy assumes of all.
+        // The caller's declaration for one request takes precedence over the policy.
         (
             |post| {
                 let assuming = quick()
@@ -168,7 +167,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
         ),
     ];
     for (number, (change, is_hedged)) in cases.into_iter().enumerate() {
-        // Only a hedge ends it, where there is to be one.
+        // Only a hedge ends it, if one is expected.
         let first = if is_hedged { silent() } else { late(200) };
         let server = Server::script([first, status(201)]);
         let post = hedged(quick()).post(server.url("/")).body("content");
@@ -238,7 +237,7 @@ async fn an_empty_budget_sends_no_hedge() {
 async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_stay_away() {
     let asks = response(503, &[("retry-after", "20")], "later");
     let server = Server::script([Step::Slow(LATE, usize::MAX, asks), status(500), status(200)]);
-    // The wait that is asked for does not fit.
+    // The server's delay does not fit.
     let client = hedged(quick().deadline(Duration::from_secs(10))).traced();
     let result = client.get(server.url("/")).send().await;
     assert_eq!(
@@ -285,7 +284,7 @@ async fn a_failure_that_repeating_cannot_help_ends_the_race() {
 
 #[tokio::test]
 async fn a_judgement_of_the_callers_own_holds_in_a_race() {
-    // No: it ends although the other attempt runs.
+    // `false` ends the race, although the other attempt runs.
     let server = Server::script([silent(), status(500)]);
     let get = hedged(quick()).get(server.url("/"));
     let judged = get.when(|attempt, _, response| {
@@ -299,7 +298,7 @@ async fn a_judgement_of_the_callers_own_holds_in_a_race() {
     let result = joined(&server, judged).await;
     assert_eq!(ending(&result), (Some(500), 2, Some(StopReason::Permanent)));
 
-    // Yes: a 202 is no answer yet, so that of the other attempt is waited for.
+    // `true`: a 202 is not final yet, so the response of the other attempt is awaited.
     let server = Server::script([late(200), status(202)]);
     let get = hedged(quick()).get(server.url("/"));
     let judged = get.when(|_, _, response| {
@@ -356,7 +355,7 @@ async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
     std::fs::write(file.path(), "content").unwrap();
     let body = Body::file(file.path()).unwrap();
     let path = file.path().to_owned();
-    // Changed before a hedge is due, since it is due long after the request has arrived.
+    // Changed before the hedge starts, because the hedge delay is much longer than the request takes.
     let server = Server::answering(move |_, _| {
         std::fs::write(&path, "other content").unwrap();
         Step::Slow(LATE * 2, usize::MAX, response(200, &[], "done"))

@@ -1,5 +1,4 @@
-//! What passes for the end of a body in HTTP/2, over a real socket with a peer that writes its frames
-//! by hand.
+//! Ends of HTTP/2 bodies, over a real socket with a peer that writes its own frames.
 
 use std::error::Error as StdError;
 use std::net::SocketAddr;
@@ -33,12 +32,12 @@ use crate::http2::frame;
 const WHOLE: usize = 100_000;
 const CUT: usize = 40_000;
 
-/// What the server sends for a request.
+/// Frames that the server sends for a request.
 #[derive(Clone, Debug)]
 enum Send {
-    /// The head with this status and these fields; and whether the stream ends with it.
+    /// The head with this status and these fields; and whether it ends the stream.
     Head(&'static str, Vec<(&'static str, String)>, bool),
-    /// So many bytes; and whether the stream ends with them.
+    /// This many bytes; and whether they end the stream.
     Data(usize, bool),
     /// Trailers with this field, which end the stream.
     Trailers(&'static str, &'static str),
@@ -61,7 +60,7 @@ fn cut(status: &'static str, length: Option<usize>) -> Vec<Send> {
     ]
 }
 
-/// All ends that are proper.
+/// All proper ends.
 fn whole() -> Vec<(&'static str, Vec<Send>)> {
     let mut all = Vec::new();
     for length in [Some(WHOLE), None] {
@@ -96,7 +95,7 @@ fn whole() -> Vec<(&'static str, Vec<Send>)> {
     all
 }
 
-/// Answers the n-th request by the n-th of these, and all that follow by the last.
+/// Responds to request `n` with `answers[n]`, and to all later ones with the last.
 async fn serve(answers: Vec<Vec<Send>>) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -107,7 +106,7 @@ async fn serve(answers: Vec<Vec<Send>>) -> (SocketAddr, Arc<AtomicUsize>) {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             let (answers, asked) = (answers.clone(), asked.clone());
-            // The client may go away at any time.
+            // The client may disconnect at any time.
             tokio::spawn(async move {
                 let _ = connection(stream, &answers, &asked).await;
             });
@@ -174,7 +173,7 @@ fn bytes_of(send: &Send, id: u32) -> Vec<u8> {
     }
 }
 
-/// A field of HPACK that needs no table: a literal with its name.
+/// An HPACK field without tables: a literal with its name.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -302,7 +301,7 @@ async fn a_truncated_body_is_an_error_and_never_an_end() {
 async fn through_bodies_that_do_not_tell_their_end_the_length_is_counted_all_the_same() {
     let (address, _) = serve(vec![cut("200", Some(WHOLE))]).await;
     let boxed = hyper().map_response(|response: http::Response<hyper::body::Incoming>| {
-        // Such a stream knows nothing of `is_end_stream`.
+        // Such a stream does not support `is_end_stream`.
         response.map(|body| {
             let stream = http_body_util::BodyStream::new(body);
             BoxBody::new(http_body_util::StreamBody::new(stream))
@@ -392,7 +391,7 @@ async fn what_is_drained_of_a_truncated_response_is_not_its_whole() {
         let there = Arc::new(Destination::new(held.clone()));
         let client = Client::made_by(plain, held).unwrap();
         let get = client.destination(there.clone()).get(url(address));
-        // No other attempt goes, so what was read while it was waited for is handed up.
+        // No other attempt follows, so the response is returned with what was read during the delay.
         let get = get.delay(move |_, _, _| {
             let policy = policy(0);
             let mut other = Driver::builder(&policy, TokioClock)

@@ -1,8 +1,8 @@
-//! One script of answers, through every face that attempts: the tower layer over hyper's client, the
-//! client, its attempts that include the body, and the middleware. The server has to see the same
-//! requests, and the traces have to have the same decisions for the same reasons, with the same waits.
+//! Each script of responses runs through every implementation that retries: the tower layer over hyper's client, the
+//! client, its attempts that include the body, and the middleware. The server must see the same requests. The traces
+//! must have the same decisions, reasons and delays.
 //!
-//! The same scripts go through `relent fetch` in `relent-cli/tests/it/conformance.rs`.
+//! `relent-cli/tests/it/conformance.rs` runs the same scripts through `relent fetch`.
 
 mod cases;
 mod faces;
@@ -28,7 +28,7 @@ use tower::{Layer, ServiceExt};
 
 use crate::scripted::{self, Server, Step};
 
-/// Plays each script through these faces, all at once, and compares what they tell.
+/// Runs each script through these implementations concurrently, and compares the results.
 async fn same(faces: &[Face], cases: Vec<Case>) {
     for case in &cases {
         let played = faces.iter().map(|face| async move {
@@ -75,7 +75,7 @@ async fn every_face_that_hedges_does_so_alike() {
     same(&HEDGED, cases::hedges()).await;
 }
 
-/// Polls it so many times and drops it. Whether it was not over before.
+/// Polls it this many times and drops it. Returns whether it was still pending.
 async fn drop_after<F: Future + Unpin>(mut future: F, polls: u32) -> bool {
     let mut left = polls;
     poll_fn(|context| {
@@ -91,7 +91,7 @@ async fn drop_after<F: Future + Unpin>(mut future: F, polls: u32) -> bool {
     .await
 }
 
-/// Makes the call and drops it after so many polls, for every number of them: how many that were.
+/// Drops the call after every possible number of polls. Returns how many times it was dropped.
 async fn drop_everywhere(face: Face, case: &Case) -> u32 {
     for polls in 1.. {
         let stage = Stage::new(case);
@@ -109,15 +109,15 @@ async fn drop_everywhere(face: Face, case: &Case) -> u32 {
             Before::Down => assert!(paid <= f64::from(retries), "{what}: {paid}"),
             _ => assert!((paid - f64::from(retries)).abs() < 0.001, "{what}: {paid}"),
         }
-        // A permit that was kept would hold up the next at a gate that is closed.
+        // A leaked permit would block the next call while the breaker is down.
         let told = stage.again().play(face).await;
         assert_eq!(told.reason, None, "{what}: {told:?}");
     }
     0
 }
 
-/// Dropped at any await, a call leaves its destination as it was: what has not begun is not paid for,
-/// nobody stands in line, and the next call goes.
+/// A call that is dropped at any await leaves its destination unchanged: a retry that has not started costs nothing,
+/// no waiter stays in the queue, and the next call starts.
 #[tokio::test]
 async fn rule_12_a_call_that_is_dropped_at_any_await_leaves_nothing_behind() {
     let cases = cases::dropped();
@@ -130,12 +130,12 @@ async fn rule_12_a_call_that_is_dropped_at_any_await_leaves_nothing_behind() {
             .into_iter()
             .map(move |face| drop_everywhere(face, case))
     });
-    // Each is polled only when it is woken itself.
+    // Each future is polled only when it is woken itself.
     let drops: Vec<_> = all.collect::<FuturesUnordered<_>>().collect().await;
     assert!(drops.iter().all(|drops| *drops > 1), "{drops:?}");
 }
 
-/// The faces in pairs, one above the other in one process.
+/// Pairs of implementations, one calling the other in one process.
 #[tokio::test]
 async fn what_one_face_has_given_up_no_other_repeats() {
     let policy = policy().build().unwrap();
@@ -175,7 +175,7 @@ async fn what_one_face_has_given_up_no_other_repeats() {
     }
 }
 
-/// What an error says that another layer has given up: its cause, and that it was repeated already.
+/// An error that another layer gave up keeps its cause, and is marked as already retried.
 #[tokio::test]
 async fn an_error_that_was_given_up_keeps_its_cause() {
     let client = Client::made_by(plain, policy().build().unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Retries through layers of services (design rule 8, R4.7, R4.8): a front and a middle that each
-//! retry what they call, and a leaf, over real sockets.
+//! Retries across layers of services: a front and a middle service that each retry their calls, and a leaf, over real
+//! sockets.
 
 mod told;
 
@@ -42,7 +42,7 @@ fn client(policy: PolicyBuilder) -> Client {
         .cross_layer()
 }
 
-/// What has arrived at a service.
+/// The requests that have arrived at a service.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<CallerFacts>>>);
 
@@ -58,7 +58,7 @@ impl Seen {
         seen.iter().map(|caller| caller.attempt).collect()
     }
 
-    /// The deadlines that arrived; every request has one.
+    /// The deadlines in the requests; every request has one.
     fn remaining(&self) -> Vec<Duration> {
         let seen = self.0.lock().unwrap();
         seen.iter()
@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-/// Serves HTTP/1 by this function; returns the address.
+/// Serves HTTP/1 with this function; returns the URL.
 async fn serve<F, A>(answer: F) -> String
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
@@ -98,7 +98,7 @@ fn answer(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-/// The lowest service: what it answers is always the same.
+/// The lowest service, which always sends the same response.
 async fn leaf(status: u16, mark: Option<Mark>) -> (String, Seen) {
     let seen = Seen::default();
     let arrived = seen.clone();
@@ -113,7 +113,7 @@ async fn leaf(status: u16, mark: Option<Mark>) -> (String, Seen) {
     (url.await, seen)
 }
 
-/// A service over the client: it makes a request and a response of its own.
+/// A service over the client, which makes its own request and response.
 async fn middle(below: String, marks: bool) -> (String, Seen) {
     let seen = Seen::default();
     let (arrived, client) = (seen.clone(), client(quick().deadline(DEADLINE)));
@@ -140,7 +140,7 @@ async fn middle(below: String, marks: bool) -> (String, Seen) {
     (url.await, seen)
 }
 
-/// A service over the tower layer: it hands request and response on as they are.
+/// A service over the tower layer, which passes request and response on unchanged.
 async fn front(below: String, marks: bool) -> (String, Seen) {
     let seen = Seen::default();
     let layer = RetryLayer::new(quick().deadline(DEADLINE).build().unwrap()).cross_layer();
@@ -168,7 +168,7 @@ async fn front(below: String, marks: bool) -> (String, Seen) {
     (url.await, seen)
 }
 
-/// What one call through all layers came to.
+/// The result of one call through all layers.
 struct Call {
     status: u16,
     reason: Option<StopReason>,
@@ -180,7 +180,7 @@ struct Call {
 }
 
 impl Call {
-    /// Calls a front over a middle over this leaf.
+    /// Calls a front service over a middle service over this leaf.
     async fn through((leaf_url, leaf): (String, Seen), marks: bool) -> Self {
         let (middle_url, middle) = middle(leaf_url, marks).await;
         let (front_url, front) = front(middle_url, marks).await;
@@ -248,11 +248,11 @@ async fn the_attempt_number_speaks_of_one_hop() {
 async fn the_deadline_shrinks_hop_by_hop_and_attempt_by_attempt() {
     let call = Call::through(leaf(503, None).await, true).await;
     let [front, middle, leaf] = [&call.front, &call.middle, &call.leaf].map(Seen::remaining);
-    // What a hop takes is not nothing, and the rest is rounded down.
+    // Each hop takes some time, and the remaining time is rounded down.
     assert!(front[0] <= DEADLINE, "{front:?}");
     assert!(middle[0] < front[0], "{middle:?} of {front:?}");
     assert!(leaf[0] < middle[0], "{leaf:?} of {middle:?}");
-    // A millisecond of backoff is between two attempts.
+    // A backoff of one millisecond is between two attempts.
     assert_eq!(leaf.len(), 4);
     assert!(leaf.is_sorted_by(|one, next| next < one), "{leaf:?}");
 }

@@ -1,5 +1,5 @@
-//! Downloads on real sockets: what is gone on with and what begins anew, what counts as progress, and
-//! what a sink hears.
+//! Downloads on real sockets: which ones resume or restart, what counts as progress, and which methods of a sink are
+//! called.
 
 use std::collections::HashSet;
 use std::future::{pending, poll_fn};
@@ -60,7 +60,7 @@ fn redirect(to: &str) -> Step {
     Step::Answer(response(302, &[("location", to)], ""))
 }
 
-/// `whole` under a tag, from where the request asks for it, cut after `length` bytes.
+/// `whole` with a tag, from the requested position, cut after `length` bytes.
 fn ranged(whole: &[u8], seen: &Seen, length: usize) -> Step {
     Step::Close(match seen.range_start() {
         Some(first) => rest(first, whole, TAG, length),
@@ -73,7 +73,7 @@ fn paths(server: &Server) -> Vec<String> {
     seen.iter().map(|seen| seen.path().to_owned()).collect()
 }
 
-/// Of each attempt that failed: whether its answer was not the rest, and whether it made progress.
+/// For each failed attempt: whether its response was not the rest, and whether it made progress.
 #[derive(Default)]
 struct Failures(Vec<(bool, bool)>);
 
@@ -84,19 +84,19 @@ impl DownloadHook for Failures {
     }
 }
 
-/// What a sink has heard.
+/// A sink that records its calls.
 #[derive(Default)]
 struct Listening {
     heard: Vec<String>,
     bytes: Vec<u8>,
-    /// After so many bytes, it says so and stays at work for ever.
+    /// After this many bytes, it reports that and never returns.
     busy_after: Option<usize>,
     at_work: Arc<Notify>,
     has_left: bool,
 }
 
 impl Listening {
-    /// With these bytes from before.
+    /// Starts with these bytes.
     fn with(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.to_vec(),
@@ -188,7 +188,7 @@ async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_downlo
         let request = get(&server.url("/latest"));
         client(quick()).download(request, &mut sink).await.unwrap();
         assert!(sink.bytes == other, "{gone}");
-        // What the first URL leads to is not known before it is asked for the rest.
+        // Only a request for the rest shows where the first URL leads.
         let asked = ["/latest", "/1", "/1", "/latest", "/2", "/latest", "/2"];
         assert_eq!(paths(&server), asked);
         assert_eq!(server.seen()[4].range_start(), Some(20_000));
@@ -196,8 +196,8 @@ async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_downlo
     }
 }
 
-/// Redirects by way of `/hop` to `/file` with a signature that is another one each time. `expired` answers
-/// a request for `/file` after the first one under the same signature.
+/// Redirects from `/hop` to `/file` with a new signature each time. `expired` is the status for a second request for
+/// `/file` with the same signature.
 fn signing(whole: &[u8], cut_after: usize, expired: Option<u16>) -> Server {
     let whole = whole.to_vec();
     let used = Mutex::new(HashSet::new());
@@ -213,7 +213,7 @@ fn signing(whole: &[u8], cut_after: usize, expired: Option<u16>) -> Server {
     })
 }
 
-/// How many times the body was begun, and from where it was continued.
+/// The requests for the body: `None` from its beginning, or the start of the range.
 fn ranges(server: &Server) -> Vec<Option<usize>> {
     let seen = server.seen();
     let files = seen.iter().filter(|seen| seen.path().starts_with("/file"));
@@ -231,7 +231,7 @@ async fn when_a_signed_url_expires_the_first_url_is_asked_for_another() {
         assert!(sink.bytes == whole, "{expired}");
         let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
         assert_eq!(starts.count(), 1, "{:?}", sink.heard);
-        // The second one has expired. From then on the first URL is asked.
+        // The second signature has expired. From then on the first URL is requested.
         let from = [0, 1, 1, 2, 3, 4].map(|part| (part > 0).then_some(part * 10_000));
         assert_eq!(ranges(&server), from, "{expired}");
         assert_eq!(summary.attempts, 6, "{expired}");
@@ -285,8 +285,8 @@ async fn when_the_server_of_the_final_url_answers_no_more_the_first_one_leads_to
     assert_eq!(ranges(&mirror), [Some(20_000), None]);
 }
 
-/// Ignores `Range` beside `If-Range`, and cuts each response after 10,000 bytes. Each response has the tag of
-/// its number.
+/// Ignores `Range` beside `If-Range`, and cuts each response after 10,000 bytes. `tags` returns the tag of each
+/// response.
 fn without_if_range(
     whole: &[u8],
     announced: bool,
@@ -311,8 +311,8 @@ fn without_if_range(
 #[tokio::test]
 async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
     let whole = pattern(21, LENGTH);
-    // It is seen once, in the first retry. That one asks again itself if the server announces ranges; otherwise
-    // it reads the whole, and the next one asks.
+    // The first retry detects it. If the server announces ranges, that attempt sends another request. Otherwise it
+    // reads the whole, and the next attempt requests the rest.
     for (announced, attempts) in [(true, 5), (false, 6)] {
         let server = without_if_range(&whole, announced, |_| TAG.to_owned());
         let mut sink = Listening::default();
@@ -325,7 +325,7 @@ async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
             assert_eq!(seen.header("if-range"), None);
         }
     }
-    // What has left is gone on with, too.
+    // A sink that cannot undo its writes continues, too.
     let server = without_if_range(&whole, false, |_| TAG.to_owned());
     let mut sink = ToWriter::new(Vec::new());
     let get = client(quick()).get(server.url("/"));
@@ -418,7 +418,7 @@ async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_stron
     }
 }
 
-/// Else every further call with the same statement would get the same answer.
+/// Otherwise every further call with the same declaration would get the same response.
 #[tokio::test]
 async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whole() {
     let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
@@ -711,7 +711,7 @@ async fn a_switch_of_protocols_is_no_complete_response() {
     assert!(sink.heard.is_empty());
 }
 
-/// Runs it until the event, which cuts off the attempt that runs.
+/// Runs it until the event, which cuts off the running attempt.
 async fn cut_off<'c>(
     download: Download<'c>,
     sink: &mut Listening,
@@ -743,7 +743,7 @@ async fn an_attempt_that_is_dropped_while_the_sink_writes_is_not_gone_on_with() 
         let download = Download::new(&client, get(&server.url("/")));
         let at_work = sink.at_work.clone();
         let download = cut_off(download, &mut sink, at_work.notified()).await;
-        // The connection of the one that was dropped may still be kept when the next takes it.
+        // The next attempt may still get the connection of the dropped one.
         let mut failures = Failures::default();
         let again = download.run(&mut sink, &mut failures, pending()).await;
         assert!(failures.0.iter().all(|(_, progressed)| !progressed));
@@ -785,7 +785,7 @@ async fn an_attempt_that_is_dropped_while_the_server_is_silent_is_gone_on_with()
     assert_eq!(server.seen()[1].range_start(), (from > 0).then_some(from));
 }
 
-/// A server that cuts every response after so many bytes.
+/// A server that cuts every response after this many bytes.
 fn cutting(whole: &[u8], after: usize) -> Server {
     let whole = whole.to_vec();
     Server::answering(move |_, seen| ranged(&whole, seen, after))
@@ -877,7 +877,7 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
     let Err(Some(Last::Error(AttemptError::Slow { received, within }))) = done.result else {
         panic!("{done:?}");
     };
-    // How much of it came in time is up to the machine.
+    // How much of it arrives in time depends on the machine.
     assert!(received <= 1_000 && within == rate);
     let quick = client.get(server.url("/")).min_rate(2_000, HOUR);
     quick.download(&mut sink).await.unwrap();
@@ -891,7 +891,7 @@ async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
     let whole = pattern(16, LENGTH);
     let served = whole.clone();
     let server = Server::answering(move |index, seen| match index {
-        // Begins anew with less.
+        // Restarts with fewer bytes.
         0 => Step::Close(cut(200, &[], &served, 40_000)),
         1 => Step::Close(cut(200, &[("etag", TAG)], &served, 20_000)),
         2 => ranged(&served, seen, usize::MAX),
@@ -944,7 +944,7 @@ async fn what_has_gone_to_a_writer_is_not_written_again() {
     }
 }
 
-/// A sink that takes nothing, and says when it is asked to.
+/// A sink whose writes never complete, and which reports the first one.
 struct Stuck(Option<std::sync::mpsc::Sender<()>>);
 
 impl Sink for Stuck {
@@ -958,7 +958,7 @@ impl Sink for Stuck {
     }
 }
 
-/// An attempt timeout does not tear a write, since the next attempt would have to know how far it came.
+/// An attempt timeout does not interrupt a write, because the next attempt must know how much was written.
 #[tokio::test]
 async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
     let hour = Duration::from_secs(3600);
@@ -966,7 +966,7 @@ async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
     let client = client(quick().attempt_timeout(hour / 2).deadline(hour));
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
-    // Paused time does not go on by itself while a thread is blocked: until the sink is at work.
+    // Paused time does not advance while a thread is blocked. This thread blocks until the sink is called.
     let (stuck, at_work) = std::sync::mpsc::channel::<()>();
     let blocked = tokio::task::spawn_blocking(move || at_work.recv());
     let mut sink = Stuck(Some(stuck));

@@ -1,5 +1,5 @@
-//! A server that answers before it has read the request, and does not read on: an attempt that is over
-//! lets go of its connection, or each attempt would cost a socket.
+//! A server that responds before it has read the request, and then stops reading. An attempt that has ended must
+//! release its connection; otherwise each attempt costs a socket.
 
 use std::convert::Infallible;
 use std::fs;
@@ -34,7 +34,7 @@ fn policy() -> Policy {
         .unwrap()
 }
 
-/// Answers the head of each request so, reads no further, and does not close.
+/// Sends this response to the head of each request, stops reading, and does not close.
 async fn server(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -56,7 +56,7 @@ async fn serve(mut stream: TcpStream, answer: &str) -> std::io::Result<()> {
     std::future::pending().await
 }
 
-/// The sockets of this process that are connected to this address.
+/// The number of sockets of this process that are connected to this address.
 fn open(to: SocketAddr) -> usize {
     let port = format!(":{:04X}", to.port());
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -64,7 +64,7 @@ fn open(to: SocketAddr) -> usize {
     fields
         .filter(|line| {
             let line: Vec<_> = line.clone().collect();
-            // Those that are closed have no inode.
+            // Closed ones have no inode.
             line[2].ends_with(&port) && line[9] != "0"
         })
         .count()
@@ -74,7 +74,7 @@ const EMPTY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r
 const SHORT: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
 const HALF: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 40\r\n\r\nbusy";
 
-/// Waits until no more than this many are left, or until it is certain that they stay.
+/// Waits until at most this many are left, or fails when they stay.
 async fn at_most(left: usize, to: SocketAddr, what: &str) {
     let begin = Instant::now();
     while open(to) > left {
@@ -84,7 +84,7 @@ async fn at_most(left: usize, to: SocketAddr, what: &str) {
     }
 }
 
-/// The start of a body whose rest does not come.
+/// A body whose rest never comes.
 fn stalled() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
     let piece = Frame::data(Bytes::from_static(&[7; 1000]));
     stream::iter([Ok(piece)]).chain(stream::pending())
@@ -103,7 +103,7 @@ async fn a_body_that_stalls_is_let_go_of_when_its_attempt_is_over() {
         let response = service.oneshot(request).await.unwrap();
         let summary = response.extensions().get::<Summary>().unwrap();
         assert_eq!(summary.attempts, ATTEMPTS);
-        // That of the last attempt goes on: a server may answer and read on.
+        // The last attempt's body continues: a server may respond and read on.
         at_most(1, address, &format!("layer, {answer:?}")).await;
 
         let address = server(answer).await;
@@ -117,8 +117,8 @@ async fn a_body_that_stalls_is_let_go_of_when_its_attempt_is_over() {
     }
 }
 
-/// Bytes that a connection would take whole, in clients without a bound of the kernel. That of the last
-/// attempt, whose answer is handed up, goes on for as long as a server may take to read on.
+/// The connection would take the bytes as a whole, in clients without a limit by the kernel. The last attempt, whose
+/// response is returned, continues for as long as a server may take to read on.
 #[tokio::test]
 async fn a_long_body_in_memory_is_let_go_of_when_its_attempt_is_over() {
     for (answer, length) in [(EMPTY, 32 << 20), (SHORT, 32 << 20), (EMPTY, 8 << 20)] {
@@ -149,7 +149,7 @@ async fn a_long_body_in_memory_is_let_go_of_when_its_attempt_is_over() {
         at_most(1, to_client, &format!("client, {length}, {answer:?}")).await;
         drop(response);
         for _ in 0..60 {
-            // No real time is waited: that of the timers goes on by this, and tasks run.
+            // Advances only the timers' clock, and lets tasks run.
             tokio::time::pause();
             tokio::time::advance(Duration::from_secs(1)).await;
             tokio::time::resume();
@@ -160,8 +160,8 @@ async fn a_long_body_in_memory_is_let_go_of_when_its_attempt_is_over() {
     }
 }
 
-/// A window that is not opened is the same over HTTP/2, where each attempt would hold a stream of the number
-/// that the server allows.
+/// The HTTP/2 equivalent is a window that stays closed. Each attempt would hold one of the streams that the server
+/// allows.
 #[tokio::test]
 async fn a_long_body_in_memory_is_let_go_of_over_http2() {
     for client in [true, false] {
@@ -189,7 +189,7 @@ async fn a_long_body_in_memory_is_let_go_of_over_http2() {
     }
 }
 
-/// Whoever keeps what it reads gets all of it.
+/// A server that collects the body gets all of it.
 #[tokio::test]
 async fn a_service_that_collects_a_long_body_gets_it() {
     let collects = service_fn(
@@ -210,7 +210,7 @@ async fn a_service_that_collects_a_long_body_gets_it() {
     assert!(body.collect().await.unwrap().to_bytes() == content);
 }
 
-/// reqwest sends only bytes in one piece on to where a 307 or 308 leads.
+/// On a 307 or 308 reqwest sends only a body that is in one piece.
 #[tokio::test]
 async fn a_long_body_follows_a_redirect() {
     for status in [307, 308] {
@@ -232,7 +232,7 @@ async fn a_long_body_follows_a_redirect() {
         assert!(last.body == content);
         assert_eq!(last.header("content-length"), Some("1000000"));
 
-        // Where none is followed, the redirect is the answer, and the body goes out once.
+        // If no redirect is followed, the redirect is the response, and the body is sent once.
         let server = Server::script([Step::Answer(response(
             status,
             &[("location", "/there")],
@@ -246,8 +246,8 @@ async fn a_long_body_follows_a_redirect() {
     }
 }
 
-/// What is left of the body lies in hyper's buffer by then, and hyper waits until it is sent before it
-/// closes: that is bounded by the kernel.
+/// The rest of the body is in hyper's buffer by then. hyper closes only after it is sent, so the kernel limits the
+/// time.
 #[tokio::test]
 async fn a_connection_that_is_not_read_from_is_closed_after_the_user_timeout_of_tcp() {
     const LONG: usize = 16 << 20;
@@ -270,7 +270,7 @@ async fn a_connection_that_is_not_read_from_is_closed_after_the_user_timeout_of_
             assert_eq!(summary.attempts, ATTEMPTS);
             at_most(0, address, &format!("layer, {known}, {answer:?}")).await;
         }
-        // A stream that the answer beats is not sent again: one socket for each call.
+        // A stream is not sent again after an early response: one socket per call.
         for _ in 0..5 {
             let body = Content::made_by(|| StreamBody::new(endless()));
             let mut request = Request::put(&url).body(body).unwrap();
@@ -304,7 +304,7 @@ async fn a_connection_that_is_not_read_from_is_closed_after_the_user_timeout_of_
     }
 }
 
-/// A body that streams for as long as it is read.
+/// A body that never ends.
 fn endless() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
     stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[7; 64 << 10]))))
 }
@@ -312,8 +312,8 @@ fn endless() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible
 /// For reqwest, whose bodies are `Sync`.
 type SyncBody = http_body_util::combinators::BoxBody<Bytes, Infallible>;
 
-/// Of three attempts that run at once, refuses the first when the second is there, and when the third is there
-/// answers the others so. Reads no further, and does not close.
+/// Handles three concurrent attempts: refuses the first when the second arrives, and responds to the others with
+/// `others` when the third arrives. Reads no further, and does not close.
 async fn racing(others: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -370,11 +370,11 @@ async fn a_body_that_stalls_in_a_race_is_let_go_of_when_its_attempt_is_over() {
     }
 }
 
-/// Refuses two requests and answers the third, of which it allows one at a time, and reads none.
+/// Refuses two requests and answers the third. Allows one stream at a time, and reads no body.
 async fn one_stream_at_a_time(listener: TcpListener) {
     let (socket, _) = listener.accept().await.unwrap();
     let mut one = h2::server::Builder::new();
-    // What is not read of one stream keeps no other from sending.
+    // An unread stream does not block the others.
     one.initial_connection_window_size(16 << 20);
     let one = one.max_concurrent_streams(1).handshake::<_, Bytes>(socket);
     let mut connection = one.await.unwrap();
@@ -383,13 +383,13 @@ async fn one_stream_at_a_time(listener: TcpListener) {
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
         let head = http::Response::builder().status(status).body(()).unwrap();
         respond.send_response(head, true).unwrap();
-        // Dropped, it would be reset.
+        // Dropping it would reset it.
         kept.push(request);
     }
     let _ = std::future::poll_fn(|context| connection.poll_closed(context)).await;
 }
 
-/// A stream that is still being sent counts among those that the server allows at once.
+/// A stream that is still being sent counts among the concurrent streams that the server allows.
 #[tokio::test]
 async fn a_stream_that_is_over_makes_room_for_the_next_attempt() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,4 @@
-//! What the errors of this crate print, one after another with their sources, and what is found
-//! within them.
+//! Texts of the errors of this crate and their sources, and the causes found within them.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,7 +11,7 @@ use relent_http::ServiceError;
 use relent_http::body::NotReplayable;
 use relent_reqwest::{AttemptError, Client, Error, network};
 
-/// What the innermost error says.
+/// The text of the innermost error.
 const ROOT: &str = "connection refused";
 
 fn refused() -> io::Error {
@@ -26,7 +25,7 @@ fn gave_up<L>(last: impl Fn() -> L) -> GaveUp<L> {
     session.clock(clock).run().unwrap_err()
 }
 
-/// A request to a port that nobody listens to, once.
+/// One request to a port without a listener.
 async fn sent() -> Error {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -40,7 +39,7 @@ async fn sent() -> Error {
         .unwrap_err()
 }
 
-/// No text of the chain is part of one before it, and the cause is in there once.
+/// No text of the chain is a part of an earlier one, and the cause occurs once.
 #[track_caller]
 fn prints_each_cause_once(error: &dyn StdError, cause: &str) {
     assert!(error.to_string().contains(cause), "{error}");

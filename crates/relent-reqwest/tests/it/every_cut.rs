@@ -1,5 +1,5 @@
-//! A response that is cut at each of its bytes, over HTTP/1.1 and HTTP/2: what came of it is an error or is
-//! attempted again, and never passes for the whole.
+//! A response cut at each of its bytes, over HTTP/1.1 and HTTP/2: the result is an error or a retry, and is never
+//! accepted as the whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ enum Version {
 }
 use Version::{Http1, Http2};
 
-/// Every way to send the content, and where its head ends.
+/// All framings of the content, each with the end of its head.
 fn answers() -> Vec<(Version, Vec<u8>, usize)> {
     let http1 = |heads: &[&str], body: &str| {
         let head = heads.concat();
@@ -72,7 +72,7 @@ const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const END_STREAM: u8 = 1;
 
-/// Answers the first connection by so much of the answer, and the others by all of it; counts the requests.
+/// Sends the first `cut` bytes to the first connection, and everything to later ones. Counts the requests.
 async fn server(version: Version, answer: &[u8], cut: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -114,7 +114,7 @@ async fn serve(
     count.fetch_add(1, Ordering::Relaxed);
     stream.write_all(answer).await?;
     stream.shutdown().await?;
-    // What was not read would make a reset of it.
+    // Unread data would turn the close into a reset.
     stream.read_to_end(&mut Vec::new()).await.map(drop)
 }
 
@@ -131,7 +131,7 @@ fn http(version: Version) -> reqwest::ClientBuilder {
     }
 }
 
-/// What a caller has in the end: the content, and after how many attempts, or how it failed.
+/// The result for the caller: the content and the number of attempts, or the reason to stop.
 type Came = Result<(Bytes, u32), Option<StopReason>>;
 
 async fn send(version: Version, method: Method, url: &str) -> Came {
@@ -193,7 +193,7 @@ async fn a_response_that_is_cut_at_any_byte_never_passes_for_the_whole() {
                         "middleware" => middleware(version, method.clone(), &url).await,
                         _ => layer(version, method.clone(), &url).await,
                     };
-                    // An attempt that includes the body is repeated for it.
+                    // An attempt that includes the body is retried.
                     let again = cut < head_end || face == "whole body" && !whole;
                     let attempts = if again && repeatable { 2 } else { 1 };
                     assert_eq!(count.load(Ordering::Relaxed), attempts, "{what}: {came:?}");

@@ -1,5 +1,5 @@
-//! Every fault with every request, over real sockets. What is expected follows from design rules 1
-//! and 2, by the function [`expected`], and from nothing that the code says.
+//! Every fault with every request, over real sockets. The function [`expected`] derives the results from the rules
+//! for repeatable requests and for the classes of failures, independently of the code under test.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -15,11 +15,11 @@ use tokio::task::spawn_blocking;
 
 use crate::scripted::{self, Server, Step, cut, response};
 
-/// The wait of the policy, without jitter.
+/// The delay of the policy, without jitter.
 const WAIT: Duration = Duration::from_millis(5);
-/// More than anything here takes, on any machine.
+/// Longer than any operation here takes, on any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the servers ask for, longer than the wait.
+/// The delay that the servers ask for, longer than `WAIT`.
 const HINT: Duration = Duration::from_millis(20);
 const HINT_FIELD: (&str, &str) = ("retry-after-ms", "20");
 fn policy() -> PolicyBuilder {
@@ -35,7 +35,7 @@ fn client(policy: PolicyBuilder) -> Client {
         .traced()
 }
 
-/// A request of the matrix: its method and what makes it repeatable, and whether it is (design rule 1).
+/// A request of the matrix: its method, what makes it repeatable, and whether it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Column {
     method: &'static str,
@@ -69,22 +69,22 @@ const COLUMNS: [Column; 8] = [
     },
 ];
 
-/// What a fault means (design rule 2).
+/// The class of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
-    /// The server never began.
+    /// The server did not begin.
     NotProcessed,
-    /// It may have taken effect.
+    /// The request may have taken effect.
     Ambiguous,
-    /// Repeating cannot help.
+    /// A retry cannot help.
     Permanent,
-    /// A 409 with a delay: throttled where the request has a key, else permanent.
+    /// A 409 with a delay: throttled if the request has a key, otherwise permanent.
     InFlight,
-    /// The server asked not to be asked again.
+    /// The server sent a no-retry marker.
     DoNotRetry,
 }
 
-/// What one fault followed by a 200 comes to: how many attempts, and why there were no more.
+/// The result of one fault followed by a 200: the number of attempts, and the reason to stop.
 fn expected(rule: Rule, column: Column) -> (u32, Option<StopReason>) {
     let again = match rule {
         Rule::NotProcessed => Ok(()),
@@ -105,19 +105,19 @@ struct Fault {
     name: String,
     step: Step,
     rule: Rule,
-    /// The status with which it ends if nothing follows; `None` if there is no response.
+    /// The final status if nothing follows; `None` if there is no response.
     status: Option<u16>,
-    /// Whether the head of a good response is there before the fault.
+    /// Whether the head of a good response arrives before the fault.
     in_body: bool,
-    /// Whether only the length of the body is wrong, and a response to HEAD has none.
+    /// Whether only the length of the body is wrong, so that a response to HEAD has no fault.
     of_length: bool,
     hinted: bool,
-    /// Whether the response is not valid HTTP, which is repeated once.
+    /// Whether the response is not valid HTTP, which is retried once.
     malformed: bool,
 }
 
 impl Fault {
-    /// Whether it is none where there is no body.
+    /// Whether it is a fault only if there is a body.
     const fn ends_in_body(&self) -> bool {
         self.in_body || self.of_length
     }
@@ -173,7 +173,7 @@ fn statuses() -> Vec<Fault> {
     for status in [408, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529] {
         rows.push(answered(status, &[], Rule::Ambiguous));
     }
-    // A hint does not tell that a gateway has not forwarded the request.
+    // `Retry-After` does not prove that a gateway has not forwarded the request.
     for status in [500, 502, 504] {
         rows.push(answered(status, &[HINT_FIELD], Rule::Ambiguous));
     }
@@ -265,14 +265,14 @@ fn faults() -> Vec<Fault> {
     rows
 }
 
-/// Whether reading the body belongs to the attempt.
+/// Whether an attempt includes reading the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scope {
     Head,
     Whole,
 }
 
-/// Sends a request of each column, each by a client of its own.
+/// Sends a request of each column, each with its own client.
 async fn each(
     server: &Server,
     scope: Scope,
@@ -332,13 +332,13 @@ impl Outcome {
     }
 }
 
-/// Answers each request by these steps, told apart by their paths; the last stays.
+/// Sends these responses, one sequence per path. The last step repeats.
 fn for_each(steps: Vec<Step>) -> Server {
     let next = counter();
     Server::answering(move |_, seen| steps[next(seen.path()).min(steps.len() - 1)].clone())
 }
 
-/// How often a path has been asked for before.
+/// Counts the earlier requests for a path.
 fn counter() -> impl Fn(&str) -> usize + Send + Sync {
     let counts = Mutex::new(HashMap::<String, usize>::new());
     move |path| {
@@ -353,7 +353,7 @@ fn ok() -> Step {
     Step::Answer(response(200, &[], "done"))
 }
 
-/// The waits that the client says it made, and that the server saw between requests.
+/// Checks the delays that the client reports, and those that the server saw between requests.
 fn check_gaps(server: &Server, column: Column, outcome: &Outcome, hinted: bool, what: &str) {
     let index = COLUMNS.iter().position(|other| *other == column).unwrap();
     let path = format!("/{index}");
@@ -365,14 +365,14 @@ fn check_gaps(server: &Server, column: Column, outcome: &Outcome, hinted: bool, 
     assert_eq!(seen.len(), outcome.attempts as usize, "{what}");
     for (pair, wait) in seen.windows(2).zip(&outcome.waits) {
         if hinted {
-            // At least the hint, and at most as much again (design rule 4, with a `hint_spread` of 1).
+            // At least the server's delay, and at most twice as long (`hint_spread` is 1).
             assert!((HINT..=2 * HINT).contains(wait), "{what}: {wait:?}");
         } else {
             assert_eq!(*wait, WAIT, "{what}");
         }
         assert!(pair[1].at - pair[0].at >= *wait, "{what}");
     }
-    // Every attempt is the same request.
+    // Every attempt sends the same request.
     for again in &seen[1..] {
         assert_eq!(
             (&again.head, &again.body),
@@ -385,7 +385,7 @@ fn check_gaps(server: &Server, column: Column, outcome: &Outcome, hinted: bool, 
     }
 }
 
-/// The fault, and after it a good response.
+/// The fault, and then a good response.
 fn once(fault: &Fault) -> Server {
     for_each(vec![fault.step.clone(), ok()])
 }
@@ -393,7 +393,7 @@ fn once(fault: &Fault) -> Server {
 async fn one_fault(server: &Server, fault: &Fault, scope: Scope, policy: fn() -> PolicyBuilder) {
     for (column, outcome) in each(server, scope, b"payload", policy).await {
         let what = format!("{}, {scope:?}: {column:?}", fault.name);
-        // A response to HEAD is whole with its head, and so is any that is judged by its head.
+        // A response to HEAD is whole with its head. So is any response that counts by its head.
         let head = column.method == "HEAD";
         let unseen = fault.in_body && scope == Scope::Head || fault.ends_in_body() && head;
         let (attempts, reason) = match unseen {
@@ -421,7 +421,7 @@ async fn one_fault(server: &Server, fault: &Fault, scope: Scope, policy: fn() ->
     }
 }
 
-/// Whether the client waits in vain. It does not after what is no HTTP.
+/// Whether the client waits until its timeout. It does not after invalid HTTP.
 fn silent(fault: &Fault) -> bool {
     matches!(fault.step, Step::Stall(_)) && !fault.name.ends_with("no size of a chunk")
 }
@@ -444,7 +444,7 @@ async fn every_break_is_repeated_exactly_where_the_rules_say() {
     }
 }
 
-/// Blocks until so many requests have met a silence.
+/// Blocks until this many requests have met a silent server.
 fn await_silences(servers: &[Server], silences: usize) {
     let begun = Instant::now();
     loop {
@@ -457,10 +457,10 @@ fn await_silences(servers: &[Server], silences: usize) {
     }
 }
 
-// The clock stands while requests go out, so that a slow machine takes no attempt's time.
+// Time is paused while requests are sent, so that a slow machine uses up no attempt's time.
 #[tokio::test(start_paused = true)]
 async fn every_silence_is_repeated_exactly_where_the_rules_say() {
-    /// Only the attempt that meets the silence is short of time.
+    /// Only the attempt that meets the silence has this limit.
     const LIMIT: Duration = Duration::from_millis(500);
     fn impatient() -> PolicyBuilder {
         policy().attempt_timeout(LIMIT).rule(relent::policy::Rule {
@@ -477,13 +477,13 @@ async fn every_silence_is_repeated_exactly_where_the_rules_say() {
         .collect();
     let servers: Vec<Server> = cases.iter().map(|(row, _)| once(row)).collect();
 
-    // Time that is paused does not go on by itself while a thread is blocked.
+    // Paused time does not advance by itself while a thread is blocked.
     let (watched, silences) = (servers.clone(), cases.len() * COLUMNS.len());
     let silence = spawn_blocking(move || await_silences(&watched, silences));
     let limit = async {
         silence.await.unwrap();
         tokio::time::sleep(LIMIT).await;
-        // The servers measure the waits before the second attempts by a real clock.
+        // The servers measure the delays before the second attempts with a real clock.
         tokio::time::resume();
     };
     let requests = cases
@@ -493,7 +493,7 @@ async fn every_silence_is_repeated_exactly_where_the_rules_say() {
     tokio::join!(limit, join_all(requests));
 }
 
-/// What a sequence comes to: the attempts, the end, and the last status.
+/// The result of a sequence: attempts, reason and last status.
 fn walk(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16>) {
     let mut perhaps_done = false;
     let mut once = Vec::new();
@@ -511,7 +511,7 @@ fn walk(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16
         if attempts == 4 {
             return end(StopReason::RetriesExhausted);
         }
-        // A response that is not valid HTTP counts with 425: both are repeated once.
+        // Invalid HTTP counts like 425: both are retried once.
         let counted = if row.malformed { Some(425) } else { row.status };
         if matches!(counted, Some(421 | 425)) {
             if once.contains(&counted) {
@@ -547,7 +547,7 @@ async fn any_sequence_of_faults_ends_where_the_rules_say() {
         vec![of(429), of(412)],
         vec![of(500), of(429), of(412)],
     ];
-    // Permanent ones end it, so of those a few suffice.
+    // A permanent fault ends the sequence, so a few of them suffice.
     let lasting: Vec<&Fault> = rows
         .iter()
         .filter(|row| matches!(row.rule, Rule::NotProcessed | Rule::Ambiguous))
@@ -575,7 +575,7 @@ async fn any_sequence_of_faults_ends_where_the_rules_say() {
     }
 }
 
-/// More than the buffers of a connection hold.
+/// Larger than the buffers of a connection.
 static LARGE: [u8; 8 << 20] = [b'x'; 8 << 20];
 
 #[tokio::test]
@@ -608,7 +608,7 @@ async fn a_response_that_beats_the_body_is_judged_as_any_other() {
                 );
                 let last = if attempts == 1 { status } else { 200 };
                 assert_eq!(outcome.status, Some(last), "{what}");
-                // The whole body again, and not on a connection that still has the first.
+                // The whole body is sent again, and not on a connection that still sends the first one.
                 let path = format!(
                     "/{}",
                     COLUMNS.iter().position(|other| *other == column).unwrap()

@@ -1,5 +1,5 @@
-//! What the client and the middleware return when a retry is held back for as long as it may wait:
-//! the last real outcome (design rule 7). On real sockets.
+//! Results of the client and the middleware if a retry is held back until its limit: the last real outcome. On real
+//! sockets.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use reqwest_middleware::ClientBuilder;
 use crate::held_by::{ALL, By};
 use crate::scripted::{Server, Step, cut, pattern, response};
 
-/// A destination whose only attempt ends so, since no retry goes.
+/// A destination where the first attempt ends like this and no retry starts.
 struct Held {
     server: Server,
     there: Arc<Destination>,
@@ -57,7 +57,7 @@ fn refused(body: &[u8]) -> Step {
     Step::Answer(response(503, &[("x-why", "full")], body))
 }
 
-/// The same without a length in the head.
+/// A refused response without a length in its head.
 fn refused_in_chunks(body: &[u8]) -> Step {
     let head = "HTTP/1.1 503 Scripted\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut bytes = head.as_bytes().to_vec();
@@ -73,7 +73,7 @@ fn refused_in_chunks(body: &[u8]) -> Step {
 #[tokio::test]
 async fn the_client_returns_a_refused_response_with_its_body() {
     for by in ALL {
-        // With the gate each takes a second.
+        // With the circuit breaker each one takes a second.
         let bodies = match by {
             By::Gate => vec![b"too much to do".to_vec()],
             _ => vec![Vec::new(), b"too much".to_vec(), pattern(1, 256 << 10)],
@@ -136,7 +136,7 @@ async fn the_client_returns_the_error_of_an_attempt_that_broke() {
     }
 }
 
-/// The first of its sources that is this error.
+/// The first source that is this error.
 fn not_kept<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e NotKept> {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -148,13 +148,13 @@ fn not_kept<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e NotKept> {
     None
 }
 
-/// What was read, and then an error that says that it is not all.
+/// The bytes that were read, then an error that the body is incomplete.
 #[tokio::test]
 async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it_were_whole() {
     let long = pattern(2, 300_000);
     let stalls = Step::Stall(cut(503, &[], b"a body that is longer", 6));
     for (step, kept, why) in [
-        // Known to be too long, nothing is read of it.
+        // Nothing is read of a body that is known to be too long.
         (refused(&long), &b""[..], "longer than 256 KiB"),
         (
             refused_in_chunks(&long),
@@ -217,7 +217,7 @@ async fn the_middleware_returns_the_last_response_or_the_last_error_of_reqwest()
     }
 }
 
-/// Who never got an attempt has nothing to show.
+/// A call without any attempt has no outcome.
 #[tokio::test]
 async fn without_an_attempt_there_is_no_outcome() {
     let held = Held::back(By::Cooldown, refused(b"")).await;

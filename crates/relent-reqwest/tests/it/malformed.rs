@@ -1,5 +1,4 @@
-//! Responses that are not valid HTTP (design rule 2): each is an error, an idempotent request is sent twice at
-//! most, and any other once.
+//! Responses that are not valid HTTP. Each is an error; an idempotent request is sent at most twice, any other once.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ fn client() -> Client {
     Client::made_by(|| recipe().no_proxy().tls_certs_only([]), policy).unwrap()
 }
 
-/// Heads that cannot be read.
+/// Invalid heads.
 fn heads() -> Vec<(&'static str, Vec<u8>)> {
     let with = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}\r\n").into_bytes();
     vec![
@@ -53,7 +52,7 @@ fn heads() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Bodies that cannot be read.
+/// Invalid bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let under = |coding: &str, body: &str| {
         let head = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n");
@@ -90,7 +89,7 @@ fn assert_malformed(name: &str, error: &Error, attempts: u32, reason: StopReason
     let Error::GaveUp(gave_up) = error else {
         panic!("{name}: {error:?}");
     };
-    // The text of an incomplete response is all that is left of its cause.
+    // The text of an incomplete response keeps nothing else of its cause.
     if !matches!(gave_up.error(), Some(AttemptError::NotTheRest(_))) {
         let malformed = Cause::Network(Network::Malformed);
         let failure = network::classify_error(error);
@@ -149,7 +148,7 @@ async fn a_body_that_cannot_be_read_is_an_error_and_never_content() {
         assert_eq!(server.count(), 2, "{name}");
         let post = client.post(server.url("/")).whole_body().send().await;
         assert_malformed(name, &post.unwrap_err(), 1, StopReason::NotRepeatable);
-        // An attempt that ends with the head is a success, and its body fails where it is read.
+        // An attempt that ends with the head succeeds; reading its body fails.
         let response = client.get(server.url("/")).send().await.unwrap();
         let error = response.bytes().await.unwrap_err();
         let failure = network::classify_error(&error);

@@ -126,7 +126,7 @@ async fn the_connection_of_a_failed_attempt_is_used_again() {
     let large = Step::Answer(response(503, &[], vec![b'x'; 200_000]));
     let server = Server::script([large.clone(), large, ok()]);
     let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
-    // Draining has a limit in time.
+    // Draining has a time limit.
     let sent = client(at_once).get(server.url("/")).send();
     let response = while_time_stands(sent).await.unwrap();
     assert_eq!(summary(&response), (200, None, 3));
@@ -184,11 +184,11 @@ async fn one_request_may_take_another_policy() {
     assert_eq!(summary(&request.send().await.unwrap()).2, 2);
 }
 
-/// How often something was seen in the extensions.
+/// Counts how many times an extension was seen.
 #[derive(Clone, Default)]
 struct Count(u32);
 
-/// Counts in the extensions, and fails as often as it is told.
+/// Counts in the extensions, and fails a given number of times.
 struct Counting {
     fails: u32,
     calls: std::sync::atomic::AtomicU32,

@@ -1,4 +1,4 @@
-//! Every way a real connection fails, told apart (design rule 2).
+//! Classification of every failure of a real connection.
 
 use std::future::Future;
 use std::io;
@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::http2::frame;
 
-/// Runs `serve` for the first connection to a port of its own.
+/// Runs `serve` for the first connection to its own port.
 async fn server<F>(serve: impl FnOnce(TcpStream) -> F + Send + 'static) -> Url
 where
     F: Future<Output = ()> + Send,
@@ -30,7 +30,7 @@ where
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        // Whatever follows is refused, and nothing is answered by chance.
+        // Later connections are refused.
         drop(listener);
         serve(stream).await;
     });
@@ -42,7 +42,7 @@ fn https(mut url: Url) -> Url {
     url
 }
 
-/// A client that makes one attempt and no more.
+/// A client without reqwest's own retries.
 fn client() -> ClientBuilder {
     Client::builder()
         .no_proxy()
@@ -50,7 +50,7 @@ fn client() -> ClientBuilder {
         .dns_resolver(Arc::new(Resolver))
 }
 
-/// Sends a GET and reads the whole answer.
+/// Sends a GET and reads the whole response.
 async fn get(client: ClientBuilder, url: Url) -> Failure {
     let request = client.build().unwrap().get(url);
     let outcome = async { request.send().await?.bytes().await }.await;
@@ -72,7 +72,7 @@ fn of(kind: Kind, network: Network) -> Failure {
 
 #[tokio::test]
 async fn a_refused_connection_is_not_processed() {
-    // Nobody listens there, and nobody else gets it meanwhile.
+    // A port without a listener, which no other process can take meanwhile.
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = Url::parse(&format!("http://{}/", taken.local_addr().unwrap())).unwrap();
@@ -116,7 +116,7 @@ async fn the_resolver_finds_this_machine() {
     assert_eq!(answer, "ok");
 }
 
-/// Fails every look-up with this error of `getaddrinfo`, or with a plain I/O error.
+/// Fails every look-up with this `getaddrinfo` error, or with a plain I/O error.
 struct Failing(Option<i32>);
 
 impl Resolve for Failing {
@@ -249,7 +249,7 @@ async fn an_answer_that_is_no_http_may_have_taken_effect() {
     );
 }
 
-/// For the client to come to where it waits, on any machine.
+/// Long enough for the client to start waiting, on any machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn no_answer_in_time_may_have_taken_effect() {
         let url = server(move |mut stream| async move {
             read_head(&mut stream).await;
             stream.write_all(answer.as_bytes()).await.unwrap();
-            // Until the client goes away.
+            // Until the client disconnects.
             let _ = stream.read_u8().await;
         })
         .await;
@@ -287,7 +287,7 @@ async fn no_connection_in_time_is_not_processed() {
 async fn a_handshake_that_is_cut_is_not_processed() {
     for reset in [false, true] {
         let url = server(move |mut stream| async move {
-            // What is left unread makes a close a reset.
+            // Unread data would turn the close into a reset.
             let mut hello = [0; 16_384];
             let _ = stream.read(&mut hello).await.unwrap();
             if reset {
@@ -335,7 +335,7 @@ fn self_signed(name: &str) -> SelfSigned {
     }
 }
 
-/// Answers with TLS until the client is done.
+/// Responds over TLS until the client disconnects.
 async fn tls_server(config: ServerConfig) -> Url {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let url = server(|stream| async move {
@@ -399,7 +399,7 @@ async fn a_server_that_misses_the_clients_certificate_is_permanent() {
     );
 }
 
-/// The HTTP/2 frame types and error codes that are sent here (RFC 9113 §6, §7).
+/// The HTTP/2 frame types and error codes used here (RFC 9113 §6, §7).
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
@@ -413,7 +413,7 @@ fn go_away(last_stream: u32, code: u32) -> Vec<u8> {
     frame(GOAWAY, 0, 0, &payload)
 }
 
-/// Answers the first request, which is stream 1, with these bytes.
+/// Responds to the first request, which is stream 1, with these bytes.
 async fn h2_server(answer: Vec<u8>) -> Url {
     server(|mut stream| async move {
         let mut preface = [0; 24];
@@ -470,7 +470,7 @@ async fn a_stream_reset_for_another_reason_may_have_taken_effect() {
     assert_eq!(failure, of(Kind::Ambiguous, Network::Reset));
 }
 
-/// The field section `:status: 200`, as HPACK's static table has it (RFC 7541 A).
+/// The field section `:status: 200` from HPACK's static table (RFC 7541 A).
 const STATUS_200: [u8; 1] = [0x88];
 const END_HEADERS: u8 = 4;
 

@@ -1,4 +1,4 @@
-//! What is shown of requests, responses and errors has no credential in it.
+//! The debug output of requests, responses and errors contains no credentials.
 
 use std::future::pending;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use relent_reqwest::{Body, Client, Download, DownloadHook, Failed};
 
 use crate::scripted::{Server, Step, response};
 
-/// As a hook sees them.
+/// Records the arguments of a hook.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -27,7 +27,7 @@ async fn no_debug_output_has_a_credential() {
         Step::Answer(response(503, &[("set-cookie", "hunter2")], "hunter2")),
     ]);
     let once = Policy::builder(Backoff::constant(Duration::from_millis(1))).max_retries(0);
-    // Without TLS, whatever proxy the environment names.
+    // Without TLS, and without the proxy of the environment.
     let plain = || recipe().no_proxy().tls_certs_only([]);
     let client = Client::made_by(plain, once.build().unwrap()).unwrap();
     let url = server

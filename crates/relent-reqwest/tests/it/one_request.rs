@@ -1,5 +1,5 @@
-//! Answers that speak of one request, and answers that only a policy calls failures, on real sockets:
-//! who waits, who is repeated, and that nobody else is held back.
+//! Responses that concern one request only, and statuses that only a policy treats as failures, on real sockets:
+//! which requests are delayed or retried, and that no other request is held back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ fn request(method: Method, url: &str, key: Option<&str>) -> Request<Body> {
     request.body("payload".into()).unwrap()
 }
 
-/// The last status, why it stopped, and how many attempts there were.
+/// The last status, the reason to stop, and the number of attempts.
 type Ending = (u16, Option<StopReason>, u32);
 
 async fn sent(client: &Client, request: &Request<Body>) -> Ending {
     let (response, summary) = client.send(request).await.unwrap().into_parts();
     let status = response.status().as_u16();
-    // The last response is handed up as it is.
+    // The last response is returned unchanged.
     assert_eq!(response.text().await.unwrap(), status.to_string());
     (status, summary.reason, summary.attempts)
 }
@@ -53,7 +53,7 @@ async fn downloaded(client: &Client, request: Request<Body>) -> Ending {
     (response.status().as_u16(), summary.reason, summary.attempts)
 }
 
-/// The same by way of reqwest-middleware.
+/// Sends the request through reqwest-middleware.
 async fn through_middleware(policy: PolicyBuilder, method: Method, url: &str) -> Ending {
     let plain = recipe().no_proxy().tls_certs_only([]).build().unwrap();
     let retry = RetryMiddleware::new(policy.build().unwrap());
@@ -115,7 +115,7 @@ async fn a_413_with_a_delay_is_repeated_for_any_request() {
 #[tokio::test]
 async fn what_speaks_of_one_key_or_one_body_holds_nobody_else_back() {
     let hour = [("retry-after", "3600")];
-    // A 503 speaks of the destination, but where there is a gate that has a say about others.
+    // A 503 concerns the whole destination, but with a circuit breaker it starts no cooldown.
     for (status, held_back) in [(409, false), (413, false), (429, true), (503, false)] {
         let server = Server::script([answer(status, &hour), answer(200, &[])]);
         let policy = quick().gate(GateConfig::DEFAULT).build().unwrap();
@@ -152,7 +152,7 @@ async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
     let ending = through_middleware(listed(), Method::GET, &url).await;
     assert_eq!(ending, (200, None, 3));
 
-    // By a rule as well.
+    // Also with a rule of the policy.
     let server = Server::script(script());
     let get = request(Method::GET, &server.url("/"), None);
     let ruled = quick().rule(relent::policy::Rule::on([Pattern::Status(200, 202)]));

@@ -1,5 +1,5 @@
-//! Failures after a redirect that was followed within an attempt, on real sockets: an earlier request of
-//! the same attempt may have taken effect.
+//! Failures after a redirect within an attempt, on real sockets: an earlier request of the same attempt may have taken
+//! effect.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +24,7 @@ use tower::{Layer, ServiceExt};
 use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, response};
 
 const MILLI: Duration = Duration::from_millis(1);
-/// A hint that is obeyed and does not fit the deadline.
+/// A delay that is obeyed and does not fit the deadline.
 const HINT: (&str, &str) = ("retry-after-ms", "120000");
 const SOON: (&str, &str) = ("retry-after-ms", "1");
 
@@ -34,7 +34,7 @@ fn quick() -> PolicyBuilder {
         .max_retries(3)
 }
 
-/// That talks to this machine, whatever proxy the environment names.
+/// A client builder for this machine, which ignores the proxy of the environment.
 fn plain() -> reqwest::ClientBuilder {
     recipe().no_proxy().tls_certs_only([])
 }
@@ -43,7 +43,7 @@ fn client(policy: PolicyBuilder) -> Client {
     Client::made_by(plain, policy.build().unwrap()).unwrap()
 }
 
-/// How the request that follows a redirect fails.
+/// Failure of the request that follows a redirect.
 #[derive(Clone, Debug)]
 enum Fault {
     Answer(u16, Vec<(&'static str, &'static str)>),
@@ -53,7 +53,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// What speaks, by itself, of a request that was not processed, or perhaps not.
+    /// The failures that, on their own, would mean not processed, or possibly so.
     fn all() -> Vec<Self> {
         vec![
             Self::Refused,
@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-/// Where the redirect leads to.
+/// Target of the redirect.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum To {
     SameUrl,
@@ -93,7 +93,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Redirects by this status. The first request that follows fails, later ones succeed.
+    /// Redirects with this status. The first request after the redirect fails; later ones succeed.
     fn open(status: u16, to: To, fault: &Fault) -> Self {
         let failed = Arc::new(AtomicUsize::new(0));
         let step = fault.step();
@@ -368,7 +368,7 @@ async fn where_redirects_are_not_seen_a_post_is_never_sent_again() {
     assert_eq!(server.count(), 1);
 }
 
-/// Two origins, the first of which redirects to the second, and what is shared of each.
+/// An origin that redirects to another one, with the destinations of both.
 struct Two {
     asked: Server,
     other: Server,
@@ -416,7 +416,7 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
         let two = Two::new(&policy, [limited(HINT)]);
         let client = client.destinations(two.shared.clone());
         let sent = client.get(two.asked.url("/")).send().await.unwrap();
-        // The hint is beyond the deadline, and it is obeyed.
+        // The delay is beyond the deadline, and it is obeyed.
         assert_eq!(sent.summary().reason, Some(StopReason::RetryLater));
         assert!(two.second().cooldown().has_begun());
         assert!(!two.first().cooldown().has_begun());
@@ -430,7 +430,7 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
     assert!(two.second().cooldown().has_begun());
     assert!(!two.first().cooldown().has_begun());
 
-    // Also if nothing follows.
+    // Also if no request follows.
     let two = Two::new(&policy, [limited(HINT)]);
     let client = made(&policy).destinations(two.shared.clone());
     let _ = client.post(two.asked.url("/")).send().await;
@@ -527,7 +527,7 @@ async fn a_success_after_a_redirect_opens_the_gate_of_the_origin_that_answered()
 
 type Called = Result<http::Response<Full<Bytes>>, io::Error>;
 
-/// Calls of a service that refuses: the count after one request by this method.
+/// The number of calls of a service that refuses, for one request with this method.
 async fn calls(layer: RetryLayer, method: Method, refuse: fn() -> Called) -> usize {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -592,7 +592,7 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
             summary.attempts
         };
         assert_eq!(attempts(&refused), 1);
-        // The one that was asked is not held back, the one that answered is.
+        // The requested address is not held back; the one that responded is.
         let again = service.clone().oneshot(get("http://shop/")).await.unwrap();
         assert_eq!(attempts(&again), 1);
         let held = service.oneshot(get("http://other/")).await.unwrap_err();
@@ -601,7 +601,7 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
     }
 }
 
-/// A recipe that keeps no watched policy is not taken for one that does.
+/// A builder without a tracked policy is detected.
 #[tokio::test]
 async fn a_recipe_that_replaces_the_watched_policy_is_noticed() -> Result<(), Infallible> {
     let replaced = || {
@@ -615,7 +615,7 @@ async fn a_recipe_that_replaces_the_watched_policy_is_noticed() -> Result<(), In
     Ok(())
 }
 
-/// `/a` and `/b` lead to each other, and any other path to itself.
+/// `/a` and `/b` redirect to each other, and any other path to itself.
 fn circle(status: u16) -> Server {
     Server::answering(move |_, seen| {
         let to = match seen.path() {
@@ -628,7 +628,7 @@ fn circle(status: u16) -> Server {
     })
 }
 
-/// The error of the redirect policy, and that nothing was repeated.
+/// Returns the error of the redirect policy; checks that nothing was retried.
 fn refused_redirect(
     name: &str,
     sent: Result<relent_reqwest::Response, relent_reqwest::Error>,
@@ -701,7 +701,7 @@ async fn a_loop_is_found_by_every_kind_of_client() {
     let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
     let _ = stack.build().post(server.url("/self")).send().await;
     assert_eq!(count(&server), 1);
-    // Without retries the method is not known; it stays only after 307 and 308.
+    // Without retries the method is unknown; only 307 and 308 keep it.
     let server = circle(308);
     let error = plain()
         .build()
@@ -748,7 +748,7 @@ async fn a_redirect_to_something_that_is_not_http_is_not_followed() {
         "http://[/",
     ] {
         let server = to(target);
-        // What reqwest cannot read as an address at all is the response.
+        // An address that reqwest cannot parse is returned as the response.
         match client(quick()).post(server.url("/")).send().await {
             Ok(response) => assert_eq!(response.status(), 302, "{target}"),
             refused => assert!(!refused_redirect(target, refused).is_loop()),

@@ -1,4 +1,4 @@
-//! A policy that is set while requests run (design rule 14), on real sockets.
+//! A policy that is replaced while requests run, on real sockets.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn rule_14_later_requests_of_a_client_and_its_clones_go_by_the_policy_that
     for client in [&client, &clone] {
         assert_eq!(attempts(client, &url).await, 1);
     }
-    // What a route or a request says itself goes before it.
+    // A policy of a route or a request takes precedence.
     assert_eq!(attempts(&client, &server.url("/slow")).await, 3);
     let own = client.get(&url).policy(policy(1)).send().await.unwrap();
     assert_eq!(own.summary().attempts, 2);
@@ -66,7 +66,7 @@ async fn rule_14_a_request_that_runs_goes_on_by_its_policy() {
     assert_eq!(attempts(&client, &server.url("/")).await, 1);
 }
 
-/// It keeps the policy that it had, and what is set for the others later is not for it.
+/// It keeps its policy, and later changes for the other clones do not affect it.
 #[tokio::test]
 async fn a_client_that_is_changed_after_it_was_cloned_has_a_policy_of_its_own() {
     let server = Server::script([refused()]);

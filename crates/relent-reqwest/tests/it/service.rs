@@ -45,7 +45,7 @@ async fn reqwest_is_a_service() {
         Step::Close(Vec::new()),
     ] {
         let server = Server::script([fault, Step::Answer(response(200, &[], "yes"))]);
-        // Longer than what is kept, but known.
+        // Longer than the cap, but its length is known.
         let put = Request::put(server.url("/")).body(Body::from(long.clone()));
         let response = service.clone().oneshot(put.unwrap()).await.unwrap();
         let summary = response.extensions().get::<Summary>().unwrap();
@@ -59,7 +59,7 @@ async fn reqwest_is_a_service() {
     }
 }
 
-/// The layer knows nothing of reqwest, and asks whom it was told to ask.
+/// The layer does not depend on reqwest, and calls the classifier that it was given.
 #[tokio::test]
 async fn an_error_of_reqwest_is_told_apart_in_the_layer() {
     let http = reqwest::Client::new();

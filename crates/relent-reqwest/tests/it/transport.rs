@@ -1,5 +1,5 @@
-//! What only a whole exchange shows of a transport: several streams of one connection, a proxy's
-//! tunnel, TLS that ends without saying so (design rule 2).
+//! Failures that need a whole exchange: several streams of one connection, a proxy's tunnel, TLS without a proper
+//! close.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ const GO_AWAY: u8 = 7;
 const HEADERS: u8 = 1;
 const END_STREAM_AND_HEADERS: u8 = 5;
 
-/// Reads frames up to the next head of a request.
+/// Reads frames up to the next request head.
 async fn read_request(stream: &mut TcpStream) {
     loop {
         let mut head = [0; 9];
@@ -61,7 +61,7 @@ async fn a_go_away_lets_the_streams_up_to_its_last_end_and_was_never_seen_by_the
     let (first_seen, first) = oneshot::channel();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        // What comes after the GOAWAY is not answered by chance.
+        // No later connection is accepted.
         drop(listener);
         stream.read_exact(&mut [0; 24]).await.unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_go_away_lets_the_streams_up_to_its_last_end_and_was_never_seen_by_the
         read_request(&mut stream).await;
         let last_and_code = [0, 0, 0, 1, 0, 0, 0, 0];
         let mut answer = frame(GO_AWAY, 0, 0, &last_and_code);
-        // `:status: 200` by HPACK's static table.
+        // `:status: 200` from HPACK's static table.
         answer.extend(frame(HEADERS, END_STREAM_AND_HEADERS, 1, &[0x88]));
         stream.write_all(&answer).await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -119,8 +119,8 @@ async fn a_proxy_that_asks_for_another_password_is_permanent() {
     assert_eq!(refused.status(), 407);
 }
 
-/// Sends a request of a client through a SOCKS5 proxy that answers so, one answer per message. The attempts that it
-/// made, and the error.
+/// Sends a request through a SOCKS5 proxy that responds with these messages. Returns the number of attempts and the
+/// error.
 async fn through_socks(answers: &'static [&'static [u8]]) -> (usize, AttemptError) {
     let (listener, address) = listener().await;
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -187,7 +187,7 @@ async fn tls_that_ends_without_saying_so_has_cut_the_response() {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    // The end of the connection is the end of the body, if TLS says so; else it proves nothing.
+    // The end of the connection ends the body only if TLS closes properly.
     for says_so in [true, false] {
         let (listener, address) = listener().await;
         let acceptor = acceptor.clone();

@@ -1,4 +1,4 @@
-//! Tracing and metrics of the client. A program of its own: `tracing` keeps state of the whole process.
+//! Tracing and metrics of the client. A separate program, because `tracing` has process-wide state.
 #![allow(
     clippy::expect_used,
     clippy::panic,

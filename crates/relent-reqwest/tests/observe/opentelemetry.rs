@@ -1,4 +1,4 @@
-//! What OpenTelemetry gets of attempts, by tracing-opentelemetry itself, and the `traceparent` of each.
+//! Attempts as OpenTelemetry exports them through tracing-opentelemetry, and the `traceparent` of each.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Injector for Fields<'_> {
     }
 }
 
-/// The hook that the documents show.
+/// The hook shown in the documentation.
 fn traceparent(_: &Attempt, headers: &mut HeaderMap) {
     let context = tracing::Span::current().context();
     TraceContextPropagator::new().inject_context(&context, &mut Fields(headers));
@@ -78,7 +78,7 @@ fn value<'s>(span: &'s SpanData, name: &str) -> Option<&'s Value> {
     found.map(|attribute| &attribute.value)
 }
 
-/// All numbers are numbers, in spans and in events.
+/// Checks that numbers are exported as numbers, in spans and in events.
 fn check(spans: &[SpanData], server: &Server) {
     let attempts: Vec<&SpanData> = spans
         .iter()
@@ -102,7 +102,7 @@ fn check(spans: &[SpanData], server: &Server) {
             .chain(own.flat_map(|event| &event.attributes))
         {
             if let Value::String(text) = &attribute.value {
-                // The conventions want this one as text.
+                // The conventions require text here.
                 let is_text = attribute.key.as_str() == "error.type";
                 assert!(
                     is_text || text.as_str().parse::<f64>().is_err(),
@@ -111,7 +111,7 @@ fn check(spans: &[SpanData], server: &Server) {
             }
         }
     }
-    // The numbers of the attempts in the events, which are in the span of the caller.
+    // The attempt numbers in the events, which belong to the caller's span.
     let waits = spans.iter().flat_map(|span| span.events.iter());
     let numbers: Vec<Value> = waits
         .flat_map(|event| &event.attributes)
@@ -119,7 +119,7 @@ fn check(spans: &[SpanData], server: &Server) {
         .map(|attribute| attribute.value.clone())
         .collect();
     assert_eq!(numbers, [1, 2].map(Value::I64));
-    // Each attempt carries the id of its own span.
+    // Each attempt sends the id of its own span.
     let sent = server.seen();
     for (span, seen) in attempts.iter().zip(&sent) {
         let context = &span.span_context;
@@ -186,7 +186,7 @@ async fn each_attempt_of_a_race_and_of_a_download_has_its_own_traceparent() {
     }
 }
 
-/// For those who come from a library that repeats any request.
+/// Helps users of libraries that repeat any request.
 #[tokio::test]
 async fn a_request_that_is_not_repeatable_is_named_once_in_a_process() {
     let (exporter, provider, _guard) = exporting();

@@ -1,4 +1,4 @@
-//! What attempts over HTTP tell: exact spans, events and metrics, and never a credential.
+//! Telemetry of attempts over HTTP: exact spans, events and metrics, and no credentials.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn layer(policy: PolicyBuilder) -> RetryLayer<VirtualClock> {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    // The tests talk to this machine without TLS, whatever proxy the environment names.
+    // No proxy, even if the environment names one: the tests use this machine without TLS.
     let plain = || recipe().no_proxy().tls_certs_only([]);
     Client::made_by(plain, policy.build().unwrap()).unwrap()
 }
@@ -56,7 +56,7 @@ fn reset() -> Answer {
     Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
 }
 
-/// Answers each call by the next of these, and the rest by the last.
+/// Responds to each call with the next result, and to later calls with the last one.
 fn service(
     answers: impl Fn(usize) -> Answer + Clone,
 ) -> impl Service<Sent, Response = Response<Full<Bytes>>, Error = BoxError, Future: Unpin> + Clone {
@@ -82,8 +82,7 @@ fn recording() -> (Snapshotter, metrics::LocalRecorderGuard<'static>) {
     (snapshotter, metrics::set_default_local_recorder(recorder))
 }
 
-/// The numbers of three attempts, of which the first two failed in a way that leaves open whether
-/// they took effect.
+/// The metrics of three attempts, the first two of which failed ambiguously.
 fn three_attempts(destination: &str) -> Measured {
     let named = |name: &str, own: &str| match destination {
         "" if own.is_empty() => name.to_owned(),
@@ -162,7 +161,7 @@ async fn each_attempt_of_the_layer_is_a_span_by_the_conventions() {
     }
     assert_eq!(measured(&snapshotter), three_attempts(""));
 
-    // What the service tells is within the span of its attempt, and the waits are between them.
+    // Events of the inner service are within the span of its attempt; the delays are between the spans.
     let events = collector.events();
     let seen: Vec<_> = events
         .iter()
@@ -264,7 +263,7 @@ async fn each_attempt_of_a_hedged_request_is_a_span() {
     }
 }
 
-/// The span ends with the head; that the body was cut is told by the wait that follows.
+/// The span ends with the head; the event of the next delay reports the cut body.
 #[tokio::test]
 async fn each_attempt_of_a_download_is_a_span() {
     let (collector, _guard) = Collector::start();
@@ -309,7 +308,7 @@ async fn credentials_are_never_told() {
     let failed = layer(policy()).layer(failing).oneshot(request(&address));
     failed.await.unwrap_err();
 
-    // What others tell, such as hyper, is not ours.
+    // Events of other crates, such as hyper, are not checked.
     let told = format!("{:?} {:?}", collector.spans(), own(&collector));
     assert!(told.contains("color=blue") && told.contains("REDACTED"));
     assert!(!told.contains(SECRET), "{told}");
@@ -352,7 +351,7 @@ async fn an_attempt_whose_caller_goes_away_is_cancelled() {
     assert_eq!(span.fields["otel.status_code"], "ERROR");
 }
 
-/// An unknown method may be anything, so it must not name a span.
+/// An unknown method can be any text, so it must not name a span.
 #[tokio::test]
 async fn an_unknown_method_is_other() {
     let (collector, _guard) = Collector::start();
@@ -380,7 +379,7 @@ async fn an_address_without_a_host_takes_it_from_the_field() {
     assert_eq!(span["url.full"], "//REDACTED:REDACTED@service:81/path");
 }
 
-/// The status is in a field or in the trailers, and HTTP's own is 200.
+/// The gRPC status is in a field or in the trailers; the HTTP status is 200.
 #[tokio::test]
 async fn the_span_of_a_grpc_call_has_its_status() {
     let (collector, _guard) = Collector::start();
@@ -410,7 +409,7 @@ async fn the_span_of_a_grpc_call_has_its_status() {
     assert_eq!(summary.trace.as_ref().unwrap().entries().len(), 2);
 }
 
-/// Who listens from a level on is spared the rest, and who listens to nothing everything.
+/// A subscriber gets no events below its level, and none at `OFF`.
 #[tokio::test]
 async fn nothing_is_told_below_the_level_that_is_listened_to() {
     for (level, lines) in [(LevelFilter::OFF, 0), (LevelFilter::WARN, 1)] {
@@ -422,7 +421,7 @@ async fn nothing_is_told_below_the_level_that_is_listened_to() {
     }
 }
 
-/// Every result has the account of its attempts, be it a success or an error.
+/// Every result has the attempt summary, whether it is a success or an error.
 #[tokio::test]
 async fn the_trace_can_be_reached_from_every_result() {
     let attempts = |summary: &Summary| summary.trace.as_ref().unwrap().entries().len();
@@ -451,7 +450,7 @@ async fn the_trace_can_be_reached_from_every_result() {
     let error = failed.oneshot(request("http://h/")).await.unwrap_err();
     assert_eq!(attempts(error.summary()), 2);
 
-    // gRPC, whose errors are responses too.
+    // gRPC, whose errors are responses, too.
     let grpc = traced.grpc(ServiceConfig::default());
     let again = || {
         let mut request = request("http://h/test.Echo/Get");
@@ -468,7 +467,7 @@ async fn the_trace_can_be_reached_from_every_result() {
     assert_eq!(attempts(error.summary()), 2);
 }
 
-/// The names are an interface: queries and alerts are made of them.
+/// The names are an interface: queries and alerts use them.
 #[tokio::test]
 async fn the_page_on_observability_has_every_field() {
     let page = include_str!("../../../../docs/observability.md");
@@ -497,7 +496,7 @@ async fn the_page_on_observability_has_every_field() {
     }
 }
 
-/// A server that is asked while nobody listens is asked in the same way.
+/// Without a subscriber, the server gets the same request.
 #[tokio::test]
 async fn the_request_is_the_same_whoever_listens() {
     let server = Server::script([Step::Answer(response(200, &[], b""))]);

@@ -1,5 +1,4 @@
-//! A server on a real socket that answers by script: each request gets the next step, and the last
-//! step again when the script has ended.
+//! A server on a real socket that responds by a script: one step per request. The last step repeats.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -15,10 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// More than anything here takes, on any machine.
+/// Longer than any operation here takes, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the server does with a request.
+/// Response of the server to a request.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// These bytes; the connection stays open.
@@ -27,16 +26,16 @@ pub enum Step {
     Close(Vec<u8>),
     /// These bytes, then a reset (RST).
     Reset(Vec<u8>),
-    /// These bytes, then silence until the client goes away.
+    /// These bytes, then silence until the client disconnects.
     Stall(Vec<u8>),
-    /// These bytes before the body of the request is read, and then whether it is read.
+    /// These bytes before the body of the request is read, and whether it is read then.
     Early(Vec<u8>, bool),
-    /// The first after this time, in pieces of the second length with that time between them.
+    /// The first piece after this time, then pieces of the given length with that time between them.
     Slow(Duration, usize, Vec<u8>),
 }
 
 impl Step {
-    /// A response to HEAD ends with its head.
+    /// Removes the body: a response to HEAD ends with its head.
     fn leave_out_body(&mut self) {
         let (Self::Answer(bytes)
         | Self::Close(bytes)
@@ -50,16 +49,16 @@ impl Step {
     }
 }
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The number of the connection; the first is 1.
     pub connection: usize,
-    /// The head, in lower case but for its first line.
+    /// The head, in lower case except for its first line.
     pub head: String,
-    /// The body, as far as `Content-Length` tells and it was read.
+    /// The body that was read, as stated by `Content-Length`.
     pub body: Vec<u8>,
-    /// When its head was there.
+    /// The time at which its head had arrived.
     pub at: Instant,
 }
 
@@ -83,7 +82,7 @@ impl Seen {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The first byte asked for by `Range: bytes=N-`, if it is there.
+    /// The first byte of `Range: bytes=N-`, if it is there.
     pub fn range_start(&self) -> Option<usize> {
         let range = self.header("range")?;
         range
@@ -106,18 +105,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers by these steps.
+    /// Responds with these steps.
     pub fn script(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps: Vec<Step> = steps.into_iter().collect();
         Self::answering(move |index, _| steps[index.min(steps.len() - 1)].clone())
     }
 
-    /// Answers by this function of the number of the request (from 0) and the request.
+    /// Responds with a function of the number of the request (from 0) and the request.
     pub fn answering(script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
         Self::start(false, script)
     }
 
-    /// The same, asked before the body of the request is read; its steps may be [`Step::Early`].
+    /// Calls the function before the body of the request is read; its steps may be [`Step::Early`].
     pub fn answering_early(script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
         Self::start(true, script)
     }
@@ -145,7 +144,7 @@ impl Server {
                     let (script, all, stalled) = (script.clone(), all.clone(), stalled.clone());
                     let gone = gone.clone();
                     tokio::spawn(async move {
-                        // The client may go away at any time.
+                        // The client may disconnect at any time.
                         let _ = serve(stream, connection, early, &*script, &all, &stalled).await;
                         gone.fetch_add(1, Ordering::Release);
                     });
@@ -160,7 +159,7 @@ impl Server {
         }
     }
 
-    /// The address of a resource.
+    /// The URL of a resource.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -170,12 +169,12 @@ impl Server {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many requests have met a silence: all that comes before it has been sent.
+    /// The number of requests that have met a silence, after everything before it was sent.
     pub fn silences(&self) -> usize {
         self.silent.load(Ordering::Acquire)
     }
 
-    /// Blocks until so many requests have met a silence.
+    /// Blocks until this many requests have met a silence.
     pub fn await_silences(&self, silences: usize) {
         let began = Instant::now();
         while self.silences() < silences {
@@ -184,18 +183,18 @@ impl Server {
         }
     }
 
-    /// How many connections have ended.
+    /// The number of connections that have ended.
     pub fn ended(&self) -> usize {
         self.left.load(Ordering::Acquire)
     }
 
-    /// How many requests have arrived.
+    /// The number of requests that have arrived.
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 }
 
-/// An address at which nobody listens, and that nobody else gets while the tests run.
+/// An address without a listener, which no other process takes while the tests run.
 pub fn nobody() -> SocketAddr {
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -204,10 +203,10 @@ pub fn nobody() -> SocketAddr {
     address
 }
 
-/// Does this while time stands, so that no limit ends it. It must not wait for a time of its own.
+/// Runs the future with paused time, so that no limit ends it. It must not wait for a timer.
 pub async fn while_time_stands<F: Future>(sent: F) -> F::Output {
     tokio::time::pause();
-    // Paused time does not go on by itself while a thread is blocked.
+    // Paused time does not advance by itself while a thread is blocked.
     let (done, until_done) = std::sync::mpsc::channel::<()>();
     let blocked = tokio::task::spawn_blocking(move || until_done.recv());
     let output = sent.await;
@@ -217,10 +216,10 @@ pub async fn while_time_stands<F: Future>(sent: F) -> F::Output {
     output
 }
 
-/// Does this while attempts are cut off only by a silence, as often as it says, and not by a slow machine.
+/// Runs the future so that only the server's silence cuts off attempts, `times` times, and never a slow machine.
 ///
-/// Time stands until a request has met the silence of the server, and then goes on at once by `limit` and
-/// some backoff. Only after the last it is real again. So `limit` may be longer than any machine needs.
+/// Time is paused until a request has met the silence, and then advances by `limit` and some backoff. After the last
+/// silence it runs normally. So `limit` may be longer than any machine needs.
 pub async fn cut_off_in_silence<F: Future>(
     server: &Server,
     times: usize,
@@ -230,7 +229,7 @@ pub async fn cut_off_in_silence<F: Future>(
     tokio::time::pause();
     let time = async {
         for silences in server.silences() + 1..=server.silences() + times {
-            // Paused time does not go on by itself while a thread is blocked.
+            // Paused time does not advance by itself while a thread is blocked.
             let watched = server.clone();
             let met = tokio::task::spawn_blocking(move || watched.await_silences(silences));
             met.await.unwrap();
@@ -307,7 +306,7 @@ async fn serve(
             }
             Step::Reset(bytes) => {
                 stream.write_all(&bytes).await?;
-                // A reset overtakes what has not been read, so let it be read.
+                // A reset discards unread data, so let the client read it first.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 return stream.set_zero_linger();
             }
@@ -332,7 +331,7 @@ pub fn response(status: u16, fields: &[(&str, &str)], body: impl AsRef<[u8]>) ->
     cut(status, fields, body.as_ref(), usize::MAX)
 }
 
-/// The same, of which only the first `length` bytes of the body arrive.
+/// A response whose body is cut after `length` bytes.
 pub fn cut(status: u16, fields: &[(&str, &str)], body: &[u8], length: usize) -> Vec<u8> {
     let mut head = format!(
         "HTTP/1.1 {status} Scripted\r\ncontent-length: {}\r\n",
@@ -347,14 +346,14 @@ pub fn cut(status: u16, fields: &[(&str, &str)], body: &[u8], length: usize) -> 
     bytes
 }
 
-/// The rest of `whole` from `first` on, as a 206, of which only `length` bytes arrive.
+/// The rest of `whole` from `first` on, as a 206 that is cut after `length` bytes.
 pub fn rest(first: usize, whole: &[u8], etag: &str, length: usize) -> Vec<u8> {
     let range = format!("bytes {first}-{}/{}", whole.len() - 1, whole.len());
     let fields = [("etag", etag), ("content-range", range.as_str())];
     cut(206, &fields, &whole[first..], length)
 }
 
-/// Bytes that repeat nowhere nearby, so that a shift or a mix shows.
+/// Bytes without nearby repetitions, so that a shift or a mix is detected.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2) + 1;
     (0..length)

@@ -1,21 +1,20 @@
--- Judges one request by all of its limits, after `now`: the time of the server in microseconds since 1970.
+-- Decides about one request by all of its limits, at `now`: the time of the server in microseconds since 1970.
 --
--- This is relent_core::Intake and Limiter once more, in Lua: a property test compares the two, decision by decision.
--- The functions have the names that they have there.
+-- This is relent_core::Intake and Limiter, in Lua. The functions have the same names as there. A property test
+-- compares all decisions of the two.
 --
--- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or none) and cost, negative for
--- a request whose cost is given back; then for each limiter: interval, burst, horizon, grace; times in microseconds; and
--- last until when the caller waits.
--- Returns what, the limiter that refuses (from 0), its time; then for each limiter what is left of it: how many
--- within a second, or now if it refuses, and the time until one more; and last the time.
+-- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or empty) and cost,
+-- negative to give a cost back; then for each limiter: interval, burst, horizon, grace, in microseconds; and last the
+-- time until which the caller waits. Returns verdict, rejecting limiter (from 0), delay; then for each limiter the
+-- attempts available within a second, or now if it rejects, and the time until one more; and last the time.
 local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY, LATE = 0, 1, 2, 3, 4, 5
 local SECOND = 1000000
 local MOST = 4294967295
--- scheduled, line, latest, last reserved slot, last open slot, spare, reserved, open, tickets: how many of them there are.
+-- scheduled, line, latest, last reserved slot, last open slot, spare, and the numbers of reserved, open, tickets.
 local STATE = '>I8I8I8I8I8I4I4I4I4'
 local RESERVED, HELD = '>I8c8', '>I8I4'
 
--- The request was judged without Redis by then, and must not take anything here.
+-- The process has decided without Redis by then, so this call must not take quota.
 if now > tonumber(ARGV[#ARGV]) then
     return {LATE, 0, 0, now}
 end
@@ -38,7 +37,7 @@ local function load(number)
             struct.unpack(STATE, bytes)
     end
     l.latest = math.max(l.latest, now)
-    -- Redis may evict each of them alone: then what is reserved is forgotten, and the schedule stays as it is.
+    -- Redis may evict each key alone: then the reservations are dropped, and the schedule stays.
     local held = 0
     for _, name in ipairs({'reserved', 'open', 'tickets'}) do
         held = held + (l[name] > 0 and 1 or 0)
@@ -50,7 +49,7 @@ local function load(number)
     return l
 end
 
--- Until when it differs from a new one, and no longer: all that belongs together is forgotten at once.
+-- All keys of a limiter expire together, when it no longer differs from a new one.
 local function save(l)
     local ends = l.scheduled
     if l.line > 0 then
@@ -315,7 +314,7 @@ for _, l in ipairs(limiters) do
     end
     local more = until_available(l, math.min(soon + 1, MOST))
     if refuses and (what == TICKET or what == SHARED) then
-        -- A caller that holds a slot need not wait for the next one.
+        -- A caller with a reserved slot need not wait for the next one.
         more = math.min(more, delay)
     end
     reply[#reply + 1] = soon

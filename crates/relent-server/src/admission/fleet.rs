@@ -1,4 +1,4 @@
-//! Limits that several processes share, in Redis.
+//! Rate limits that several processes share, in Redis.
 
 #[cfg(all(test, unix))]
 mod tests;
@@ -23,35 +23,36 @@ use crate::server_clock::ServerClock;
 use crate::store::FailureKind;
 use crate::store::failure::{Explained, explain};
 
-/// Limits that the processes of a fleet share: in Redis 6.2 or later, or what speaks as it does. Each request is
-/// judged by one call of a script, for all quotas together and by the clock of the server.
+/// Rate limits that several processes share in Redis 6.2 or later, or a compatible server. Each request takes one
+/// call of a script, for all quotas together, by the clock of the server.
 ///
 /// ```
 /// use std::time::Duration;
 /// use relent_core::LimiterConfig;
 /// use relent_server::admission::{AdmissionLayer, Fleet, Quota};
 ///
-/// // While Redis is away, each of four processes admits a quarter.
+/// // While Redis is unreachable, each of four processes admits a quarter.
 /// let fleet = Fleet::local(redis::Client::open("redis://127.0.0.1/")?, 4).namespace("shop");
 /// let layer = AdmissionLayer::fleet(fleet)
 ///     .quota(Quota::new("service", LimiterConfig::new(1000, Duration::from_secs(1)))?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # When Redis is away
-/// Who makes it says what happens then: requests are let in ([`open`](Self::open)), refused with 503 and `Retry-After`
-/// ([`closed`](Self::closed)), or limited by each process for itself ([`local`](Self::local)).
+/// # When Redis is unreachable
+/// The constructor decides. Requests are admitted ([`open`](Self::open)), rejected with 503 and `Retry-After`
+/// ([`closed`](Self::closed)), or limited by each process separately ([`local`](Self::local)).
 ///
-/// A request waits for Redis [100 ms](Self::patience) at most, connecting included. After a failure no request waits at all for a second;
-/// then one of them tries again. A peer that accepts connections and never answers is no different, and neither is a reply that
-/// is not understood. What Redis executes after its request was judged without it takes no quota there.
+/// A request waits for Redis for at most [100 ms](Self::patience), including the connection setup. After a failure no
+/// request waits for Redis for 1 s; then one request tries again. A server that accepts connections and never
+/// responds, and a reply that cannot be parsed, count as failures. If Redis executes a call after the process has
+/// decided without it, the call takes no quota.
 ///
-/// # What it does not promise
-/// The limits are those of the processes in this one, with times in whole microseconds: an interval is rounded up. Slots are
-/// reserved for as long as 100 000 of them take, if that is less than the horizon, since Redis serves nobody else while it
-/// forgets them. Redis forgets by itself what is full again. What a failover or an eviction loses is
-/// admitted once more. All keys begin with one hash tag, `{relent}`, so that in a cluster they are on one node. A step back of
-/// the server's clock holds limits where they are until it has passed; a step forward fills them up.
+/// # Limitations
+/// Times are in whole microseconds: an interval is rounded up. Slots are reserved for at most 100 000 intervals
+/// ahead, even if the horizon is longer, since Redis is blocked while it removes expired slots. State in Redis
+/// expires when the limiter is full again. Requests forgotten in a failover or an eviction are admitted once more.
+/// All keys have one hash tag, `{namespace}`, so that a cluster keeps them on one node. If the server's clock is set
+/// back, limits stand still until it has caught up. If it is set forward, limits fill up.
 pub struct Fleet {
     client: Client,
     away: Away,
@@ -60,11 +61,11 @@ pub struct Fleet {
     script: Script,
     clock: ServerClock,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
-    /// Until then nobody asks, by the clock of the layer; 0 if all is well.
+    /// No request asks Redis until this time of the layer's clock, in nanoseconds; 0 if Redis responds.
     paused: AtomicU64,
 }
 
-/// What happens while Redis is away.
+/// The behaviour while Redis is unreachable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Away {
     Open,
@@ -72,11 +73,11 @@ enum Away {
     Local(u32),
 }
 
-/// How long nobody asks after a failure.
+/// The time for which no request asks Redis after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So many slots Redis remembers of one limiter.
+/// The most slots that Redis reserves for one limiter.
 const MOST_SLOTS: u64 = 100_000;
-/// Where `now` comes from: the time of the server in microseconds since 1970.
+/// Sets `now` to the time of the server, in microseconds since 1970.
 const CLOCK: &str = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n";
 
 fn script(clock: &str) -> Script {
@@ -84,22 +85,23 @@ fn script(clock: &str) -> Script {
 }
 
 impl Fleet {
-    /// While Redis is away all requests are let in, as if there were no limits. For limits that share out what
-    /// there is enough of.
+    /// Creates limits that admit every request while Redis is unreachable. Use it for limits that share an ample
+    /// resource.
     #[must_use]
     pub fn open(client: Client) -> Self {
         Self::new(client, Away::Open)
     }
 
-    /// While Redis is away all requests that a quota counts for are refused, with 503 and `Retry-After`. For limits
-    /// that must not be passed.
+    /// Creates limits that reject every request with a quota while Redis is unreachable, with 503 and `Retry-After`.
+    /// Use it for limits that must never be exceeded.
     #[must_use]
     pub fn closed(client: Client) -> Self {
         Self::new(client, Away::Closed)
     }
 
-    /// While Redis is away each process limits for itself, at the rate and burst of each quota divided by this number of processes;
-    /// 0 counts as 1. A burst is rounded up, and a request that costs more takes all of it.
+    /// Creates limits that each process enforces separately while Redis is unreachable. Rate and burst of each quota
+    /// are divided by `processes` (0 counts as 1). The burst is rounded up, and a request that costs more than it
+    /// takes all of it.
     #[must_use]
     pub fn local(client: Client, processes: u32) -> Self {
         Self::new(client, Away::Local(processes.max(1)))
@@ -118,15 +120,15 @@ impl Fleet {
         }
     }
 
-    /// What the names of its keys begin with, so that services can share one server: `relent` by default. Processes with the same
-    /// namespace share the limits of quotas of the same name, which should have the same config.
+    /// Sets the prefix of the keys, so that services can share one server: `relent` by default. Processes with the
+    /// same namespace share quotas of the same name, which should have the same configuration.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         namespace.clone_into(&mut self.namespace);
         self
     }
 
-    /// How long a request waits for Redis: 100 ms by default.
+    /// Sets the longest wait of a request for Redis: 100 ms by default.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -147,12 +149,12 @@ impl fmt::Debug for Fleet {
 pub(super) struct Limits {
     fleet: Arc<Fleet>,
     quotas: Vec<Micros>,
-    /// For the time in which Redis is away.
+    /// For the time while Redis is unreachable.
     local: Local,
     bursts: Vec<u32>,
 }
 
-/// A quota as the script wants it.
+/// A quota in the units of the script: times in microseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Micros {
     name: Arc<str>,
@@ -181,13 +183,14 @@ impl Micros {
     }
 }
 
-/// Times stay below what a number of Lua holds exactly, since it is 57 years and the year 2084 together.
+/// An upper bound of times, 57 years: added to the current time it stays below 2^53, which a Lua number holds
+/// exactly.
 const FOREVER: u64 = 1_800_000_000_000_000;
 
-/// What the script answers: what, by which limiter, when; then what is left of each; and last the time.
+/// The reply of the script: verdict, limiter, delay; then two numbers for each limiter; and last the server's time.
 type Reply = Vec<u64>;
 
-/// It has executed a request after its caller has given up.
+/// The verdict if Redis executes a call after its caller has stopped waiting.
 const LATE: u64 = 5;
 
 impl Limits {
@@ -212,7 +215,7 @@ impl Limits {
             let expired = arrival.remaining.is_some_and(|left| left.is_zero());
             let now = || clock.now();
             if applied.is_empty() || expired {
-                // Nothing in Redis has a say in it.
+                // Neither case needs Redis.
                 return limits.local.judge(now(), &arrival, &[]);
             }
             if limits.fleet.may_ask(now()) {
@@ -222,7 +225,7 @@ impl Limits {
                         limits.fleet.paused.store(0, Ordering::Relaxed);
                         return judgement;
                     }
-                    // What answers and is not understood limits nothing either.
+                    // A reply that cannot be parsed is a failure.
                     Ok(Ok(None)) => (FailureKind::Other, None),
                     Ok(Err(error)) => explain(&error),
                     Err(_) => (FailureKind::TimedOut, None),
@@ -234,7 +237,7 @@ impl Limits {
         })
     }
 
-    /// While Redis is away.
+    /// Decides without Redis.
     fn judge_alone(&self, now: Instant, mut arrival: Arrival, applied: &[Applied]) -> Judgement {
         let verdict = match self.fleet.away {
             Away::Open => Ok(Admitted { ticket: false }),
@@ -264,7 +267,7 @@ impl Limits {
         }
     }
 
-    /// `None` if the reply is none that the script gives.
+    /// Returns `None` if the reply is not one of the script.
     async fn ask(
         &self,
         arrival: &Arrival,
@@ -278,26 +281,27 @@ impl Limits {
                 return Ok(None);
             };
             clock.learn(i64::try_from(now).unwrap_or(i64::MAX));
-            // Else the time of the server was not known, or was set.
+            // A late verdict before `until` means that the server's time was not known, or that its clock was set.
             if reply.first() != Some(&LATE) || Wall::now() >= until {
                 return Ok(judgement(&reply, applied));
             }
         }
     }
 
-    /// As [`Limiter::give_back`](relent_core::Limiter::give_back). If Redis fails the quota stays taken.
+    /// Gives quota back as [`Limiter::give_back`](relent_core::Limiter::give_back) does. If Redis fails, the quota
+    /// stays taken.
     pub(super) async fn give_back(&self, cost: u32, applied: &[Applied]) {
         let given = self.call(None, -i64::from(cost.max(1)), applied, i64::MAX);
         drop(tokio::time::timeout(self.fleet.patience, given).await);
     }
 
-    /// Gives back what was taken in this process, while Redis was away.
+    /// Gives back quota that was taken in this process while Redis was unreachable.
     pub(super) fn give_back_alone(&self, now: Instant, cost: u32, applied: &[Applied]) {
         self.local.give_back(now, cost, applied);
     }
 
-    /// Runs the script, with a negative cost for one that is given back. After `until`, in the time of the server, it does
-    /// nothing.
+    /// Runs the script; a negative `cost` gives quota back. If the server executes it after `until` (in the server's
+    /// time), it does nothing.
     async fn call(
         &self,
         caller: Option<u64>,
@@ -329,7 +333,7 @@ impl Limits {
     }
 }
 
-/// `None` if it is not as the script replies: a number that is missing must not be taken for one.
+/// Returns `None` if the reply is malformed: a missing number must not be read as 0.
 fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
     let (&[what, limiter, time], left) = reply.split_first_chunk()?;
     let (left, []) = left.as_chunks() else {
@@ -364,7 +368,7 @@ fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
 }
 
 impl Fleet {
-    /// Whether this request asks Redis: not while it is known to be away, but for one each second.
+    /// Returns whether this request may ask Redis. After a failure only one request per second may.
     fn may_ask(&self, now: Instant) -> bool {
         let paused = self.paused.load(Ordering::Relaxed);
         if paused == 0 {
@@ -384,7 +388,8 @@ impl Fleet {
         if self.paused.swap(again, Ordering::Relaxed) == 0 {
             observe::rate_failed(failure);
         }
-        // What does not answer may be half open: the next one connects anew. Who connects at the moment needs no help.
+        // The connection may be half open, so the next request reconnects. A held lock means that one is connecting
+        // already.
         if let Ok(mut connection) = self.connection.try_lock() {
             *connection = None;
         }
@@ -416,7 +421,7 @@ impl Away {
         }
     }
 
-    /// A quota as this process keeps it by itself.
+    /// The quota that this process enforces while Redis is unreachable.
     fn share(self, quota: &Quota) -> Quota {
         let Self::Local(processes) = self else {
             return quota.clone();
@@ -430,7 +435,7 @@ impl Away {
     }
 }
 
-/// The response to a request when the limits cannot be asked.
+/// The response while Redis is unreachable and limits are `closed`.
 pub(super) fn away() -> ErrorResponse {
     let shed = Shed {
         advice: Advice::None,
@@ -441,7 +446,8 @@ pub(super) fn away() -> ErrorResponse {
     response
 }
 
-/// The same hash in every process: 64 bits of SHA-256, since nobody may find a key that shares the limiter of another.
+/// A hash that is equal in every process: 64 bits of SHA-256, so that no client can find a key that collides with
+/// another's.
 #[derive(Clone, Default)]
 pub(super) struct SharedHash(Sha256);
 

@@ -1,4 +1,4 @@
-//! What is asked of the limits, and what they say.
+//! The request to the limits, and their decision.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,37 +9,37 @@ use relent_core::{Admitted, Arrival, Instant, Intake, KeyedLimiter, Limiter, Rej
 
 use super::Quota;
 
-/// One limiter of a quota that counts for a request.
+/// A limiter of a quota that applies to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Applied {
-    /// The number of the quota.
+    /// The index of the quota.
     pub(super) quota: usize,
-    /// Which of its limiters; `None` if it has one for all.
+    /// The key of the limiter; `None` if the quota has one limiter for all requests.
     pub(super) key: Option<u64>,
 }
 
-/// Why a request is not let in.
+/// The reason for a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// By the limits; a limiter is named by the number of its quota.
+    /// Rejected by a limiter; `limiter` is the index of its quota.
     Limits(Rejected),
-    /// The limits are elsewhere, and cannot be asked.
+    /// The limits are in Redis, which is unreachable.
     #[cfg(feature = "redis")]
     Away,
 }
 
-/// What is left of a quota: to a request that is let in what it can have soon, to one that is refused what there is.
+/// The remaining quota, for the header `RateLimit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Left {
     pub(super) quota: usize,
-    /// So many attempts: within a second, or now if it refuses.
+    /// Attempts available within 1 s, or now if this limiter rejects the request.
     pub(super) soon: u32,
-    /// The time until one more.
+    /// The time until one more is available.
     pub(super) until: Duration,
 }
 
 impl Left {
-    /// What this limiter of a quota has left, for a request of this cost that was judged so.
+    /// Reads the remaining quota after the decision on a request of this cost.
     pub(super) fn of(
         limiter: &mut Limiter,
         quota: usize,
@@ -55,7 +55,7 @@ impl Left {
         };
         let until = limiter.until_available(now, soon.saturating_add(1));
         let until = match verdict {
-            // A caller that holds a slot need not wait for the next one.
+            // A caller with a reserved slot need not wait for the next one.
             Err(Rejected::Limited { refusal, .. }) if refuses => until.min(refusal.delay()),
             _ => until,
         };
@@ -70,10 +70,10 @@ pub(super) struct Judgement {
     pub(super) taken: Taken,
 }
 
-/// Where an admitted request has taken its quota.
+/// The place where an admitted request has taken its quota.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
-    /// Redis is away, and nothing limits.
+    /// Redis is unreachable, and requests are not limited.
     #[cfg(feature = "redis")]
     Nowhere,
     Here,
@@ -81,7 +81,7 @@ pub(super) enum Taken {
     Redis,
 }
 
-/// A judgement by what is elsewhere.
+/// A decision that another server makes.
 pub(super) type Judging = Pin<Box<dyn Future<Output = Judgement> + Send>>;
 
 /// Limits that are kept in this process.
@@ -104,7 +104,7 @@ impl Local {
         Self(Mutex::new(limiters.collect()))
     }
 
-    /// Judges a request for which these limiters count, in the order of their quotas.
+    /// Decides about a request by these limiters, which are in the order of their quotas.
     pub(super) fn judge(&self, now: Instant, arrival: &Arrival, applied: &[Applied]) -> Judgement {
         self.with(now, applied, |limiters| {
             let verdict = Intake::new().judge_with(now, arrival, limiters);
@@ -119,7 +119,7 @@ impl Local {
         })
     }
 
-    /// A request for which these limiters count was admitted, and not served.
+    /// Gives back the quota of a request that was admitted and not served.
     pub(super) fn give_back(&self, now: Instant, cost: u32, applied: &[Applied]) {
         self.with(now, applied, |limiters| {
             for limiter in limiters {
@@ -134,7 +134,7 @@ impl Local {
         applied: &[Applied],
         work: impl FnOnce(&mut [&mut Limiter]) -> T,
     ) -> T {
-        // The limiters are sound after every statement, so a poisoned lock has lost nothing.
+        // The limiters are consistent after every statement, so a poisoned lock is safe to use.
         let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = applied.iter().peekable();
         let mut limiters: Vec<&mut Limiter> = Vec::with_capacity(applied.len());
@@ -149,7 +149,7 @@ impl Local {
         work(&mut limiters)
     }
 
-    /// How many keys are remembered, and how many limiters were forgotten in use.
+    /// Returns the number of keys, and of limiters evicted while in use.
     pub(super) fn keys(&self) -> (usize, u64) {
         let quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         quotas
@@ -161,7 +161,7 @@ impl Local {
     }
 }
 
-/// The same with the number of the quota in place of that among the limiters that were asked.
+/// Replaces the index in `applied` by the index of the quota.
 pub(super) fn by_quota(rejected: Rejected, applied: &[Applied]) -> Rejected {
     let quota = |limiter: usize| applied.get(limiter).map_or(0, |applied| applied.quota);
     match rejected {

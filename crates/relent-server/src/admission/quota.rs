@@ -1,4 +1,4 @@
-//! A quota, and whom it is for.
+//! A quota and its key.
 
 use std::error::Error;
 use std::fmt;
@@ -10,13 +10,13 @@ use http::request::Parts;
 use relent_core::{Limiter, LimiterConfig, PolicyError};
 use relent_http::rate_limit::{self, InvalidQuotaName, set_rate_limit};
 
-/// Feeds what identifies somebody to a hasher; `false` if nothing does.
+/// Writes the identity of a caller or key to the hasher; returns `false` if the request has none.
 pub(crate) type Identify = Arc<dyn Fn(&Parts, &mut dyn Hasher) -> bool + Send + Sync>;
 
-/// So many keys a quota remembers by default.
+/// The default number of keys that a quota remembers.
 const MAX_KEYS: u32 = 65_536;
 
-/// A limit with a name: for all requests together, or for each account, address and the like.
+/// A named rate limit: for all requests together, or for each account, address and the like.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +27,7 @@ const MAX_KEYS: u32 = 65_536;
 /// struct Account(u64);
 ///
 /// let second = Duration::from_secs(1);
-/// // A thousand per second in all, a hundred at once.
+/// // A thousand per second in all, with bursts of up to a hundred.
 /// let config = LimiterConfig { burst: 100, ..LimiterConfig::new(1000, second) };
 /// let service = Quota::new("service", config)?;
 /// // Ten per second for each account.
@@ -39,21 +39,21 @@ const MAX_KEYS: u32 = 65_536;
 pub struct Quota {
     pub(super) name: Arc<str>,
     pub(super) config: LimiterConfig,
-    /// One that has admitted nothing.
+    /// A full limiter, as a template.
     pub(super) limiter: Limiter,
     pub(super) key: Option<Identify>,
     pub(super) max_keys: u32,
 }
 
 impl Quota {
-    /// A quota for all requests together. Its name stands in the fields `RateLimit` and `RateLimit-Policy`, and in
-    /// the problem that a refused request gets: characters of ASCII from the space to `~`.
+    /// Creates a quota for all requests together. Its name appears in `RateLimit`, in `RateLimit-Policy` and in the
+    /// problem of a rejected request. It consists of ASCII characters from the space to `~`.
     ///
-    /// `LimiterConfig::new(100, Duration::from_secs(1))` is a hundred requests a second, of which all may come at once
-    /// after a pause; `burst` says otherwise.
+    /// `LimiterConfig::new(100, Duration::from_secs(1))` allows a hundred requests per second, and all of them may
+    /// come concurrently after a pause; set `burst` to change that.
     ///
     /// # Errors
-    /// A name with other characters, and a config that does not fit together: see [`Limiter::new`].
+    /// The name has other characters, or the configuration is inconsistent: see [`Limiter::new`].
     pub fn new(name: &str, config: LimiterConfig) -> Result<Self, InvalidQuota> {
         let quota = rate_limit::Quota::new(name, 0, 0);
         set_rate_limit(&mut HeaderMap::new(), &[quota]).map_err(InvalidQuota::Name)?;
@@ -66,10 +66,10 @@ impl Quota {
         })
     }
 
-    /// The same for each key that this function reads from a request, such as the account that whoever has
-    /// authenticated it has left there. Where it returns `None` the quota does not count.
+    /// Applies the limit to each key separately. `key` reads it from the request, such as the account that the
+    /// authentication layer stored in the extensions. If it returns `None`, the quota does not apply.
     ///
-    /// Whoever can choose the key at will is not limited by it.
+    /// A client that can choose its key at will is not limited.
     #[must_use]
     pub fn key<K: Hash>(
         mut self,
@@ -79,9 +79,9 @@ impl Quota {
         self
     }
 
-    /// How many keys are remembered: 65 536 by default, at about 200 bytes each, and at least 1. What is full
-    /// again is forgotten first; what happens when all are in use is said at
-    /// [`KeyedLimiter`](relent_core::KeyedLimiter). In Redis keys expire by themselves, and there is no limit.
+    /// Sets the number of keys that are remembered: 65 536 by default, at about 200 bytes each, and at least 1. Keys
+    /// whose limiter is full again are evicted first. For the case that all are in use, see
+    /// [`KeyedLimiter`](relent_core::KeyedLimiter). In Redis keys expire on their own, and there is no limit.
     #[must_use]
     pub const fn max_keys(mut self, keys: u32) -> Self {
         self.max_keys = keys;
@@ -91,7 +91,7 @@ impl Quota {
 
 #[cfg(feature = "redis")]
 impl Quota {
-    /// The same with this config, if it fits together.
+    /// Returns the quota with this configuration, or unchanged if the configuration is inconsistent.
     pub(super) fn with_config(&self, config: LimiterConfig) -> Self {
         match Limiter::new(&config) {
             Ok(limiter) => Self {
@@ -126,13 +126,13 @@ impl fmt::Debug for Quota {
     }
 }
 
-/// Why there is no such quota.
+/// The reason why a quota is invalid.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum InvalidQuota {
-    /// Its name cannot stand in a header.
+    /// The name cannot be sent in a header.
     Name(InvalidQuotaName),
-    /// Its limit does not fit together.
+    /// The configuration of the limit is inconsistent.
     Config(PolicyError),
 }
 

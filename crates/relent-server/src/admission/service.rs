@@ -1,4 +1,4 @@
-//! What happens to one request.
+//! The service that applies the rate limits to one request.
 
 use std::fmt;
 use std::future::Future;
@@ -27,7 +27,7 @@ use crate::refusal::{Body, not_applied, refuse};
 
 /// The service of an [`AdmissionLayer`](super::AdmissionLayer).
 ///
-/// It is always ready: what is refused waits for nothing, and what is admitted waits until the service inside is ready.
+/// It is always ready. A rejection waits for nothing; an admitted request waits until the service inside is ready.
 #[derive(Clone)]
 pub struct Admission<I> {
     inner: I,
@@ -86,11 +86,11 @@ where
     }
 }
 
-/// What a request has taken. Whoever turns it away behind the limits, or drops it before it is begun, has it given
-/// back.
+/// Quota that a request has taken. It is given back if a layer inside rejects the request, or drops it before it
+/// starts.
 struct Debt {
     shared: Arc<Shared>,
-    /// `None` if it has taken nothing, or has paid.
+    /// `None` if no quota was taken, or it is settled.
     loan: Option<Loan>,
     cost: u32,
     taken: Taken,
@@ -98,7 +98,7 @@ struct Debt {
 }
 
 impl Debt {
-    /// The request has its answer, or is gone.
+    /// Called when the request has its response, or is dropped.
     fn settle(&mut self) {
         if self.loan.take().is_none_or(|loan| !loan.is_open()) {
             return;
@@ -114,7 +114,7 @@ impl Debt {
             (Limits::Fleet(fleet), Taken::Redis) => {
                 let (fleet, cost) = (Arc::clone(fleet), self.cost);
                 let applied = std::mem::take(&mut self.applied);
-                // Nobody waits for it. Without a runtime there is nobody left to serve, either.
+                // Nothing waits for the refund. Without a runtime there is no request left to limit, either.
                 if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                     runtime.spawn(async move { fleet.give_back(cost, &applied).await });
                 }
@@ -132,7 +132,7 @@ impl Drop for Debt {
 }
 
 impl Shared {
-    /// What the limits are asked for this request.
+    /// Reads caller, cost and the quotas that apply from the request.
     fn ask(&self, parts: &Parts) -> (Arrival, Vec<Applied>) {
         let hash = |identify: &Identify| {
             #[cfg(feature = "redis")]
@@ -172,7 +172,7 @@ impl Shared {
                 };
                 observe::rate_refused(&rejected, violated.map(|quota| &quota.name));
                 let name = |problem: Problem| match violated {
-                    // The name is none that RFC 9457 defines, so it is always taken.
+                    // RFC 9457 does not define this name, so `member` accepts it.
                     Some(quota) => problem
                         .clone()
                         .member("violated-policies", [&*quota.name].as_slice())
@@ -189,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Tells what is left of the quotas that count.
+    /// Sets `RateLimit` and `RateLimit-Policy` for the quotas that apply.
     fn tell(&self, headers: &mut HeaderMap, left: &[Left]) {
         if left.is_empty() {
             return;
@@ -207,7 +207,7 @@ impl Shared {
                 ))
             })
             .collect();
-        // The names were checked.
+        // The names are validated by `Quota::new`.
         let _ = set_rate_limit(headers, &quotas);
     }
 }
@@ -216,7 +216,7 @@ fn hash_by(mut hasher: impl Hasher, identify: &Identify, parts: &Parts) -> Optio
     identify(parts, &mut hasher).then(|| hasher.finish())
 }
 
-/// A request that is not served yet, and by whom it would be.
+/// A request that is not served yet, and its service.
 #[derive(Debug)]
 struct Waiting<I, B> {
     inner: I,
@@ -240,7 +240,7 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<I, B, R, F> {
-        /// Waits for what the limits say.
+        /// Waits for the decision of the limits.
         Judging {
             judging: Judging,
             waiting: Option<Waiting<I, B>>,
@@ -335,7 +335,7 @@ where
                     this.shared.tell(response.headers_mut(), left);
                     return Poll::Ready(Ok(response.map(Body::served)));
                 }
-                // As every future, it is not polled after its end.
+                // A future is not polled after it has completed.
                 StateProjection::Refused { response } => {
                     return response
                         .take()

@@ -1,4 +1,4 @@
-//! What all services of one layer share: its settings, and its limits.
+//! The settings and limits that all services of one layer share.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub(super) struct Settings {
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
 }
 
-/// What all services of one layer share.
+/// The state that all services of one layer share.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
     pub(super) hashes: RandomState,
 }
 
-/// Where the limits are.
+/// The place of the limits.
 pub(super) enum Limits {
     Local(Local),
     #[cfg(feature = "redis")]

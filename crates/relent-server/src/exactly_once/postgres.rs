@@ -1,4 +1,4 @@
-//! On PostgreSQL the work gets the transaction: what is the same for each crate that makes them.
+//! Transactional requests on PostgreSQL: code shared by the supported drivers.
 
 mod deadpool;
 #[cfg(feature = "sqlx")]
@@ -26,26 +26,26 @@ use crate::store::{Claimed, Postgres};
 
 type Failed = ExactlyOnceError<PostgresError>;
 
-/// A transaction that met another one, or whose connection is lost, is run again a few times.
+/// Retries a transaction after a conflict or a lost connection.
 static AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(10)))
     .max_delay(Duration::from_millis(500))
     .max_retries(8)
     .build_const();
 
-/// A transaction of another process may have the key: so often a duplicate looks whether it is over. (Of the duplicates in
-/// one process only one gets here: the layer lets the others wait.)
+/// The interval at which a duplicate checks whether the transaction of another process has ended. (The layer lets
+/// only one duplicate per process check.)
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One that is run until it is known what came of it.
+/// A request that is repeated until its result is known.
 struct Run {
     keyed: Keyed,
-    /// The same each time: a record with it is our own.
+    /// Equal in each attempt: a record with this owner is our own.
     owner: u128,
-    /// Whether it has run before: then its own transaction may still have the key.
+    /// Whether an earlier attempt was made: its transaction may still hold the key.
     again: AtomicBool,
-    /// The answer of the last time, while it is not known whether that is committed.
+    /// The response of the latest attempt, while its commit is in doubt.
     answer: Mutex<Option<Response<Bytes>>>,
-    /// Until then its key is to be claimed, if there is such a limit.
+    /// The time limit for claiming the key, if any.
     claim_until: Option<Instant>,
 }
 
@@ -56,23 +56,23 @@ impl Run {
     }
 }
 
-/// Why it has to be run again, or not.
+/// The result of an attempt that is repeated.
 enum Ended {
     Done(Box<Done>),
     Failed(Failed),
 }
 
-/// How a transaction goes on when the key is claimed in it.
+/// The result of claiming the key in the transaction.
 enum Begun {
     Run(Lease),
-    /// It ends, and what it has written is committed.
+    /// The transaction ends, and the change of the record is committed.
     Noted(Done),
-    /// It ends.
+    /// The transaction ends without a change.
     Over(Done),
 }
 
 impl<C: Connections> Postgres<C> {
-    /// Makes attempts until it is known what came of one.
+    /// Makes attempts until the result of one is known.
     async fn run_until_known<F>(
         &self,
         keyed: Keyed,
@@ -95,7 +95,7 @@ impl<C: Connections> Postgres<C> {
                     run.again.store(true, Ordering::Relaxed);
                     Err(Ended::Failed(failed))
                 }
-                // The transaction before may still be there, and may be committed.
+                // The transaction of the earlier attempt may still run, and may commit.
                 Ok(Done::Not(Claimed::InFlight(left))) if run.again.load(Ordering::Relaxed) => {
                     let done = Done::Not(Claimed::InFlight(left));
                     Err(Ended::Done(Box::new(done)))
@@ -113,7 +113,8 @@ impl<C: Connections> Postgres<C> {
         }
     }
 
-    /// How long a step may take before the work begins. Nothing has happened until then, unless it has run before.
+    /// Returns the limit for a step before the work starts. After the first attempt it is no longer the limit of the
+    /// claim.
     fn patience_to_claim(&self, run: &Run) -> Duration {
         match run.claim_until {
             Some(until) if !run.again.load(Ordering::Relaxed) => {
@@ -128,19 +129,19 @@ impl<C: Connections> Postgres<C> {
         connected.map_err(|error| ExactlyOnceError::Store(error.into()))
     }
 
-    /// What came of a transaction on this connection.
+    /// Returns the result of a transaction, and discards a connection that has timed out.
     fn settle(connection: C::Connection, done: Result<Done, Failed>) -> Result<Done, Failed> {
         if let Err(ExactlyOnceError::Store(PostgresError::Connection(ConnectionError::TimedOut(
             _,
         )))) = done
         {
-            // It may never answer.
+            // The connection may never respond.
             C::discard(connection);
         }
         done
     }
 
-    /// One transaction that has begun. If it is left early, it is rolled back.
+    /// Runs one transaction. If it is dropped early, it is rolled back.
     async fn transact<T, W, B, E>(
         &self,
         mut transaction: T,
@@ -167,7 +168,7 @@ impl<C: Connections> Postgres<C> {
         };
         let (response, end) = end(response, &run.keyed);
         let Some(end) = end else {
-            // Whoever comes next need not meet it.
+            // Roll back explicitly, so that the next request with this key does not wait for our lock.
             self.limit(self.patience, transaction.rollback()).await?;
             return Ok(Done::Ran(response));
         };
@@ -180,7 +181,7 @@ impl<C: Connections> Postgres<C> {
             Ok(Ok(())) => Ok(run
                 .keep(None)
                 .map_or(Done::Not(Claimed::Unknown), Done::Ran)),
-            // A constraint that is looked at last.
+            // A deferred constraint failed at the commit.
             Ok(Err(CommitError::Commit(error))) if error.refusal().is_some() => {
                 Err(ExactlyOnceError::Work(error.into_inner()))
             }
@@ -190,7 +191,7 @@ impl<C: Connections> Postgres<C> {
             {
                 Err(ExactlyOnceError::Store(PostgresError::Contended))
             }
-            // Also if the work has gone on after a statement that failed.
+            // Includes work that continued after a failed statement.
             Ok(Err(CommitError::Statement(error) | CommitError::Commit(error))) => {
                 Err(ExactlyOnceError::Store(error.into()))
             }
@@ -227,7 +228,7 @@ impl<C: Connections> Postgres<C> {
                     None => Done::Not(Claimed::Replay(answer)),
                 })
             }
-            // It may have been written down as such just now, for whoever looks for those.
+            // The claim may have just recorded the outcome as unknown, for `find_unknown`.
             Claimed::Unknown => Begun::Noted(Done::Not(Claimed::Unknown)),
             other => Begun::Over(Done::Not(other)),
         })
@@ -246,7 +247,7 @@ impl<C: Connections> Postgres<C> {
     }
 }
 
-/// Whether it may do better if it is run again.
+/// Returns whether the failure is transient.
 fn passes(failed: &Failed) -> bool {
     match failed {
         ExactlyOnceError::Work(error) => is_passing(&**error as &(dyn Error + 'static)),
@@ -255,7 +256,7 @@ fn passes(failed: &Failed) -> bool {
 }
 
 impl<C: Connections> ExactlyOnce<Postgres<C>> {
-    /// Runs it, and waits for another one that has the key.
+    /// Runs the request, and waits while another one has the key.
     async fn run_in_turn<F>(&self, run: impl Fn() -> F) -> Result<Response<Full<Bytes>>, WorkError>
     where
         F: Future<Output = Result<Done, Failed>>,

@@ -1,4 +1,4 @@
-//! On SQLite the work is a closure on the thread that writes.
+//! Transactional requests on SQLite: the work is a closure that runs on the writer thread.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::sqlite::{Session, WriterError};
 use crate::store::sqlite::Found;
 use crate::store::{Claimed, Sqlite, SqliteError};
 
-/// Why a savepoint is rolled back.
+/// The reason why a savepoint is rolled back.
 enum Undone {
-    /// The answer says so.
+    /// The response is not final.
     Answered(Box<Response<Bytes>>),
     Failed(ExactlyOnceError<SqliteError>),
 }
@@ -23,7 +23,7 @@ enum Undone {
 impl From<WriterError> for Undone {
     fn from(error: WriterError) -> Self {
         match error {
-            // It will do so whenever it runs.
+            // The work will fail again whenever it runs.
             WriterError::TransactionEnded => Self::Failed(ExactlyOnceError::Work(error.into())),
             error => SqliteError::from(error).into(),
         }
@@ -37,11 +37,11 @@ impl From<SqliteError> for Undone {
 }
 
 impl Sqlite {
-    /// Runs the work if the key is free, in the transaction that its record and its answer are written in. The work
-    /// runs on the thread that writes, and everybody else waits for it: it had better be short.
+    /// Runs the work if the key is free, in the transaction of its record and response. It runs on the writer thread
+    /// and blocks all other writers, so keep it short.
     ///
     /// # Errors
-    /// That of the work, or of the store.
+    /// The error of the work, or of the store.
     pub async fn exactly_once<B, E>(
         &self,
         keyed: Keyed,
@@ -76,7 +76,7 @@ impl Sqlite {
                 }
                 return Ok(Done::Not(claimed));
             };
-            // Nobody else writes or sees this transaction, so that the key is claimed need not be written.
+            // No other connection sees this transaction, so the claim itself need not be written.
             let (response, end) = session.savepoint(|connection| {
                 let response = work(connection)
                     .map_err(|error| Undone::Failed(ExactlyOnceError::Work(error.into())))?;
@@ -85,11 +85,11 @@ impl Sqlite {
                     (response, None) => Err(Undone::Answered(Box::new(response))),
                 }
             })?;
-            // What goes wrong from here on undoes the effects with all that is in the transaction: else they would be there
-            // without the record, and come again.
+            // An error from here on rolls the whole transaction back. Otherwise the effects would be committed
+            // without the record, and a duplicate would repeat them.
             let records = &mut session.records;
             let mut recorded = || {
-                // By the time of the claim: nothing can have come in between.
+                // At the time of the claim: no other change can have come in between.
                 let Ok((record, _)) = end.make(&running, now, lease, &config) else {
                     return Ok(false);
                 };
@@ -130,11 +130,12 @@ impl Sqlite {
 }
 
 impl ExactlyOnce<Sqlite> {
-    /// Runs the work if the key is free, as [`Sqlite::exactly_once`]; the answer for the client, whether it
-    /// ran, was replayed or is refused.
+    /// Runs the work if the key is free, like [`Sqlite::exactly_once`]. Returns the response for the client: of the
+    /// work, replayed, or a rejection.
     ///
     /// # Errors
-    /// That of the work, which is rolled back; [`AlreadyRun`](super::AlreadyRun) if this is the second call in one request.
+    /// The error of the work, which is rolled back. [`AlreadyRun`](super::AlreadyRun) for the second call in one
+    /// request.
     pub async fn run<B, E>(
         &self,
         work: impl FnOnce(&Connection) -> Result<Response<B>, E> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The bodies that go through the layer.
+//! Request and response bodies of the layer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,10 +7,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-/// A body that goes through the layer: bytes that are there, what still comes, and trailers that are
-/// there.
+/// A body that passes through the layer: bytes already read, the rest of a stream, and trailers already read.
 ///
-/// The request of a key is read whole, since it is compared; so is an answer that is stored.
+/// The body of a request with a key is read completely for comparison. So is a response that is stored.
 #[derive(Debug)]
 pub struct Body<B> {
     whole: Option<Bytes>,
@@ -34,7 +33,7 @@ impl<B> Body<B> {
         Self::new(Bytes::new(), Some(Box::pin(body)))
     }
 
-    /// What was read of a body, and the rest of it.
+    /// Creates a body from the bytes already read and the rest.
     pub(super) fn new(bytes: Bytes, rest: Option<Pin<Box<B>>>) -> Self {
         let whole = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self {

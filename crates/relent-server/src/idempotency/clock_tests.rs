@@ -1,4 +1,4 @@
-//! The clock of a store is set while a handler runs: the process that runs it knows better.
+//! Tests with a store whose clock is set while a handler runs in this process.
 
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
@@ -26,7 +26,7 @@ fn pay() -> Request<Full<Bytes>> {
 
 #[tokio::test]
 async fn a_clock_that_is_set_never_makes_a_request_run_twice_that_runs_in_this_process() {
-    // Beyond the lease, and beyond the time that records are kept.
+    // Beyond the lease, and beyond the retention of records.
     for ahead in [HOUR, 48 * HOUR] {
         for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
             let directory = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ async fn a_clock_that_is_set_never_makes_a_request_run_twice_that_runs_in_this_p
             store.seen.set_ahead(ahead);
             let (status, body) = ask().await;
             assert!(status == 409 && body.contains("in-flight"), "{body}");
-            // Nor does an operator resolve what is taken for lost.
+            // An operator cannot resolve the running request as lost, either.
             let outcomes = layer.unknown_outcomes();
             for found in outcomes.find(None, 10).await.unwrap() {
                 let resolved = outcomes.resolve(&found, Resolution::NotApplied).await;

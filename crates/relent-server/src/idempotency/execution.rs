@@ -1,4 +1,4 @@
-//! The executions of handlers: what they know, and who waits for them.
+//! The executions of handlers and their waiting duplicates.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,14 +21,14 @@ use crate::store::Key;
 
 type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
 
-/// What a handler may know of the execution that it is: in the extensions of its request.
+/// A handler's view of its execution, in the extensions of its request.
 ///
 /// ```
 /// use relent_server::idempotency::Execution;
 ///
 /// async fn pay(request: http::Request<()>) {
 ///     if let Some(execution) = request.extensions().get::<Execution>() {
-///         // The same for each execution of this request, so that the provider drops a duplicate too.
+///         // The key is equal in each execution of this request, so the provider drops duplicates, too.
 ///         let key = execution.derived_key("charge");
 ///         assert_eq!(key.len(), 64);
 ///     }
@@ -60,51 +60,51 @@ impl Execution {
         }
     }
 
-    /// How often the key was claimed, this time included. It grows, so a resource that refuses a lower number
-    /// than it has seen is protected from an execution that was taken for dead.
+    /// Returns the fencing token: the number of claims of the key so far. It only grows. A resource that rejects
+    /// tokens lower than the highest it has seen is protected from an execution that lost its lease.
     #[must_use]
     pub const fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// Whether an execution before this one may have had an effect.
+    /// Returns whether an earlier execution may have had an effect.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// The last step that an execution before this one has [done](Self::checkpoint); 0 for none.
+    /// Returns the last step that an earlier execution has [completed](Self::checkpoint); 0 for none.
     #[must_use]
     pub const fn step(&self) -> u32 {
         self.step
     }
 
-    /// Whether the lease is known to be lost: what has not been done yet should not be. Where the route says what
-    /// happens then ([`Rerun`](relent_core::claim::Takeover::Rerun), [`Resume`](relent_core::claim::Takeover::Resume)) the
-    /// handler is dropped; elsewhere it goes on, and its answer is not stored.
+    /// Returns whether the lease is known to be lost; the handler should then stop. If the route allows a rerun
+    /// ([`Rerun`](relent_core::claim::Takeover::Rerun), [`Resume`](relent_core::claim::Takeover::Resume)), the
+    /// handler is dropped. Otherwise it continues, and its response is not stored.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held.is_lost()
     }
 
-    /// Until the lease is known to be lost; for good, if it is not. For a handler that can stop: with
-    /// `tokio::select!` beside what it waits for.
+    /// Completes when the lease is known to be lost, and never otherwise. Use it with `tokio::select!` in a handler
+    /// that can stop.
     pub async fn lost(&self) {
         self.held.lost().await;
     }
 
-    /// A key for a request to another service, in 64 hexadecimal digits. It is the same in each execution of
-    /// this request, and another for each `step`.
+    /// Derives a key for a request to another service, as 64 hexadecimal digits. It is equal in each execution of
+    /// this request, and differs for each `step`.
     #[must_use]
     pub fn derived_key(&self, step: &str) -> String {
         self.held.key.derived_key(step)
     }
 
-    /// This step is done for good, whatever happens: an execution that
-    /// [resumes](relent_core::claim::Takeover::Resume) begins after it. Steps count from 1.
+    /// Records that this step is completed: an execution that [resumes](relent_core::claim::Takeover::Resume) starts
+    /// after it. Steps count from 1.
     ///
     /// # Errors
-    /// It is not known to be written. If the lease is lost, stop.
+    /// The step may not be recorded. If the lease is lost, stop.
     pub async fn checkpoint(&self, step: u32) -> Result<(), CheckpointError> {
         (self.checkpoint)(step).await
     }
@@ -121,13 +121,13 @@ impl fmt::Debug for Execution {
     }
 }
 
-/// Why a step is not known to be written.
+/// The reason why a step may not be recorded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// Another execution has the key. Stop, and roll back what is not committed.
+    /// Another execution has the key. Stop, and roll back uncommitted work.
     Lost,
-    /// The store has failed, and may have written it.
+    /// The store has failed, and may have written the step.
     Store(Box<dyn Error + Send + Sync>),
 }
 
@@ -144,77 +144,77 @@ impl Error for CheckpointError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Lost => None,
-            // Its text is in this one.
+            // Its text is part of this error's text.
             Self::Store(error) => error.source(),
         }
     }
 }
 
-/// The keys that are dealt with in this process, and the executions.
+/// The keys that this process handles, and the executions.
 #[derive(Default)]
 pub(crate) struct Running {
     keys: Keys,
     tasks: TaskTracker,
-    /// How long one takes on average, in microseconds.
+    /// The average duration of an execution, in microseconds.
     mean: AtomicU64,
 }
 
-/// One request leads for each key: it alone asks the store, and runs the handler if it may. The others follow it.
+/// Each key has one leader: it alone asks the store and runs the handler. Other requests with the key follow it.
 type Keys = Arc<Mutex<HashMap<Key, (Fingerprint, Arc<watch::Sender<Stage>>)>>>;
 
-/// How far the leader of a key has come.
+/// The progress of a leader.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// It asks the store.
+    /// The leader is claiming the key.
     Claims,
     /// Its handler runs.
     Runs,
-    /// Another process has the key, and its lease lasts so much longer.
+    /// Another process has the key; its lease lasts this much longer.
     Elsewhere(Duration),
     Over(Ended),
 }
 
-/// How a leader has ended, for those who follow it.
+/// The result of a leader, for its followers.
 #[derive(Clone, Debug)]
 pub(super) enum Ended {
-    /// With this answer, which is stored.
+    /// The leader has this stored response.
     Answered(Arc<Answer>),
-    /// With an answer that is stored, and that each of them finds there.
+    /// The leader has a stored response, which each follower reads from the store.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Recorded,
     Refused(Refused),
-    /// Another has to ask the store. If another process has the key: not before this time, and its lease lasts so much
-    /// longer.
+    /// A follower has to ask the store. If another process has the key: not before this time, and its lease lasts
+    /// this much longer.
     Open(Option<(Instant, Duration)>),
 }
 
-/// What a request is that comes with a key.
+/// The role of a request with a key.
 pub(super) enum Entered {
     Leads(Lead),
     Follows(Follower),
 }
 
-/// The one request that asks the store for its key. When it is dropped another one leads.
+/// The leader of a key. When it is dropped, another request may lead.
 pub(super) struct Lead {
-    /// `None` if others may lead beside it.
+    /// `None` for a request that reads a recorded response beside others.
     flight: Option<(Keys, Key, Arc<watch::Sender<Stage>>)>,
     ended: Ended,
 }
 
 /// Waits for the leader of its key.
 pub(super) struct Follower {
-    /// Of the leader.
+    /// The fingerprint of the leader.
     pub(super) fingerprint: Fingerprint,
     stage: watch::Receiver<Stage>,
 }
 
 impl Running {
-    /// Runs a task whatever becomes of its caller.
+    /// Runs a task independently of its caller.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// A request comes with this key.
+    /// Makes the request the leader or a follower of this key.
     pub(super) fn enter(&self, key: Key, fingerprint: Fingerprint) -> Entered {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((fingerprint, stage)) = keys.get(&key) {
@@ -231,15 +231,15 @@ impl Running {
         })
     }
 
-    /// Whether the handler of this key runs in this process. A store may take it for lost, as when its clock is set forward:
-    /// this process knows better.
+    /// Returns whether the handler of this key runs in this process. The store may consider it lost, such as after
+    /// its clock was set forward.
     pub(super) fn runs(&self, key: &Key) -> bool {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let stage = keys.get(key).map(|(_, stage)| stage.borrow());
         stage.is_some_and(|stage| matches!(*stage, Stage::Runs))
     }
 
-    /// One took this long.
+    /// Updates the average duration.
     pub(super) fn took(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let mean = self.mean.load(Ordering::Relaxed);
@@ -251,24 +251,24 @@ impl Running {
         self.mean.store(mean, Ordering::Relaxed);
     }
 
-    /// How long one takes on average; zero while none has ended.
+    /// Returns the average duration of an execution; zero before the first has ended.
     pub(super) fn mean(&self) -> Duration {
         Duration::from_micros(self.mean.load(Ordering::Relaxed))
     }
 
-    /// Waits for all tasks, and for no longer than this; how many are left.
+    /// Waits for all tasks, but not longer than `limit`, and returns the number left.
     pub(super) async fn drain(&self, limit: Duration) -> usize {
         self.tasks.close();
-        // How many are left says whether it was in time.
+        // The number of tasks left shows whether the limit was reached.
         drop(timeout(limit, self.tasks.wait()).await);
-        // Others may come, if the server has not ended.
+        // The server may still accept requests.
         self.tasks.reopen();
         self.tasks.len()
     }
 }
 
 impl Lead {
-    /// One that leads nobody: what it asks for is recorded.
+    /// Creates a leader without followers, for a request whose response is recorded.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(super) const fn alone() -> Self {
         Self {
@@ -282,19 +282,19 @@ impl Lead {
         self.flight.is_none()
     }
 
-    /// It has come so far.
+    /// Publishes the progress to the followers.
     pub(super) fn reach(&self, stage: Stage) {
         if let Some((_, _, sender)) = &self.flight {
             sender.send_replace(stage);
         }
     }
 
-    /// What those who follow hear when it is dropped.
+    /// Sets the result that followers get when this is dropped.
     pub(super) fn will_end(&mut self, ended: Ended) {
         self.ended = ended;
     }
 
-    /// It is over.
+    /// Ends with this result.
     pub(super) fn end(mut self, ended: Ended) {
         self.will_end(ended);
     }
@@ -303,7 +303,7 @@ impl Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some((keys, key, stage)) = self.flight.take() {
-            // Those who follow may lead then.
+            // Remove the key first, so that followers may lead.
             let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
             keys.remove(&key);
             drop(keys);
@@ -314,14 +314,14 @@ impl Drop for Lead {
 }
 
 impl Follower {
-    /// How far the leader is.
+    /// Returns the current progress of the leader.
     pub(super) fn stage(&mut self) -> Stage {
         self.stage.borrow_and_update().clone()
     }
 
-    /// Until the leader has come further.
+    /// Waits for progress of the leader.
     pub(super) async fn changed(&mut self) {
-        // A leader that is gone has said how it ended.
+        // A dropped leader has published its result before.
         drop(self.stage.changed().await);
     }
 }

@@ -1,4 +1,4 @@
-//! The lease of an execution, as it is at the moment.
+//! The current lease of an execution.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::store::Key;
 
-/// What an execution has of its key, and what is known of it beside the store: that may forget.
+/// The lease of an execution, and its state outside the store, which may lose records.
 pub(super) struct HeldLease {
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
@@ -40,27 +40,27 @@ impl HeldLease {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key was claimed again.
+    /// Replaces the lease after the key was claimed again.
     pub(super) fn set(&self, lease: Lease) {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = lease;
     }
 
-    /// This step is done for good.
+    /// Records a completed step.
     pub(super) fn done(&self, step: u32) {
         self.step.fetch_max(step, Ordering::Relaxed);
     }
 
-    /// The last step that is done for good; 0 for none.
+    /// Returns the last completed step; 0 for none.
     pub(super) fn step(&self) -> u32 {
         self.step.load(Ordering::Relaxed)
     }
 
-    /// Whether something is done already: by an execution before, or in a step of this one.
+    /// Returns whether an earlier execution, or a step of this one, may have had an effect.
     pub(super) fn may_have_had_effect(&self) -> bool {
         self.repeated || self.step() > 0
     }
 
-    /// Another has the key.
+    /// Another execution has the key.
     pub(super) fn set_lost(&self) {
         self.lost.send_replace(true);
     }
@@ -69,10 +69,10 @@ impl HeldLease {
         *self.lost.borrow()
     }
 
-    /// Until it is known to be lost.
+    /// Completes when the lease is known to be lost.
     pub(super) async fn lost(&self) {
         let mut lost = self.lost.subscribe();
-        // The sender is this one, so it is there.
+        // `self` owns the sender, so the channel is open.
         drop(lost.wait_for(|lost| *lost).await);
     }
 }

@@ -1,10 +1,10 @@
-//! What requests with a key may take: time, executions and memory.
+//! Limits of time, executions and memory for requests with a key.
 
 use std::time::Duration;
 
-/// How much time, how many executions and how much memory requests with a key may take: for
-/// [`IdempotencyLayer::limits`](super::IdempotencyLayer::limits) and `WebhookLayer::limits`. The table in
-/// `docs/idempotency.md` of this crate says what happens when each is reached.
+/// Limits of time, executions and memory for requests with a key, for
+/// [`IdempotencyLayer::limits`](super::IdempotencyLayer::limits) and `WebhookLayer::limits`. `docs/idempotency.md` of
+/// this crate lists what happens when each limit is reached.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,30 +19,29 @@ use std::time::Duration;
 /// [`Limits::DEFAULT`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// How long the body of a request may take to arrive, in all: 2 min by default. A slower one is refused (408).
+    /// The time for a request body to arrive completely: 2 min by default. A slower one is rejected with 408.
     pub read: Duration,
-    /// How long the body of a request may take to go on: 30 s by default. A client that pauses for longer is refused
-    /// (408).
+    /// The longest pause of a client within a request body: 30 s by default. A longer one is rejected with 408.
     pub read_idle: Duration,
-    /// How long a claim may take, with all its attempts and the wait for a connection: 1 s by default. After that the
-    /// request is refused (503), and the claim is given back.
+    /// The time for a claim, including all attempts and the wait for a connection: 1 s by default. After that the
+    /// request is rejected with 503, and the claim is given back.
     pub claim: Duration,
-    /// How long a handler may run, and its lease be renewed: 2 h by default. After that its outcome is unknown.
+    /// The time for a handler, whose lease is renewed meanwhile: 2 h by default. After that its outcome is unknown.
     pub execution: Duration,
-    /// How long a handler may run when its client has gone: 60 s by default. After that its outcome is unknown.
+    /// The time for a handler after its client has disconnected: 60 s by default. After that its outcome is unknown.
     pub disconnected: Duration,
-    /// How long the body of an answer may take from its head to its end: 60 s by default. A slower one is not stored:
-    /// duplicates get 410, and the client gets it as it comes.
+    /// The time for a response body, from its head to its end: 60 s by default. A slower one is not stored.
+    /// Duplicates get 410, and the client gets the body as it comes.
     pub answer: Duration,
-    /// How long [`drain`](super::IdempotencyLayer::drain) waits: 30 s by default.
+    /// The time that [`drain`](super::IdempotencyLayer::drain) waits: 30 s by default.
     pub drain: Duration,
-    /// How many handlers of requests with a key may run concurrently: 1000 by default. Beyond that a new key is refused
-    /// (503).
+    /// Handlers that may run concurrently for requests with a key: 1000 by default. Beyond that a new key is rejected
+    /// with 503.
     pub executions: usize,
-    /// How many duplicates may wait concurrently: 2000 by default. Beyond that they are refused without a wait (409).
+    /// Duplicates that may wait concurrently: 2000 by default. Beyond that they are rejected with 409 immediately.
     pub waiters: usize,
-    /// How many bytes of requests may be in memory, for all requests with a key together: 128 MiB by default, and
-    /// 16 KiB are counted for each request beside its body. Beyond that requests are refused (503).
+    /// Bytes of all requests with a key in memory: 128 MiB by default. Each request counts 16 KiB besides its body.
+    /// Beyond that requests are rejected with 503.
     pub buffered: usize,
 }
 
@@ -68,10 +67,10 @@ impl Default for Limits {
     }
 }
 
-/// A wait for longer is one of this length, so that no sum with the time overflows.
+/// The longest wait, which prevents an overflow of time sums.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How long the body of a request may take to arrive, and how long it may be.
+/// Limits of time and length for a request body.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadLimits {
     pub(crate) total: Duration,

@@ -1,4 +1,4 @@
-//! A request whose handler claims the key itself, in the transaction of its effects.
+//! Transactional requests: the handler claims the key itself, in the transaction of its effects.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +20,7 @@ use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::Store;
 
 impl<S: Store> Server<S> {
-    /// Runs the handler, which claims the key itself, and so also for an answer that is stored.
+    /// Runs the handler, which claims the key itself, even if a response is stored.
     pub(super) async fn attempt_once<I, B, R>(
         &self,
         work: Work<I>,
@@ -39,7 +39,7 @@ impl<S: Store> Server<S> {
             principal,
             memory,
         } = work.request;
-        // One that leads nobody gets an answer that is recorded.
+        // A request without followers reads a recorded response, and needs no permit.
         let permit = self.common.executions.take(&principal, 1);
         if permit.is_none() && !lead.is_alone() {
             lead.end(Ended::Refused(Refused::Busy));
@@ -63,7 +63,8 @@ impl<S: Store> Server<S> {
         let handler = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
         let called = tokio::select! {
             called = handler => called,
-            // What is dropped is rolled back, or committed with its record: the next request with the key knows.
+            // If the handler is dropped, its transaction is rolled back or committed with its record. The next
+            // request finds out.
             () = self.too_long(gone) => {
                 let refused = Refused::InFlight(self.common.running.mean());
                 return Tried::Refused(refused);
@@ -77,7 +78,7 @@ impl<S: Store> Server<S> {
         match called {
             Ok(handled) => {
                 if let Some(refused) = used.refused {
-                    // A handler may not have looked at it.
+                    // The handler may have ignored the rejection.
                     return Tried::Refused(refused);
                 }
                 let mut response = match handled {
@@ -101,10 +102,10 @@ impl<S: Store> Server<S> {
     }
 }
 
-/// Whether a response tells of effects.
+/// Returns whether a response reports success.
 fn succeeds<B>(response: &Response<B>, source: KeySource) -> bool {
     let status = response.status();
-    // The status of a gRPC call is not that of HTTP, which is all that a sender of webhooks reads.
+    // A sender of webhooks reads only the HTTP status, not that of gRPC.
     let failed = source == KeySource::IdempotencyKey
         && grpc::code(response.headers()).is_some_and(|code| code != 0);
     let succeeds = status.is_success() || status.is_redirection();

@@ -1,4 +1,4 @@
-//! What is said to a request that gets no answer of its handler.
+//! The responses to requests without a response of their handler.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::KeySource;
 use crate::observe;
 use crate::store::Claimed;
 
-/// Why a request gets no answer of its handler.
+/// The reason why a request gets no response of its handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
     KeyMissing,
     KeyMalformed,
     FirstSentMalformed,
-    /// It is older than any record.
+    /// The request was first sent longer ago than records are kept.
     Forgotten,
     NoPrincipal,
     TooLarge,
@@ -29,24 +29,24 @@ pub(crate) enum Refused {
     InFlight(Duration),
     Unknown,
     AnswerNotKept,
-    /// Too much runs, or waits.
+    /// A limit of executions, waiters or memory is reached.
     Busy,
     StoreFailed,
-    /// A layer outside has claimed the key.
+    /// An outer layer has claimed the key.
     Nested,
-    /// The handler has answered with success what is not recorded.
+    /// The handler has responded with success without a record.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     NotRecorded,
-    /// The handler has answered with success, and a part of its effects was refused.
+    /// The handler has responded with success, and its second `run` was rejected.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     RunTwice,
-    /// Its fields are not those of a message.
+    /// The header fields are not those of a message.
     #[cfg(feature = "webhook")]
     NoMessage,
-    /// Nobody known has signed the message, or not lately.
+    /// No known key has signed the message, or its timestamp is out of range.
     #[cfg(feature = "webhook")]
     NotVerified,
-    /// The signature of the message is good for longer than its record is kept.
+    /// The signature of the message is valid for longer than its record is kept.
     #[cfg(feature = "webhook")]
     KeptTooShort,
 }
@@ -55,7 +55,7 @@ pub(crate) enum Refused {
 type Text = (StatusCode, &'static str, &'static str);
 
 impl Refused {
-    /// The problem of a request that may not run; or its answer.
+    /// Returns the stored response, or the reason why the request may not run.
     pub(crate) fn of(claimed: Claimed) -> Result<Answer, Self> {
         match claimed {
             Claimed::Replay(answer) => Ok(answer),
@@ -68,21 +68,21 @@ impl Refused {
     fn response(self, source: KeySource) -> Response<Bytes> {
         #[cfg(feature = "webhook")]
         if (self, source) == (Self::AnswerNotKept, KeySource::WebhookId) {
-            // It is acknowledged, and a sender takes 410 for the wish to hear no more.
+            // The message is acknowledged. Some senders would take 410 as a request to unsubscribe.
             let mut response = Response::new(Bytes::new());
             *response.status_mut() = StatusCode::NO_CONTENT;
             return response;
         }
         let (status, code, detail) = self.text(source);
         let problem = Problem::new(status).detail(detail);
-        // The name is none that RFC 9457 defines, so it is always taken.
+        // RFC 9457 does not define this name, so `member` accepts it.
         let problem = problem.clone().member("code", code).unwrap_or(problem);
         let mut response = problem.into_response().map(Bytes::from);
         set_hint(response.headers_mut(), &self.hint(source));
         response
     }
 
-    /// The same as the status of a gRPC call. Without the feature `grpc` it is that of HTTP.
+    /// Returns the problem as a gRPC status, or as an HTTP response without the feature `grpc`.
     fn grpc_response(self) -> Response<Bytes> {
         #[cfg(not(feature = "grpc"))]
         return self.response(KeySource::IdempotencyKey);
@@ -108,22 +108,22 @@ impl Refused {
         }
     }
 
-    /// The response to the client, in the protocol of its request; and it is counted.
+    /// Returns the response in the protocol of the request, and counts it.
     pub(crate) fn observed(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         observe::keyed(self.code(source));
         self.written(source, is_grpc)
     }
 
-    /// The same, not counted.
+    /// Returns the response in the protocol of the request.
     pub(crate) fn written(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
-        // A status of gRPC comes with 200, which a sender of webhooks takes for an acknowledgement.
+        // A gRPC status comes with HTTP 200, which a sender of webhooks takes for an acknowledgement.
         match is_grpc && source == KeySource::IdempotencyKey {
             true => self.grpc_response(),
             false => self.response(source),
         }
     }
 
-    /// The name of the problem.
+    /// Returns the code of the problem.
     const fn code(self, source: KeySource) -> &'static str {
         self.text(source).1
     }
@@ -132,13 +132,13 @@ impl Refused {
         #[cfg(not(feature = "webhook"))]
         let _ = source;
         match self {
-            // Nothing runs for no time.
+            // The mean is 0 before the first execution has ended.
             Self::InFlight(after) => Hint::after(after.max(Duration::from_millis(1))),
             Self::Busy | Self::StoreFailed => Hint::after(Duration::from_secs(1)),
-            // A sender has a schedule of its own, and what is wrong here may be mended before that ends.
+            // A sender of webhooks follows its own schedule, and the fault may be fixed before that ends.
             #[cfg(feature = "webhook")]
             _ if source == KeySource::WebhookId && self != Self::Mismatch => Hint::NONE,
-            // It has not run, and may be sent again over a better connection.
+            // The request has not run, and may be sent again over a better connection.
             Self::BodyTooSlow => Hint::after(Duration::from_secs(1)),
             _ => Hint::do_not_retry(),
         }
@@ -180,8 +180,8 @@ impl Refused {
         }
     }
 
-    /// The response to a sender of webhooks. Most come again after everything but 2xx. Some take 4xx for final, so what
-    /// passes by itself is 5xx here, or 408, which every list of what may be repeated has.
+    /// The text for a sender of webhooks. Most senders repeat after everything but 2xx, but some take 4xx for final.
+    /// So temporary conditions are 5xx here, or 408, which every sender repeats.
     #[cfg(feature = "webhook")]
     const fn text_of_webhook(self) -> Text {
         match self {

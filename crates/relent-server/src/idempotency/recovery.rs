@@ -1,4 +1,4 @@
-//! What is made up for when the store comes back.
+//! Recovery after a failure of the store.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use super::server::Server;
 use super::store_call::{CALL, CallError, STORE, WriteFailed, in_time};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
-/// A claim that is given back is looked for again after this time, and then after four times as long each time.
+/// The first pause between attempts to give a claim back; each further pause is four times as long.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// But never less often than this.
+/// The longest pause between attempts.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// By then the store has executed each claim that was on its way, or executes it no more.
+/// After this time the store has executed every claim in transit, or never will.
 const SETTLED: Duration = Duration::from_secs(20);
-/// A store that is away for longer is not waited for: then the outcome is unknown if the claim was made.
+/// Attempts stop if the store fails for this long. If the claim was made, its outcome becomes unknown.
 const GONE: Duration = Duration::from_secs(3600);
 
 impl<S: Store> Server<S> {
-    /// Writes into the record of an execution, also if the store has forgotten its claim and nobody has taken the
-    /// key since: else a duplicate would run.
+    /// Writes into the record of an execution. If the store has lost the record and the key is free, claims the key
+    /// again first: otherwise a duplicate would run.
     pub(super) async fn write_held(
         &self,
         held: &HeldLease,
@@ -34,9 +34,9 @@ impl<S: Store> Server<S> {
             written => return written,
         }
         let change = match change {
-            // What has had no effect may run again as it is.
+            // The request had no effect, so it may run again.
             Change::Release if !held.may_have_had_effect() => return Ok(()),
-            // The record would tell what was done before, and there is none.
+            // The record of earlier effects is lost, so the outcome is unknown.
             Change::Release => Change::GiveUp,
             change => change,
         };
@@ -44,7 +44,7 @@ impl<S: Store> Server<S> {
         self.write(&held.key, &held.get(), change).await
     }
 
-    /// Claims the key of an execution that the store has forgotten, unless another has it by now.
+    /// Claims the key of an execution whose record the store has lost, unless another execution has it.
     pub(super) async fn claim_again(&self, held: &HeldLease) -> Result<(), WriteFailed> {
         let config = self.takes_from_nobody();
         let (owner, key) = (held.get().owner, &held.key);
@@ -62,16 +62,15 @@ impl<S: Store> Server<S> {
         }
         match held.step() {
             0 => Ok(()),
-            // For whoever resumes.
+            // Needed if a later execution resumes.
             step => self.write(key, &held.get(), Change::Checkpoint(step)).await,
         }
     }
 
-    /// A claim that was not answered in time may have been made all the same, for a request that was refused and has not
-    /// run: it is given back, so that the next one runs. Several times, since it may have been sent more than once, and may
-    /// still be on its way.
+    /// Gives back a claim that may have been made although its response did not come in time. Its request was
+    /// rejected and has not run, so the next one has to run. It tries several times, since claims may be in transit.
     pub(super) async fn give_back(self, key: Key, owner: u128) {
-        // Beyond that the lease runs out, and the outcome is unknown.
+        // Beyond the limit the lease expires, and the outcome is unknown.
         let Ok(_place) = self.common.abandoned.try_acquire() else {
             return;
         };
@@ -84,7 +83,7 @@ impl<S: Store> Server<S> {
         let (since, mut pause) = (Instant::now(), LOOK_AGAIN);
         loop {
             let given_back = {
-                // They do not keep others from a store that has just come back.
+                // Limits the load on a store that has just recovered.
                 let Ok(_turn) = self.common.give_backs.acquire().await else {
                     return;
                 };
@@ -110,7 +109,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Whoever runs, or was lost, keeps its key.
+    /// The claim configuration without takeover.
     fn takes_from_nobody(&self) -> ClaimConfig {
         ClaimConfig {
             takeover: Takeover::Refuse,

@@ -1,4 +1,4 @@
-//! The response that a duplicate gets.
+//! The replayed response of a duplicate.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
@@ -7,14 +7,14 @@ use super::body::Body;
 use crate::observe;
 use crate::store::Answer;
 
-/// Tells that an answer is that of an earlier request with the same key.
+/// Marks a response as that of an earlier request with the same key.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// In what is stored: the `traceparent` of the request that made the answer. Nobody is sent it.
+/// Stored with the response: the `traceparent` of its request. It is never sent to clients.
 const ORIGINAL_TRACE: HeaderName = HeaderName::from_static("relent-original-traceparent");
 
 impl Answer {
-    /// The same, made by a request with this `traceparent`.
+    /// Adds the `traceparent` of the request.
     #[must_use]
     pub(super) fn with_trace(mut self, trace: Option<HeaderValue>) -> Self {
         if let Some(trace) = trace {
@@ -23,8 +23,7 @@ impl Answer {
         self
     }
 
-    /// The response that a duplicate gets, with `Idempotent-Replayed: true`; `None` if the body is not
-    /// there.
+    /// Returns the response for a duplicate, with `Idempotent-Replayed: true`; `None` if the body was not stored.
     #[must_use]
     pub fn replay<B>(self) -> Option<Response<Body<B>>> {
         let trailers = self.trailers.clone();
@@ -32,7 +31,7 @@ impl Answer {
         Some(response.map(|body| Body::with_trailers(body, trailers)))
     }
 
-    /// The same without trailers.
+    /// Like `replay`, without trailers.
     pub(crate) fn replay_whole(self) -> Option<Response<Bytes>> {
         let mut response = Response::new(self.body?);
         *response.status_mut() = self.status;

@@ -1,4 +1,4 @@
-//! What a request with a key is known by.
+//! Key and fingerprint of a request.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -24,13 +24,13 @@ use crate::shares::{Principal, Share};
 use crate::store::Key;
 use crate::store::digest::{add, count};
 
-/// The longest key, in bytes.
+/// The longest key in bytes.
 const LONGEST_KEY: usize = 255;
 
-/// The first byte of what a fingerprint is made of, to be changed with the rest.
+/// The version of the fingerprint, to be increased when its content changes.
 pub(crate) const VERSION: u8 = 1;
 
-/// Whether the layer has to do with the request; the key if it has one.
+/// Returns the key; `None` if the layer does not apply to the request.
 pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<IdempotencyKey>, Refused> {
     let safe = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
     if safe.contains(&parts.method) {
@@ -49,7 +49,7 @@ pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<Idempoten
     }
 }
 
-/// What the record of the request is found by, and whose it is.
+/// Returns the key of the record, and its principal.
 pub(super) fn record_key(
     parts: &Parts,
     key: &IdempotencyKey,
@@ -62,7 +62,8 @@ pub(super) fn record_key(
     Ok((record, principal.into()))
 }
 
-/// The URI that the client has sent. Within axum's `nest` that of the request lacks the prefix, such as the account.
+/// Returns the URI that the client sent. Within axum's `nest` the URI of the request lacks the prefix, such as the
+/// account.
 pub(crate) fn uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
@@ -71,14 +72,14 @@ pub(crate) fn uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-/// What tells the request from another with the same key.
+/// Returns the digest that distinguishes requests with the same key.
 pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) -> Fingerprint {
     let mut digest = Sha256::new();
     digest.update([VERSION]);
     add(&mut digest, parts.method.as_str().as_bytes());
     let uri = uri(parts);
     add(&mut digest, uri.path().as_bytes());
-    // Their order says nothing to most services, and some clients change it.
+    // Most services ignore the order of the parameters, and some clients change it.
     let mut query: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
     query.sort_unstable();
     count(&mut digest, query.len());
@@ -94,17 +95,17 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
     }
     add(&mut digest, body);
     if parts.uri.path() != uri.path() {
-        // A layer outside may have changed it by more than what was sent as URI, such as by a header.
+        // An outer layer may have rewritten the path, for example by a header.
         add(&mut digest, parts.uri.path().as_bytes());
     }
     Fingerprint(digest.finalize().into())
 }
 
-/// What counts of each request in memory, beside its body: its head, its future, and what the connection holds.
+/// Memory counted for each request besides its body: head, future, and buffers of the connection.
 pub(crate) const OVERHEAD: usize = 16 << 10;
 
-/// Reads the body. Its bytes are counted in `buffered`. A request whose body is still to come holds no slot, and waits for
-/// one again when it is whole.
+/// Reads the body, and counts its bytes in `buffered`. While the body is still to arrive, the request holds no slot.
+/// It waits for one again when the body is complete.
 pub(crate) async fn read<B>(
     parts: &Parts,
     body: B,
@@ -153,7 +154,7 @@ where
     Ok(whole.freeze())
 }
 
-/// Whether the record of the request is still there, if there was one.
+/// Checks that the record of the request cannot have expired.
 pub(super) fn is_remembered(
     parts: &Parts,
     now: SystemTime,
@@ -177,8 +178,8 @@ pub(super) fn is_remembered(
     }
 }
 
-/// The `traceparent` of the request, for those who get its answer later (W3C Trace Context, version 00). Without the feature
-/// `tracing` nobody would see it.
+/// Returns the `traceparent` of the request, for its duplicates (W3C Trace Context, version 00). Only the feature
+/// `tracing` uses it.
 pub(super) fn trace(parts: &Parts) -> Option<HeaderValue> {
     const LENGTH: usize = 55;
     let trace = parts.headers.get("traceparent");
@@ -220,7 +221,7 @@ mod tests {
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
         let keep = config.keep.as_secs();
         assert_eq!(check(&[], sent + 10 * keep), Ok(()));
-        // A clock that is ahead, too.
+        // Includes a client clock that is ahead.
         for age in [0, keep - 1] {
             assert_eq!(check(&[date], sent + age), Ok(()));
             assert_eq!(check(&[date], sent - age), Ok(()));
@@ -252,7 +253,7 @@ mod tests {
             print("/pays?a=1&b=2", &[("content-type", "text/plain")], "5"),
             print("/pay?a=1&b=2", &[("content-type", "text/html")], "5"),
             print("/pay?a=1&b=2", &[], "5"),
-            // Parts that only together are the same bytes.
+            // Different parts with the same concatenation.
             print("/pay?a=1&b=2", &[], "text/plain5"),
         ];
         for (place, other) in others.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! An execution: the handler runs, its lease is renewed meanwhile, and its end is written down.
+//! An execution: runs the handler, renews its lease, and records its result.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -29,34 +29,34 @@ use crate::observe;
 use crate::shares::Share;
 use crate::store::{Change, Key, Store, WriteError};
 
-/// What a handler has done is written down however long that takes, within limits.
+/// Retries of the write that records the result of a handler: for 30 s at most.
 static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
     .max_delay(Duration::from_secs(1))
     .max_retries(60)
     .max_elapsed(Duration::from_secs(30))
     .build_const();
 
-/// A lease is renewed so often before it would run out.
+/// The number of renewals within a lease.
 const RENEWALS: u32 = 3;
-/// However short it is, its renewal does not take a whole core.
+/// The shortest interval of renewals, so that a short lease does not take a whole core.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A handler that is still running when its outcome is called unknown may run on for so long: to drop it half-way would
-/// be the very hazard. What it then answers is recorded after all.
+/// How long a handler may continue after its outcome is unknown. Dropping it half-way could lose the record of a
+/// charge. Its response is still recorded.
 const RUNS_ON: Duration = Duration::from_secs(600);
 
-/// So many may run on. Beyond that they are dropped.
+/// How many handlers may continue; further ones are dropped.
 pub(super) const MOST_RUN_ON: usize = 1000;
 
-/// What the handler returned, or how it panicked.
+/// The result of the handler, or its panic.
 type Called<R, E> = Result<Result<Response<R>, E>, Box<dyn Any + Send>>;
 
-/// The key was taken by another, and the handler is stopped.
+/// Another execution has the key, and the handler is stopped.
 struct Stopped;
 
 impl<S: Store> Server<S> {
-    /// Runs the handler, and writes down how it ended; what its client gets, and its duplicates. The lease is renewed
-    /// meanwhile.
+    /// Runs the handler, renews its lease meanwhile, and records its result. Returns the result for the client and
+    /// for the duplicates.
     pub(super) async fn run<I, B, R>(
         &self,
         work: Work<I>,
@@ -97,7 +97,7 @@ impl<S: Store> Server<S> {
                 called = &mut handler => Ok(called),
                 () = self.may_stop(&held) => Err(Stopped),
                 () = self.too_long(gone) => {
-                    // Others may have these from now on.
+                    // Permit and slot are free for other requests.
                     drop((permit, slot));
                     return self.leave(handler, &held, trace, memory).await;
                 }
@@ -127,7 +127,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// What the handler knows of its execution.
+    /// Creates the handler's view of its execution.
     fn execution(&self, held: &Arc<HeldLease>, fence: u64, step: u32, repeated: bool) -> Execution {
         let (server, own) = (self.clone(), Arc::clone(held));
         let checkpoint = move |step| {
@@ -147,8 +147,8 @@ impl<S: Store> Server<S> {
         Execution::new(fence, step, repeated, Arc::clone(held), checkpoint)
     }
 
-    /// Until another has the key, where a handler may end anywhere: the other begins again, or where this one was.
-    /// Elsewhere the handler learns of it and goes on, since it may be in the midst of its only run.
+    /// Completes when another execution has the key, if the route allows a rerun or a resume. Otherwise the handler
+    /// is only notified, since it may be in the middle of its only run.
     async fn may_stop(&self, held: &HeldLease) {
         match self.may_end_anywhere() {
             true => held.lost().await,
@@ -163,7 +163,7 @@ impl<S: Store> Server<S> {
         )
     }
 
-    /// Until a handler has run for as long as it may, or for as long as it may without a client.
+    /// Completes when a limit of the handler is reached: its total time, or its time without a client.
     pub(super) async fn too_long(&self, gone: impl Future<Output = ()>) {
         let limits = &self.settings.limits;
         let alone = async {
@@ -176,8 +176,9 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// The outcome of a handler that still runs is unknown from now on. Where it may end anywhere it is dropped. Elsewhere it
-    /// runs on, without a lease: if it ends before anybody has said what came of it, what it answers is recorded.
+    /// Gives up a handler that still runs: its outcome is unknown. If the route allows a rerun, the handler is
+    /// dropped. Otherwise it continues without a lease, and its response is recorded unless the outcome is resolved
+    /// before.
     async fn leave<I, R, E>(
         &self,
         handler: impl Future<Output = Called<R, E>> + Send + 'static,
@@ -196,7 +197,7 @@ impl<S: Store> Server<S> {
                 if let Ok(called) = timeout(RUNS_ON, handler).await {
                     let handled = server.read_called(called, trace, &mut memory).await;
                     if !matches!(handled.end, Change::GiveUp) {
-                        // If another request has taken over, or an operator has resolved it, nothing is written.
+                        // The write fails if another request has taken over or an operator has resolved the outcome.
                         drop(server.write(&held.key, &held.get(), handled.end).await);
                     }
                 }
@@ -206,12 +207,12 @@ impl<S: Store> Server<S> {
             drop(handler);
         }
         observe::unknown(&held.key);
-        // If that is not written, the lease runs out, and it means the same.
+        // If the write fails, the lease expires, which has the same meaning.
         drop(self.write_held(held, Change::GiveUp).await);
         (Tried::Refused(Refused::Unknown), Ended::Open(None))
     }
 
-    /// The answer of the handler, as far as it has to be read before its end is written down.
+    /// Reads the response of the handler as far as needed to record the result.
     async fn read_called<R, E>(
         &self,
         called: Called<R, E>,
@@ -240,7 +241,7 @@ impl<S: Store> Server<S> {
         Handled::new(end, Given::Answer(Ok(response.map(Body::streamed))))
     }
 
-    /// Reads an answer, as far as it may be kept.
+    /// Reads a response up to the limit for stored ones.
     async fn read<R, E>(
         &self,
         response: Response<R>,
@@ -250,7 +251,7 @@ impl<S: Store> Server<S> {
     where
         R: http_body::Body<Data = Bytes>,
     {
-        // The status of a gRPC call comes last, unless the handler has said how it ended.
+        // The gRPC status comes last, unless the handler has set the outcome.
         let comes_last = grpc::is_grpc(response.headers())
             && grpc::code(response.headers()).is_none()
             && response.extensions().get::<Outcome>().is_none();
@@ -264,7 +265,7 @@ impl<S: Store> Server<S> {
                 Ok(Some(Err(_))) => return Handled::new(Change::GiveUp, Given::Nothing),
                 Ok(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
-                        // It has a limit of its own, and what is missing of it would be missed.
+                        // The response has its own limit, and must not be truncated.
                         memory.grow_anyway(data.len());
                         whole.extend_from_slice(&data);
                         whole.len() <= self.settings.max_answer
@@ -277,7 +278,7 @@ impl<S: Store> Server<S> {
                 Err(_) => false,
             };
             if !is_kept {
-                // The client gets the rest as it comes. What came of the request is known by its head, or not yet.
+                // The client gets the rest as it comes. The head determines the outcome, except for gRPC.
                 let end = match comes_last {
                     true => Change::GiveUp,
                     false => {
@@ -309,7 +310,7 @@ impl<S: Store> Server<S> {
         Handled::new(end, Given::Answer(Ok(response)))
     }
 
-    /// Writes down how the handler ended; what its client gets, and its duplicates.
+    /// Records the result of the handler; returns the result for its client and its duplicates.
     async fn end<I, R, E>(
         &self,
         held: &HeldLease,
@@ -322,7 +323,7 @@ impl<S: Store> Server<S> {
         if matches!(handled.end, Change::GiveUp) {
             observe::unknown(&held.key);
         }
-        // If it is not written that the outcome is unknown, the lease runs out, and that means the same.
+        // If an unknown outcome cannot be recorded, the lease expires, which has the same meaning.
         let written = self.write_held(held, handled.end).await;
         let ended = match (&written, &completes) {
             (Ok(()), Some(answer)) => Ended::Answered(Arc::clone(answer)),
@@ -330,19 +331,18 @@ impl<S: Store> Server<S> {
         };
         let tried = match (written, handled.given) {
             (_, Given::Panic(payload)) => Tried::Panicked(payload),
-            // Another has taken over, and its answer is the one that duplicates get.
+            // Another execution has taken over, and duplicates get its response.
             (Err(WriteError::Lost), _) if completes.is_some() => {
                 Tried::Refused(Refused::InFlight(self.common.running.mean()))
             }
-            // If it could not be written its client has it at least, and duplicates hear that the
-            // outcome is unknown.
+            // Even if the response is not recorded, the client gets it; duplicates then get "outcome unknown".
             (_, Given::Answer(answer)) => Tried::Answered(answer),
             (_, Given::Nothing) => Tried::Refused(Refused::Unknown),
         };
         (tried, ended)
     }
 
-    /// Writes into the record of a key; asks a store that fails again for as long as it may recover.
+    /// Writes into the record of a key, with retries while the store may recover.
     pub(super) async fn write(
         &self,
         key: &Key,
@@ -373,13 +373,13 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Renews the lease for as long as it is polled, and claims the key again if the store has forgotten that it is
-    /// claimed: else a duplicate would run beside this one.
+    /// Renews the lease until dropped. If the store has lost the record, claims the key again: otherwise a duplicate
+    /// would run concurrently.
     async fn renew(&self, held: &HeldLease) -> Infallible {
         let every = (self.settings.claim.lease / RENEWALS).max(SHORTEST_WAIT);
         loop {
             sleep(every).await;
-            // A call that takes longer would keep the next from being made.
+            // A slower call would delay the next renewal.
             let renewed = match timeout(every, self.renew_once(held)).await {
                 Ok(renewed) => renewed,
                 Err(_) => {
@@ -393,7 +393,7 @@ impl<S: Store> Server<S> {
                     held.set_lost();
                     return pending().await;
                 }
-                // It is made up for by the next.
+                // The next renewal may succeed.
                 Err(WriteError::Store(error)) => self.store_failed("renew", &held.key, &*error),
             }
         }
@@ -411,14 +411,14 @@ impl<S: Store> Server<S> {
     }
 }
 
-/// How a handler ended.
+/// The result of a handler.
 struct Handled<R, E> {
-    /// What is written down of it.
+    /// The change to record.
     end: Change,
     given: Given<R, E>,
 }
 
-/// What a handler has given for its client.
+/// The result for the client.
 #[allow(
     clippy::large_enum_variant,
     reason = "it is nearly always an answer, and moved once"
@@ -426,7 +426,7 @@ struct Handled<R, E> {
 enum Given<R, E> {
     Answer(Result<Response<Body<R>>, E>),
     Panic(Box<dyn Any + Send>),
-    /// The body of its answer has failed.
+    /// The response body has failed.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! What all tasks of a layer share: the store, the settings, and what runs.
+//! The store, settings and limits that all tasks of a layer share.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::store_call::CallError;
 use crate::shares::{Principal, Share};
 use crate::store::{Key, Store, StoreFailure};
 
-/// What each task gets a share of.
+/// The shared state of the tasks of a layer.
 pub(crate) struct Server<S> {
     pub(super) store: Arc<S>,
     pub(super) settings: Arc<Settings>,
@@ -32,7 +32,7 @@ impl<S> Server<S> {
         &self.settings.claim
     }
 
-    /// What a request gets that gets no answer of its handler.
+    /// Returns the response to a request without a response of its handler.
     pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
         let refused = refused.observed(self.settings.source, is_grpc);
         refused.map(Body::whole)
@@ -43,7 +43,7 @@ impl<S> Server<S> {
         &self.settings.limits
     }
 
-    /// The memory for a request whose body is not read yet.
+    /// Reserves memory for a request whose body is not read yet.
     pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Refused> {
         let memory = self.common.buffered.take(principal, OVERHEAD);
         memory.ok_or(Refused::Busy)
@@ -58,7 +58,7 @@ impl<S: Store> Server<S> {
         key: &Key,
         error: &(dyn Error + 'static),
     ) {
-        // What has given up says no more than its last error.
+        // `GaveUp` contains no more than its last error.
         let last = error.downcast_ref::<GaveUp<CallError<S::Error>>>();
         let call = match last {
             Some(last) => last.error(),

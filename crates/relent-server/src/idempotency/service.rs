@@ -1,4 +1,4 @@
-//! What happens to one request.
+//! The service that runs each key once.
 
 use std::fmt;
 use std::future::Future;
@@ -39,7 +39,7 @@ pub struct Idempotency<I, S> {
     server: Server<S>,
 }
 
-/// Another process may run the handler: so often one of its duplicates in this process looks whether it is done.
+/// The interval at which one duplicate asks the store whether another process has completed its request.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl<I, S> Idempotency<I, S> {
@@ -76,7 +76,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes, and its clone has yet to become so.
+        // The ready service takes the request; its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let server = self.server.clone();
@@ -121,20 +121,20 @@ where
     }
 }
 
-/// How a request that follows another one goes on.
+/// The next action of a follower.
 enum Followed {
-    /// It asks for itself, beside others.
+    /// Reads the recorded response, concurrently with others.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Alone,
-    /// It leads, if nobody else does. If another process has the key, it asks the store not before this, and the lease lasts
-    /// so much longer.
+    /// Leads, unless another request does. If another process has the key: asks the store not before this time, and
+    /// the lease lasts this much longer.
     Leads(Option<(Instant, Duration)>),
     Answered(Arc<Answer>),
     Refused(Refused),
 }
 
 impl<S: Store> Server<S> {
-    /// Runs a request once for each key: what it gets, or the answer of the one before.
+    /// Runs a request once for each key, or returns the response of the first.
     pub(crate) async fn once<I, B, R>(
         self,
         inner: I,
@@ -159,7 +159,7 @@ impl<S: Store> Server<S> {
         self.run_or_wait(work).await
     }
 
-    /// Runs the request if its key is free, or waits for the one that runs.
+    /// Runs the request if its key is free; otherwise waits for the running one.
     async fn run_or_wait<I, B, R>(self, mut work: Work<I>) -> Result<Response<Body<R>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
@@ -171,7 +171,7 @@ impl<S: Store> Server<S> {
         let (key, fingerprint) = (work.request.key, work.request.fingerprint);
         let is_grpc = grpc::is_grpc(&work.request.parts.headers);
         let mut wait = Wait::of(&self, &work.request);
-        // It goes on when its client has gone: a layer inside that lets it wait cannot have its quota given back.
+        // The request continues when its client disconnects, so its rate limit quota is not refunded.
         if let Some(loan) = work.request.parts.extensions.get::<Loan>() {
             loan.begins();
         }
@@ -208,7 +208,7 @@ impl<S: Store> Server<S> {
             };
             if let Some((at, left)) = looks_at.take() {
                 sleep_until(at.min(wait.until)).await;
-                // The next look is left to a duplicate that waits for longer.
+                // A duplicate that waits longer asks the store next.
                 if at > wait.until {
                     let refused = Refused::InFlight(self.come_back(left));
                     return Ok(self.refuse(refused, is_grpc));
@@ -216,12 +216,11 @@ impl<S: Store> Server<S> {
             }
             let (mut sender, receiver) = oneshot::channel();
             let (server, holding) = (self.clone(), wait.slot.clone());
-            // From the claim on nothing depends on the client any more: what is claimed and not run
-            // would be lost.
+            // From the claim on, the task does not depend on the client: otherwise a claimed request could be lost.
             self.common.running.spawn(async move {
-                // What runs on when its client has gone holds its slot.
+                // A handler that continues without its client keeps its slot.
                 let tried = server.attempt(work, leads, holding, sender.closed()).await;
-                // If nobody waits for it any more, a duplicate gets it from the store.
+                // If the client has disconnected, a duplicate gets the response from the store.
                 drop(sender.send(tried));
             });
             let left = match receiver.await {
@@ -233,7 +232,7 @@ impl<S: Store> Server<S> {
                     (work, lead) = (back, Some(leads));
                     left
                 }
-                // The runtime shuts down.
+                // The runtime is shutting down.
                 Err(_) => return Ok(self.refuse(Refused::Unknown, is_grpc)),
             };
             let now = Instant::now();
@@ -250,14 +249,14 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Waits for the request that leads for this key, without a look at the store.
+    /// Waits for the leader of this key, without asking the store.
     async fn follow(
         &self,
         mut leader: Follower,
         fingerprint: Fingerprint,
         wait: &mut Wait<'_>,
     ) -> Followed {
-        // Where the handler claims the key, nobody else knows for which request.
+        // If the handler claims the key, only the store knows its fingerprint.
         let is_another = leader.fingerprint != fingerprint && !self.settings.is_exactly_once();
         loop {
             let left = match leader.stage() {
@@ -268,7 +267,7 @@ impl<S: Store> Server<S> {
                         #[cfg(any(feature = "postgres", feature = "sqlite"))]
                         Ended::Recorded => Followed::Alone,
                         Ended::Open(look) => Followed::Leads(look),
-                        // What is wrong with the other request may be right with this one.
+                        // A rejection of another request may not apply to this one.
                         Ended::Refused(refused)
                             if leader.fingerprint != fingerprint
                                 && !matches!(refused, Refused::Busy | Refused::StoreFailed) =>
@@ -278,7 +277,7 @@ impl<S: Store> Server<S> {
                         Ended::Refused(refused) => Followed::Refused(refused),
                     };
                 }
-                // It takes no longer than a claim may, and has to be known: it may be an answer.
+                // A claim has a short limit. Its result is needed, since it may be a stored response.
                 Stage::Claims => {
                     leader.changed().await;
                     continue;
@@ -297,7 +296,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// How long a duplicate waits.
+    /// Returns the time until which a duplicate waits.
     pub(super) fn until(&self, headers: &HeaderMap) -> Instant {
         let wait = match CallerFacts::of(headers).remaining {
             Some(remaining) => remaining.min(self.settings.wait),
@@ -306,14 +305,14 @@ impl<S: Store> Server<S> {
         Instant::now() + wait.min(LONGEST_WAIT)
     }
 
-    /// When a duplicate had best come back: when executions usually end, and when the lease runs out at
-    /// the latest.
+    /// Returns the delay for `Retry-After`: the average duration of an execution, but not more than the rest of the
+    /// lease.
     fn come_back(&self, left: Duration) -> Duration {
         self.common.running.mean().min(left)
     }
 
-    /// Claims the key, and runs the handler if it is free. An execution takes its permit when the key is claimed: an
-    /// answer that is stored needs none.
+    /// Claims the key, and runs the handler if it is free. A permit is taken after the claim, since a stored response
+    /// needs none.
     async fn attempt<I, B, R>(
         self,
         work: Work<I>,
@@ -380,7 +379,7 @@ impl<S: Store> Server<S> {
         Tried::Refused(refused)
     }
 
-    /// Claims the key, within the limit of time for all attempts. One that is not known to be made is given back.
+    /// Claims the key, within the time limit for all attempts. If the result is not known, the claim is given back.
     async fn claim(
         &self,
         key: Key,
@@ -401,14 +400,15 @@ impl<S: Store> Server<S> {
                 self.store_failed("claim", &key, &error);
             }
         }
-        // What goes through all the same is not given back: its duplicates hear that it may have had its effect.
+        // With `fail_open` the request runs without a key, so the claim is not given back: duplicates get "outcome
+        // unknown".
         if !self.settings.fail_open {
             tokio::spawn(self.clone().give_back(key, owner));
         }
         Err(ClaimFailed)
     }
 
-    /// Gives back a claim that was made, for a request that cannot run.
+    /// Gives back a claim whose request cannot run.
     async fn release(&self, key: Key, lease: Lease) {
         let server = self.clone();
         let mut release = Box::pin(async move {
@@ -423,10 +423,10 @@ impl<S: Store> Server<S> {
     }
 }
 
-/// A claim that is not known to be made.
+/// The claim failed, or its result is not known.
 struct ClaimFailed;
 
-/// How a duplicate waits, and what it holds meanwhile.
+/// The wait of a duplicate, and the resources that it holds.
 struct Wait<'a> {
     common: &'a Common,
     principal: Principal,
@@ -446,7 +446,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Whether it may wait. Its slot is free from now on: duplicates that only wait would keep others out.
+    /// Returns whether the duplicate may wait. Releases its slot, so that waiting duplicates do not block other
+    /// requests.
     fn may_wait(&mut self) -> bool {
         if self.permit.is_none() {
             self.permit = self.common.waiters.take(&self.principal, 1);
@@ -461,7 +462,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The service answers as if this layer were not there, for as long as the request holds its memory.
+/// Calls the service without idempotency, and holds the memory of the request meanwhile.
 async fn pass_on<I, B, R>(work: Work<I>) -> Result<Response<Body<R>>, I::Error>
 where
     I: Service<Request<Body<B>>, Response = Response<R>>,
@@ -477,7 +478,7 @@ where
     response
 }
 
-/// The service answers as if this layer were not there.
+/// Calls the service without idempotency.
 async fn pass<I, B, R>(
     mut inner: I,
     request: Request<Body<B>>,

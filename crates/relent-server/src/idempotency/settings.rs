@@ -1,4 +1,4 @@
-//! How a layer tells requests apart, and what it does about them.
+//! The settings of a layer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Settings {
         }
     }
 
-    /// Whether the handler claims the key.
+    /// Returns whether the handler claims the key.
     pub(super) const fn is_exactly_once(&self) -> bool {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         {

@@ -1,4 +1,4 @@
-//! Where the keys of a layer come from.
+//! The source of the keys of a layer.
 
 #[cfg(feature = "webhook")]
 use http::Response;
@@ -6,23 +6,22 @@ use http::Response;
 #[cfg(feature = "webhook")]
 use super::Outcome;
 
-/// Where the keys of a layer come from, and so what is said to those who sent them.
+/// The source of the keys, which determines the form of the responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeySource {
-    /// `Idempotency-Key`: a client wants its answer, whatever that is.
+    /// `Idempotency-Key`: the client wants the response, whatever it is.
     IdempotencyKey,
-    /// `webhook-id`: a sender repeats its message until that is acknowledged, and reads no more than the status.
+    /// `webhook-id`: the sender repeats its message until it is acknowledged, and reads only the status.
     #[cfg(feature = "webhook")]
     WebhookId,
 }
 
 impl KeySource {
-    /// Has the response of a handler say what came of its request, if the handler has not, and if it is read by other
-    /// rules than [`Outcome::of`].
+    /// Sets the outcome of a webhook response, unless the handler has set it.
     ///
-    /// A sender of webhooks reads the HTTP status only, and delivers again after everything but 2xx. So what stands is an
-    /// acknowledgement, and a refusal by 4xx is judged again with each delivery. What may have had an effect is the same
-    /// as for a client with an `Idempotency-Key`: a 408 is no refusal.
+    /// A sender of webhooks reads only the HTTP status, and repeats after everything but 2xx. So only an
+    /// acknowledgement is final, and a 4xx is evaluated again with each delivery. For ambiguous responses the rules
+    /// are those of an `Idempotency-Key`: a 408 is not a rejection.
     #[cfg(feature = "webhook")]
     pub(crate) fn judge<B>(self, response: &mut Response<B>) {
         if self != Self::WebhookId || response.extensions().get::<Outcome>().is_some() {

@@ -1,4 +1,4 @@
-//! Calls of the store: how long each may take, and how often it is repeated.
+//! Timeouts and retries for calls of the store.
 
 use std::error::Error;
 use std::fmt;
@@ -10,17 +10,16 @@ use tokio::time::timeout;
 
 use crate::store::WriteError;
 
-/// A store that fails is asked again a few times, within about half a second of waits.
+/// Retries a failed call up to four times, with about half a second of delays.
 pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
     .max_delay(Duration::from_secs(1))
     .max_retries(4)
     .build_const();
 
-/// How long one call of a store may take, whatever limits the store itself has. The layer has shorter ones for claims and
-/// renewals.
+/// The longest time for one call of a store, whatever its own limits. Claims and renewals have shorter limits.
 pub(super) const CALL: Duration = Duration::from_secs(10);
 
-/// Why a call of a store has failed.
+/// The reason why a call of a store has failed.
 #[derive(Debug)]
 pub(super) enum CallError<E> {
     Store(E),
@@ -39,14 +38,14 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 impl<E: Error> Error for CallError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Its text is in this one.
+            // Its text is part of this error's text.
             Self::Store(error) => error.source(),
             Self::TimedOut(_) => None,
         }
     }
 }
 
-/// A call of a store, which ends within this time.
+/// Limits a call of a store to this time.
 pub(super) async fn in_time<T, E>(
     limit: Duration,
     call: impl Future<Output = Result<T, E>>,
@@ -57,5 +56,5 @@ pub(super) async fn in_time<T, E>(
     }
 }
 
-/// Why something is not written into a record.
+/// The reason why a record was not written.
 pub(super) type WriteFailed = WriteError<Box<dyn Error + Send + Sync>>;

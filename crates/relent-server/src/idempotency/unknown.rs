@@ -1,4 +1,4 @@
-//! What an operator, or a job, does about outcomes that nobody knows.
+//! Finding and resolving unknown (in-doubt) outcomes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::common::Common;
 use crate::observe;
 use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 
-/// The requests of a store of which nobody knows whether they had their effect: their process died, their handler said so,
-/// or they were too late. Their duplicates are refused until somebody says what has come of them, or the record expires.
+/// Finds and resolves requests whose outcome is unknown. Their process died, their handler reported it, or they
+/// exceeded a limit. Duplicates are rejected until the outcome is resolved or the record expires.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 /// let outcomes: UnknownOutcomes<Memory> = layer.unknown_outcomes();
 /// for lost in outcomes.find(None, 100).await? {
 ///     println!("unknown for {:?}: charge {}", lost.age(), lost.key().derived_key("charge"));
-///     // If the provider has no charge of that name, and nobody can make one any more:
+///     // If the provider has no charge of that name, and none can be created any more:
 ///     outcomes.resolve(&lost, Resolution::NotApplied).await?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// `docs/idempotency.md` of this crate has a job that does this by itself, and what it has to take care of.
+/// `docs/idempotency.md` of this crate shows a job that does this, and its pitfalls.
 pub struct UnknownOutcomes<S> {
     store: Arc<S>,
     config: ClaimConfig,
-    /// Of the layer in this process.
+    /// The executions of the layer in this process.
     common: Option<Arc<Common>>,
 }
 
 impl<S: Store> UnknownOutcomes<S> {
-    /// Of a store whose records are written by a layer with this configuration, for who has no
-    /// [layer](super::IdempotencyLayer::unknown_outcomes).
+    /// Creates access to a store without a [layer](super::IdempotencyLayer::unknown_outcomes). `config` must be that
+    /// of the layer that writes the records.
     #[must_use]
     pub const fn new(store: Arc<S>, config: ClaimConfig) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl<S: Store> UnknownOutcomes<S> {
         }
     }
 
-    /// Of a layer, which knows what runs in this process.
+    /// Creates access for a layer, which knows the running executions of this process.
     pub(super) fn of(store: Arc<S>, config: ClaimConfig, common: Arc<Common>) -> Self {
         Self {
             common: Some(common),
@@ -58,9 +58,10 @@ impl<S: Store> UnknownOutcomes<S> {
         }
     }
 
-    /// At most so many, the one that expires first, first: [`Store::find_unknown`]. With `after` those that follow on it.
+    /// Returns at most `most` outcomes, in the order of their expiry: [`Store::find_unknown`]. With `after` the page
+    /// starts behind that outcome.
     ///
-    /// Nothing is changed. What is found may be resolved by another, or come back by itself.
+    /// Nothing is changed. A found outcome may be resolved by another process, or by its own execution.
     ///
     /// # Errors
     /// The store fails.
@@ -72,17 +73,19 @@ impl<S: Store> UnknownOutcomes<S> {
         self.store.find_unknown(after, most, &self.config).await
     }
 
-    /// What came of this one, as it was found out *after* it was found: [`Store::resolve`]. The lost execution can write
-    /// nothing any more, and whatever runs next has a higher [fence](super::Execution::fence). The same may be said again.
+    /// Resolves an outcome: [`Store::resolve`]. Find the outcome first, and query the other service *after* that. The
+    /// lost execution can no longer write, and the next one has a higher [fencing token](super::Execution::fence).
+    /// The same resolution may be repeated.
     ///
-    /// Say [`NotApplied`](Resolution::NotApplied) only when the lost execution cannot act any more: its process has ended, or
-    /// the outcome is [older](UnknownOutcome::age) than a request to the other service may be under way, or that service
-    /// refuses a second request with the same [`derived_key`](super::Execution::derived_key).
+    /// Use [`NotApplied`](Resolution::NotApplied) only if the lost execution can no longer act. One of these must
+    /// hold: its process has ended; the outcome is [older](UnknownOutcome::age) than the longest request to the other
+    /// service; or that service rejects a second request with the same
+    /// [`derived_key`](super::Execution::derived_key).
     ///
     /// # Errors
-    /// The record is not unknown any more, or was written since: the error says what it is. [`NotResolved::Running`] also if it
-    /// runs in this process, though the store takes it for lost, such as after its clock was set forward. Or the store
-    /// fails.
+    /// The outcome is no longer unknown, or its record was written since: the error contains its state. It is
+    /// [`NotResolved::Running`] also if the request runs in this process while the store considers it lost, such as
+    /// after its clock was set forward. Or the store fails.
     pub async fn resolve(
         &self,
         found: &UnknownOutcome,

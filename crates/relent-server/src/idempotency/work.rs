@@ -1,4 +1,4 @@
-//! A request with a key, and what comes of it.
+//! A request with a key, and its result.
 
 use std::any::Any;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use crate::overload::Held;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
 
-/// A request with a key, whose body is read.
+/// A request with a key, after its body was read.
 pub(crate) struct KeyedRequest {
     pub(crate) parts: Parts,
     pub(crate) bytes: Bytes,
     pub(crate) key: Key,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) principal: Principal,
-    /// What it takes of it, for as long as it is here.
+    /// Its share of the memory limit, held while the request is in memory.
     pub(crate) memory: Share,
 }
 
-/// A request with a key, and the service that is ready for it.
+/// A request with a key, and a service that is ready for it.
 pub(super) struct Work<I> {
     pub(super) inner: I,
     pub(super) request: KeyedRequest,
     pub(super) owner: u128,
 }
 
-/// How far one look at the store has come.
+/// The result of one attempt to claim and run.
 pub(super) enum Tried<I, R, E> {
     Answered(Result<Response<Body<R>>, E>),
     Refused(Refused),
     Panicked(Box<dyn Any + Send>),
-    /// Another process runs it, and its lease lasts so much longer.
+    /// Another process runs the request; its lease lasts this much longer.
     InFlight(Work<I>, Lead, Duration),
-    /// The store fails, and the request is to go through as if it had no key.
+    /// The store fails, and the request passes as if it had no key.
     Open(Work<I>),
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Tried<I, R, E> {
 #[derive(Clone, Copy)]
 pub(super) struct Guarded;
 
-/// What an execution begins with.
+/// The data to start an execution with.
 pub(super) struct Begins {
     pub(super) lease: Lease,
     pub(super) step: u32,

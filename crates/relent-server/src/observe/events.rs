@@ -1,4 +1,4 @@
-//! The events: what an operator has to see.
+//! The events for an operator.
 
 use super::TARGET;
 use crate::store::{Key, StoreFailure};

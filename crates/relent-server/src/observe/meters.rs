@@ -1,4 +1,4 @@
-//! The metrics, recorded by whichever recorder is installed at the moment.
+//! The metrics, recorded by the currently installed recorder.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::{
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
-/// Tells the installed recorder what the metrics mean and in which units they are. Call it once,
-/// after a recorder is installed.
+/// Registers descriptions and units of the metrics with the installed recorder. Call it once, after installing a
+/// recorder.
 pub fn describe() {
     with_recorder(|recorder| {
         let count = Some(Unit::Count);
@@ -82,10 +82,10 @@ pub fn describe() {
     });
 }
 
-/// A metric, its own label, and its criticality if it has one: empty words for what it has not.
+/// A metric name, a label and its value; empty strings for none.
 type Named = (&'static str, &'static str, &'static str);
 
-/// Each key is made once. There are fewer than these; what is more is made each time.
+/// A cache of metric keys with more places than there are keys; without a free place a key is created for each use.
 static KEYS: [OnceLock<(Named, Option<Criticality>, Key)>; 64] = [const { OnceLock::new() }; 64];
 
 fn with_key<T>(named: Named, class: Option<Criticality>, using: impl FnOnce(&Key) -> T) -> T {

@@ -1,4 +1,4 @@
-//! The body of an answer, which holds the slot of its request until it has ended.
+//! A response body that holds the slot of its request until it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,21 +16,21 @@ use relent_http::grpc;
 use super::held::Held;
 
 pin_project! {
-    /// The body of an answer of the service.
+    /// A response body of the service.
     pub struct SlotBody<B> {
         #[pin]
         inner: B,
         held: Option<Held>,
         ended: Completion,
-        // What is left of the announced length: a server looks no further than that.
+        // The rest of the announced length: a server does not read beyond it.
         left: Option<u64>,
     }
 }
 
 impl<B: http_body::Body> SlotBody<B> {
-    /// The body of the service, under this head; and the slot, if there is one. Nobody reads a body that is not `sent`.
+    /// Wraps the body of the service with the slot, if any. If the body is not sent (`is_sent`), nothing reads it.
     pub(super) fn new(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
-        // How a gRPC call went comes behind what is announced.
+        // A gRPC status follows in the trailers, after the announced length.
         let announced = match grpc::is_grpc(&head.headers) {
             true => None,
             false => content_length(&head.headers).or(inner.size_hint().exact()),
@@ -49,7 +49,7 @@ impl<B: http_body::Body> SlotBody<B> {
     }
 }
 
-/// What an answer that begins with this says of its request.
+/// Classifies the result of a request by status and header fields or trailers.
 fn ended(status: StatusCode, fields: &HeaderMap) -> Completion {
     const TOO_LATE: u16 = GrpcCode::DeadlineExceeded.number();
     match (status, grpc::code(fields)) {
@@ -76,7 +76,7 @@ fn is_fault_of_service(code: u16) -> bool {
     )
 }
 
-/// Gives the slot back.
+/// Ends the request and frees the slot.
 fn over(held: &mut Option<Held>, ended: Completion) {
     if let Some(held) = held.take() {
         held.ended(ended);

@@ -1,4 +1,4 @@
-//! The slots of a layer, and who holds or waits for one.
+//! The slots of a layer, their holders and the waiting requests.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,10 +16,10 @@ use crate::observe;
 
 type Waiter = oneshot::Sender<Result<Number, Rejected>>;
 
-/// What the one who holds a slot knows of it. Numbers grow.
+/// The number of a held slot; numbers only grow.
 type Number = u64;
 
-/// How long a request holds its slot by default.
+/// The default time for which a request may hold its slot.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The slots of a layer.
@@ -28,10 +28,10 @@ pub(crate) struct Shared {
     origin: tokio::time::Instant,
 }
 
-/// Slots never leave it, so a request that nobody polls any more cannot keep one.
+/// Slots never leave this struct, so a request that is no longer polled cannot keep one.
 struct State {
     slots: Slots<Waiter>,
-    /// Those that are held and since when, in the order in which they were given out.
+    /// The slots that are held, with their start, in the order of admission.
     held: BTreeMap<Number, (Instant, Slot)>,
     given_out: Number,
     slot_timeout: Duration,
@@ -44,15 +44,15 @@ impl State {
         self.given_out
     }
 
-    /// Gives back a slot whose request did not need it.
+    /// Gives back an unused slot; it does not count as a measurement.
     fn give_back(&mut self, now: Instant, number: Number) {
         if let Some((_, slot)) = self.held.remove(&number) {
             self.slots.give_back(now, slot);
         }
     }
 
-    /// Takes slots back that were held for too long: what does so is a stream, or has nobody who reads it. How long it
-    /// took says nothing of how much can be done at the same time.
+    /// Takes back slots that were held for too long: a stream, or a client that does not read. Their duration says
+    /// nothing about capacity, so it is not measured.
     fn take_back_overdue(&mut self, now: Instant) {
         while let Some(oldest) = self.held.first_entry()
             && oldest.get().0.saturating_add(self.slot_timeout) <= now
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// What becomes of a request when it arrives.
+/// The result of an arrival.
 pub(super) enum Arrived {
     Served(Held),
     Waits(Waiting),
@@ -83,21 +83,21 @@ impl Shared {
         }
     }
 
-    /// How long a request may hold its slot from now on.
+    /// Sets how long a request may hold its slot.
     pub(super) fn set_slot_timeout(&self, timeout: Duration) {
         self.change(|state, _| state.slot_timeout = timeout);
     }
 
-    /// What the slots are at the moment.
+    /// Reads the slots.
     pub(super) fn with<T>(&self, look: impl FnOnce(&Slots<Waiter>) -> T) -> T {
         self.change(|state, _| look(&state.slots))
     }
 
-    /// Does this with the slots, and tells those whose turn it then is.
+    /// Changes the slots, and then notifies each waiter that gets a slot or is rejected.
     fn change<T>(&self, act: impl FnOnce(&mut State, Instant) -> T) -> T {
         let passed = self.origin.elapsed();
         let now = Instant::ORIGIN.saturating_add(passed);
-        // What panicked with the lock held was not the state: it has no callbacks.
+        // No callback runs under this lock, so a panic of another thread has left the state consistent.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.take_back_overdue(now);
         let acted = act(&mut state, now);
@@ -146,19 +146,19 @@ impl Shared {
                     since: tokio::time::Instant::now(),
                 })
             }
-            // Who waits has been asked for what it waits with.
+            // Unreachable: `enter` calls the closure before it returns `Wait`.
             (Err(_), None) => return Err(Rejected::Expired),
         })
     }
 }
 
-/// Waits for a slot. Dropped, it leaves the line, and gives back a slot that it has just got.
+/// Waits for a slot. On drop it leaves the queue, and gives back a slot that it has just received.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
     arrival: Arrival,
     class: Criticality,
     place: QueuePlace,
-    /// `None` once the waiter has its answer.
+    /// `None` after the waiter has its result.
     turn: Option<oneshot::Receiver<Result<Number, Rejected>>>,
     timer: Pin<Box<Sleep>>,
     since: tokio::time::Instant,
@@ -170,7 +170,7 @@ impl Waiting {
         turn.map(|number| Held::new(&self.shared, number, self.arrival, self.class))
     }
 
-    /// How long it has waited.
+    /// Returns how long it has waited.
     pub(super) fn waited(&self) -> Duration {
         self.since.elapsed()
     }
@@ -193,7 +193,7 @@ impl Future for Waiting {
         let late = (self.shared).change(|state, now| state.slots.leave(now, place));
         let turn = match (late, &mut self.turn) {
             (Some(rejected), _) => Err(rejected),
-            // Its turn came between the two looks.
+            // The slot came between the two checks.
             (None, Some(turn)) => turn.try_recv().unwrap_or(Err(Rejected::Expired)),
             (None, None) => Err(Rejected::Expired),
         };
@@ -217,17 +217,17 @@ impl Drop for Waiting {
     }
 }
 
-/// A slot, which is free again when the last clone is dropped.
+/// A slot, which is freed when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct Held(Arc<Inner>);
 
-/// In the extensions of a request: its slot, for what goes on when its client has gone. It holds nothing by itself,
-/// since a handler may keep them for as long as it likes.
+/// A weak reference to the slot of a request, in its extensions, for work that continues after the client has
+/// disconnected. It holds nothing, since a handler may keep extensions as long as it likes.
 #[derive(Clone)]
 pub(crate) struct SlotOf(Weak<Inner>);
 
 impl SlotOf {
-    /// The slot, as long as it is not free again.
+    /// Returns the slot, unless it has been freed.
     pub(crate) fn hold(&self) -> Option<Held> {
         self.0.upgrade().map(Held)
     }
@@ -260,12 +260,12 @@ impl Held {
         self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the request has ended; without it its caller has gone away before it did.
+    /// Sets how the request has ended; without it the client has disconnected first.
     pub(super) fn ended(&self, ended: Completion) {
         self.lock().1 = ended;
     }
 
-    /// Gives the slot back immediately: the request only waits from now on.
+    /// Gives the slot back immediately, because the request only waits from now on.
     pub(crate) fn release(&self) {
         let number = self.lock().0.take();
         if let Some(number) = number {
@@ -273,10 +273,10 @@ impl Held {
         }
     }
 
-    /// Waits for a slot again, as when the request arrived, if it has given its own back.
+    /// Waits for a slot again, as on arrival, if the request has released its own.
     ///
     /// # Errors
-    /// It is turned away.
+    /// The request is rejected.
     pub(crate) async fn take_again(&self) -> Result<(), Rejected> {
         if self.lock().0.is_some() {
             return Ok(());
@@ -308,7 +308,7 @@ impl Drop for Inner {
             false => ended,
         };
         self.shared.change(|state, now| {
-            // It may have been held for too long.
+            // The slot may have been taken back as overdue.
             if let Some((_, slot)) = state.held.remove(&number) {
                 state.slots.end(now, slot, ended);
             }

@@ -1,4 +1,4 @@
-//! The response to a request that is refused.
+//! The response to a rejected request.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use relent_http::{ErrorResponse, grpc};
 
 use crate::refusal::Body;
 
-/// An answer that is made once: in an overload there is no time to write.
+/// A prebuilt response, so that a rejection during overload is cheap.
 struct Prepared {
     status: StatusCode,
     headers: HeaderMap,
-    /// With the problem, for a request that accepts one.
+    /// The headers with the problem as body, for a request that accepts one.
     with_text: HeaderMap,
     text: Bytes,
 }
 
-/// In which form a request takes its refusal.
+/// The form of a rejection that the request accepts.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Grpc,
-    /// With the problem as its body.
+    /// The problem as its body.
     Problem,
-    /// Status and fields alone, which is all that a client of Relent reads. The problem costs a fifth of a refusal, and an
-    /// overload is no time to write what nobody has asked for.
+    /// Status and header fields only, which is all that a Relent client reads. Writing the problem is a fifth of the
+    /// cost of a rejection, so it is sent only on request.
     Head,
 }
 
@@ -52,7 +52,7 @@ static OVERLOADED: LazyLock<Prepared> =
     LazyLock::new(|| Prepared::shed(Advice::DoNotRetry, SECOND));
 static EXPIRED: LazyLock<Prepared> = LazyLock::new(|| Prepared::new(&Rejected::Expired));
 
-/// Times are sent in whole seconds, rounded up: up to this it is 1.
+/// `Retry-After` is rounded up to whole seconds, so every delay up to 1 s has the same response.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Prepared {
@@ -80,7 +80,7 @@ impl Prepared {
         };
         let mut response = Response::new(Body::refused(text));
         *response.status_mut() = self.status;
-        // One or two: to insert them costs a quarter of what a copy of the map does.
+        // There are one or two fields: inserting them costs a quarter of cloning the map.
         for (name, value) in headers {
             response.headers_mut().append(name, value.clone());
         }
@@ -88,7 +88,7 @@ impl Prepared {
     }
 }
 
-/// The answer to a request, in its form.
+/// Returns the response in the form of the request.
 pub(super) fn answer<B>(rejected: &Rejected, form: Form) -> Response<Body<B>> {
     #[cfg(feature = "grpc")]
     if matches!(form, Form::Grpc) {

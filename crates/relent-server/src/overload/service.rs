@@ -1,4 +1,4 @@
-//! What happens to one request.
+//! The service that limits the concurrency of requests.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,7 +24,7 @@ use crate::refusal::{Body, not_applied};
 
 /// The service of an [`OverloadLayer`](super::OverloadLayer).
 ///
-/// It is always ready: who has a slot waits for the service inside.
+/// It is always ready: a request takes a slot first, and then waits for the service inside.
 #[derive(Clone)]
 pub struct Overload<I> {
     inner: I,
@@ -42,7 +42,7 @@ impl<I> Overload<I> {
     }
 }
 
-/// The answer of an [`Overload`].
+/// The future of [`Overload`].
 pub struct Answering<R, E>(State<R, E>);
 
 type Served<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<SlotBody<R>>>, E>> + Send>>;
@@ -52,7 +52,7 @@ enum State<R, E> {
     Served(Served<R, E>),
 }
 
-// Nothing of it is pinned but what is in its box.
+// Only the boxed future is pinned.
 impl<R, E> Unpin for Answering<R, E> {}
 
 impl<R, E> Future for Answering<R, E> {
@@ -122,7 +122,7 @@ where
                 match turn {
                     Ok(held) => {
                         observe::admitted(refusing.class, waited);
-                        // What is inside has less time than the request says.
+                        // Reduces the deadline by the wait before it is passed on.
                         facts.pass_on(waited, request.headers_mut());
                         serve(inner, request, Some(held)).await
                     }
@@ -137,7 +137,7 @@ where
     }
 }
 
-/// What the service says, with the slot held until it has been said.
+/// Calls the service, and holds the slot until the response has ended.
 async fn serve<I, B, R>(
     mut inner: I,
     mut request: Request<B>,
@@ -173,7 +173,8 @@ where
     }
 }
 
-/// What the request says of itself. One that comes in the slot that was reserved for it is no retry by its caller's choice.
+/// Reads the arrival from the headers. A request in its reserved slot counts as a first attempt, since the server
+/// chose its time.
 fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>) -> Arrival {
     let arrival = Arrival {
         caller,
@@ -188,7 +189,7 @@ fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>)
     }
 }
 
-/// What has to be known of a request to turn it away.
+/// The data that a rejection needs.
 #[derive(Clone, Copy)]
 struct Refusing {
     class: Criticality,

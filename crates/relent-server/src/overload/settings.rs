@@ -1,4 +1,4 @@
-//! What a layer was told about requests: what they matter, whose they are, and which are exempt.
+//! The functions of a layer that read criticality, caller and exemption from a request.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Settings {
     pub(super) header: Header,
 }
 
-/// How far the header is believed.
+/// How far the header `relent-criticality` is trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Header {
     Lowers,

@@ -1,4 +1,4 @@
-//! Connections of tokio-postgres, in a pool of `deadpool-postgres`.
+//! Connections of tokio-postgres in a pool of `deadpool-postgres`.
 
 use std::mem;
 use std::pin::pin;
@@ -100,7 +100,7 @@ impl Opened for Transaction<'_> {
         let prepared = self.prepare_cached(statement).await.map_err(failed)?;
         let (ran, committed) = {
             let values = parameters(values);
-            // The first poll sends it, or is an error: then COMMIT must not be sent.
+            // The first poll sends the statement or fails; after a failure COMMIT must not be sent.
             let mut run = pin!(self.execute(&prepared, &values));
             let ran = match poll!(&mut run) {
                 Poll::Ready(ran) => Either::Left(ready(Ok(ran.map_err(failed)?))),
@@ -109,7 +109,7 @@ impl Opened for Transaction<'_> {
             join(ran, self.batch_execute("COMMIT")).await
         };
         forget(self);
-        // It was taken for ROLLBACK if the statement failed.
+        // If the statement failed, PostgreSQL has executed COMMIT as ROLLBACK.
         ran.map_err(failed)?;
         committed.map_err(|error| CommitError::Commit(error.into()))
     }
@@ -119,9 +119,9 @@ impl Opened for Transaction<'_> {
     }
 }
 
-/// It has ended, and is not to be rolled back when it is dropped: PostgreSQL would log a warning each time.
+/// Forgets an ended transaction. Its drop would roll back, and PostgreSQL would log a warning each time.
 fn forget(mut transaction: Transaction<'_>) {
-    // All that it owns is a share of the statements of its connection. One that is never freed takes its place.
+    // It owns only a reference to the statement cache of its connection. A cache that is never freed replaces it.
     static NEVER_FREED: OnceLock<Arc<StatementCache>> = OnceLock::new();
     let never_freed = NEVER_FREED.get_or_init(|| Arc::clone(&transaction.statement_cache));
     transaction.statement_cache = Arc::clone(never_freed);

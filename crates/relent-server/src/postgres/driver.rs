@@ -1,4 +1,4 @@
-//! What this crate asks of whoever talks to PostgreSQL.
+//! The interface to the PostgreSQL drivers.
 
 use std::fmt;
 use std::future::Future;
@@ -6,32 +6,32 @@ use std::ops::DerefMut;
 
 use super::error::ConnectionError;
 
-/// A pool of connections to PostgreSQL: [`Pool`](super::Pool) of `deadpool-postgres`, or with the feature `sqlx` its
-/// `PgPool`. It cannot be implemented elsewhere.
+/// A pool of PostgreSQL connections: [`Pool`](super::Pool) of `deadpool-postgres`, or with the feature `sqlx` its
+/// `PgPool`. It cannot be implemented outside this crate.
 pub trait Connections: Clone + fmt::Debug + Send + Sync + 'static {
-    /// One of them. It goes back to the pool when it is dropped.
+    /// A connection, which returns to the pool on drop.
     type Connection: DerefMut<Target: Session + Sized> + Send;
 
-    /// Waits for one, for as long as the pool does.
+    /// Waits for a connection, up to the limit of the pool.
     fn get(&self) -> impl Future<Output = Result<Self::Connection, ConnectionError>> + Send;
 
-    /// This one may never answer again, so the pool loses it.
+    /// Removes a connection that may never respond from the pool.
     fn discard(connection: Self::Connection);
 }
 
 /// A connection, or a transaction on it.
 pub trait Session: Send {
-    /// What a statement returns.
+    /// A row that a statement returns.
     type Row: Columns + Send;
 
-    /// The first row, if there is one. The statement is prepared once for each connection.
+    /// Returns the first row, if any. The statement is prepared once for each connection.
     fn query(
         &mut self,
         statement: &str,
         parameters: &[Value<'_>],
     ) -> impl Future<Output = Result<Option<Self::Row>, ConnectionError>> + Send;
 
-    /// All rows.
+    /// Returns all rows.
     fn query_all(
         &mut self,
         statement: &str,
@@ -45,26 +45,26 @@ pub trait Session: Send {
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'a;
 }
 
-/// A transaction. It is rolled back when it is dropped.
+/// A transaction, which is rolled back on drop.
 pub(crate) trait Opened: Session {
-    /// Commits it.
+    /// Commits the transaction.
     fn commit(self) -> impl Future<Output = Result<(), ConnectionError>> + Send;
 
-    /// Runs a statement and commits behind it, which may take one round trip. What the statement returns does not
-    /// matter: it fails if nothing is to be committed, and then nothing is.
+    /// Runs a statement and commits, possibly in one round trip. The rows of the statement are ignored. If the
+    /// statement fails, nothing is committed.
     fn commit_with(
         self,
         statement: &str,
         parameters: &[Value<'_>],
     ) -> impl Future<Output = Result<(), CommitError>> + Send;
 
-    /// Rolls it back, and hears that it is.
+    /// Rolls the transaction back, and waits for the confirmation.
     fn rollback(self) -> impl Future<Output = Result<(), ConnectionError>> + Send;
 }
 
-/// Why a transaction is not committed, or not known to be.
+/// The reason why a transaction is not known to be committed.
 pub(crate) enum CommitError {
-    /// The statement before the commit has failed; if that is since the connection is lost, it may be committed.
+    /// The statement before the commit has failed; if the connection was lost, the transaction may be committed.
     Statement(ConnectionError),
     Commit(ConnectionError),
 }
@@ -82,7 +82,7 @@ pub enum Value<'a> {
     Flag(bool),
 }
 
-/// A row, by the numbers of its columns from 0.
+/// A row, with columns counted from 0.
 pub trait Columns {
     /// `bytea`
     fn bytes(&self, column: usize) -> Result<Option<&[u8]>, ConnectionError>;

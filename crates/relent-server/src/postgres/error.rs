@@ -1,4 +1,4 @@
-//! Why something is not written into a PostgreSQL database.
+//! Errors of PostgreSQL connections.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use deadpool_postgres::PoolError;
 
-/// Why something is not written, or not known to be.
+/// The reason why a database operation failed, or its result is not known.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// The words that describe the database are none.
+    /// The connection string is invalid.
     Config(Box<dyn Error + Send + Sync>),
-    /// There is no connection.
+    /// The pool has no connection.
     Pool(PoolError),
-    /// PostgreSQL refuses it, or the connection is lost.
+    /// PostgreSQL rejected the operation, or the connection was lost.
     Postgres(tokio_postgres::Error),
-    /// The same as sqlx says it, or there is no connection in its pool.
+    /// An error of sqlx: as above, or its pool has no connection.
     #[cfg(feature = "sqlx")]
     Sqlx(::sqlx::Error),
-    /// It took longer than this.
+    /// The operation took longer than this.
     TimedOut(Duration),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for ConnectionError {
             #[cfg(feature = "sqlx")]
             Self::Sqlx(error) => return write!(f, "PostgreSQL: {error}"),
         };
-        // The text of the error says no more than "db error", or "error performing TLS handshake".
+        // The text of the error itself says only "db error" or "error performing TLS handshake".
         match (database.as_db_error(), database.source()) {
             (Some(error), _) => write!(f, ": {}", error.message()),
             (None, Some(error)) => write!(f, ": {error}"),
@@ -54,7 +54,7 @@ impl fmt::Display for ConnectionError {
 
 impl Error for ConnectionError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
+        // The text of the error itself is part of this text.
         match self {
             Self::Config(error) => error.source(),
             Self::Postgres(error) => error.source(),
@@ -86,7 +86,7 @@ impl From<::sqlx::Error> for ConnectionError {
 }
 
 impl ConnectionError {
-    /// The error as the crate has made it, for whoever knows that crate.
+    /// Returns the driver's error, for callers that use that driver.
     pub(crate) fn into_inner(self) -> Box<dyn Error + Send + Sync> {
         match self {
             Self::Postgres(error) => error.into(),
@@ -96,7 +96,7 @@ impl ConnectionError {
         }
     }
 
-    /// The code by which PostgreSQL has refused; `None` if it has not, or nobody knows.
+    /// Returns PostgreSQL's error code; `None` if it has not rejected the operation, or the result is not known.
     pub(crate) fn refusal(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Postgres(error) => Some(error.code()?.code().into()),

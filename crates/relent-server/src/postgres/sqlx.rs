@@ -57,7 +57,7 @@ impl Session for PgConnection {
         &'a mut self,
         statements: &'a str,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'a {
-        // Not in an `async fn`: of that the compiler does not see that it may be sent.
+        // Not an `async fn`: the compiler cannot prove that its future is `Send`.
         let run = Executor::execute(self, sqlx::raw_sql(statements));
         async move {
             run.await?;

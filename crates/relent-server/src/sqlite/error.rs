@@ -1,4 +1,4 @@
-//! Why something is not written into an SQLite database.
+//! Errors of the SQLite writer.
 
 use std::error::Error;
 use std::fmt;
@@ -7,50 +7,50 @@ use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 
-/// Why something is not written.
+/// The reason why work was not written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriterError {
-    /// The database refuses it.
+    /// SQLite rejected a statement.
     Sqlite(rusqlite::Error),
-    /// The file of the database cannot be opened and written.
+    /// The database file cannot be opened or written.
     File {
-        /// As it was named.
+        /// The path that was passed.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem of the file.
         problem: FileProblem,
     },
-    /// The transaction could not be committed, with all that was in it.
+    /// The transaction with all its jobs could not be committed.
     Commit(Arc<rusqlite::Error>),
-    /// The work has ended the transaction that it shares with others, by `COMMIT`, `ROLLBACK` or `ON CONFLICT
-    /// ROLLBACK`; or SQLite has, after an error that the work went on from, such as a full disk. Nothing of it is
-    /// written.
+    /// The work ended the transaction that it shares with others, by `COMMIT`, `ROLLBACK` or `ON CONFLICT ROLLBACK`.
+    /// Or SQLite ended it, after an error that the work ignored, such as a full disk. Nothing is written.
     TransactionEnded,
-    /// Other work has ended the transaction of this one (see [`TransactionEnded`](Self::TransactionEnded)), or its
-    /// record could not be written. Nothing of this is written, and it may be done again.
+    /// The transaction was rolled back because of another job: it ended the transaction (see
+    /// [`TransactionEnded`](Self::TransactionEnded)), or its record could not be written. Nothing is written, and the
+    /// work may be repeated.
     Undone,
-    /// The thread has ended.
+    /// The writer thread has ended.
     Ended,
 }
 
-/// Why a file is no database that can be written. The file is left as it is.
+/// The reason why a file cannot be used as a database. The file is not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileProblem {
-    /// The file is read-only, or its folder, its file system, or a file that SQLite keeps beside it.
+    /// The file is read-only, or its folder, its file system, or a companion file of SQLite.
     ReadOnly,
-    /// It is a directory.
+    /// The path is a directory.
     Directory,
-    /// It holds something else.
+    /// The file has other content.
     NotADatabase,
-    /// The folder that it should be in does not exist.
+    /// The folder of the file does not exist.
     NoFolder,
-    /// The operating system does not open it.
+    /// The operating system cannot open the file.
     CannotOpen,
 }
 
 impl FileProblem {
-    /// What is wrong with a file that could not be set up.
+    /// Classifies an error of opening or setting up the file.
     pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Option<Self> {
         match error.sqlite_error_code()? {
             ErrorCode::ReadOnly => Some(Self::ReadOnly),
@@ -58,7 +58,7 @@ impl FileProblem {
             ErrorCode::CannotOpen if path.is_dir() => Some(Self::Directory),
             ErrorCode::CannotOpen => {
                 let folder = path.parent().unwrap_or(path);
-                // A name that begins so is an address, which SQLite reads in its own way.
+                // SQLite parses a path with this prefix as a URI.
                 let is_plain = !folder.as_os_str().is_empty() && !path.starts_with("file:");
                 let is_missing = is_plain && !folder.is_dir();
                 Some(if is_missing {
@@ -113,7 +113,7 @@ impl fmt::Display for WriterError {
 
 impl Error for WriterError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
+        // The text of the error itself is part of this text.
         match self {
             Self::Sqlite(error) => error.source(),
             Self::Commit(error) => error.source(),

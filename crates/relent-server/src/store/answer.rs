@@ -1,4 +1,4 @@
-//! What is kept of a response.
+//! Stored responses and their encoding.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use relent_http::{Outcome, grpc};
 
-/// The answer to the first request with a key, for its duplicates: the status, the header fields in their
-/// order with all their values, the body if it was not too long, and its trailers.
+/// The stored response to the first request with a key, for its duplicates: status, header fields, trailers, and the
+/// body unless it is too long.
 ///
-/// Fields of one connection or one moment are left out: `Connection` and what goes with it, `Date`,
-/// `Set-Cookie`, `Content-Length` (which is made from the body), rate limits and the identities of traces. `Retry-After` is kept:
-/// a 202 says by it when there is a result.
+/// Hop-by-hop and transient fields are removed: `Connection` and the fields it names, `Date`, `Set-Cookie`,
+/// `Content-Length` (which the body determines), rate limits and trace identifiers. `Retry-After` is kept, since in a
+/// 202 it announces the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Answer {
@@ -20,13 +20,13 @@ pub struct Answer {
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
-    /// The body; `None` if it was longer than may be kept.
+    /// The body; `None` if it was too long to store.
     pub body: Option<Bytes>,
-    /// What came after the body.
+    /// The trailers.
     pub trailers: Option<HeaderMap>,
 }
 
-/// Of one connection or one moment.
+/// Hop-by-hop and transient fields.
 const LEFT_OUT: [&str; 20] = [
     "connection",
     "keep-alive",
@@ -51,7 +51,7 @@ const LEFT_OUT: [&str; 20] = [
 ];
 
 impl Answer {
-    /// Of a response with this head and this body.
+    /// Creates a stored response from a head and a body; removes the fields that are not stored.
     #[must_use]
     pub fn new(head: &Parts, body: Option<Bytes>, trailers: Option<HeaderMap>) -> Self {
         let named = |value: &HeaderValue| {
@@ -61,7 +61,7 @@ impl Answer {
                 .map(|name| name.trim().to_owned())
                 .collect::<Vec<_>>()
         };
-        // What `Connection` names is of the connection, too.
+        // The fields that `Connection` names are also hop-by-hop.
         let hop: Vec<_> = head
             .headers
             .get_all(header::CONNECTION)
@@ -89,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// An answer of these parts, as they are.
+    /// Creates a stored response from these parts without changes.
     #[must_use]
     pub const fn from_parts(
         status: StatusCode,
@@ -105,15 +105,15 @@ impl Answer {
         }
     }
 
-    /// How many bytes its body and its fields have.
+    /// Returns the length of body, header fields and trailers in bytes.
     pub(crate) fn size(&self) -> usize {
         let fields = self.headers.iter().chain(self.trailers.iter().flatten());
         let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
         fields.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Whether it refuses a request, which has had no effect then: a 4xx but 408, and over gRPC a status other than
-    /// `OK` that stands.
+    /// Returns whether the response rejects a request that had no effect: a 4xx but 408, or for gRPC a final status
+    /// other than `OK`.
     pub(crate) fn is_refusal(&self) -> bool {
         let fields = [Some(&self.headers), self.trailers.as_ref()];
         let mut codes = (fields.into_iter().flatten())
@@ -128,10 +128,10 @@ impl Answer {
     }
 }
 
-/// The first byte of an answer in bytes, to be changed with the rest.
+/// The version of the encoding, to be increased when it changes.
 const VERSION: u8 = 1;
 
-/// Bytes that are no answer: they were written by a later version, or by somebody else.
+/// The bytes are not a stored response, or a later version has written them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidAnswer;
 
@@ -145,9 +145,9 @@ impl fmt::Display for InvalidAnswer {
 
 impl std::error::Error for InvalidAnswer {}
 
-/// As bytes, for stores.
+/// The encoding for stores.
 impl Answer {
-    /// The answer in bytes: a version, then each part with its length before it.
+    /// Encodes the response: a version, then each part with its length.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let body = self.body.as_deref().unwrap_or_default();
@@ -156,16 +156,16 @@ impl Answer {
         bytes.extend_from_slice(&self.status.as_u16().to_be_bytes());
         write_fields(&mut bytes, Some(&self.headers));
         write_fields(&mut bytes, self.trailers.as_ref());
-        // What follows is the body, if there is one.
+        // The rest is the body, if there is one.
         bytes.push(u8::from(self.body.is_some()));
         bytes.extend_from_slice(body);
         bytes
     }
 
-    /// The answer that these bytes are.
+    /// Decodes a response.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are malformed, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidAnswer> {
         let mut rest = bytes;
         let [version] = take(&mut rest)?;
@@ -189,7 +189,7 @@ impl Answer {
     }
 }
 
-/// Their number and one, so that 0 is none.
+/// Writes the number of fields plus one; 0 means none.
 fn write_fields(bytes: &mut Vec<u8>, fields: Option<&HeaderMap>) {
     let count = fields.map_or(0, |fields| fields.len() + 1);
     write_count(bytes, count);
@@ -201,7 +201,7 @@ fn write_fields(bytes: &mut Vec<u8>, fields: Option<&HeaderMap>) {
     }
 }
 
-/// A field is no longer than 4 GiB, and there are fewer.
+/// No field is longer than 4 GiB, and there are fewer than 2^32.
 fn write_count(bytes: &mut Vec<u8>, count: usize) {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     bytes.extend_from_slice(&count.to_be_bytes());
@@ -268,7 +268,7 @@ mod tests {
             let answer = Answer { status, headers, body: body.map(Bytes::from), trailers };
             let bytes = answer.to_bytes();
             prop_assert_eq!(Answer::from_bytes(&bytes), Ok(answer.clone()));
-            // Without its body it is another, and cut before that it is none.
+            // A cut within the body gives a different response; a cut before it is an error.
             let head = bytes.len() - answer.body.as_ref().map_or(0, Bytes::len);
             for end in 0..head {
                 prop_assert_eq!(Answer::from_bytes(&bytes[..end]), Err(InvalidAnswer));

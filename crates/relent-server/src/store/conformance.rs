@@ -1,4 +1,4 @@
-//! Whether a store decides as the core does: for stores of your own, in their tests.
+//! Conformance tests for stores: compares a store with the decisions of the core.
 
 #![allow(
     clippy::panic,
@@ -19,16 +19,16 @@ use relent_core::{Instant, Random};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::idempotency::Answer;
 
-/// A lease or a record that outlives the check, and one that is over at once.
+/// A lease or record that outlives the test, and one that expires immediately.
 const LONG: Duration = Duration::from_secs(3600);
 const OVER: Duration = Duration::ZERO;
 
-/// Plays so many random steps on some keys through the store and through the core's [`Record`], and compares
-/// each answer and now and then the list of unknown outcomes: the store has no other records. Then 64 requests claim one
-/// key at once, and 16 resolve one outcome. No time passes but what the store takes.
+/// Applies random steps to a store and to the core's [`Record`], and compares the results and the lists of unknown
+/// outcomes. The store must be empty. Then 64 tasks claim one key concurrently, and 16 resolve one outcome. No time
+/// passes except for the run time of the store.
 ///
 /// # Panics
-/// When the store fails or decides otherwise, with the steps of that key.
+/// The store fails or decides differently; the message lists the steps of that key.
 ///
 /// ```
 /// use relent_server::store::{Memory, conformance};
@@ -50,11 +50,11 @@ pub async fn check<S: Store>(make: impl FnOnce() -> S, steps: usize, seed: u64) 
     resolve_at_once(&store).await;
 }
 
-/// Plays so many random steps as [`check`] does, at times that the check sets from `begin` on: for a store
-/// whose clock a test can set, by `set_clock`. Leases and what is left of them are compared to the microsecond.
+/// Applies random steps like [`check`], at times that it sets by `set_clock` from `begin` on. It is for a store whose
+/// clock a test can set. Leases and remaining times are compared to the microsecond.
 ///
 /// # Panics
-/// When the store fails or decides otherwise, with the steps of that key.
+/// The store fails or decides differently; the message lists the steps of that key.
 ///
 /// ```
 /// use relent_core::Instant;
@@ -83,7 +83,7 @@ pub async fn check_in_time<S: Store>(
     check_at_times(store, set_clock, begin, next, steps, seed).await;
 }
 
-/// The same with a clock that goes as `next` says, perhaps back.
+/// Like `check_in_time`, with a clock that moves as `next` returns, possibly back.
 pub(crate) async fn check_at_times<S: Store>(
     store: &S,
     set_clock: impl AsyncFn(Instant),
@@ -102,12 +102,12 @@ pub(crate) async fn check_at_times<S: Store>(
     }
 }
 
-/// What time it is for the model.
+/// The time of the model.
 #[derive(Clone, Copy, Debug)]
 enum Time {
-    /// A little later each time; the store has a clock of its own.
+    /// A little later in each step; the store has its own clock.
     Passes(Instant),
-    /// The same as for the store.
+    /// Equal to the time of the store.
     Set(Instant),
 }
 
@@ -118,13 +118,13 @@ impl Time {
         }
     }
 
-    /// Whether the store and the model have the same time of something that they have the same of.
+    /// Returns whether two times agree. Without a common clock they always do.
     fn agree(self, ours: Instant, theirs: Instant) -> bool {
         matches!(self, Self::Passes(_)) || ours == theirs
     }
 }
 
-/// One of these.
+/// Returns a random one of these.
 fn span(random: &mut SessionRandom, micros: &[u64]) -> Duration {
     Duration::from_micros(micros[below(random, micros.len() as u64) as usize])
 }
@@ -133,7 +133,7 @@ fn below(random: &mut SessionRandom, bound: u64) -> u64 {
     random.next_u64() % bound
 }
 
-/// All keys as they should be.
+/// The expected state of all keys.
 #[derive(Default)]
 struct Models(HashMap<Key, Model>);
 
@@ -153,7 +153,7 @@ impl Models {
         model.step(store, &key, step, time, random).await;
     }
 
-    /// Looks at all unknown outcomes, page by page.
+    /// Reads all unknown outcomes, page by page.
     async fn find_unknown<S: Store>(&mut self, store: &S, time: Time, random: &mut SessionRandom) {
         let now = time.now();
         let config = ClaimConfig {
@@ -211,12 +211,12 @@ impl Models {
     }
 }
 
-/// One key as it should be.
+/// The expected state of one key.
 #[derive(Default)]
 struct Model {
     stored: Option<(Record, Option<Arc<Answer>>)>,
     leases: Vec<Lease>,
-    /// Unknown outcomes, as the model had them and as the store did.
+    /// Unknown outcomes of the model and of the store.
     found: Vec<(UnknownOutcome, UnknownOutcome)>,
     history: Vec<String>,
 }
@@ -244,7 +244,7 @@ impl Model {
         if below(random, 5) == 0
             && let Some(last) = self.found.len().checked_sub(1)
         {
-            // Most often the latest: the others were written since.
+            // Usually the latest: the records of the others were written since.
             let back = below(random, 8).saturating_sub(5) as usize;
             let (ours, theirs) = self.found[last.saturating_sub(back)];
             let resolution = match below(random, 3) {
@@ -254,7 +254,7 @@ impl Model {
             self.resolve(store, &ours, &theirs, resolution, &config, time)
                 .await;
         } else if self.leases.is_empty() || below(random, 2) == 0 {
-            // One that comes again has another fence, or what it had.
+            // An owner that claims again gets a new fencing token, or its old one.
             let owner = match self.leases.last() {
                 Some(lease) if below(random, 4) == 0 => lease.owner,
                 _ => (u128::from(below(random, 3)) << 100) + step as u128 / 24,
@@ -263,7 +263,7 @@ impl Model {
             self.claim(store, key, owner, fingerprint, &config, time)
                 .await;
         } else {
-            // Most often the latest: others are lost.
+            // Usually the latest: the others are lost.
             let among = match below(random, 2) {
                 0 => 1,
                 _ => self.leases.len(),
@@ -278,7 +278,7 @@ impl Model {
                 4 => Change::Release,
                 _ => Change::GiveUp,
             };
-            // A process that gives a claim back knows no fence.
+            // A process that gives a claim back does not know its fencing token.
             let lease = match change {
                 Change::GiveBack => Lease { fence: 0, ..lease },
                 _ => lease,
@@ -379,14 +379,14 @@ impl Model {
                 }
             }
             (None | Some(Err(_)), Err(WriteError::Lost)) => {}
-            // Whether it has been removed already makes no difference.
+            // The store may or may not have removed it already.
             (None, Err(WriteError::Gone)) => {}
             (Some(Err(_)), Err(WriteError::Gone)) if is_over => {}
             (made, written) => self.fail(&format!("{written:?} for {made:?}")),
         }
     }
 
-    /// The record is another one only by its times, and those of the store may be the same as before.
+    /// The new record may differ only in its times, and the store's times may be equal.
     fn forget_found(&mut self, time: Time) {
         if let Time::Passes(_) = time {
             self.found.clear();
@@ -421,7 +421,7 @@ impl Model {
     }
 }
 
-/// An answer with what is easily lost: fields of one name, bytes that are no text, trailers.
+/// A response with content that is easily lost: repeated fields, bytes that are not text, trailers.
 fn answer(step: usize) -> Answer {
     let mut headers = HeaderMap::new();
     for value in [&b"a"[..], b"b", b"\xff\t"] {
@@ -438,7 +438,7 @@ fn answer(step: usize) -> Answer {
     }
 }
 
-/// Of many that claim one key at once, one runs.
+/// Exactly one of many concurrent claims of a key runs.
 async fn race<S: Store>(store: &Arc<S>) {
     let key = Key([255; 32]);
     let tasks = (0..64).map(|owner| {
@@ -463,7 +463,7 @@ async fn race<S: Store>(store: &Arc<S>) {
     assert_eq!((runs, waits), (1, 63), "of 64 claims of one key one runs");
 }
 
-/// Of many that resolve one outcome at once, each with an answer of its own, one does.
+/// Exactly one of many concurrent resolutions of an outcome succeeds.
 async fn resolve_at_once<S: Store>(store: &Arc<S>) {
     let (key, print) = (Key([254; 32]), Fingerprint([0; 32]));
     let config = ClaimConfig {
@@ -505,7 +505,7 @@ async fn resolve_at_once<S: Store>(store: &Arc<S>) {
     assert_eq!(done, kept, "of 16 that resolve one outcome one does");
 }
 
-/// A clock that is set by hand: it goes on by microseconds, and now and then steps forward or back by up to two hours.
+/// A manual clock: it advances by microseconds, and sometimes steps forward or back by up to two hours.
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 pub(crate) fn step(now: Instant, random: &mut SessionRandom) -> Instant {
     let by = Duration::from_micros(random.next_u64() % 7_200_000_000);

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-/// With its length before it, so that no two lists of parts give the same bytes.
+/// Adds a part with its length, so that different lists of parts never have the same bytes.
 pub(crate) fn add(digest: &mut Sha256, part: &[u8]) {
     count(digest, part.len());
     digest.update(part);

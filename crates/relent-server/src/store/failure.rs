@@ -1,4 +1,4 @@
-//! Why a store has failed, as far as an operator may know it.
+//! Failures of a store, as reported to the operator.
 
 use std::error::Error;
 use std::fmt;
@@ -7,36 +7,35 @@ use std::io;
 use super::key::Key;
 use super::memory::Full;
 
-/// A call of the store that has failed, with all its attempts: for the operator, as
-/// [`on_store_failure`](crate::idempotency::IdempotencyLayer::on_store_failure) and the event have it.
+/// A store call that has failed with all its attempts, for the operator.
+/// [`on_store_failure`](crate::idempotency::IdempotencyLayer::on_store_failure) and the event receive it.
 ///
-/// It holds nothing secret: no idempotency key, no address, no name of a user, no statement, and no text of the database.
+/// It contains no secrets: no idempotency key, address, user name, statement, or text of the database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreFailure {
-    /// What was asked of the store: `claim`, `write`, `renew`, `give_back` or `transaction`.
+    /// The call: `claim`, `write`, `renew`, `give_back` or `transaction`.
     pub operation: &'static str,
-    /// Of which request: a digest of its key.
+    /// The digest of the key of the request.
     pub key: Key,
-    /// What is wrong.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// The code by which the database or the operating system says it: an SQLSTATE such as `42P01`, a name such as
-    /// `SQLITE_READONLY`, the first word of an error of Redis such as `OOM`, or a kind of [`io::Error`] such as
-    /// `ConnectionRefused`. `None` if there is none.
+    /// The code of the database or operating system; `None` if there is none. Examples are an SQLSTATE (`42P01`), a
+    /// name (`SQLITE_READONLY`), the first word of a Redis error (`OOM`), and an [`io::ErrorKind`] (`NotFound`).
     pub code: Option<String>,
-    /// What to do about it.
+    /// The recommended action.
     pub message: &'static str,
 }
 
 impl StoreFailure {
-    /// What is known of this error of a store: one of this crate, or one whose chain of [sources](Error::source) has an
-    /// error of SQLite, PostgreSQL, Redis or the operating system. Of any other the kind is [`FailureKind::Other`].
+    /// Classifies an error of a store. It searches the chain of [sources](Error::source) for an error of this crate,
+    /// SQLite, PostgreSQL, Redis or the operating system. Any other error is [`FailureKind::Other`].
     #[must_use]
     pub fn new(operation: &'static str, key: Key, error: &(dyn Error + 'static)) -> Self {
         Self::of(operation, key, explain(error))
     }
 
-    /// The store has not answered within the limit of this side, so it has given no code.
+    /// The store has not responded within the limit of this process, so there is no code.
     pub(crate) fn timed_out(operation: &'static str, key: Key) -> Self {
         Self::of(operation, key, (FailureKind::TimedOut, None))
     }
@@ -62,32 +61,32 @@ impl fmt::Display for StoreFailure {
     }
 }
 
-/// What is wrong with a store.
+/// The kind of a store failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// There is no connection, or it is lost.
+    /// There is no connection, or it was lost.
     Unreachable,
-    /// It has not answered in time.
+    /// The store has not responded in time.
     TimedOut,
-    /// It does not know its client, or does not let it do this.
+    /// The store does not accept the credentials, or does not permit the operation.
     Denied,
-    /// A table, a column, a schema or the database is not there.
+    /// A table, column, schema or the database does not exist.
     Missing,
-    /// It may be read only.
+    /// The store is read-only.
     ReadOnly,
-    /// A disk, a memory or a share of it is full.
+    /// A disk, memory or quota is full.
     Full,
-    /// Others keep it from answering: locks, too many connections, a start.
+    /// The store is busy: locks, too many connections, or it is starting.
     Busy,
-    /// A record or the file is not as this version writes it.
+    /// A record or the file is not in the format of this version.
     Corrupt,
     /// Anything else.
     Other,
 }
 
 impl FailureKind {
-    /// In one word, as the event has it.
+    /// Returns the name of the kind, as in the event.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -133,7 +132,7 @@ impl FailureKind {
 
 pub(crate) type Explained = (FailureKind, Option<String>);
 
-/// The first error of the chain that is known.
+/// Returns the first error of the chain that can be classified.
 pub(crate) fn explain(error: &(dyn Error + 'static)) -> Explained {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -170,7 +169,7 @@ fn known(error: &(dyn Error + 'static)) -> Option<Explained> {
 fn of_io(error: &io::Error) -> Explained {
     use io::ErrorKind as Kind;
 
-    // One that only carries another.
+    // The error only wraps another one.
     if let (Kind::Other, Some(inner)) = (error.kind(), error.get_ref()) {
         return explain(inner);
     }
@@ -337,7 +336,7 @@ mod postgres {
         }
     }
 
-    /// By its SQLSTATE.
+    /// Classifies an SQLSTATE.
     fn of_state(state: &str) -> Explained {
         let kind = match state {
             "42P01" | "42703" | "3D000" | "3F000" => FailureKind::Missing,
@@ -389,7 +388,7 @@ mod redis {
             _ => FailureKind::Other,
         };
         match error.code() {
-            // A word of capital letters is a code; anything else may be a text.
+            // A code is a word of capital letters; anything else may be text with secrets.
             Some(code)
                 if code.len() <= 32 && code.bytes().all(|byte| byte.is_ascii_uppercase()) =>
             {

@@ -1,4 +1,4 @@
-//! What a record is found by.
+//! The key of a record.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use sha2::{Digest, Sha256};
 
 use super::digest::add;
 
-/// What a record is found by: a digest of principal, method, operation and idempotency key. Its first eight bytes are of
-/// the principal alone, so that a store can share out what it has.
+/// The key of a record: a digest of principal, method, operation and idempotency key. The first eight bytes depend
+/// only on the principal, so that a store can limit each principal's share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(pub [u8; 32]);
 
-/// In hexadecimal digits, for logs and for who looks in the store.
+/// Formats the key as hexadecimal digits, for logs and for lookups in the store.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -19,9 +19,9 @@ impl fmt::Display for Key {
 }
 
 impl Key {
-    /// The key of a request with this `Idempotency-Key`, as the [layer](crate::idempotency::IdempotencyLayer) makes it:
-    /// to look for what a customer asks about. `operation` is empty unless the layer was
-    /// [given one](crate::idempotency::IdempotencyLayer::operation).
+    /// Returns the key of a request with this `Idempotency-Key`, as the [layer](crate::idempotency::IdempotencyLayer)
+    /// computes it, for example for a customer inquiry. `operation` is empty unless the layer [sets
+    /// one](crate::idempotency::IdempotencyLayer::operation).
     #[must_use]
     pub fn of(principal: &str, method: &str, operation: &str, idempotency_key: &str) -> Self {
         let mut digest = Sha256::new();
@@ -31,7 +31,7 @@ impl Key {
         Self::of_principal(principal, digest)
     }
 
-    /// This digest, of a principal.
+    /// Combines the digest with the digest of the principal.
     pub(crate) fn of_principal(principal: &str, digest: Sha256) -> Self {
         let mut whose = Sha256::new();
         add(&mut whose, b"relent principal");
@@ -41,15 +41,15 @@ impl Key {
         Self(key)
     }
 
-    /// Whose it is: the first eight bytes, which all keys of a principal have in common.
+    /// Returns the digest of the principal: the first eight bytes, which all its keys share.
     #[must_use]
     pub const fn principal(&self) -> [u8; 8] {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The key of a request to another service, in 64 hexadecimal digits, as its handler
-    /// [has it](crate::idempotency::Execution::derived_key): to ask that service what has come of it.
+    /// Returns the key of a request to another service as 64 hexadecimal digits, as its handler [computes
+    /// it](crate::idempotency::Execution::derived_key). Use it to ask that service for the result.
     #[must_use]
     pub fn derived_key(&self, step: &str) -> String {
         let mut digest = Sha256::new();

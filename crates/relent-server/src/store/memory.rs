@@ -13,23 +13,25 @@ use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 use super::answer::Answer;
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 
-/// Records in the memory of this process, for tests and for services of one process whose effects do not
-/// outlive it either. A restart forgets them all.
+/// A store in the memory of this process, for tests and for single-process services whose effects are also lost at a
+/// restart.
 ///
-/// Each claim removes two records that have expired, so it holds no more than are made in
-/// [`ClaimConfig::keep`]; and never more than [`at_most`](Self::at_most), with answers of
+/// Each claim removes two expired records, so the store holds about the records of one [`ClaimConfig::keep`]. It
+/// never holds more than [`at_most`](Self::at_most) records, or responses of more than
 /// [`at_most_bytes`](Self::at_most_bytes).
 ///
-/// # When it is full
-/// Each [principal](Key::principal) may have half of what the others leave. So a principal that is alone has half of the
-/// store, and however much it sends, the first key of another finds a place. A new key beyond that share takes the place
-/// of the oldest refusal of the same principal: a request that has had no effect, or that was answered with 4xx (over
-/// gRPC with a status that says the same). A duplicate of it runs again. Where the principal has none, the
-/// oldest refusal of a principal with more records goes. What runs, is unknown, or has any other answer is never forgotten
-/// before it expires: if there is nothing else the claim is the error [`Full`], and the layer refuses the request (503).
+/// # When the store is full
+/// Each [principal](Key::principal) may hold half of what the others leave. So a single principal gets half of the
+/// store, and the first key of another principal always finds a place.
 ///
-/// An answer for which there are no bytes left is kept without its body, or its fields: its duplicates get 410, and
-/// nothing runs again.
+/// A new key beyond the share replaces the oldest rejection of the same principal. A rejection is a request without
+/// effect, or one with a 4xx response (for gRPC an equivalent status). A duplicate of a replaced request runs again.
+/// If the principal has none, the oldest rejection of a principal with more records is replaced. A request that runs,
+/// has an unknown outcome, or has any other response is never forgotten before it expires. If nothing can be
+/// replaced, the claim returns [`Full`], and the layer rejects the request with 503.
+///
+/// If the bytes of a response do not fit, it is stored without its body, or also without its header fields. Its
+/// duplicates get 410, and nothing runs again.
 #[derive(Debug)]
 pub struct Memory {
     began: tokio::time::Instant,
@@ -42,13 +44,13 @@ pub struct Memory {
 struct Kept {
     records: HashMap<Key, Entry>,
     by_expiry: BTreeSet<Place>,
-    /// What may be forgotten for others.
+    /// Records that may be forgotten for others.
     refusals: BTreeSet<Place>,
     shares: HashMap<Principal, Share>,
     bytes: usize,
 }
 
-/// A record in the order of when it expires.
+/// The sort key of records: their expiry, then their key.
 type Place = (Instant, Key);
 type Principal = [u8; 8];
 
@@ -56,11 +58,11 @@ type Principal = [u8; 8];
 struct Entry {
     record: Record,
     answer: Option<Arc<Answer>>,
-    /// Of the answer.
+    /// The length of the response.
     bytes: usize,
 }
 
-/// What one principal has.
+/// The share of one principal.
 #[derive(Debug, Default)]
 struct Share {
     records: usize,
@@ -68,14 +70,14 @@ struct Share {
     refusals: BTreeSet<Place>,
 }
 
-/// So many refusals are looked at for one that is to be forgotten.
+/// How many refusals are checked for one that may be forgotten.
 const LOOK: usize = 8;
-/// So many are forgotten for one answer.
+/// The most refusals that are forgotten for one response.
 const MOST_FORGOTTEN: usize = 16;
-/// So many records that have expired are removed when there is no place.
+/// How many expired records are removed when there is no place.
 const BATCH: usize = 64;
 
-/// A principal has as many records as it may have, and none of them may be forgotten.
+/// The principal has reached its share of records, and none of them may be forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full {
     own: usize,
@@ -102,7 +104,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// For at most 200,000 records and 128 MiB of answers.
+    /// Creates a store for at most 200,000 records and 128 MiB of responses.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -113,7 +115,7 @@ impl Memory {
         }
     }
 
-    /// For at most so many records, at about 400 bytes each beside their answers: 200,000 by default. One principal has at
+    /// Sets the number of records, at about 400 bytes each plus responses: 200,000 by default. One principal holds at
     /// most half of them.
     #[must_use]
     pub fn at_most(self, records: usize) -> Self {
@@ -123,8 +125,8 @@ impl Memory {
         }
     }
 
-    /// For answers of so many bytes together, bodies and fields: 128 MiB by default. One principal has at most half of
-    /// them.
+    /// Sets the total length of stored responses in bytes, with body and header fields: 128 MiB by default. One
+    /// principal holds at most half of it.
     #[must_use]
     pub fn at_most_bytes(self, bytes: usize) -> Self {
         Self {
@@ -133,19 +135,19 @@ impl Memory {
         }
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().records.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes the answers have together, bodies and fields.
+    /// Returns the total length of stored responses in bytes, with body and header fields.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.lock().bytes
@@ -179,7 +181,7 @@ impl Memory {
         if let Some(record) = change {
             kept.put(*key, record, None);
         }
-        // An answer is put in together with its record.
+        // A response is always stored together with its record.
         Ok(Claimed::of(claim, now, answer).unwrap_or(Claimed::Unknown))
     }
 
@@ -289,7 +291,7 @@ impl Kept {
         removed
     }
 
-    /// How many records this principal has, and how many bytes.
+    /// Returns the records and bytes of a principal.
     fn share(&self, principal: Principal) -> (usize, usize) {
         let share = self.shares.get(&principal);
         share.map_or((0, 0), |share| (share.records, share.bytes))
@@ -300,7 +302,7 @@ impl Kept {
         loop {
             let (own, _) = self.share(principal);
             let others = self.records.len() - own;
-            // Half of what the others leave, and all of it if that is one place.
+            // Half of what the others leave, rounded up.
             if own < most.saturating_sub(others).div_ceil(2) {
                 return Ok(());
             }
@@ -310,7 +312,7 @@ impl Kept {
         }
     }
 
-    /// As much of an answer as there is room for. It has to be kept in some way: its request has had its effect.
+    /// Returns the response, shortened if it does not fit. It cannot be dropped, since its request had its effect.
     fn fitting(&mut self, key: &Key, answer: Arc<Answer>, most: usize) -> Arc<Answer> {
         let before = self.records.get(key).map_or(0, |entry| entry.bytes);
         let mut forgets = MOST_FORGOTTEN;
@@ -335,7 +337,7 @@ impl Kept {
         }
     }
 
-    /// Forgets the oldest refusal of this principal, or one of another that has more records; whether there was one.
+    /// Forgets the oldest refusal of this principal, or of one with more records; returns whether there was one.
     fn forget_refusal(&mut self, principal: Principal) -> bool {
         let share = self.shares.get(&principal);
         let own = share.and_then(|share| share.refusals.first());
@@ -351,7 +353,7 @@ impl Kept {
 }
 
 impl Entry {
-    /// Whether its request has had no effect, so that it may run again.
+    /// Returns whether the request had no effect, so that it may run again.
     fn is_refusal(&self) -> bool {
         match self.record.stage {
             Stage::Released => true,

@@ -1,13 +1,13 @@
-//! Times and spans in whole microseconds, as the clocks of Redis and PostgreSQL have them.
+//! Times and durations in whole microseconds, as Redis and PostgreSQL store them.
 
 use std::time::Duration;
 
 use relent_core::Instant;
 
-/// The latest time, in microseconds since 1970: in the year 2255. Lua's numbers are exact up to it.
+/// The latest time, in microseconds since 1970: in the year 2255. A Lua number is exact up to it.
 pub(super) const FOREVER: i64 = (1 << 53) - 1;
 
-/// Rounded up, so that a lease is never shorter than it was asked for.
+/// Rounds up, so that a lease is never shorter than requested.
 pub(super) fn span(span: Duration) -> i64 {
     let micros = span.as_nanos().div_ceil(1000);
     i64::try_from(micros).map_or(FOREVER, |micros| micros.min(FOREVER))

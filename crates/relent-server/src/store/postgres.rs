@@ -21,7 +21,7 @@ use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcom
 use crate::postgres::{Connections, IsolationLevel, Pool, Session, connect, in_time};
 use crate::server_clock::ServerClock;
 
-/// Records in a PostgreSQL database: durable, for services of many processes.
+/// A store in a PostgreSQL database: durable, for services of many processes.
 ///
 /// ```no_run
 /// use relent_server::idempotency::IdempotencyLayer;
@@ -36,17 +36,18 @@ use crate::server_clock::ServerClock;
 /// # }
 /// ```
 ///
-/// A claim is one statement, and so is each change; the time is that of the database. Of every 256 claims one has
-/// expired records removed behind it, at most 512 of them, past those that others are at.
+/// A claim is one statement, and so is each change; the clock is that of the database. One in 256 claims triggers the
+/// removal of up to 512 expired records, except locked ones.
 ///
-/// A claim says until when its caller waits, in the time of the database, which the process knows by the replies: one that
-/// is executed later, by a database that was stopped, claims nothing. The first claim of a process takes a statement more.
+/// A claim contains the time until which its caller waits, by the clock of the database. If a stalled database
+/// executes it later, it claims nothing. The process learns that clock from replies, so its first claim takes one
+/// more statement.
 ///
-/// What the database has confirmed survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
-/// the replica that takes over is a synchronous one.
+/// A confirmed write survives a crash, unless `synchronous_commit` is `off`. It survives a failover if the replica
+/// that takes over is synchronous.
 ///
-/// With the feature `sqlx` the pool may be a `PgPool` of sqlx: then work that runs
-/// [exactly once](crate::exactly_once) gets a transaction of sqlx.
+/// With the feature `sqlx` the pool may be a `PgPool` of sqlx. Then [transactional](crate::exactly_once) work gets a
+/// transaction of sqlx.
 #[derive(Clone)]
 pub struct Postgres<C = Pool> {
     pub(crate) pool: C,
@@ -57,19 +58,19 @@ pub struct Postgres<C = Pool> {
     clock: Arc<ServerClock>,
 }
 
-/// Of so many claims one has so many expired records removed.
+/// One claim out of this number triggers the removal of up to `BATCH` expired records.
 const CLAIMS_A_BATCH: u64 = 256;
 const BATCH: usize = 512;
 
-/// Two processes that begin at once do not get in each other's way.
+/// Serializes concurrent starts of several processes.
 const CREATE: (&str, &str) = (
     "BEGIN; SELECT pg_advisory_xact_lock(7308604797129746);",
     "COMMIT;",
 );
 
 impl Postgres {
-    /// The tables: for migrations of your own, instead of [`create_tables`](Self::create_tables). A version
-    /// with other tables gives them another name, and leaves these as they are.
+    /// The tables, for your own migrations instead of [`create_tables`](Self::create_tables). A version with
+    /// different tables will use another name, and leave these unchanged.
     pub const TABLES: &str = "
         CREATE TABLE IF NOT EXISTS relent_idempotency_1 (
             key         bytea    NOT NULL PRIMARY KEY,
@@ -90,7 +91,7 @@ impl Postgres {
 }
 
 impl<C: Connections> Postgres<C> {
-    /// The records in the database of this pool. The tables have to be there.
+    /// Creates a store in the database of this pool. The tables must exist.
     #[must_use]
     pub fn new(pool: C) -> Self {
         Self {
@@ -103,31 +104,31 @@ impl<C: Connections> Postgres<C> {
         }
     }
 
-    /// How long a connection or a statement of this store may take: 5 s by default. After that it is an error, and
-    /// the connection is given up.
+    /// Sets the limit for getting a connection, and for a statement: 5 s by default. After that the call fails, and
+    /// the connection is discarded.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The isolation of transactions that run [exactly once](crate::exactly_once): read committed by default.
+    /// Sets the isolation level of [transactional](crate::exactly_once) requests: read committed by default.
     #[must_use]
     pub const fn isolation(mut self, isolation: IsolationLevel) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub const fn pool(&self) -> &C {
         &self.pool
     }
 
-    /// Makes the tables if they are not there.
+    /// Creates the tables if they do not exist.
     ///
     /// # Errors
-    /// The database refuses, or is not reached.
+    /// The database rejects it, or is unreachable.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
         let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
         let mut connection = connect(&self.pool, self.patience).await?;
@@ -136,11 +137,11 @@ impl<C: Connections> Postgres<C> {
         in_time::<C, _, _>(connection, self.patience, created)
     }
 
-    /// Has expired records removed now and then.
+    /// Counts a claim, and sometimes removes expired records.
     pub(crate) fn count_claim(&self) {
         if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
             let store = self.clone();
-            // What fails is made up for by the next.
+            // After a failure the next removal makes up for it.
             tokio::spawn(async move { drop(store.remove_expired(BATCH).await) });
         }
     }

@@ -18,45 +18,45 @@ use super::micros::{instant, span};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::server_clock::ServerClock;
 
-/// Records in Redis 6.2 or later, or what speaks as it does: one call of a script for each step, by the
-/// clock of the server.
+/// A store in Redis 6.2 or later, or a compatible server: each call runs one script, by the clock of the server.
 ///
-/// # What it does not promise
-/// This store is weaker than the others. Redis tells that a record is written before a replica has it, so
-/// **a failover may lose the latest records**, and a request whose record is lost runs again. The same
-/// happens when the server is killed, unless it appends to its file with `appendfsync always`; with
-/// `everysec` a loss of power takes the last second. `min-replicas-to-write 1` makes that window smaller, and does not
-/// close it. Where nothing may happen twice take [`Sqlite`](super::Sqlite) or
-/// [`Postgres`](super::Postgres), best with their `exactly_once`.
+/// # Limitations
+/// This store is weaker than the others. Redis confirms a write before a replica has it, so **a failover may lose the
+/// latest records**, and a request whose record is lost runs again. The same happens when the server is killed,
+/// unless it runs with `appendfsync always`; with `everysec` a power failure loses the last second.
+/// `min-replicas-to-write 1` reduces the window, but does not close it. If nothing may happen twice, use
+/// [`Sqlite`](super::Sqlite) or [`Postgres`](super::Postgres), best with their `exactly_once`.
 ///
-/// # How a failover is noticed
-/// An execution whose record was lost hears of it: its [`write`](Store::write) is [`Gone`](WriteError::Gone). The layer
-/// claims the key again with the next renewal, within a third of the lease, or for the answer that it has. If a duplicate
-/// has been quicker, both run: the handler learns of it ([`Execution::lost`](crate::idempotency::Execution::lost)), and dropped where
-/// the route takes executions over; its answer is not stored. What was completed before is lost without a sign: its
-/// duplicates run again. That there was a failover shows in `INFO replication`: the server that
-/// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
-/// repetitions of what is older than the failover.
+/// # After a failover
+/// An execution whose record was lost notices it: its [`write`](Store::write) returns [`Gone`](WriteError::Gone). The
+/// layer claims the key again with the next renewal, within a third of the lease, or when it records the response. If
+/// a duplicate has claimed the key before, both run. The handler of the first is notified
+/// ([`Execution::lost`](crate::idempotency::Execution::lost)), and dropped if the route allows a takeover; its
+/// response is not stored.
 ///
-/// An execution that ends without an effect while it claims its key again gives the key up, but that claim may still be
-/// on its way. Then the key is held until the lease runs out: its duplicates hear 409, and after that that the outcome is
-/// unknown, or run where the route takes executions over. Nothing happens twice by that.
+/// The loss of a completed record goes unnoticed: its duplicates run again. `INFO replication` shows that there was a
+/// failover: the new primary has a new `master_replid`, and the old one as `master_replid2`. An operator who monitors
+/// that can hold back retries of requests from before the failover.
 ///
-/// # When the server stands still
-/// It executes later what it was sent meanwhile. So each claim says until when its caller waits, in the time of the
-/// server: one that is executed later claims nothing ([`Late`](RedisError::Late)). The process knows that time by the
-/// replies: the first claim of a process, and the first after the server's clock was set forward, takes a round trip more.
-/// Other changes may be executed late, since owner and fence decide whether they count.
+/// If an execution without effect gives the key up while it claims it again, the claim may still be in transit. Then
+/// the key is held until the lease expires. Duplicates get 409 meanwhile. After that the outcome is unknown, or a
+/// duplicate runs if the route allows a takeover. Nothing happens twice.
 ///
-/// A step back of the server's clock makes leases and records last so much longer, and a step
-/// forward ends them so much earlier.
+/// # When the server stalls
+/// Redis executes commands after a stall. So each claim contains the time until which its caller waits, by the clock
+/// of the server. A claim that is executed later claims nothing ([`Late`](RedisError::Late)). The process learns that
+/// clock from replies. The first claim of a process, and the first after the server's clock was set forward, takes
+/// one more round trip. Other changes may be executed late, since owner and fencing token decide.
 ///
-/// When the server is away, each call is an [error](RedisError) within about a second, and the layer refuses (503).
-/// Nothing is asked twice here: whoever calls knows whether to.
+/// If the server's clock is set back, leases and records last that much longer; if it is set forward, they expire
+/// that much earlier.
 ///
-/// # What it costs to find unknown outcomes
-/// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, a thousand of them in each call of a
-/// script. So take all outcomes in one call, with a large `most`, and not page by page. The script finds the names
+/// If the server is down, each call returns an [error](RedisError) within about 1 s, and the layer rejects requests
+/// with 503. This store does not retry; the caller decides.
+///
+/// # Cost of finding unknown outcomes
+/// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, a thousand in each script
+/// call. So get all outcomes in one call with a large `most`, and not page by page. The script discovers key names
 /// itself, so it does not work on a cluster.
 ///
 /// ```no_run
@@ -84,7 +84,7 @@ struct Scripts {
     resolve: Script,
 }
 
-/// Where `now` comes from: the time of the server in microseconds since 1970.
+/// Sets `now` to the time of the server, in microseconds since 1970.
 const CLOCK: &str = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n";
 
 impl Scripts {
@@ -99,22 +99,22 @@ impl Scripts {
     }
 }
 
-/// Why it fails.
+/// An error of the Redis store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RedisError {
-    /// It is not reached, does not answer in time, or refuses.
+    /// The server is unreachable, does not respond in time, or rejects the command.
     Redis(::redis::RedisError),
-    /// It may remove records before they may be forgotten.
+    /// The server may evict records before they expire.
     Evicts {
-        /// Its `maxmemory-policy`.
+        /// The `maxmemory-policy` of the server.
         policy: String,
     },
-    /// It forgets all when it is restarted.
+    /// The server loses all records at a restart.
     Volatile,
-    /// A record is not as this version writes it.
+    /// A record is not in the format of this version.
     Record(InvalidAnswer),
-    /// It would have executed a claim after its caller has given up. Nothing is claimed.
+    /// The claim reached the server after its caller stopped waiting. Nothing is claimed.
     Late,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for RedisError {
 impl Error for RedisError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Their texts are in this one.
+            // Their texts are part of this error's text.
             Self::Redis(error) => error.source(),
             Self::Record(error) => error.source(),
             Self::Evicts { .. } | Self::Volatile | Self::Late => None,
@@ -163,20 +163,20 @@ impl From<InvalidAnswer> for RedisError {
     }
 }
 
-/// How long a connection may take, and an answer.
+/// Timeouts of a connection and of a response.
 const CONNECT: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl Redis {
-    /// Connects, and looks how the server keeps what is written to it, as far as it says so (`INFO`).
+    /// Connects, and checks the persistence of the server, as far as `INFO` shows it.
     ///
     /// # Errors
-    /// It is not reached; or it evicts, or keeps nothing on disk: see
+    /// The server is unreachable, evicts keys, or does not persist them: see
     /// [`connect_unchecked`](Self::connect_unchecked).
     pub async fn connect(client: Client) -> Result<Self, RedisError> {
         let redis = Self::connect_unchecked(client).await?;
         let mut connection = redis.connection.clone();
-        // Some services do not let their users ask. What cannot be seen is not refused.
+        // Some hosted services forbid `INFO`; a setting that is not visible is accepted.
         for section in ["memory", "persistence"] {
             let info = cmd("INFO").arg(section).query_async(&mut connection).await;
             check(&info.unwrap_or_else(|_| InfoDict::new("")))?;
@@ -184,11 +184,10 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Connects to a server that may forget records when it is restarted or its memory is full. Their
-    /// requests run again.
+    /// Connects to a server that may lose records at a restart or when its memory is full. Their requests run again.
     ///
     /// # Errors
-    /// It is not reached.
+    /// The server is unreachable.
     pub async fn connect_unchecked(client: Client) -> Result<Self, RedisError> {
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(CONNECT))
@@ -202,7 +201,7 @@ impl Redis {
         })
     }
 
-    /// What the names of its records begin with, so that services can share one server: `relent` by default.
+    /// Sets the prefix of the keys of records, so that services can share one server: `relent` by default.
     #[must_use]
     pub fn namespace(self, namespace: &str) -> Self {
         Self {
@@ -211,7 +210,7 @@ impl Redis {
         }
     }
 
-    /// What the record of this key is called in Redis.
+    /// Returns the Redis key of the record.
     #[must_use]
     pub fn name(&self, key: &Key) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.namespace.len() + 1 + key.0.len());
@@ -222,7 +221,7 @@ impl Redis {
     }
 }
 
-/// Whether the server keeps what is written to it, as far as it says so.
+/// Checks eviction and persistence of the server, as far as `INFO` shows them.
 fn check(info: &InfoDict) -> Result<(), RedisError> {
     match info.get::<String>("maxmemory_policy") {
         Some(policy) if policy != "noeviction" => return Err(RedisError::Evicts { policy }),
@@ -234,7 +233,7 @@ fn check(info: &InfoDict) -> Result<(), RedisError> {
     }
 }
 
-/// What the script says of a claim: what to do, fence, time, step, repeated, answer, and the time of the server.
+/// The reply to a claim: decision, fencing token, time, step, repeated, response, and the time of the server.
 type Reply = (String, u64, i64, u32, u8, Vec<u8>, i64);
 
 impl Store for Redis {
@@ -250,7 +249,7 @@ impl Store for Redis {
         let takeover = match config.takeover {
             Takeover::Rerun => "rerun",
             Takeover::Resume => "resume",
-            // One to come is not to be taken for leave to run.
+            // A takeover mode added later must not allow a rerun.
             _ => "refuse",
         };
         let mut connection = self.connection.clone();
@@ -269,7 +268,7 @@ impl Store for Redis {
             if what != "late" {
                 break (what, fence, time, step, repeated, answer);
             }
-            // The time of the server was not known, or was set.
+            // The server's clock was not known, or was set.
             if Instant::now() >= until {
                 return Err(RedisError::Late);
             }
@@ -354,7 +353,7 @@ impl Store for Redis {
         refused(&answer).map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// Redis does it by itself.
+    /// Redis expires records on its own.
     async fn remove_expired(&self, _: usize) -> Result<usize, RedisError> {
         Ok(0)
     }
@@ -368,7 +367,7 @@ impl fmt::Debug for Redis {
     }
 }
 
-/// What the script says, if it has not resolved it.
+/// Returns the reason why the script has not resolved the outcome.
 fn refused(answer: &str) -> Option<NotResolved> {
     match answer {
         "resolved" => None,

@@ -22,8 +22,7 @@ use self::records::{delete, nanos};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::sqlite::{Session, Writer, WriterError};
 
-/// Records in an SQLite database: durable, with nothing else to be installed. For services whose processes share
-/// a disk.
+/// A store in an SQLite database: durable, with nothing else to install. For services whose processes share a disk.
 ///
 /// ```no_run
 /// use relent_server::idempotency::IdempotencyLayer;
@@ -33,20 +32,21 @@ use crate::sqlite::{Session, Writer, WriterError};
 /// # Ok::<(), relent_server::sqlite::WriterError>(())
 /// ```
 ///
-/// Of every 64 claims one removes expired records, at most 128 of them.
+/// One in 64 claims removes up to 128 expired records.
 ///
-/// Its clock is that of the machine, and never goes back for this store: a step back stands still. A step forward, such as
-/// after a sleep of the machine, ends no lease immediately: executions have as long as a lease lasts to renew theirs.
+/// The clock is that of the machine, and never goes back: if it is set back, the store's time stands still. If it
+/// jumps forward, such as after a suspend, no lease expires immediately. Executions have the duration of a lease to
+/// renew theirs.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     pub(crate) writer: Writer,
     pub(crate) seen: Arc<Seen>,
 }
 
-/// What the store has seen.
+/// The state of the store in this process.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// And when it was read last.
+    /// The clock, and the time of its last reading.
     clock: Mutex<(Clock, Monotonic)>,
     claims: AtomicU64,
 }
@@ -60,7 +60,7 @@ impl Default for Seen {
     }
 }
 
-/// Of so many claims one removes expired records: to look with each costs as much as to write its record.
+/// One claim out of this number removes expired records, since the search costs as much as writing a record.
 const CLAIMS_A_BATCH: u64 = 64;
 
 const TABLES: &str = "
@@ -82,20 +82,20 @@ const TABLES: &str = "
 ";
 
 impl Sqlite {
-    /// The records in this file, which is made if it is not there.
+    /// Opens the store in this file, and creates the file if necessary.
     ///
     /// # Errors
-    /// The database cannot be opened, its tables cannot be made, or the file is
+    /// The database cannot be opened, its tables cannot be created, or the file is
     /// [read-only](crate::sqlite::FileProblem::ReadOnly).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WriterError> {
         Self::open_with(path, |_| Ok(()))
     }
 
-    /// The same in a database that has other tables, too, which `set_up` makes: those of the service, for what it does
-    /// [exactly once](crate::exactly_once).
+    /// Opens the store in a database with other tables, which `set_up` creates: those of the service, for
+    /// [transactional](crate::exactly_once) requests.
     ///
     /// # Errors
-    /// The database cannot be opened, or its tables cannot be made.
+    /// The database cannot be opened, or its tables cannot be created.
     pub fn open_with(
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
@@ -110,7 +110,7 @@ impl Sqlite {
         })
     }
 
-    /// Who writes into the database.
+    /// Returns the writer thread of the database.
     #[must_use]
     pub const fn writer(&self) -> &Writer {
         &self.writer
@@ -118,7 +118,7 @@ impl Sqlite {
 }
 
 impl Seen {
-    /// The time, and how long leases and records last by it.
+    /// Returns the time, and the configuration with durations by that clock.
     fn now(&self, config: &ClaimConfig) -> (Instant, ClaimConfig) {
         let mut held = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
         let (clock, read) = &mut *held;
@@ -130,7 +130,7 @@ impl Seen {
         clock.read(machine, passed, config)
     }
 
-    /// As if the clock of the machine had been set forward a lease ago.
+    /// Simulates that the machine's clock was set forward one lease ago.
     #[cfg(test)]
     pub(crate) fn set_ahead(&self, ahead: Duration) {
         let (now, _) = self.now(&ClaimConfig::DEFAULT);
@@ -138,7 +138,7 @@ impl Seen {
         held.0.set(now.saturating_add(ahead));
     }
 
-    /// The time of a claim. Expired records are removed now and then.
+    /// Returns the time of a claim, and sometimes removes expired records.
     pub(crate) fn claim(
         &self,
         records: &mut Records<'_>,
@@ -166,7 +166,7 @@ impl Store for Sqlite {
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
         let claim = move |session: &mut Session<'_>| {
-            // It has given up while this was in the queue: nothing would run.
+            // The caller gave up while the claim was queued, so nothing would run.
             if waits.strong_count() == 0 {
                 return Err(WriterError::Undone.into());
             }

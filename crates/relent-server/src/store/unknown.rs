@@ -1,4 +1,4 @@
-//! Outcomes that nobody knows, and what was found out about them.
+//! Unknown (in-doubt) outcomes and their resolutions.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::answer::Answer;
 use super::key::Key;
 
-/// A request of which nobody knows whether it had its effect, as it was found in a store.
+/// A request whose outcome is unknown (in doubt), as found in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnknownOutcome {
     key: Key,
@@ -21,48 +21,50 @@ pub struct UnknownOutcome {
 }
 
 impl UnknownOutcome {
-    /// The outcome of a record, at this time of its store; `None` if it is [known](Record::is_unknown).
+    /// Returns the outcome of a record at the time `now` of its store; `None` if it is not
+    /// [unknown](Record::is_unknown).
     #[must_use]
     pub fn of(key: Key, record: Record, now: Instant, config: &ClaimConfig) -> Option<Self> {
         let age = record.unknown_for(now, config);
         record.is_unknown(now).then_some(Self { key, record, age })
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The record, with the fingerprint of the request, the fence of the lost execution, and the steps that are done.
+    /// Returns the record, with the fingerprint of the request, and the fencing token and completed steps of the lost
+    /// execution.
     #[must_use]
     pub const fn record(&self) -> &Record {
         &self.record
     }
 
-    /// For how long it was unknown when it was found: [`Record::unknown_for`].
+    /// Returns how long the outcome had been unknown when it was found: [`Record::unknown_for`].
     #[must_use]
     pub const fn age(&self) -> Duration {
         self.age
     }
 
-    /// What outcomes are ordered by.
+    /// Returns the sort key of outcomes.
     pub(crate) const fn place(&self) -> (Instant, Key) {
         (self.record.expires, self.key)
     }
 }
 
-/// What was found out about an unknown outcome.
+/// The resolution of an unknown outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolution {
-    /// The request has had its effect: duplicates get this answer from now on.
+    /// The request had its effect: duplicates get this response from now on.
     Applied(Arc<Answer>),
-    /// It has had no effect, none of its steps either, and will have none: the next request with the key runs.
+    /// The request had no effect, in none of its steps, and will have none: the next request with the key runs.
     NotApplied,
 }
 
 impl Resolution {
-    /// `applied` or `not_applied`.
+    /// Returns `applied` or `not_applied`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -71,11 +73,11 @@ impl Resolution {
         }
     }
 
-    /// The record as it is from then on: what a store writes in its place, with the answer of
-    /// [`Applied`](Self::Applied). It is the one that is stored if that is resolved so already.
+    /// Returns the new record, which a store writes with the response of [`Applied`](Self::Applied). If the outcome
+    /// is already resolved in this way, it returns the stored record.
     ///
     /// # Errors
-    /// The record is not unknown, or is not as it was found.
+    /// The record is not unknown, or was written since it was found.
     pub fn make(
         &self,
         stored: Option<&Record>,
@@ -86,7 +88,7 @@ impl Resolution {
         Record::resolve(stored, now, &found.record, self.decided(), config)
     }
 
-    /// The same for the core.
+    /// Converts the resolution for the core.
     pub(crate) fn decided(&self) -> claim::Resolution {
         match self {
             Self::Applied(answer) => {
@@ -99,7 +101,7 @@ impl Resolution {
         }
     }
 
-    /// The answer that it writes.
+    /// Returns the response to write.
     pub(crate) fn answer(&self) -> Option<&Arc<Answer>> {
         match self {
             Self::Applied(answer) => Some(answer),
@@ -108,12 +110,12 @@ impl Resolution {
     }
 }
 
-/// Why an outcome was not resolved.
+/// The reason why an outcome was not resolved.
 #[derive(Debug)]
 pub enum ResolveError<E> {
-    /// The record is not unknown, or is not as it was found. Nothing was written.
+    /// The record is not unknown, or was written since it was found. Nothing was written.
     Refused(NotResolved),
-    /// The store has failed, and may have written it: the same may be written again.
+    /// The store has failed, and may have written the resolution: it may be repeated.
     Store(E),
 }
 
@@ -132,7 +134,7 @@ impl<E: fmt::Display> fmt::Display for ResolveError<E> {
 impl<E: Error> Error for ResolveError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Their texts are in this one.
+            // Their texts are part of this error's text.
             Self::Refused(_) => None,
             Self::Store(error) => error.source(),
         }

@@ -1,4 +1,4 @@
-//! What a handler knows of the delivery that it handles.
+//! The delivery of a message, for its handler.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-/// One delivery of a message, whose signature was good: in the extensions of its request.
+/// A verified delivery of a message, in the extensions of its request.
 #[derive(Clone)]
 pub struct Delivery {
     pub(super) sender: Arc<str>,
@@ -16,25 +16,25 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The name of the [sender](super::Sender) that has signed it.
+    /// Returns the name of the [sender](super::Sender) that signed it.
     #[must_use]
     pub fn sender(&self) -> &str {
         &self.sender
     }
 
-    /// The `webhook-id`: the same in every delivery of the message.
+    /// Returns the `webhook-id`, which is equal in every delivery of the message.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The `webhook-timestamp`: when this attempt to deliver it was made, by the sender's clock and to the second.
+    /// Returns the `webhook-timestamp`: the time of this delivery attempt by the sender's clock, to the second.
     #[must_use]
     pub const fn at(&self) -> SystemTime {
         self.at
     }
 
-    /// The bytes that are signed. The request has them as its body, too.
+    /// Returns the signed bytes, which are also the body of the request.
     #[must_use]
     pub const fn body(&self) -> &Bytes {
         &self.body

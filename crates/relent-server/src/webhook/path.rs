@@ -1,9 +1,9 @@
-//! One path is one endpoint, however it is written.
+//! Canonical paths: an endpoint has one path, however it is encoded.
 
 use std::fmt::Write;
 
-/// The path with its percent-encoding taken away where that says nothing (RFC 3986, section 6.2.2.2, and further, as routers
-/// decode the values of parameters): `/%61:` and `/a%3A` are `/a:`. A slash, a percent sign and what is not ASCII stay encoded.
+/// Removes redundant percent-encoding (RFC 3986, section 6.2.2.2, and beyond, as routers decode parameter values):
+/// `/%61:` and `/a%3A` become `/a:`. Slash, percent sign and non-ASCII bytes stay encoded.
 pub(super) fn canonical(path: &str) -> String {
     let mut written = String::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -22,7 +22,7 @@ pub(super) fn canonical(path: &str) -> String {
         if byte.is_ascii() && is_plain {
             written.push(char::from(byte));
         } else {
-            // A string takes all that is written.
+            // Writing to a string cannot fail.
             let _ = write!(written, "%{byte:02X}");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use relent_http::webhook::Verifier;
 
-/// A sender of webhooks: its messages are told apart from those of others, whatever their identifiers are.
+/// A sender of webhooks. Its messages are distinct from those of other senders, whatever their identifiers.
 #[derive(Clone, Debug)]
 pub struct Sender {
     pub(super) name: Arc<str>,
@@ -12,15 +12,15 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender of this name, with the keys that it signs by. The name is part of what messages are remembered by: it
-    /// had better not change.
+    /// Creates a sender with this name and its keys. The name is part of the record key of its messages, so do not
+    /// change it.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>, verifier: Verifier) -> Self {
         let name = name.into();
         Self { name, verifier }
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -1,4 +1,4 @@
-//! What happens to one delivery before it is a request with a key.
+//! The service that verifies a delivery, and then runs it as a request with a key.
 
 use std::fmt;
 use std::future::Future;
@@ -61,14 +61,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes, and its clone has yet to become so.
+        // The ready service takes the request; its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let (server, settings) = (self.server.clone(), self.settings.clone());
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let received = async {
-                // Nobody is known to have sent it before its signature is checked.
+                // Before verification the sender is not known, so the memory belongs to no principal.
                 let mut memory = server.memory(&Principal::default())?;
                 let idle = server.limits().read_idle;
                 let delivery = settings
@@ -102,7 +102,7 @@ where
 }
 
 impl Settings {
-    /// Reads the body, and believes it or not.
+    /// Reads the body and verifies the signature.
     async fn receive<B>(
         &self,
         parts: &Parts,
@@ -148,8 +148,8 @@ impl Settings {
         })
     }
 
-    /// What the record of a message is found by. A request with an `Idempotency-Key` has four parts, so that one store
-    /// can have both.
+    /// Returns the key of the record, from three parts. A request with an `Idempotency-Key` has four, so one store
+    /// can hold both.
     fn record_key(&self, parts: &Parts, delivery: &Delivery) -> Key {
         let mut digest = Sha256::new();
         add(&mut digest, delivery.sender().as_bytes());
@@ -159,7 +159,7 @@ impl Settings {
     }
 }
 
-/// Of what is signed. Everything else may be another in the next attempt: the time, fields, and the query.
+/// Returns the digest of the signed body. Timestamp, header fields and query may differ in the next attempt.
 fn fingerprint(body: &[u8]) -> Fingerprint {
     let mut digest = Sha256::new();
     digest.update([VERSION]);

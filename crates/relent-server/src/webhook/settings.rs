@@ -1,4 +1,4 @@
-//! How messages are read, and whose they are.
+//! The settings of a webhook layer.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,8 +16,9 @@ pub(super) struct Settings {
     pub(super) clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
     pub(super) max_body: usize,
     pub(super) read_timeout: Duration,
-    /// A record is kept for at least so long: the [window](relent_http::webhook::Verifier::replay_window) of a sender that is known.
+    /// The least retention of a record: the [window](relent_http::webhook::Verifier::replay_window) of a fixed
+    /// sender.
     pub(super) least_keep: Duration,
-    /// Whether senders have shares of their own.
+    /// Whether each sender has its own share of the limits.
     pub(super) shares: bool,
 }

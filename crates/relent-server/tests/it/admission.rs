@@ -1,4 +1,4 @@
-//! The admission layer in virtual time.
+//! Tests of the admission layer in virtual time.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, pending, ready};
@@ -21,7 +21,7 @@ use relent_server::store::Memory;
 use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A hundred per second, one at a time.
+/// 100 per second, without bursts.
 const CONFIG: LimiterConfig = one_at_a_time(100, SECOND);
 
 const fn one_at_a_time(rate: u32, per: Duration) -> LimiterConfig {
@@ -31,7 +31,7 @@ const fn one_at_a_time(rate: u32, per: Duration) -> LimiterConfig {
     }
 }
 
-/// A service that answers at once, and says whether the request came in its own slot.
+/// A service that responds immediately, and reports whether the request came in its reserved slot.
 #[derive(Clone, Default)]
 struct Served(Arc<AtomicU32>);
 
@@ -58,7 +58,7 @@ impl<B> Service<Request<B>> for Served {
     }
 }
 
-/// A service behind the layer, and the clock of both.
+/// A service behind the layer, with their common clock.
 struct Site<S> {
     service: S,
     clock: VirtualClock,
@@ -68,7 +68,7 @@ fn quota(name: &str, config: LimiterConfig) -> Quota {
     Quota::new(name, config).unwrap()
 }
 
-/// What a header of the request says.
+/// Reads a header of the request.
 fn of(
     name: &'static str,
 ) -> impl Fn(&http::request::Parts) -> Option<Vec<u8>> + Send + Sync + 'static {
@@ -87,7 +87,7 @@ fn site(layer: AdmissionLayer) -> Site<Admission<Served>> {
     Site { service, clock }
 }
 
-/// An answer: status, headers, body.
+/// A response: status, headers, body.
 type Said = (u16, http::HeaderMap, String);
 
 fn request(fields: &[(&'static str, &str)]) -> Request<Empty<Bytes>> {
@@ -123,7 +123,7 @@ where
     }
 }
 
-/// The fault of tower_governor, which cuts the fraction off.
+/// Guards against the fault of tower_governor, which truncates the fraction of a second.
 #[test]
 fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
     let site = site(
@@ -148,7 +148,7 @@ fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
     assert!(!headers.contains_key("relent-ticket"));
 }
 
-/// The fault of tower_governor, whose `per_second(n)` is one in n seconds.
+/// Guards against the fault of tower_governor, whose `per_second(n)` means one in n seconds.
 #[test]
 fn a_hundred_per_second_is_a_hundred_in_each_second() {
     let site = site(AdmissionLayer::new().quota(quota("all", CONFIG)));
@@ -160,7 +160,7 @@ fn a_hundred_per_second_is_a_hundred_in_each_second() {
     assert_eq!(admitted, 500);
 }
 
-/// The fault of keyed maps that grow until they are swept (actix-governor#60).
+/// Guards against the fault of keyed maps that grow until they are swept (actix-governor#60).
 #[test]
 fn keys_that_do_not_come_again_are_forgotten() {
     let layer = AdmissionLayer::new();
@@ -178,7 +178,7 @@ fn keys_that_do_not_come_again_are_forgotten() {
     }
     assert!(layer.keys().0 < 20, "{:?}", layer.keys());
     assert_eq!(layer.keys().1, 0);
-    // And with more of them in use than there is room for.
+    // Also with more keys in use than may be remembered.
     let layer = AdmissionLayer::new()
         .quota(quota("each", CONFIG).key(of("x-key")).max_keys(100))
         .clock(VirtualClock::new());
@@ -192,7 +192,7 @@ fn keys_that_do_not_come_again_are_forgotten() {
     assert_eq!(layer.keys(), (100, 900));
 }
 
-/// The fault of governor, which cannot look without taking (governor#117).
+/// Guards against the fault of governor, which cannot check without taking (governor#117).
 #[test]
 fn what_one_quota_refuses_costs_the_other_nothing() {
     let all = LimiterConfig {
@@ -252,7 +252,7 @@ fn a_refused_caller_gets_a_slot_of_its_own_and_keeps_it_for_the_grace() {
     );
     site.clock.advance(Duration::from_millis(6));
     assert_eq!(site.ask(&[("x-caller", "ann")]).2, "ticket");
-    // Late, and within the grace.
+    // Late, but within the grace period.
     site.clock.advance(3 * SECOND);
     assert_eq!(site.ask(&[("x-caller", "cid")]).2, "ticket");
 }
@@ -287,7 +287,7 @@ fn what_nobody_waits_for_any_more_takes_nothing() {
     assert_eq!(site.status(&[("relent-deadline-ms", "1")]), 200);
 }
 
-/// It belongs outside; inside, a key whose request was not let in would be lost for as long as answers are kept.
+/// The layer belongs outside. Inside, a rejection must not occupy the key for as long as responses are kept.
 #[tokio::test]
 async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
     let dear = one_at_a_time(1, 3600 * SECOND);
@@ -374,7 +374,7 @@ fn a_double_click_is_let_in_by_the_limits_that_people_write() {
     }
 }
 
-/// A client that goes by `RateLimit` would else come back at once, and be refused again.
+/// Otherwise a client that follows `RateLimit` would come back immediately, and be rejected again.
 #[test]
 fn what_is_refused_is_told_that_nothing_is_left_and_never_the_quota() {
     for (rate, seconds) in [(100, 1_u32), (1000, 1), (1, 1), (10, 60)] {
@@ -442,7 +442,7 @@ fn routes_that_share_a_layer_share_its_limits() {
     );
 }
 
-/// A body that never comes, and must not be asked.
+/// A body that never arrives, and must not be polled.
 struct NeverRead;
 
 impl http_body::Body for NeverRead {
@@ -527,15 +527,15 @@ async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
         ask("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await,
         "HTTP/1.1 200"
     );
-    // A kilobyte of a gigabyte, and then nothing.
+    // 1 KiB of 1 GiB, and then nothing.
     let body = "x".repeat(1024);
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n{body}");
     assert_eq!(ask(&head).await, "HTTP/1.1 429");
     server.abort();
 }
 
-/// What is shed behind a limit, and what is dropped before it is begun, has taken nothing from it; what is begun has,
-/// whatever becomes of it.
+/// A request that is shed behind a limit, or dropped before it starts, gets its quota back. A started request does
+/// not, whatever its result.
 #[tokio::test(start_paused = true)]
 async fn what_overload_turns_away_gives_its_quota_back() {
     use relent_server::ServerLayer;
@@ -567,17 +567,17 @@ async fn what_overload_turns_away_gives_its_quota_back() {
         });
         let service = layer.layer(handler);
         let ask = |fields| Box::pin(service.clone().oneshot(request(fields)));
-        // One has the slot, of five.
+        // One of five requests holds the slot.
         let mut first = ask(&[("x-hangs", "1")]);
         assert!((&mut first).now_or_never().is_none());
         for _ in 0..20 {
-            // With a line of one it waits, and its client goes away; without, it is shed.
+            // With a queue of one the request waits, and its client disconnects; without a queue it is shed.
             match ask(&[]).now_or_never() {
                 Some(response) => assert_eq!(response.unwrap().status(), 503),
                 None => assert_eq!(queue, 1),
             }
         }
-        // Its client goes away, and what it has taken stays so.
+        // The client disconnects, but the started request keeps its quota.
         drop(first);
         for left in (0..4).rev() {
             let response = ask(&[]).await.unwrap();
@@ -589,7 +589,8 @@ async fn what_overload_turns_away_gives_its_quota_back() {
     }
 }
 
-/// Behind the idempotency layer a request goes on when its client has gone. So what it has taken stays taken, wherever it waits.
+/// Behind the idempotency layer a request continues after its client has disconnected. So its quota is not given
+/// back, wherever it waits.
 #[tokio::test(start_paused = true)]
 async fn what_waits_on_without_its_client_has_taken_its_quota() {
     use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
@@ -633,7 +634,7 @@ async fn what_waits_on_without_its_client_has_taken_its_quota() {
                 break;
             }
         }
-        // Its client goes away.
+        // The client disconnects.
         drop(asked);
     }
     go.notify_one();

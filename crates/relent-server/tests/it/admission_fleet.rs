@@ -1,4 +1,4 @@
-//! Limits that several processes share in Redis, and what happens while it is away.
+//! Tests of limits that several processes share in Redis, also while it is unreachable.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ async fn serve(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::default()))
 }
 
-/// Ten in a minute, all at once.
+/// Ten per minute, all of which may come concurrently.
 fn layer(fleet: Fleet) -> AdmissionLayer {
     let config = LimiterConfig {
         burst: 10,
@@ -47,7 +47,7 @@ async fn ask(layer: &AdmissionLayer, caller: Option<&str>) -> (u16, http::Header
     (head.status.as_u16(), head.headers)
 }
 
-/// How many of so many requests are let in.
+/// Returns how many of the requests are admitted.
 async fn admitted(layer: &AdmissionLayer, requests: u32) -> u32 {
     let mut admitted = 0;
     for _ in 0..requests {
@@ -77,7 +77,7 @@ async fn processes_share_limits_and_slots() {
             .unwrap()
     };
     let told = millis(&headers);
-    // The second slot: those without a caller who were refused before have the first.
+    // The second slot: the rejected requests without a caller have the first.
     assert!((6001..=12_000).contains(&told), "{told}");
     assert!(
         headers["ratelimit"]
@@ -129,7 +129,7 @@ async fn while_redis_is_away_the_chosen_thing_happens_and_afterwards_it_is_asked
 
     let server = servers::redis_in(directory, &["--appendonly", "no"]).unwrap();
     assert_eq!(server.url(), url);
-    // A failure is remembered for a second.
+    // A failure pauses calls to Redis for 1 s.
     clock.advance(2 * SECOND);
     assert_eq!(admitted(&closed, 20).await, 10);
     assert_eq!(admitted(&open, 1).await, 0);
@@ -154,7 +154,7 @@ async fn a_peer_that_accepts_and_never_answers_costs_one_request_its_patience() 
         assert_eq!(ask(&layer, None).await.0, 503);
     }
     let took = began.elapsed();
-    // One waits, and the others know. With each of them waiting it were 30 s.
+    // Only the first request waits. If each one waited, it would take 30 s.
     assert!(
         took >= patience && took < Duration::from_secs(10),
         "{took:?}"

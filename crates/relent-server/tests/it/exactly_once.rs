@@ -1,4 +1,4 @@
-//! Effects, answer and record in one transaction, on both databases, by each crate, and through the layer.
+//! Tests of transactional requests: on both databases, with each driver, and through the layer.
 
 use std::convert::Infallible;
 use std::io;
@@ -41,18 +41,18 @@ const PUT: &str =
 
 /// A service whose effects are rows of the database that has the records.
 trait Shop: Store + Clone {
-    /// Does what the request says.
+    /// Executes the order of the request.
     fn serve(
         once: &ExactlyOnce<Self>,
         parts: &http::request::Parts,
         order: String,
     ) -> impl Future<Output = Result<Response<Full<Bytes>>, WorkError>> + Send;
 
-    /// How many charges there are.
+    /// Returns the number of charges.
     async fn charges(&self) -> usize;
 }
 
-/// What the handler answers when it has charged.
+/// Returns the handler's response after a charge.
 fn answer(order: &str) -> Result<Response<String>, WorkError> {
     match order {
         "fails" => return Err("no funds".into()),
@@ -205,7 +205,7 @@ async fn postgres(server: &servers::Postgres) -> Postgres {
     store
 }
 
-/// A pool of sqlx for the server whose socket is in this directory.
+/// Creates an sqlx pool for the server whose socket is in this directory.
 fn by_sqlx(directory: &Path) -> PgPool {
     let options = PgConnectOptions::new().socket(directory);
     let options = options.username("relent").database("postgres");
@@ -216,7 +216,7 @@ fn by_sqlx(directory: &Path) -> PgPool {
 
 type Reply = (u16, String, bool);
 
-/// Through the layer.
+/// Sends a request through the layer.
 async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>>) -> Reply {
     let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
         let (parts, body) = request.into_parts();
@@ -232,7 +232,7 @@ async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>
         }
         match order.as_str() {
             "does not look" => {
-                // Not at an error either.
+                // Ignores an error, too.
                 drop(S::serve(&once, &parts, order).await);
                 return Ok(Response::new(Full::from("paid")));
             }
@@ -257,7 +257,7 @@ async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>
             }
             "drops it" => {
                 let run = std::pin::pin!(S::serve(&once, &parts, "dropped".to_owned()));
-                // On a busy machine the database may have answered all of it within one poll.
+                // On a busy machine the database may complete everything within one poll.
                 let body = match futures_util::future::poll_immediate(run).await {
                     None => "paid",
                     Some(_) => TOO_FAST,
@@ -281,7 +281,7 @@ async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>
     (status, String::from_utf8(body.to_vec()).unwrap(), replayed)
 }
 
-/// What a handler answers that has not managed to drop `run` before its end.
+/// The response of a handler that could not drop `run` before its end.
 const TOO_FAST: &str = "it is over at its first poll";
 
 fn pay(key: &str, order: &str) -> Request<Full<Bytes>> {
@@ -295,11 +295,11 @@ fn change(key: &str, version: &str, content: &str) -> Request<Full<Bytes>> {
     request.body(Full::from(content.to_owned())).unwrap()
 }
 
-/// What holds on each database.
+/// Checks the guarantees on a database.
 async fn holds<S: Shop>(store: S) {
     let layer = IdempotencyLayer::anonymous(store.clone()).exactly_once();
 
-    // Of 64 at once one runs, and all hear of it.
+    // One of 64 concurrent requests runs, and all get its response.
     let replies = join_all((0..64).map(|_| send(&layer, pay("first", "5 EUR")))).await;
     let first = (201, "charged: 5 EUR".to_owned());
     assert!(
@@ -314,11 +314,11 @@ async fn holds<S: Shop>(store: S) {
     );
     assert_eq!(store.charges().await, 1);
 
-    // The same key for another request.
+    // The same key with another request.
     let (status, body, _) = send(&layer, pay("first", "6 EUR")).await;
     assert_eq!(status, 422, "{body}");
 
-    // What fails has not happened, and may be repeated.
+    // A failed request has no effect, and may be repeated.
     for order in ["fails", "unavailable"] {
         for _ in 0..2 {
             let (status, body, replayed) = send(&layer, pay(order, order)).await;
@@ -332,18 +332,18 @@ async fn holds<S: Shop>(store: S) {
     assert_eq!((status, replayed), (201, false), "the key is as new");
     assert_eq!(store.charges().await, 2);
 
-    // A handler that goes around it is found by its first test.
+    // A handler that does not use the transaction is detected.
     let (status, body, _) = send(&layer, pay("around", "by another way")).await;
     assert!(
         status == 500 && body.contains("idempotency-transaction-unused"),
         "{status} {body}"
     );
 
-    // One that refuses a gRPC call by itself has done nothing, and is heard.
+    // A handler that rejects a gRPC call itself has no effect, and its response is sent.
     let (status, body, _) = send(&layer, pay("refused", "INVALID_ARGUMENT")).await;
     assert_eq!((status, body.as_str()), (200, ""));
 
-    // A change is made to the version that was seen, and its repetition is none.
+    // A change applies to the version that the client has seen; its duplicate is replayed.
     for replayed in [false, true] {
         assert_eq!(
             send(&layer, change("a", "\"1\"", "book")).await,
@@ -359,7 +359,7 @@ async fn holds<S: Shop>(store: S) {
     assert_eq!((status, replayed), (200, false));
 }
 
-/// What a handler that does not do as it should is kept from saying, on each database.
+/// Checks that a faulty handler cannot report a false success.
 async fn is_not_hidden<S: Shop>(store: S) {
     let layer = IdempotencyLayer::anonymous(store.clone())
         .exactly_once()
@@ -371,7 +371,7 @@ async fn is_not_hidden<S: Shop>(store: S) {
         );
     };
 
-    // A refused request stays refused, whatever its handler answers.
+    // A rejection stands, whatever the handler responds.
     let mut paid = send(&layer, pay("looks", "does not look")).await;
     assert_eq!((paid.0, &*paid.1), (200, "paid"), "it is recorded");
     assert_eq!(store.charges().await, 1);
@@ -386,7 +386,7 @@ async fn is_not_hidden<S: Shop>(store: S) {
     let refused = send(&layer, pay("lost", "does not look")).await;
     is(&refused, 422, "idempotency-key-reused");
     for (key, is_lost) in [("runs", false), ("unknown", true)] {
-        // A first request tells what its record is like.
+        // The first request reveals the fingerprint.
         let keyed = Key::of("", "POST", "", key);
         let seen = Arc::new(std::sync::Mutex::new(None));
         let see = Arc::clone(&seen);
@@ -422,7 +422,7 @@ async fn is_not_hidden<S: Shop>(store: S) {
     }
     assert_eq!(store.charges().await, 1);
 
-    // Success is not said of what is rolled back.
+    // Success is not reported after a rollback.
     for order in ["ignores fails", "ignores unavailable"] {
         is(
             &send(&layer, pay(order, order)).await,
@@ -432,7 +432,7 @@ async fn is_not_hidden<S: Shop>(store: S) {
     }
     assert_eq!(store.charges().await, 1);
 
-    // A second run is an error of the handler, and of its client.
+    // A second run is an error for the handler and for the client.
     is(
         &send(&layer, pay("twice", "twice")).await,
         500,
@@ -440,7 +440,7 @@ async fn is_not_hidden<S: Shop>(store: S) {
     );
     assert_eq!(store.charges().await, 2);
 
-    // Nor is it said of what is not over.
+    // Success is not reported before the work is completed.
     let not_over = "idempotency-transaction-unused";
     is(
         &send(&layer, pay("answers-first", "answers first")).await,
@@ -474,7 +474,7 @@ async fn on_postgres_a_refused_request_stays_refused_and_a_second_run_is_an_erro
     is_not_hidden(store).await;
 }
 
-/// On a server of its own: a handler that has answered before its work is over may charge after the end of a test.
+/// Uses its own server: a handler that responds before its work is completed may charge after the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_sqlx_a_refused_request_stays_refused_and_a_second_run_is_an_error() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -517,7 +517,7 @@ async fn on_postgres_all_of_it_happens_once_or_nothing() {
     }
 }
 
-/// Its effects would be there without the record of its key, or with another one, and come again.
+/// Otherwise effects would be committed without the record of their key, or with another record, and be repeated.
 #[tokio::test]
 async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
     let (other, new, released) = (keyed(1), keyed(3), keyed(2));
@@ -528,7 +528,7 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
     let store = sqlite(directory.path());
     let work = |_: &Connection| Ok::<_, WorkError>(Response::new(""));
     assert!(ran(&store.exactly_once(other, work).await));
-    // This key had an execution that had no effect.
+    // This key had an execution without effect.
     let claim = store.claim(&released.key, 7, released.fingerprint, &released.claim);
     let Ok(Claimed::Run { lease, .. }) = claim.await else {
         panic!("the key is not free");
@@ -536,7 +536,7 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
     let release = store.write(&released.key, &lease, Change::Release, &released.claim);
     release.await.unwrap();
     let changes = [
-        // It is put there meanwhile, removed, and replaced.
+        // The record is inserted, deleted and replaced by the work.
         (new, copy, vec![new.key.0, other.key.0]),
         (released, "DELETE FROM relent_idempotency_1", vec![]),
         (
@@ -558,7 +558,7 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
         );
         assert_eq!(store.charges().await, 0, "{change}");
     }
-    // Left alone, it runs.
+    // Without interference the work runs.
     for keyed in [new, released] {
         let done = store.exactly_once(keyed, |savepoint| {
             savepoint.execute(CHARGE, ["5 EUR"])?;
@@ -569,8 +569,8 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
     assert_eq!(store.charges().await, 2);
 }
 
-/// Several in one transaction: what returns an error or panics is undone, and nothing else is. Where the record cannot
-/// be written, all of it is undone, and everybody hears so.
+/// With several jobs in one transaction, a job that returns an error or panics is undone alone. If the record cannot
+/// be written, all jobs are undone, and all get an error.
 #[tokio::test]
 async fn on_sqlite_nobody_hears_of_an_effect_that_is_not_there_with_its_record() {
     enum End {
@@ -599,7 +599,7 @@ async fn on_sqlite_nobody_hears_of_an_effect_that_is_not_there_with_its_record()
             };
             Ok::<_, WorkError>(Response::new("charged"))
         });
-        // All of these are in one transaction, since the thread is held up meanwhile.
+        // All jobs are in one transaction, since the thread is blocked meanwhile.
         let (go, held) = std::sync::mpsc::channel::<()>();
         let hold = store.writer().run(move |_| {
             assert!(held.recv().is_err());
@@ -624,15 +624,15 @@ async fn on_sqlite_nobody_hears_of_an_effect_that_is_not_there_with_its_record()
             assert!(ran(&first), "{first:?}");
         }
         assert_eq!(store.charges().await, kept);
-        // What was undone runs, and what was not is replayed.
+        // Undone jobs run again, and committed ones are replayed.
         assert_eq!(ran(&pay(1).await), is_all);
         assert!(ran(&pay(2).await) && !ran(&pay(3).await));
         assert_eq!(store.charges().await, 3);
     }
 }
 
-/// The record is written together with the commit. If there is none to write, or the work went on after a statement that
-/// failed, nothing is committed, and the connection is good for the next.
+/// The record is written together with the commit. If the record cannot be written, or a statement of the work
+/// failed, nothing is committed. The connection remains usable.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_postgres_nothing_is_committed_without_the_record() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -690,8 +690,8 @@ async fn on_postgres_nothing_is_committed_without_the_record() {
     assert!(!log.contains("no transaction in progress"), "{log}");
 }
 
-/// An execution without a transaction is lost, and a duplicate with one finds that out: the operator who looks
-/// for unknown outcomes finds the row.
+/// A transactional duplicate detects that an execution without a transaction was lost, and records it. The operator
+/// then finds the row.
 #[tokio::test]
 async fn on_postgres_a_lost_execution_is_written_down_as_unknown() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -718,7 +718,7 @@ fn ran(done: &Result<Done, ExactlyOnceError<impl std::fmt::Debug>>) -> bool {
     matches!(done, Ok(Done::Ran(response)) if response.status() == StatusCode::OK)
 }
 
-/// Two transactions that wait for each other: PostgreSQL ends one of them (40P01), and it is run again.
+/// PostgreSQL ends one of two deadlocked transactions (40P01), and it runs again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_met_another_one_is_run_again() {
     let Some(server) = servers::postgres(&["fsync=off", "deadlock_timeout=50ms"]) else {
@@ -761,12 +761,12 @@ async fn a_transaction_that_met_another_one_is_run_again() {
     );
 }
 
-/// Work that does nothing.
+/// Work without effects.
 fn work(answer: &'static str) -> BoxFuture<'static, Result<Response<&'static str>, WorkError>> {
     Box::pin(async move { Ok(Response::new(answer)) })
 }
 
-/// While one works on a key, another one with it hears so at once, and needs no connection for longer.
+/// While one request runs, another one with its key is rejected immediately, and holds no connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_meets_a_transaction_with_its_key_does_not_wait_for_it() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -790,21 +790,21 @@ async fn who_meets_a_transaction_with_its_key_does_not_wait_for_it() {
     assert!(ran(&outer.await));
 }
 
-/// Where the connection is cut.
+/// The place where the connection is cut.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Cut {
-    /// PostgreSQL never hears of the commit.
+    /// PostgreSQL does not receive the commit.
     Before,
-    /// It commits, and nobody hears of it.
+    /// PostgreSQL commits, and the client gets no confirmation.
     After,
 }
 
-/// Whether it is sent, or confirmed.
+/// Returns whether a commit is sent or confirmed.
 fn names_commit(bytes: &[u8]) -> bool {
     bytes.windows(7).any(|text| text == b"COMMIT\0")
 }
 
-/// Hands on what goes between the pool and the database, and cuts the first connection that commits a charge.
+/// Forwards messages between the pool and the database, and cuts the first connection that commits a charge.
 async fn proxy(
     listener: UnixListener,
     database: PathBuf,
@@ -838,7 +838,7 @@ async fn proxy(
                 hides.store(now, Ordering::SeqCst);
                 drop(to_server.write_all(&bytes[..length]).await);
                 if now {
-                    // PostgreSQL does not commit for a client that is gone before.
+                    // PostgreSQL does not commit for a client that disconnected before.
                     return drop(back.await);
                 }
             }
@@ -847,7 +847,7 @@ async fn proxy(
     }
 }
 
-/// What runs behind a proxy, through a pool of either crate.
+/// Charges through a proxy, with a pool of either driver.
 async fn charge_behind(directory: &Path, sqlx: bool, number: u8) -> (String, u32) {
     let runs = AtomicU32::new(0);
     let count = || runs.fetch_add(1, Ordering::SeqCst) + 1;
@@ -883,7 +883,7 @@ async fn charge_behind(directory: &Path, sqlx: bool, number: u8) -> (String, u32
     }
 }
 
-/// A commit whose acknowledgement is lost is neither taken for one that failed nor run twice.
+/// A commit without a confirmation is neither taken for failed nor run twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answer() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -900,12 +900,12 @@ async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answe
         let directory = tempfile::tempdir().unwrap();
         let cuts = Arc::new(AtomicU32::new(0));
         let name = ".s.PGSQL.5432";
-        // A socket that is bound and does not listen yet has a file, but refuses.
+        // A socket that is bound but not listening has a file, and rejects connections.
         let listener = UnixListener::bind(directory.path().join(name)).unwrap();
         let database = server.server.directory().join(name);
         let proxy = tokio::spawn(proxy(listener, database, cut, Arc::clone(&cuts)));
         let (body, runs) = charge_behind(directory.path(), sqlx, number).await;
-        // What was committed is what is told.
+        // The response is that of the committed run.
         let expected = if cut == Cut::After { "run 1" } else { "run 2" };
         let case = format!("{cut:?}, sqlx: {sqlx}, {runs} runs");
         assert_eq!(body, expected, "{case}");
@@ -920,7 +920,7 @@ async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answe
     }
 }
 
-/// A statement fails, the work goes on as if it had not: nothing is committed.
+/// If the work ignores a failed statement, nothing is committed.
 #[tokio::test]
 async fn work_that_does_not_look_at_its_errors_commits_nothing() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -942,7 +942,7 @@ async fn work_that_does_not_look_at_its_errors_commits_nothing() {
     assert_eq!(store.charges().await, 0);
 }
 
-/// The same by sqlx; and a transaction that PostgreSQL ends since it met another one is run again.
+/// The same with sqlx; and a transaction that PostgreSQL ends after a conflict runs again.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_sqlx_errors_undo_all_of_it_and_those_that_pass_run_it_again() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -980,7 +980,7 @@ async fn by_sqlx_errors_undo_all_of_it_and_those_that_pass_run_it_again() {
     assert_eq!(direct.charges().await, 1);
 }
 
-/// A gRPC call is refused by a gRPC status.
+/// A gRPC call is rejected with a gRPC status.
 #[cfg(feature = "grpc")]
 #[tokio::test]
 async fn a_grpc_call_that_may_not_run_hears_so_as_grpc_says_it() {

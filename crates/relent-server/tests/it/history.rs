@@ -1,7 +1,7 @@
-//! Histories of concurrent claims and changes of one key, recorded against each store, are linearizable: each operation
-//! takes effect at one moment between its call and its return, as the core's record decides it.
+//! Checks that concurrent claims and changes of a key are linearizable on each store: each operation takes effect at
+//! one moment between call and return, as the core's record decides.
 //!
-//! The checker looks for such an order by search (Wing and Gong 1993), and remembers where it has been (Lowe 2017).
+//! The checker searches for such an order (Wing and Gong 1993), and caches visited states (Lowe 2017).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use relent_server::store::{
 use crate::servers;
 
 const PRINT: Fingerprint = Fingerprint([0; 32]);
-/// No lease is over before the test is.
+/// No lease expires during the test.
 const NOW: Instant = Instant::ORIGIN;
 const CALLERS: usize = 6;
 const CALLS: usize = 8;
@@ -43,7 +43,7 @@ enum Call {
     Write(Lease, Change),
 }
 
-/// What came back; of a lease without its time, which is that of the store.
+/// The result of an operation; a lease without its time, which is that of the store.
 #[derive(Clone, PartialEq, Debug)]
 enum Seen {
     Run {
@@ -51,7 +51,7 @@ enum Seen {
         step: u32,
         repeated: bool,
     },
-    /// The answer of this owner.
+    /// The response of this owner.
     Replay(u128),
     InFlight,
     Mismatch,
@@ -73,7 +73,7 @@ fn answer(owner: u128) -> Answer {
     Answer::from_parts(StatusCode::OK, HeaderMap::new(), body, None)
 }
 
-/// What the core keeps: the record, and whose answer there is.
+/// The state of the core: the record, and the owner of the response.
 type State = (Option<Record>, u128);
 
 fn apply((record, of): &State, call: &Call, config: &ClaimConfig) -> (Seen, State) {
@@ -111,8 +111,8 @@ fn apply((record, of): &State, call: &Call, config: &ClaimConfig) -> (Seen, Stat
     }
 }
 
-/// Whether there is an order of all events that the core would have given, in which none that had returned when another was
-/// called comes after it.
+/// Returns whether the core could have produced all results in some order that respects real time: an operation that
+/// returned before another was called comes first.
 fn is_linearizable(events: &[Event], config: &ClaimConfig) -> bool {
     assert!(events.len() <= 128);
     let all = u128::MAX >> (128 - events.len());
@@ -167,7 +167,7 @@ async fn perform<S: Store>(store: &S, key: &Key, call: &Call, config: &ClaimConf
     }
 }
 
-/// One caller: it claims until it may run, and then changes its record, also when it has lost that.
+/// A caller: it claims until it may run, and then changes its record, also after it has lost the lease.
 async fn caller<S: Store>(
     store: Arc<S>,
     key: Key,
@@ -247,7 +247,7 @@ async fn histories_are_linearizable<S: Store>(store: S) {
             .filter(|pair| pair[1].called < pair[0].returned)
             .count();
     }
-    // They say something.
+    // The histories are not trivial.
     assert!(runs > usize::from(KEYS), "{runs} runs");
     assert!(overlaps > usize::from(KEYS), "{overlaps} overlaps");
 }
@@ -284,29 +284,29 @@ fn the_checker_finds_what_no_order_explains() {
         change(&mut events[index]);
         is_linearizable(&events, &refuse)
     };
-    // Two run at once.
+    // Two executions run concurrently.
     assert!(!changed(1, |event| event.seen = Seen::Run {
         fence: 1,
         step: 0,
         repeated: false
     }));
-    // An answer is there before anybody has completed it.
+    // A response exists before the request is completed.
     assert!(!changed(1, |event| event.seen = Seen::Replay(1)));
-    // The answer of another.
+    // The response of another request.
     assert!(!changed(3, |event| event.seen = Seen::Replay(2)));
-    // A completed request that runs afterwards is in flight, though it was over.
+    // A request is in flight after its completion.
     assert!(!changed(3, |event| (
         event.called,
         event.returned,
         event.seen
     ) = (21, 22, Seen::InFlight)));
-    // Who has the key is told that it is lost.
+    // The holder of the key gets `Lost`.
     assert!(!changed(2, |event| event.seen = Seen::Lost));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn histories_of_memory_are_linearizable() {
-    // Its calls do not wait, so that they overlap where threads do.
+    // Yields around each call, so that calls overlap.
     struct Yielding(Memory);
     impl Store for Yielding {
         type Error = <Memory as Store>::Error;

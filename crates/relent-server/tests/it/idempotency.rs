@@ -1,4 +1,4 @@
-//! The idempotency layer over a handler that counts its effects, in virtual time.
+//! Tests of the idempotency layer with a handler that counts its effects, in virtual time.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -28,7 +28,7 @@ fn whole(text: impl Into<Bytes>) -> ReplyBody {
     body.map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A payment service. The body of a request says what the handler does.
+/// A payment service. The request body determines what the handler does.
 #[derive(Clone, Default)]
 struct Payments {
     charges: Arc<AtomicU32>,
@@ -82,7 +82,7 @@ impl Payments {
         self.charges.load(Ordering::SeqCst)
     }
 
-    /// Through the layer, by a service of its own for each call, as a server has for each connection.
+    /// Sends a request through a new service, as a server has for each connection.
     async fn ask<S: Store>(
         &self,
         layer: &IdempotencyLayer<S>,
@@ -203,7 +203,7 @@ async fn a_request_that_may_be_forgotten_is_not_run_again_where_that_is_asked() 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_stops_nothing_and_finds_its_answer() {
     let (payments, layer) = (Payments::default(), layer());
-    // Dropped after each number of polls until it is through.
+    // Drops the call after each possible number of polls.
     for polls in 1..20 {
         let key = format!("key {polls}");
         let mut call = Box::pin(payments.ask(&layer, pay(&key, "slow 5")));
@@ -240,7 +240,7 @@ async fn what_had_no_effect_runs_again() {
     let (payments, layer) = (Payments::default(), layer());
     let reply = payments.ask(&layer, pay("a", "no funds")).await;
     assert_eq!((reply.status, &*reply.body), (502, "no funds"));
-    // With another body, too: the key has stood for nothing yet.
+    // Also with another body: the key is not bound to the first request.
     let reply = payments.ask(&layer, pay("a", "5")).await;
     assert_eq!((reply.status, reply.replayed), (201, false));
 }
@@ -290,7 +290,7 @@ async fn who_resumes_is_told_the_last_step() {
     let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Resume));
     payments.ask(&layer, pay("a", "fails")).await;
     let lost = payments.executions.lock().unwrap()[0].clone();
-    // The execution has ended, but nobody has run since.
+    // The execution has ended, but no other one has run since.
     lost.checkpoint(2).await.unwrap();
     payments.ask(&layer, pay("a", "fails")).await;
     assert_eq!(payments.executions.lock().unwrap()[1].step(), 2);
@@ -337,7 +337,7 @@ async fn a_key_is_one_field_of_1_to_255_characters() {
     *none.uri_mut() = "/elsewhere".parse().unwrap();
     assert_eq!(payments.ask(&layer, none).await.status, 201);
     assert_eq!(payments.charges(), 1);
-    // Quoted or bare, it is one key.
+    // A quoted key equals the bare one.
     assert!(!payments.ask(&layer, pay("\"k\"", "5")).await.replayed);
     assert!(payments.ask(&layer, pay("k", "5")).await.replayed);
 }
@@ -388,7 +388,7 @@ async fn a_server_that_ends_waits_for_what_runs() {
     assert!(payments.ask(&layer, pay("a", "slow 5")).await.replayed);
 }
 
-/// A store that can be away, or lose what is written.
+/// A store that can be unreachable, or lose writes.
 #[derive(Clone)]
 struct Flaky {
     memory: Arc<Memory>,
@@ -401,9 +401,9 @@ enum Away {
     Always,
     /// Only renewals fail.
     Renewals,
-    /// Each reply of a claim is lost once.
+    /// The reply of one claim is lost.
     FirstReply,
-    /// The next end of an execution finds that its claim is forgotten.
+    /// The next end of an execution finds its record lost.
     Forgets,
 }
 
@@ -471,7 +471,7 @@ impl Store for Flaky {
         }
         if self.is(Away::Forgets) {
             self.set(Away::Never);
-            // The key is as new.
+            // The key is free again.
             drop(self.memory.write(key, lease, Change::Release, config).await);
             return Err(WriteError::Gone);
         }
@@ -538,7 +538,7 @@ async fn without_the_store_a_request_with_a_key_is_refused_unless_it_is_said_to_
 #[tokio::test(start_paused = true)]
 async fn who_has_lost_its_lease_writes_nothing() {
     let (payments, store) = (Payments::default(), Flaky::new(Away::Renewals));
-    // Two processes: in its own the first is known to run.
+    // Two layers act as two processes: a process knows its own running requests.
     let ask = || {
         let layer = IdempotencyLayer::anonymous(store.clone()).takeover(Takeover::Rerun);
         let payments = payments.clone();
@@ -547,7 +547,7 @@ async fn who_has_lost_its_lease_writes_nothing() {
     let first = ask();
     sleep(Duration::from_secs(31)).await;
     store.set(Away::Never);
-    // The lease has run out: this one takes over, and the first finds out at its next renewal.
+    // The lease has expired: this request takes over, and the first execution detects it at its next renewal.
     let second = ask();
     sleep(Duration::from_secs(31)).await;
     let lost = |which: usize| payments.executions.lock().unwrap()[which].is_lost();
@@ -616,7 +616,7 @@ async fn a_store_that_comes_back_gets_the_answer_after_all() {
     assert!(payments.ask(&layer, pay("a", "slow 5")).await.replayed);
 }
 
-/// A failover of a store that may forget, such as Redis, while the handler runs.
+/// A failover of a store that may lose records, such as Redis, while the handler runs.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_is_unknown_also_if_the_store_has_forgotten_the_claim() {
     for order in ["fails", "breaks", "panic"] {

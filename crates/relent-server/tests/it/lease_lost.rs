@@ -1,4 +1,4 @@
-//! A store that forgets what runs, as Redis may in a failover: what becomes of the execution, and of its duplicates.
+//! Tests with a store that loses the record of a running request, as Redis may in a failover.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// A store that can lose all that it has.
+/// A store that can lose all its records.
 #[derive(Clone, Default)]
 struct Forgetful {
     now: Arc<Mutex<Arc<Memory>>>,
@@ -84,19 +84,19 @@ impl Store for Forgetful {
     }
 }
 
-/// What a handler does.
+/// The state of the handler.
 #[derive(Default)]
 struct Payments {
     begun: AtomicU32,
     ended: AtomicU32,
-    /// The first waits for it.
+    /// The first execution waits for it.
     go: Notify,
     executions: Mutex<Vec<Execution>>,
 }
 
 type Service = tower::util::BoxCloneSyncService<Request<Full<Bytes>>, (u16, String), Infallible>;
 
-/// The first execution waits; what it then answers is by its number and the path of the request.
+/// The first execution waits. Its response then depends on its number and the path of the request.
 fn service(store: &Forgetful, payments: &Arc<Payments>, takeover: Takeover) -> Service {
     let payments = Arc::clone(payments);
     let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
@@ -153,10 +153,10 @@ async fn ask(service: &Service, path: &str) -> (u16, String) {
     service.clone().oneshot(pay(path)).await.unwrap()
 }
 
-/// The lease lasts 30 s, and is renewed each 10 s.
+/// Beyond one renewal: the lease is 30 s and is renewed every 10 s.
 const RENEWED: Duration = Duration::from_secs(11);
 
-/// A renewal finds that the store has forgotten it, and claims the key again: a duplicate hears that it runs.
+/// A renewal finds the record lost, and claims the key again: a duplicate is rejected as in flight.
 #[tokio::test(start_paused = true)]
 async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
     for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
@@ -164,7 +164,7 @@ async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
         let first = begin(&service(&store, &payments, takeover), "/pay").await;
         store.forget();
         sleep(RENEWED).await;
-        // Another process: in its own the first is known to run.
+        // Another process, which does not know that the first request runs.
         let service = service(&store, &payments, takeover);
         let (status, _) = ask(&service, "/pay").await;
         assert_eq!(status, 409, "{takeover:?}: it runs");
@@ -177,7 +177,7 @@ async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
     }
 }
 
-/// Whatever the store has lost: the process that runs the first knows it.
+/// The process knows its running requests, whatever the store has lost.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has_forgotten_it() {
     for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
@@ -190,7 +190,7 @@ async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has
             let in_flight = status == 409 && problem.contains("idempotency-in-flight");
             assert!(in_flight, "{takeover:?}: {status} {problem}");
         }
-        // Another request with its key is refused, and learns nothing of the first.
+        // Another request with the key is rejected, and gets no information about the first.
         assert_eq!(ask(&service, "/undone").await.0, 422);
         payments.go.notify_one();
         let answer = (200, "charge 1".to_owned());
@@ -200,8 +200,8 @@ async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has
     }
 }
 
-/// A duplicate was sooner, in another process. Where a handler may be stopped it is; elsewhere it is told and ends. In either case the answer
-/// of the duplicate is the one that stands, and its client hears no other.
+/// A duplicate in another process has claimed the key first. The handler is stopped if the route allows it; otherwise
+/// it is notified and completes. The response of the duplicate is final in both cases.
 #[tokio::test(start_paused = true)]
 async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_stored() {
     for (takeover, ends) in [
@@ -213,7 +213,7 @@ async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_
         let first = begin(&service(&store, &payments, takeover), "/pay").await;
         store.forget();
         let second = (200, "charge 2".to_owned());
-        // Another process: in its own the first is known to run.
+        // Another process, which does not know that the first request runs.
         let service = service(&store, &payments, takeover);
         assert_eq!(ask(&service, "/pay").await, second);
         let execution = payments.executions.lock().unwrap()[0].clone();
@@ -227,8 +227,8 @@ async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_
     }
 }
 
-/// It says that it has had no effect, and a step of it or an execution before it has had one: what the store has forgotten of
-/// that is written down again, so that the next one knows.
+/// An execution reports no effect, but a step of it, or an earlier execution, had one. The lost record of that is
+/// written again for the next execution.
 #[tokio::test(start_paused = true)]
 async fn who_is_forgotten_and_has_had_no_effect_does_not_hide_what_was_done_before() {
     let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
@@ -241,7 +241,7 @@ async fn who_is_forgotten_and_has_had_no_effect_does_not_hide_what_was_done_befo
     let next = payments.executions.lock().unwrap()[1].clone();
     assert_eq!((next.step(), next.is_repeated()), (2, true));
 
-    // Where nothing may be done twice, the outcome is unknown.
+    // If a rerun is not allowed, the outcome is unknown.
     let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
     let refuse = service(&store, &payments, Takeover::Refuse);
     let first = begin(&refuse, "/steps").await;
@@ -254,7 +254,7 @@ async fn who_is_forgotten_and_has_had_no_effect_does_not_hide_what_was_done_befo
         "{status} {problem}"
     );
 
-    // What has done nothing may run again.
+    // A request without any effect may run again.
     let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
     let undone = service(&store, &payments, Takeover::Refuse);
     let first = begin(&undone, "/undone").await;

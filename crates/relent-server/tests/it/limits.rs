@@ -1,5 +1,5 @@
-//! Everything that holds a slot, a lease or memory has a limit: misbehaving clients, handlers without an end, and stores that
-//! stand still, in virtual time.
+//! Tests that everything that holds a slot, a lease or memory is limited: misbehaving clients, handlers that never
+//! end, and stalled stores, in virtual time.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -39,7 +39,7 @@ fn frames(frames: impl stream::Stream<Item = Bytes> + Send + 'static) -> Bodies 
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// A byte now and then, without an end.
+/// A byte at each interval, without an end.
 fn drips(every: Duration) -> Bodies {
     frames(stream::unfold((), move |()| async move {
         sleep(every).await;
@@ -51,13 +51,13 @@ fn stands_still() -> Bodies {
     frames(stream::pending())
 }
 
-/// A store that counts what it is asked, and that stands still while it is told to.
+/// A store that counts its calls, and can stall.
 #[derive(Clone, Default)]
 struct Counted {
     memory: Arc<Memory>,
     claims: Arc<AtomicU32>,
     writes: Arc<Mutex<Vec<&'static str>>>,
-    /// Each call waits for so long, and is then made: it is executed late.
+    /// The delay before each call is executed.
     late: Arc<Mutex<Duration>>,
 }
 
@@ -90,7 +90,7 @@ impl Store for Counted {
     ) -> Result<Claimed, MemoryFull> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         let (store, key, config) = (self.clone(), *key, *config);
-        // It is executed also if its caller has gone.
+        // The claim is executed even if its caller has gone.
         let claim = tokio::spawn(async move {
             store.wait().await;
             store.memory.claim(&key, owner, print, &config).await
@@ -139,7 +139,7 @@ impl Store for Counted {
     }
 }
 
-/// A payment service. The path of a request says what its handler does.
+/// A payment service. The path of a request determines what its handler does.
 #[derive(Clone)]
 struct Payments {
     begun: Arc<AtomicU32>,
@@ -225,7 +225,7 @@ impl Service<Request<Body<Bodies>>> for Handler {
     }
 }
 
-/// An answer of either layer.
+/// A response of either layer.
 struct Answered(Response<UnsyncBoxBody<Bytes, Infallible>>);
 
 impl<B> From<Response<B>> for Answered
@@ -287,7 +287,7 @@ fn overload(limit: u32) -> OverloadLayer {
     OverloadLayer::new(&config).unwrap()
 }
 
-/// Until all that can go on without time has gone on.
+/// Waits until all tasks that need no time have progressed.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -339,7 +339,7 @@ async fn a_body_that_takes_its_time_holds_no_slot_and_waits_for_one_when_it_is_w
     for reply in join_all(slow).await {
         assert_eq!(reply.unwrap().status, 200);
     }
-    // Where all slots are taken by then, it is turned away.
+    // If no slot is free by then, the request is rejected.
     let late = stream::once(async {
         sleep(Duration::from_secs(1)).await;
         Bytes::from("5 EUR")
@@ -453,7 +453,7 @@ async fn an_answer_that_takes_too_long_goes_to_its_client_as_it_comes() {
     assert_eq!(next, "x");
 }
 
-/// The status of a call comes last: an answer that has none yet says nothing of what came of it.
+/// A gRPC status comes last: without it the outcome is unknown.
 #[tokio::test(start_paused = true)]
 async fn a_call_of_grpc_whose_answer_is_not_read_to_its_end_is_unknown() {
     for long in [true, false] {
@@ -500,7 +500,7 @@ async fn a_handler_whose_client_has_gone_for_60_s_is_unknown_and_what_it_answers
     );
     let other = payments.ask(&layer, pay("/", "b")).await.unwrap();
     assert_eq!(other.status, 200, "the only execution is free");
-    // Half-way, it may have charged.
+    // The handler may have charged already.
     assert_eq!(payments.ended(), 1, "of the other key");
     sleep(Duration::from_secs(40)).await;
     assert_eq!(payments.ended(), 2);
@@ -579,12 +579,12 @@ async fn a_stream_that_nobody_reads_gives_its_slot_up() {
     assert_eq!(overload.in_flight(), 0);
     let read = ask("/").await.unwrap();
     assert_eq!(overload.in_flight(), 1);
-    // It gives back nothing of the other.
+    // The slot of the other request stays taken.
     drop(unread);
     assert_eq!(overload.in_flight(), 1);
     drop(read);
     assert_eq!(overload.in_flight(), 0);
-    // One that stands still, such as for an upload, too.
+    // A stalled request, such as an upload, loses its slot, too.
     let mut never = Box::pin(ask("/never"));
     assert!(poll_immediate(&mut never).await.is_none());
     sleep(Duration::from_secs(5)).await;
@@ -595,7 +595,7 @@ async fn a_stream_that_nobody_reads_gives_its_slot_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_late() {
-    // Longer than the limit, and than the limit of one call.
+    // Beyond the limit of a claim, and beyond the limit of one call.
     for late in [3, 15] {
         let (payments, store) = (Payments::default(), Counted::default());
         let layer = layer_over(store.clone());
@@ -605,7 +605,7 @@ async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_
         assert!(reply.is(503, "idempotency-store-failed"), "{reply:?}");
         assert_eq!(reply.retry_after.as_deref(), Some("1"));
         assert_eq!(began.elapsed(), Duration::from_secs(1));
-        // The store comes back.
+        // The store recovers.
         store.set_late(Duration::ZERO);
         sleep(Duration::from_secs(25)).await;
         let reply = payments.ask(&layer, pay("/", "a")).await.unwrap();
@@ -639,7 +639,7 @@ async fn a_renewal_that_stands_still_does_not_keep_the_next_from_being_made() {
     sleep(Duration::from_secs(10)).await;
     store.set_late(Duration::ZERO);
     sleep(Duration::from_secs(30)).await;
-    // Of another process, when the first lease would have run out.
+    // A request to another process, after the first lease would have expired.
     let other = layer_over(store.clone()).wait(Duration::ZERO);
     let duplicate = payments.ask(&other, pay("/100s", "a")).await.unwrap();
     assert!(duplicate.is(409, "idempotency-in-flight"), "{duplicate:?}");
@@ -695,7 +695,7 @@ async fn of_the_duplicates_of_what_runs_in_another_process_one_asks_the_store() 
         .collect();
     sleep(Duration::from_millis(1000)).await;
     assert!(store.claims() <= 12, "{}", store.claims());
-    // The one that asks goes away, and another asks in its place, not more often.
+    // The duplicate that asks the store disconnects, and another takes its place at the same rate.
     asked[0].abort();
     sleep(Duration::from_millis(500)).await;
     assert!((14..=18).contains(&store.claims()), "{}", store.claims());
@@ -818,7 +818,7 @@ async fn one_account_cannot_take_all_executions_nor_all_places_to_wait() {
     assert_eq!(statuses, [200, 200, 503, 503]);
 }
 
-/// The handler claims the key itself: those that follow find its answer by their own handlers, once there is one.
+/// The handler claims the key itself: once there is a response, followers get it through their own handlers.
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn duplicates_of_a_handler_that_runs_exactly_once_wait_for_it_without_a_transaction() {
@@ -915,7 +915,7 @@ mod over_sockets {
     }
 
     impl Shop {
-        /// A connection on which this is written.
+        /// Opens a connection and writes the text.
         async fn write(&self, text: &str) -> TcpStream {
             let mut stream = TcpStream::connect(&self.address).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
@@ -927,7 +927,7 @@ mod over_sockets {
             read(&mut self.write(&text).await).await
         }
 
-        /// Asks until the answer has this in it.
+        /// Repeats the request until the response contains `until`.
         async fn ask_until(&self, text: &str, until: &str) -> String {
             let asked = async {
                 loop {
@@ -1051,7 +1051,7 @@ mod over_sockets {
         let unread = shop.write("GET /endless HTTP/1.1\r\nhost: a\r\n\r\n").await;
         let quick = "GET /quick HTTP/1.1\r\nhost: a\r\n\r\n";
         shop.ask_until(quick, "HTTP/1.1 200").await;
-        // It has its answer on, as far as it reads.
+        // The response has started to arrive.
         unread.readable().await.unwrap();
     }
 

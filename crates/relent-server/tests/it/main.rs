@@ -1,4 +1,4 @@
-//! The integration tests of the crate, in one program.
+//! The integration tests of the crate, in one binary.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests may")]
 
 mod admission;

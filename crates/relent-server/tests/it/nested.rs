@@ -1,4 +1,4 @@
-//! Layers inside of axum's `nest`, over sockets: axum takes the prefix, such as an account, out of the URI that they see.
+//! Tests of layers inside axum's `nest`, over sockets: axum strips the prefix, such as an account, from the URI.
 
 use axum::Router;
 use axum::extract::{OriginalUri, Path};
@@ -45,7 +45,7 @@ async fn ask(url: &str, path: &str) -> (u16, String, bool) {
     )
 }
 
-/// At the nested router, within two nested ones, and outside of both.
+/// Puts the layer on the nested router, between two nested routers, and outside both.
 fn apps(layer: &IdempotencyLayer<Memory>) -> [Router; 3] {
     let payments = || Router::new().route("/payments", post(pay));
     let inside = payments().layer(layer.clone());
@@ -78,7 +78,7 @@ async fn in_a_nested_router_a_key_of_one_account_does_not_replay_the_response_of
     }
 }
 
-/// With the feature `axum` and without it.
+/// Runs with and without the feature `axum`.
 #[tokio::test]
 async fn in_a_nested_router_the_operation_tells_accounts_apart() {
     for place in 0..3 {

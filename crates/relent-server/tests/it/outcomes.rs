@@ -1,5 +1,5 @@
-//! What a response says about "did it run?": our own client, over sockets, against services whose handlers are cut off,
-//! refuse or panic. One key has one effect, and a request that was not begun runs when its client comes back.
+//! Tests what a response means for a retry: our own client, over sockets, against services whose handlers are cut
+//! off, reject or panic. One key has one effect, and a request that was not started runs when its client retries.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::TimeoutLayer;
 
-/// How often the card was charged, and how often the handler was begun.
+/// Counts charges, and starts of the handler.
 #[derive(Clone, Default)]
 struct Card {
     charges: Arc<AtomicU32>,
@@ -52,7 +52,7 @@ impl Card {
     }
 }
 
-/// Charges, and is slow to say so.
+/// Charges, and responds slowly.
 async fn slow(State(card): State<Card>) -> &'static str {
     card.begin();
     card.charge();
@@ -67,7 +67,7 @@ async fn serve(app: Router) -> String {
     format!("http://{address}/payments")
 }
 
-/// A client that comes back eight times, and soon.
+/// A client with eight retries and short delays.
 fn client() -> Client {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(2)))
         .max_retries(8)
@@ -104,7 +104,7 @@ async fn a_handler_that_a_timeout_cuts_off_has_one_effect_for_one_key() {
         for _ in 0..3 {
             let (status, body) = pay(&client(), &url, "one-key").await;
             let is_heard = match status.as_u16() {
-                // A status that no timeout should have: the client hears the same again.
+                // No timeout should use this status: it is stored and replayed.
                 499 => body.is_empty(),
                 409 => body.contains("idempotency-outcome-unknown"),
                 _ => false,
@@ -154,7 +154,7 @@ async fn what_layers_inside_refuse_before_the_handler_runs_is_repeated_and_charg
     assert_eq!(card.begun(), 0);
 }
 
-/// A status that says "nothing was done: come back", and the fields of its response.
+/// A status that means "nothing was done, retry", and its header fields.
 type Refusal = (u16, &'static [(&'static str, &'static str)]);
 
 const COME_BACK: [Refusal; 8] = [

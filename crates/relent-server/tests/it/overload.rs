@@ -1,4 +1,4 @@
-//! The overload layer over handlers that take their time, in virtual time.
+//! Tests of the overload layer with slow handlers, in virtual time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ fn request(fields: &[(&'static str, &str)]) -> Request<Full<Bytes>> {
 
 type Reply = Response<Body<SlotBody<Full<Bytes>>>>;
 
-/// Each takes 10 ms.
+/// Each request takes 10 ms.
 async fn work(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
     sleep(Duration::from_millis(10)).await;
     Ok(Response::new(Full::from("done")))
@@ -60,7 +60,7 @@ async fn ask(layer: &OverloadLayer, fields: &[(&'static str, &str)]) -> Reply {
         .unwrap()
 }
 
-/// The status, what is said of a retry, and the mark.
+/// Returns the status, the retry advice, and the no-retry marker.
 fn told(response: &Reply) -> (u16, Option<&str>, Option<&str>) {
     let field = |name| {
         let value: Option<&http::HeaderValue> = response.headers().get(name);
@@ -125,7 +125,7 @@ async fn a_slot_is_held_until_the_body_has_ended_or_nobody_reads_it() {
     assert_eq!(layer.in_flight(), 1);
     drop(response);
     assert_eq!(layer.in_flight(), 0);
-    // One that is there whole.
+    // A body that is complete.
     let response = ask(&layer, &[]).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
@@ -151,7 +151,7 @@ async fn a_handler_that_keeps_what_is_known_of_a_request_does_not_keep_its_slot(
 
 #[tokio::test(start_paused = true)]
 async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
-    // A body that does not know its end, as that of a file, and the answer to HEAD.
+    // A body of unknown length, such as a file, and the response to HEAD.
     for (method, announced) in [("GET", Some("4")), ("HEAD", None)] {
         let layer = layer(1);
         let service = service_fn(move |_: Request<Full<Bytes>>| async move {
@@ -183,7 +183,7 @@ async fn the_body_of_a_grpc_call_ends_with_its_status() {
             trailers.insert("grpc-status", http::HeaderValue::from_static("14"));
             Some(Ok::<_, Infallible>(trailers))
         };
-        // It knows its length, as that of a stored answer does.
+        // A body of known length, such as a stored response.
         let body = Full::<Bytes>::from("part").with_trailers(Box::pin(status));
         let response = Response::builder().header("content-type", "application/grpc");
         Ok::<_, Infallible>(response.body(body).unwrap())
@@ -218,7 +218,7 @@ async fn a_caller_that_goes_away_with_a_slot_just_got_gives_it_to_the_next() {
         (1, 1),
         "the second has it"
     );
-    // One goes away out of the line.
+    // A waiter leaves the queue.
     drop(calls.remove(1));
     assert_eq!((layer.in_flight(), layer.waiting()), (1, 0));
     assert_eq!(calls.remove(0).await.status(), 200);
@@ -246,7 +246,7 @@ async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
     );
     let body = refused.into_body().collect().await.unwrap().to_bytes();
     assert!(body.starts_with(b"{") && body.ends_with(b"}"), "{body:?}");
-    // A client of which every call takes five attempts.
+    // A client whose calls all take five attempts.
     let refused = ask(&layer, &[("relent-histogram", "0,0,0,0,100")]).await;
     assert_eq!(told(&refused), (503, Some("false"), Some("overloaded")));
     let refused = ask(&layer, &[("relent-deadline-ms", "0")]).await;
@@ -402,7 +402,7 @@ async fn a_handler_that_panics_or_fails_gives_its_slot_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_waited_for_by_whoever_has_a_slot() {
-    /// Ready once it has a permit.
+    /// Ready when it has a permit.
     #[derive(Clone)]
     struct Slow(tokio_util::sync::PollSemaphore);
     impl Service<Request<Full<Bytes>>> for Slow {
@@ -491,7 +491,7 @@ async fn what_limits_rates_is_around_both_layers() {
     drop(held);
 }
 
-/// The line is full, and a first attempt takes the place of a retry: but not of one that was told to come now.
+/// The queue is full, and a first attempt displaces a retry, but not a request in its reserved slot.
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_in_its_own_slot_is_no_retry() {
     for (ticket, statuses) in [(false, (503, 200)), (true, (200, 503))] {
@@ -513,7 +513,7 @@ async fn whoever_comes_in_its_own_slot_is_no_retry() {
     }
 }
 
-/// The usual layers in their order, with a limit of one request a second for all.
+/// The standard layers in their order, with a limit of 1/s for all requests.
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_goes_around_the_usual_layers() {
     let config = LimiterConfig {
@@ -583,7 +583,7 @@ async fn two_idempotency_layers_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn in_a_brownout_the_requests_of_users_are_answered_and_others_are_shed() {
-    // Eight workers, 10 ms each: 800 in a second; 600 of users and 600 of a batch come.
+    // Eight workers with 10 ms each serve 800/s; users and a batch send 600/s each.
     let layer = OverloadLayer::new(&SlotsConfig {
         shedder: ShedderConfig::DEFAULT,
         ..at_most(8)
@@ -616,7 +616,7 @@ async fn in_a_brownout_the_requests_of_users_are_answered_and_others_are_shed() 
     );
 }
 
-/// A body that ends, fails or never does.
+/// A body that ends, fails, or never ends.
 struct Odd(u8);
 
 impl http_body::Body for Odd {
@@ -642,7 +642,8 @@ impl http_body::Body for Odd {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Callers go away at any moment, handlers panic, bodies end early or never: no slot is lost, and no waiter forgotten.
+    /// Callers disconnect at any time, handlers panic, bodies end early or never: no slot is lost, and no waiter is
+    /// forgotten.
     #[test]
     fn whatever_becomes_of_requests_no_slot_is_lost(
         limit in 1..4_u32,
@@ -674,7 +675,7 @@ proptest! {
                 drop(call.await);
             }
             assert!(is_idle(&layer), "{} in flight, {} wait", layer.in_flight(), layer.waiting());
-            // And all slots are there.
+            // All slots are available.
             let held = join_all((0..limit).map(|_| ask(&layer, &[]))).await;
             assert!(held.iter().all(|response| response.status() == 200));
         });

@@ -1,4 +1,4 @@
-//! The layers in real servers on real sockets: axum, hyper and tonic.
+//! Tests of the layers in real servers on real sockets: axum, hyper and tonic.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use tonic::server::NamedService;
 use tonic::transport::server::{Server, TcpIncoming};
 use tower::{Layer, Service, service_fn};
 
-/// One is served at once, and nobody waits.
+/// Serves one request at a time, without a queue.
 fn layer() -> ServerLayer<Memory> {
     let config = SlotsConfig {
         concurrency: ConcurrencyConfig::fixed(1),
@@ -51,7 +51,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Sends this, and reads until the end of the head, or of the text that is waited for.
+/// Sends the text, and reads until the end of the head, or until the expected text.
 async fn say(stream: &mut TcpStream, text: &str, until: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut read = Vec::new();
@@ -66,8 +66,8 @@ async fn say(stream: &mut TcpStream, text: &str, until: &str) -> String {
     }
 }
 
-/// What the layers do, over HTTP/1 to the server at this address, whose handler tells that it has begun, and answers
-/// `paid` once it is told to go on.
+/// Checks the layers over HTTP/1. The handler of the server notifies `began`, waits for `goes_on`, and responds
+/// `paid`.
 async fn is_guarded(address: SocketAddr, began: &Notify, goes_on: &Notify) {
     const PAY: &str =
         "POST /pay HTTP/1.1\r\nhost: a\r\nidempotency-key: a\r\ncontent-length: 2\r\n\r\n10";
@@ -75,7 +75,7 @@ async fn is_guarded(address: SocketAddr, began: &Notify, goes_on: &Notify) {
     let mut second = TcpStream::connect(address).await.unwrap();
     let (paid, ()) = tokio::join!(say(&mut first, PAY, "paid"), async {
         began.notified().await;
-        // It is answered while its body is still to come.
+        // The response comes while the body is still to arrive.
         let head = "POST /pay HTTP/1.1\r\nhost: a\r\naccept: application/json\r\nidempotency-key: b\r\n\
                     content-length: 1000000\r\n\r\n";
         let refused = say(&mut second, head, "}").await;
@@ -132,7 +132,7 @@ async fn in_hyper() {
     is_guarded(address, &began, &goes_on).await;
 }
 
-/// A gRPC service. What its message says is done; each call is counted.
+/// A gRPC service. The message determines what it does; calls are counted.
 #[derive(Clone, Default)]
 struct Payments {
     calls: Arc<AtomicU32>,
@@ -204,7 +204,7 @@ struct Reply {
 }
 
 impl Reply {
-    /// In the trailers, or in the headers of a reply without a message.
+    /// Reads the status from the trailers, or from the headers of a response without a message.
     fn status(&self) -> Status {
         let fields = self.trailers.as_ref().unwrap_or(&self.headers);
         Status::read(fields).unwrap_or_else(|| panic!("no status: {self:?}"))

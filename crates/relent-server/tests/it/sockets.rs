@@ -1,5 +1,5 @@
-//! Over sockets, with clients that repeat what was not answered: whatever becomes of connections, each key has one
-//! effect, and everybody hears of it.
+//! Tests over sockets with clients that retry: whatever happens to connections, each key has one effect, and each
+//! client gets the response.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ use relent_server::store::Sqlite;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How often each order was charged.
+/// The number of charges of each order.
 type Charges = Arc<Mutex<HashMap<String, usize>>>;
 
 async fn pay(State(charges): State<Charges>, Path(order): Path<String>) -> String {
-    // A client may go away meanwhile.
+    // A client may disconnect meanwhile.
     tokio::time::sleep(Duration::from_millis(4)).await;
     *charges.lock().unwrap().entry(order.clone()).or_default() += 1;
     format!("charged for {order}")
@@ -61,7 +61,7 @@ fn client() -> Client {
     Client::new(policy).unwrap()
 }
 
-/// The answer, however often it has to be asked for, and whether it was stored.
+/// Retries until there is a response; returns it, and whether it was replayed.
 async fn answer(client: &Client, address: &str, order: &str) -> (String, bool) {
     let url = format!("http://{address}/payments/{order}");
     let key: IdempotencyKey = format!("key of {order}").replace(' ', "-").parse().unwrap();
@@ -69,7 +69,7 @@ async fn answer(client: &Client, address: &str, order: &str) -> (String, bool) {
         let response = client.post(&url).idempotency_key(key.clone()).send().await;
         let response = response.unwrap().error_for_status().unwrap();
         let replayed = response.headers().contains_key("idempotent-replayed");
-        // A body that is cut off is no answer.
+        // A truncated body is not a response.
         if let Ok(text) = response.text().await {
             return (text, replayed);
         }
@@ -107,8 +107,7 @@ async fn clients_that_go_away_at_any_time_and_come_back_are_charged_once() {
     assert!(charges.values().all(|&times| times == 1), "{charges:?}");
 }
 
-/// Hands on what goes between clients and the shop, and closes the connection after so many more bytes of
-/// answers.
+/// Forwards messages between clients and the shop, and closes the connection after a number of response bytes.
 async fn cutter(listener: TcpListener, shop: String, left: Arc<AtomicUsize>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();

@@ -1,4 +1,4 @@
-//! What the writer of SQLite does with work that is not as it should be.
+//! Tests of the SQLite writer with faulty work.
 
 use std::sync::mpsc;
 
@@ -31,9 +31,8 @@ async fn names(writer: &Writer) -> Vec<String> {
     names.await.unwrap()
 }
 
-/// Work that ends the transaction of all commits nothing: neither what it had done nor what it does after that.
-/// It hears why; what was done before it in the same transaction is gone and hears that; what comes after
-/// it is committed.
+/// Work that ends the shared transaction commits nothing, neither from before nor from after that, and gets an error.
+/// Earlier jobs in the transaction are undone, and get `Undone`. Later jobs are committed.
 #[tokio::test]
 async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole() {
     for end in [
@@ -46,7 +45,7 @@ async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole()
         let directory = tempfile::tempdir().unwrap();
         let writer = open(&directory);
         insert(&writer, "seed").await.unwrap();
-        // All of these are in one transaction, since the thread is held up meanwhile.
+        // All jobs are in one transaction, since the thread is blocked meanwhile.
         let (go, held) = mpsc::channel::<()>();
         let hold = writer.run(move |_| {
             assert!(held.recv().is_err());
@@ -80,8 +79,8 @@ async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole()
     }
 }
 
-/// SQLite rolls back by itself when the disk is full. Who returns its error hears that; who goes on hears to return it;
-/// and when there is room again all goes on.
+/// SQLite rolls back on a full disk. A job that returns SQLite's error gets it. A job that ignores it gets the advice
+/// to return it. When there is space again, everything works.
 #[tokio::test]
 async fn on_a_full_disk_the_advice_is_to_look_at_the_error() {
     let directory = tempfile::tempdir().unwrap();

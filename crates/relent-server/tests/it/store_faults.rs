@@ -1,4 +1,4 @@
-//! Databases that crash, stand still, or lose what they have told, under load: what the ledger says then.
+//! Tests with databases that crash, stall, or lose confirmed writes under load, checked against a ledger.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use crate::servers;
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const PRINT: Fingerprint = Fingerprint([0; 32]);
 const CRASHES: usize = 3;
-/// So many keys are told between two crashes, at least.
+/// The least number of confirmed keys between two crashes.
 const TOLD: usize = 40;
 
 fn key(number: u32) -> Key {
@@ -36,7 +36,7 @@ fn key(number: u32) -> Key {
     Key(key)
 }
 
-/// Keys that workers go through, each until it is told, and what was told.
+/// Keys that workers process, each until it is confirmed, and the confirmed ones.
 #[derive(Clone, Default)]
 struct Load {
     next: Arc<AtomicU32>,
@@ -45,7 +45,7 @@ struct Load {
 }
 
 impl Load {
-    /// Eight workers; `one` says whether the key was told.
+    /// Starts eight workers; `one` returns whether the key was confirmed.
     fn begin<F>(&self, one: impl Fn(u32) -> F + Clone + Send + 'static) -> JoinSet<()>
     where
         F: Future<Output = bool> + Send,
@@ -90,7 +90,7 @@ async fn charge(store: &Postgres, number: u32) -> bool {
     matches!(done.await, Ok(Done::Ran(_) | Done::Not(Claimed::Replay(_))))
 }
 
-/// `pg_ctl stop -m immediate`, which is a crash: what is not in the log is gone.
+/// `pg_ctl stop -m immediate` is a crash: changes that are not in the log are lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_crashes_under_load_charges_nobody_twice_and_keeps_what_was_told() {
     let Some(mut server) = servers::postgres(&[]) else {
@@ -143,7 +143,7 @@ fn paid() -> Change {
     Change::Complete(Arc::new(answer))
 }
 
-/// Killed (kill -9) under load and begun again with its file: no key has two effects, each that was told is
+/// Redis is killed (kill -9) under load and restarted with its file. No key has two effects, each confirmed one is
 /// replayed, and the rest is unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_killed_under_load_has_at_most_one_effect_for_each_key() {
@@ -158,11 +158,11 @@ async fn a_redis_that_is_killed_under_load_has_at_most_one_effect_for_each_key()
     let mut workers = load.begin(move |number| {
         let (store, effects) = (shared.clone(), Arc::clone(&ledger));
         async move {
-            // The same each time, as that of one request.
+            // Equal in each attempt of a request.
             let (key, owner) = (key(number), u128::from(number) + 1);
             match store.claim(&key, owner, PRINT, &config).await {
                 Ok(Claimed::Run { lease, .. }) => {
-                    // After an error its client gives up: only who has no effect yet goes on.
+                    // After an error the client stops: only a client without an effect continues.
                     let first = effects.lock().unwrap().insert(number, 1).is_none();
                     assert!(first, "{number} ran twice");
                     while store.write(&key, &lease, paid(), &config).await.is_err() {
@@ -219,12 +219,12 @@ fn pay() -> Request<Full<Bytes>> {
     request.body(Full::from("5 EUR")).unwrap()
 }
 
-/// A replica that has not heard of a claim takes over. The execution notices, and claims the key again for its
-/// answer: its duplicate does not run. What was completed and is lost runs again, as is documented.
+/// A replica that did not receive a claim takes over. The execution notices, and claims the key again for its
+/// response: its duplicate does not run. A completed record that was lost runs again, as documented.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_records_its_answer_all_the_same()
  {
-    // The one server that has to have a port, since a replica finds it by that.
+    // The only server that needs a port, since a replica finds it by that.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
@@ -245,21 +245,21 @@ async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_record
         assert!(began.elapsed() < Duration::from_secs(30), "no replica");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // It is another one before the first replica is there.
+    // The identifier changes when the first replica connects.
     let before = info(&primary).await.get::<String>("master_replid").unwrap();
-    // The name of whoever is primary.
+    // The name of the current primary.
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().join("primary");
     std::os::unix::fs::symlink(primary.socket(), &name).unwrap();
     let client = Client::open(format!("redis+unix://{}", name.display())).unwrap();
     let store = Redis::connect(client).await.unwrap();
 
-    // From now on the replica hears of nothing.
+    // From now on the replica receives nothing.
     tell(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     let layer = IdempotencyLayer::anonymous(store.clone());
     let (charges, (go, wait)) = (Arc::new(AtomicU32::new(0)), watch::channel(false));
     let counted = Arc::clone(&charges);
-    // It charges, and answers when it is told to.
+    // Charges, and responds after a signal.
     let service = layer.layer(service_fn(move |_: Request<Body<Full<Bytes>>>| {
         let (number, mut wait) = (counted.fetch_add(1, Ordering::SeqCst) + 1, wait.clone());
         async move {
@@ -282,7 +282,7 @@ async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_record
     std::fs::remove_file(&name).unwrap();
     std::os::unix::fs::symlink(replica.socket(), &name).unwrap();
 
-    // That is how it shows.
+    // The failover is visible.
     let after = info(&replica).await;
     assert_ne!(after.get::<String>("master_replid").unwrap(), before);
     assert_eq!(after.get::<String>("master_replid2").unwrap(), before);
@@ -310,14 +310,14 @@ async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_record
     assert_eq!(charges.load(Ordering::SeqCst), 1);
 }
 
-/// What becomes of bytes on their way.
+/// What a proxy does with bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Open,
     Slow,
-    /// They are taken, and go nowhere: the other side is half open.
+    /// Bytes are read and discarded: the connection is half open.
     Stalled,
-    /// No connection is taken, and those that are there are closed.
+    /// Connections are rejected, and existing ones closed.
     Down,
 }
 
@@ -359,7 +359,7 @@ async fn copy(
     }
 }
 
-/// Through the layer: while the store is slow all goes well, while it stands still or is away nothing runs.
+/// Through the layer: with a slow store requests run; with a stalled or unreachable one they are rejected.
 async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Sender<Way>) {
     let layer = IdempotencyLayer::anonymous(store).wait(Duration::ZERO);
     let charges = Arc::new(AtomicU32::new(0));
@@ -391,7 +391,7 @@ async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Send
         assert_eq!(charges.load(Ordering::SeqCst), number - 1, "nothing runs");
         way.send_replace(Way::Open);
         let began = Instant::now();
-        // What stood still arrives after all: it may have claimed the key for a request that was refused.
+        // A stalled call arrives late, and may have claimed the key of a rejected request.
         while send(number).await.0 != 200 {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
@@ -409,7 +409,7 @@ async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Send
 
 fn behind_a_proxy(directory: &Path, name: &str, database: PathBuf) -> watch::Sender<Way> {
     let (way, watched) = watch::channel(Way::Open);
-    // A socket that is bound and does not listen yet has a file, but refuses.
+    // A socket that is bound but not listening has a file, and rejects connections.
     let listener = UnixListener::bind(directory.join(name)).unwrap();
     tokio::spawn(proxy(listener, database, watched));
     way
@@ -446,7 +446,7 @@ async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_
     is_closed_while_it_is_away(store, way).await;
 }
 
-/// Signals of the process of a store that is stopped, and goes on.
+/// Stops and continues the process of the store.
 async fn no_claim_is_left_behind<S: Store + Clone>(store: S, stop: impl Fn(&str)) {
     const KEYS: usize = 200;
     let layer = IdempotencyLayer::anonymous(store.clone()).wait(Duration::ZERO);
@@ -463,7 +463,7 @@ async fn no_claim_is_left_behind<S: Store + Clone>(store: S, stop: impl Fn(&str)
         let service = service.clone();
         async move { service.oneshot(request).await.unwrap().status().as_u16() }
     };
-    // Connections are there, and statements are prepared.
+    // Connections exist, and statements are prepared.
     assert_eq!(send(KEYS).await, 200);
     stop("STOP");
     let mut sent: JoinSet<u16> = (0..KEYS).map(send).collect();
@@ -499,7 +499,7 @@ async fn a_redis_that_stands_still_claims_nothing_for_requests_that_were_refused
     no_claim_is_left_behind(store, |signal| server.server.signal(signal)).await;
 }
 
-/// The process that has sent the claims is gone by the time that they are executed: nobody gives them back.
+/// The process that sent the claims has ended when they are executed, so nothing gives them back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
@@ -510,7 +510,7 @@ async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
     store.claim(&key(0), 1, PRINT, &config).await.unwrap();
     server.server.signal("STOP");
     for number in 1..50 {
-        // Sent, and its answer is not waited for.
+        // Sent without waiting for the response.
         let key = key(number);
         let claim = store.claim(&key, 1, PRINT, &config);
         let late = tokio::time::timeout(Duration::from_millis(5), claim).await;
@@ -530,7 +530,7 @@ async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
     }
 }
 
-/// All processes of it: each connection has one.
+/// Signals all server processes, since each connection has its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refused_meanwhile() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -550,7 +550,7 @@ async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refu
     no_claim_is_left_behind(store, signal).await;
 }
 
-/// Also where the handler claims the key, in its transaction.
+/// Also if the handler claims the key, in its transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_postgres_stands_still_a_handler_that_runs_exactly_once_is_refused_in_time() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {

@@ -1,4 +1,4 @@
-//! Each store decides as the core does, and keeps what it has promised to keep.
+//! Tests that each store decides like the core, and is durable as documented.
 
 use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conformance};
@@ -6,7 +6,7 @@ use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conf
 #[cfg(unix)]
 use crate::servers;
 
-/// Its execution claims the key again then, rather than to take it for another's.
+/// For an expired record the execution claims the key again. It must not take it for another's record.
 async fn tells_a_record_that_has_expired_from_one_that_another_has<S: Store>(store: S) {
     let (key, print) = (Key([9; 32]), Fingerprint([0; 32]));
     let forgets = ClaimConfig {
@@ -52,7 +52,7 @@ async fn memory_decides_as_the_core_does_at_each_time() {
     }
 }
 
-/// A service with 100 places for records, whose accounts say what they are answered.
+/// A service with 100 places for records, whose accounts choose their responses.
 mod memory {
     use std::convert::Infallible;
     use std::sync::Arc;
@@ -82,7 +82,8 @@ mod memory {
             }
         }
 
-        /// The status that this account gets, with this key, from a handler that answers so with a body of this length.
+        /// Returns the status for an account and key; the handler responds with this status and a body of this
+        /// length.
         async fn send(&self, account: &str, key: usize, answer: u16, length: usize) -> u16 {
             let runs = Arc::clone(&self.runs);
             let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
@@ -116,7 +117,7 @@ mod memory {
     async fn an_account_that_fills_the_memory_with_refusals_keeps_nobody_out_and_itself_neither() {
         let service = Service::new(Memory::new().at_most(100));
         for key in 0..1000 {
-            // Final, and free to run again.
+            // A stored rejection, and one that releases the key.
             for refusal in [422, 402] {
                 let key = 2 * key + usize::from(refusal == 402);
                 assert_eq!(service.send("mallory", key, refusal, 0).await, refusal);
@@ -145,7 +146,7 @@ mod memory {
         }
         assert_eq!(service.send("mallory", 50, 201, 0).await, 503);
         assert_eq!(service.runs(), 50);
-        // Several that do the same leave something to the next.
+        // Several such accounts still leave places for the next.
         for (account, share) in [("two", 25), ("three", 13), ("four", 6)] {
             for key in 0..share {
                 assert_eq!(
@@ -235,7 +236,7 @@ mod sqlite {
         );
     }
 
-    /// Makes the database, and returns when its thread has closed the file.
+    /// Creates the database, and returns when its thread has closed the file.
     fn make(path: &Path) {
         drop(Sqlite::open(path).unwrap());
         let log = path.with_extension("db-wal");
@@ -256,7 +257,7 @@ mod sqlite {
         fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
         refused(&text, FileProblem::NotADatabase);
         assert_eq!(fs::read(&text).unwrap().len(), 19_000);
-        // With its tables, and without.
+        // With and without its tables.
         let (empty, keys) = (path.join("empty.db"), path.join("keys.db"));
         make(&keys);
         fs::write(&empty, "").unwrap();
@@ -292,7 +293,7 @@ mod sqlite {
             writer.run(work).await.unwrap();
         });
         begins.await.unwrap();
-        // It is in the queue by then.
+        // The claim is in the queue by then.
         tokio::select! {
             biased;
             claimed = store.claim(&key, 1, print, &config) => panic!("{claimed:?}"),
@@ -369,7 +370,7 @@ mod redis {
         assert!(matches!(refused, RedisError::Volatile), "{refused}");
     }
 
-    /// Killed and begun again with its file, it has what it has told; and meanwhile each call is an error.
+    /// Killed and restarted with its file, Redis has all confirmed records. Meanwhile each call is an error.
     #[tokio::test]
     async fn what_redis_has_told_survives_its_kill_and_while_it_is_away_nothing_is_claimed() {
         let Some(server) = servers::redis(&DURABLE) else {
@@ -399,7 +400,7 @@ mod redis {
             "nobody waits for it long"
         );
         let _server = servers::redis_in(directory, &DURABLE).unwrap();
-        // The connection is made anew by itself.
+        // The connection is re-established automatically.
         let claimed = loop {
             match store.claim(&Key([1; 32]), 3, PRINT, &config).await {
                 Ok(claimed) => break claimed,
@@ -414,7 +415,7 @@ mod redis {
             .unwrap();
     }
 
-    /// Half open: it takes what is sent, and does not answer.
+    /// A half-open connection: it accepts bytes and does not respond.
     #[tokio::test]
     async fn a_redis_that_does_not_answer_is_an_error_in_time() {
         let Some(server) = servers::redis(&DURABLE) else {
@@ -432,7 +433,7 @@ mod redis {
             .unwrap_err();
         assert!(began.elapsed() < Duration::from_secs(5));
         server.server.signal("CONT");
-        // The same owner asks again, and has what it was given behind its back.
+        // The owner asks again, and gets the claim whose reply was lost.
         let claimed = store.claim(&Key([1; 32]), 1, PRINT, &config).await.unwrap();
         assert!(
             matches!(claimed, Claimed::Run { lease, .. } if lease.fence == 1),
@@ -520,7 +521,7 @@ mod postgres {
         assert!(store.remove_expired(10).await.unwrap() <= 10);
     }
 
-    /// Claims remove what has expired, more than they make.
+    /// Claims remove expired records faster than they create new ones.
     async fn old_records_are_removed(store: &Postgres) {
         let over = ClaimConfig {
             lease: Duration::ZERO,
@@ -566,7 +567,7 @@ mod postgres {
         let config = ClaimConfig::DEFAULT;
         let key = Key([1; 32]);
         store.claim(&key, 1, PRINT, &config).await.unwrap();
-        // Another transaction has the record, and does not end.
+        // Another transaction locks the record, and does not end.
         let mut holder = store.pool().get().await.unwrap();
         let transaction = holder.transaction().await.unwrap();
         let lock = "UPDATE relent_idempotency_1 SET step = step";

@@ -1,4 +1,4 @@
-//! What nobody knows is found and resolved, on each store, and the lost owner is kept out after that.
+//! Tests that unknown outcomes are found and resolved on each store, and that the lost owner cannot write after that.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::servers;
 
 const PRINT: Fingerprint = Fingerprint([3; 32]);
 const CONFIG: ClaimConfig = ClaimConfig::DEFAULT;
-/// Of an execution that is lost at once.
+/// The lease of an execution that is lost immediately.
 const LOST: ClaimConfig = ClaimConfig {
     lease: Duration::ZERO,
     ..CONFIG
@@ -72,7 +72,7 @@ async fn writes_nothing(store: &impl Store, key: &Key, lease: &Lease) {
 }
 
 async fn keeps_the_lost_owner_out(store: &impl Store) {
-    // What was not applied runs again.
+    // A request resolved as not applied runs again.
     let key = Key([1; 32]);
     let lost = run(store, &key, 1, &LOST).await;
     let found = find(store, &key).await;
@@ -96,13 +96,13 @@ async fn keeps_the_lost_owner_out(store: &impl Store) {
     let claimed = store.claim(&key, 3, PRINT, &CONFIG).await.unwrap();
     assert_eq!(claimed, Claimed::Replay((*answer("second")).clone()));
 
-    // What was applied has the answer that was found out, and no other.
+    // A request resolved as applied has the given response.
     let key = Key([2; 32]);
     let lost = run(store, &key, 1, &LOST).await;
     let unknown = store.claim(&key, 2, PRINT, &CONFIG).await.unwrap();
     assert_eq!(unknown, Claimed::Unknown);
     let paid = Resolution::Applied(answer("paid"));
-    // The owner is back and lost again: what was found out may be of before that.
+    // The owner claims again and is lost again: the resolution may be older than that.
     let stale = find(store, &key).await;
     for change in [Change::Renew, Change::GiveUp] {
         store.write(&key, &lost, change, &LOST).await.unwrap();
@@ -161,7 +161,7 @@ async fn an_operator_finds_what_the_layer_has_left_unknown_and_duplicates_hear_w
 {
     let layer = IdempotencyLayer::anonymous(Memory::new());
     let outcomes = layer.unknown_outcomes();
-    // A handler that runs, and is renewed, is none of them.
+    // A running handler with a renewed lease is not among them.
     let slow = tokio::spawn({
         let layer = layer.clone();
         async move { ask(&layer, "slow").await }
@@ -186,7 +186,7 @@ async fn an_operator_finds_what_the_layer_has_left_unknown_and_duplicates_hear_w
         .resolve(lost, Resolution::NotApplied)
         .await
         .unwrap();
-    // It runs with a higher fence, and the same name for its charge.
+    // It runs with a higher fencing token, and the same derived key for its charge.
     let (status, replayed, told) = ask(&layer, "fails").await;
     assert_eq!((status, replayed), (StatusCode::OK, false));
     assert_eq!(told, format!("3 {}", lost.key().derived_key("charge")));
@@ -204,7 +204,7 @@ async fn an_operator_finds_what_the_layer_has_left_unknown_and_duplicates_hear_w
     let key = Key::of("", "POST", "", "other");
     run(layer.store(), &key, 1, &LOST).await;
     let lost = find(layer.store(), &key).await;
-    // Another request with the key is told nothing of it.
+    // Another request with the key gets no information.
     outcomes.resolve(&lost, paid).await.unwrap();
     assert_eq!(
         ask(&layer, "other").await.0,
@@ -225,7 +225,7 @@ mod sqlite {
         keeps_the_lost_owner_out(&store).await;
     }
 
-    /// As it was before unknown outcomes could be found.
+    /// A file of a version before the index.
     #[tokio::test]
     async fn a_file_without_the_index_gets_it_and_its_records_are_found() {
         let directory = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ mod redis {
             run(&store, key, owner, if lost { &LOST } else { &CONFIG }).await;
         }
         run(&another, &keys[0], 1, &LOST).await;
-        // Names of the same kind that are no records.
+        // Keys with the same prefix that are not records.
         let _: () = connection
             .hset(store.name(&Key([b'h'; 32])), "a", 1)
             .await
@@ -320,7 +320,7 @@ mod redis {
         let found: Vec<_> = found.iter().map(|outcome| *outcome.key()).collect();
         assert_eq!(found, keys);
 
-        // A record as it is stored since the first version.
+        // A record in the format of the first version.
         let key = Key([7; 32]);
         let old = |version: u8| {
             let mut record = vec![version, 3, 1];
@@ -351,7 +351,7 @@ mod redis {
             .await
             .unwrap();
         assert_eq!(run(&store, &key, 9, &CONFIG).await.fence, 8);
-        // One of a later version is not passed over.
+        // A record of a later version is an error.
         let _: () = connection.set(store.name(&key), old(2)).await.unwrap();
         let error = store.find_unknown(None, 10, &CONFIG).await.unwrap_err();
         assert!(error.to_string().contains("later version"), "{error}");
@@ -388,7 +388,7 @@ mod postgres {
             let store = Postgres::new(PgPoolOptions::new().connect_lazy_with(options));
             keeps_the_lost_owner_out(&store).await;
         }
-        // Tables as they were before unknown outcomes could be found.
+        // Tables of a version before the index.
         let drop_index = "DROP INDEX relent_idempotency_1_unknown";
         client.batch_execute(drop_index).await.unwrap();
         run(&store, &Key([3; 32]), 1, &LOST).await;
@@ -398,7 +398,7 @@ mod postgres {
         client.batch_execute(drop_index).await.unwrap();
     }
 
-    /// A transaction that has the record, as of a handler that runs exactly once, decides first.
+    /// A transaction that holds the record, such as of a transactional handler, decides first.
     #[tokio::test]
     async fn who_resolves_waits_for_a_transaction_that_has_the_record() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {

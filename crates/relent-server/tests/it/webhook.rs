@@ -1,5 +1,5 @@
-//! The receiver of webhooks over sockets: what nobody known has signed does not reach the handler, what was acknowledged
-//! is not handled again, and what was not handled is not acknowledged.
+//! Tests of the webhook receiver over sockets. An unverified message does not reach the handler, an acknowledged one
+//! is not handled again, and an unhandled one is not acknowledged.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,11 +37,11 @@ fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-/// What a handler does with its next deliveries; a success when nothing is left.
+/// The actions of a handler for its next deliveries; success after the last.
 type Script = Arc<Mutex<Vec<Step>>>;
 type Step = fn() -> Response;
 
-/// A receiver that counts what it handles.
+/// A receiver that counts handled deliveries.
 #[derive(Clone, Default)]
 struct Receiver {
     handled: Arc<AtomicU64>,
@@ -94,7 +94,7 @@ fn message() -> Message {
     Message::new("msg_1", NOW)
 }
 
-/// A refusal with this code, which makes every sender come again.
+/// Checks for a rejection with this code, after which every sender retries.
 fn assert_refused(reply: &Reply, status: StatusCode, code: &str) {
     assert_eq!(reply.status, status, "{}", reply.body);
     assert!(
@@ -122,7 +122,7 @@ async fn what_nobody_known_has_signed_reaches_no_handler() {
     let old = Message::new("msg_1", NOW - 301).send(&address).await;
     let early = Message::new("msg_1", NOW + 301).send(&address).await;
     for reply in [altered, old, early] {
-        // Word for word: a stranger learns nothing of what is wrong.
+        // Both responses are identical, so a client cannot tell the reason.
         assert_eq!((reply.status, &reply.body), (forged.status, &forged.body));
     }
     assert_eq!(receiver.handled(), 0);
@@ -157,7 +157,7 @@ async fn a_delivery_without_the_fields_of_a_message_is_refused() {
         let reply = message.send_as_signed(&address).await;
         assert_refused(&reply, StatusCode::BAD_REQUEST, "webhook-malformed");
     }
-    // A GET is no exception, as it is for requests with a key.
+    // A GET is handled, too, unlike for requests with a key.
     let reply = exchange(
         &address,
         b"GET /hook HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n",
@@ -193,7 +193,7 @@ async fn an_acknowledgement_is_repeated_and_nothing_is_handled_again() {
     let first = message().send(&address).await;
     assert_eq!(first.body, "msg_1 is done by execution 1");
     assert_eq!(first.field("idempotent-replayed"), None);
-    // Another attempt has another time and another signature, and may come by another route through the network.
+    // Another attempt has another timestamp and signature, and may take another network route.
     let mut second = Message::new("msg_1", NOW + 7).signed_by(&[PAIR]);
     second.path = "/hook?attempt=2".to_owned();
     second
@@ -245,7 +245,7 @@ async fn each_endpoint_and_each_sender_has_messages_of_its_own() {
     assert_eq!(receiver.handled(), 3);
 }
 
-/// Its signature does not cover the path: who has overheard it writes that in other letters.
+/// The signature does not cover the path: an attacker may replay a captured message with another encoding of it.
 #[tokio::test]
 async fn one_path_that_is_written_in_two_ways_is_one_endpoint() {
     let receiver = Receiver::default();
@@ -266,7 +266,7 @@ async fn one_path_that_is_written_in_two_ways_is_one_endpoint() {
     ] {
         assert_eq!(send(same).await.body, first.body, "{same}");
     }
-    // These are others, for an application too.
+    // These are different paths for applications, too.
     for (place, other) in ["%2F", "%2525", "%25", "%C3%A9"].iter().enumerate() {
         let reply = send(&format!("/merchants/{other}")).await;
         let number = place + 2;
@@ -304,7 +304,7 @@ async fn a_body_in_chunks_is_verified_as_it_arrived_and_one_that_is_cut_off_leav
         first.len(),
         second.len()
     );
-    // Both forms are cut off at each place, their last bytes too.
+    // Both forms are truncated at each byte.
     let chunked = format!("{whole}{chunks}0\r\n\r\n");
     let length = message.head(&format!("content-length: {}", message.body.len()));
     let counted = format!("{length}{}", message.body);
@@ -351,7 +351,7 @@ async fn a_body_that_is_too_long_or_too_slow_is_refused() {
     assert_eq!(long.send(&address).await.status, StatusCode::OK);
 }
 
-/// A receiver whose handler says that it has begun, and goes on when it is told to.
+/// A receiver whose handler signals its start, and waits for a signal.
 async fn held(
     settings: impl FnOnce(WebhookLayer<Memory>) -> WebhookLayer<Memory>,
 ) -> (String, mpsc::UnboundedReceiver<()>, Arc<Notify>) {
@@ -464,7 +464,7 @@ async fn what_may_have_had_its_effect_is_not_acknowledged_and_not_handled_again_
             StatusCode::INTERNAL_SERVER_ERROR,
             "webhook-outcome-unknown",
         );
-        // An operator may find out: the sender had better come again.
+        // An operator may resolve it, so the sender may retry.
         assert_eq!(second.field("x-should-retry"), None);
         assert_eq!(receiver.handled(), 1);
 
@@ -523,7 +523,7 @@ async fn a_store_that_fails_is_no_reason_to_acknowledge() {
     assert_eq!(receiver.handled(), 0);
 }
 
-/// A store that takes claims, and no answers.
+/// A store that accepts claims, but no responses.
 #[derive(Default)]
 struct Forgets(Memory);
 
@@ -584,7 +584,7 @@ impl Store for Forgets {
     }
 }
 
-/// The message has had its effect, and another delivery could do no good.
+/// The message had its effect, and another delivery would not help.
 #[tokio::test(start_paused = true)]
 async fn what_was_handled_is_acknowledged_when_its_record_cannot_be_written_for_half_a_minute() {
     let layer = WebhookLayer::new(Forgets::default(), "acquirer", verifier()).clock(|| at(NOW));
@@ -621,7 +621,7 @@ async fn in_a_transaction_everything_but_an_acknowledgement_is_undone_and_handle
                        Extension(delivery): Extension<Delivery>| async move {
         let attempt = attempts.fetch_add(1, Ordering::SeqCst);
         if attempt == 0 {
-            // It has forgotten the transaction. What a gRPC client would read is nothing to a sender of webhooks.
+            // The handler does not use the transaction. A sender of webhooks ignores the gRPC status.
             return (StatusCode::OK, [("grpc-status", "13")]).into_response();
         }
         let settled = once.run(move |transaction| {
@@ -643,7 +643,7 @@ async fn in_a_transaction_everything_but_an_acknowledgement_is_undone_and_handle
         let settled = settled.await;
         if attempt == 1 {
             assert!(settled.is_err());
-            return StatusCode::OK.into_response(); // It has not looked.
+            return StatusCode::OK.into_response(); // The result is ignored.
         }
         settled.map_err(|_| failed()).into_response()
     };
@@ -711,7 +711,7 @@ fn a_message_is_remembered_more_than_twice_as_long_as_any_published_schedule_rep
     let lasts = schedules.map(|name| {
         let policy = relent::presets::get(name).unwrap().load().unwrap().policy;
         let attempt = policy.attempt_timeout().unwrap_or(Duration::from_secs(30));
-        // The longest that the jitter can make of it.
+        // The longest schedule that jitter can produce.
         let waits = policy.waits(Draw::at(1.0)).take(1000);
         let all: Duration = waits.map(|wait| wait + attempt).sum();
         all.min(policy.max_elapsed().unwrap_or(Duration::MAX))
@@ -723,7 +723,7 @@ fn a_message_is_remembered_more_than_twice_as_long_as_any_published_schedule_rep
 
 #[test]
 fn a_pair_of_keys_belongs_together() {
-    // Else the tests above would test nothing.
+    // Otherwise the tests above would be void.
     let pair: SigningKey = PAIR.parse().unwrap();
     let verifier = Verifier::new([PUBLIC.parse().unwrap()]);
     let mut headers = http::HeaderMap::new();

@@ -1,4 +1,4 @@
-//! An operator learns why deliveries are not believed; their sender does not.
+//! Tests that the operator, and not the sender, learns why deliveries are not verified.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -24,7 +24,7 @@ async fn play() {
     let address = serve(app.layer(layer)).await;
     let message = || Message::new("msg_1", NOW);
     message().send(&address).await;
-    message().send_as_signed(&address).await; // It is not.
+    message().send_as_signed(&address).await; // It has no signature.
     Message::new("msg.1", NOW).send(&address).await;
     message().signed_by(&[OTHER_KEY]).send(&address).await;
     Message::new("msg_1", NOW - 301).send(&address).await;

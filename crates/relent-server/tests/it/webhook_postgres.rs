@@ -1,4 +1,4 @@
-//! Webhooks whose effects are in the transaction of their record, on PostgreSQL.
+//! Tests of webhooks with effects in the transaction of their record, on PostgreSQL.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! The faults of published implementations, one by one, in a store that is right otherwise: the suite finds each.
+//! Tests that the conformance suite detects faults of published implementations, one by one, in an otherwise correct
+//! store.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,53 +18,53 @@ use relent_server::store::{
 };
 use tokio::time::Instant as Now;
 
-/// What is wrong.
+/// The fault of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
-    /// Looks, and runs what has no answer (axum-idempotent).
+    /// Reads, and runs a request without a response (axum-idempotent).
     NoClaim,
-    /// Looks, and then claims: others come in between.
+    /// Reads, and then claims: another request may come in between.
     LooksFirst,
-    /// The end of an execution is written whoever has the key (Svix, idempotent-proxy).
+    /// Writes the end of an execution without comparing the owner (Svix, idempotent-proxy).
     NoOwnerCheck,
-    /// The fence is not compared.
+    /// Does not compare the fencing token.
     NoFence,
     /// A claim lasts as long as a record (idempotent-proxy, actor-ts).
     LeaseIsKeep,
-    /// A lease that is over may be taken by anybody: the handler runs again.
+    /// An expired lease is taken over: the handler runs again.
     TakesOver,
-    /// The answer goes to any request with the key (axum-idempotent, Worldline).
+    /// Replays the response to any request with the key (axum-idempotent, Worldline).
     NoFingerprint,
-    /// What runs is told to whoever asks for something else with its key.
+    /// Reports a running request to a different request with its key.
     FingerprintLast,
-    /// Fields of the answer are kept in a map (Svix).
+    /// Stores header fields in a map (Svix).
     FieldsInMap,
-    /// The answer has no body, as after an error while it was read (Svix).
+    /// Stores the response without its body, as after a read error (Svix).
     EmptyBody,
-    /// A status is replayed as 200 (fullstackhero).
+    /// Replays every status as 200 (fullstackhero).
     StatusIsLost,
-    /// Who asks again after a time-out of the store meets itself.
+    /// A client that repeats its claim after a timeout of the store is rejected by its own record.
     ForgetsOwner,
-    /// What is released cannot run again.
+    /// A released request cannot run again.
     KeepsReleased,
-    /// A claim is given back by its fence, which its process does not know.
+    /// Gives a claim back by its fencing token, which its process does not know.
     GivesBackByFence,
-    /// A claim is given back whoever has made it.
+    /// Gives a claim back without comparing its owner.
     GivesBackAnything,
-    /// Written once more, an end is an error.
+    /// Repeating the same end is an error.
     EndsOnce,
-    /// Steps are forgotten at a takeover.
+    /// A takeover loses the completed steps.
     ForgetsSteps,
-    /// What has expired is still there.
+    /// An expired record still exists.
     NeverExpires,
-    /// What runs is found among unknown outcomes.
+    /// Lists running requests among unknown outcomes.
     FindsRunning,
-    /// What nobody has called unknown is not found, though its lease has run out.
+    /// Does not list an outcome whose lease has expired, unless it is marked as unknown.
     FindsOnlyEnded,
-    /// What was found out is written whatever the record is by then.
+    /// Resolves a record in any state.
     ResolvesAnything,
-    /// The owner of what was resolved may still write.
+    /// The former owner of a resolved outcome may still write.
     ResolvesUnfenced,
 }
 
@@ -113,7 +114,7 @@ impl Wrong {
         Instant::ORIGIN.saturating_add(self.began.elapsed())
     }
 
-    /// What is kept of an answer.
+    /// Returns the response as the faulty store keeps it.
     fn kept(&self, answer: &Answer) -> Answer {
         let mut kept = answer.clone();
         match self.fault {
@@ -266,7 +267,7 @@ impl Store for Wrong {
     }
 }
 
-/// Whether the suite passes it, by its own clock and by one that is set.
+/// Returns whether the suite passes the store, by its own clock and by a set one.
 async fn passes(fault: Fault) -> bool {
     let check = async {
         conformance::check(|| Wrong::new(fault), 2000, 1).await;
@@ -282,7 +283,7 @@ async fn passes(fault: Fault) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_suite_passes_a_store_that_is_right_and_finds_each_fault() {
-    // So that the fault is the only difference.
+    // Without a fault the suite passes.
     assert!(passes(Fault::None).await);
     tokio::time::advance(Duration::from_secs(1)).await;
     let mut passed = Vec::new();

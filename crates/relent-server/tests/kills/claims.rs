@@ -1,4 +1,4 @@
-//! A process that is killed at any moment does nothing twice, and loses nothing that it has told.
+//! Tests that a process killed at any time repeats no effect, and loses no confirmed response.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, OpenOptions};
@@ -18,7 +18,7 @@ use relent_server::store::{Answer, Change, Claimed, Key, Sqlite, Store};
 const DIRECTORY: &str = "RELENT_SERVER_CRASH";
 const KILLS: usize = 40;
 
-/// A lease that is over when its process is: a duplicate never waits in this test.
+/// The lease expires with the process, so a duplicate never waits.
 const CONFIG: ClaimConfig = ClaimConfig {
     lease: Duration::ZERO,
     ..ClaimConfig::DEFAULT
@@ -35,19 +35,19 @@ fn answer(number: u32) -> Answer {
     Answer::from_parts(StatusCode::OK, HeaderMap::new(), Some(body), None)
 }
 
-/// As if it were killed here. A kill from outside hardly ever meets the moment between two writes.
+/// Simulates a kill. A kill from outside rarely hits the moment between two writes.
 fn die_at_random(random: &mut SessionRandom) {
     if random.next_u64().is_multiple_of(30) {
         std::process::abort();
     }
 }
 
-/// The process that is killed: for each key claims it, charges, writes down the answer, and tells it. It goes
-/// through all keys of its predecessors first, as their clients would repeat them.
+/// The killed process: it claims each key, charges, records the response, and reports it. It first repeats all keys
+/// of its predecessors, as their clients would.
 #[test]
 fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
-        return; // It is played by the test below.
+        return; // The test below starts this as a process.
     };
     let directory = Path::new(&directory);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -102,7 +102,7 @@ fn a_process_that_is_killed_charges_nobody_twice_and_keeps_what_it_has_told() {
             .spawn()
             .unwrap();
         let stop_at = random.next_u64() % 40;
-        // When it has told so many it is killed, somewhere in what comes next, if it has not died before.
+        // After this number of responses the child is killed, unless it has died before.
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut note = |line: String| {
             let number = line

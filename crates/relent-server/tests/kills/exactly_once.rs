@@ -1,5 +1,5 @@
-//! Processes that are killed while they work on keys, each key by several at once: there is one effect for each
-//! key that was acknowledged, and none without an answer.
+//! Tests with processes that are killed while several requests run concurrently for each key: each confirmed key has
+//! one effect, and no effect lacks a response.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
@@ -23,10 +23,11 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use crate::servers;
 
 const DATABASE: &str = "RELENT_EXACTLY_ONCE";
-/// Raised for a long run, by `scripts/kills`: at least so many kills, and so many keys that were told.
+/// Environment variables for the least number of kills and of confirmed keys; `scripts/kills` raises them for a long
+/// run.
 const KILLS: &str = "RELENT_KILLS";
 const KEYS: &str = "RELENT_KEYS";
-/// So many ask for each key at once, and so many keys are worked on at once.
+/// The concurrent requests for each key, and the concurrent keys.
 const DUPLICATES: usize = 3;
 const KEYS_AT_ONCE: usize = 6;
 
@@ -43,7 +44,7 @@ fn keyed(number: u32) -> Keyed {
     Keyed::new(Key(key), Fingerprint([0; 32]))
 }
 
-/// As if it were killed here.
+/// Simulates a kill.
 fn die_at_random() {
     if SessionRandom::new().next_u64().is_multiple_of(600) {
         std::process::abort();
@@ -77,8 +78,8 @@ impl Ledger {
         Self::Postgres(store)
     }
 
-    /// Charges once, and returns the answer that stands. Two processes are never there at once, but the
-    /// transaction of one that was killed may be for a moment.
+    /// Charges once, and returns the final response. Two processes never run concurrently, but the transaction of a
+    /// killed one may last for a moment.
     async fn charge(&self, number: u32) -> String {
         loop {
             let done = match self {
@@ -154,11 +155,11 @@ impl Ledger {
     }
 }
 
-/// The process that is killed. It begins with keys that its predecessors had, as their clients would repeat them.
+/// The killed process. It first repeats keys of its predecessors, as their clients would.
 #[test]
 fn child() {
     let Ok(database) = std::env::var(DATABASE) else {
-        return; // It is played by the tests below.
+        return; // The tests below start this as a process.
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -202,7 +203,7 @@ fn kill_and_compare(database: &str) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // When it has told so many it is killed, in the midst of others, if it has not died before.
+        // After this number of responses the child is killed during others, unless it has died before.
         let stop_at = random.next_u64() % 600;
         let (mut seen, mut panicked) = (0, None);
         let mut killed = stop_at == 0;
@@ -243,7 +244,7 @@ fn kill_and_compare(database: &str) {
                 "{number} was told and is not there"
             );
         }
-        // Each charge has its answer, also when nobody has heard it; asking for it charges nobody.
+        // Each charge has its response, even if no client got it; a repetition does not charge.
         for number in charges.keys() {
             let number = u32::try_from(*number).unwrap();
             assert_eq!(ledger.charge(number).await, number.to_string());

@@ -1,4 +1,4 @@
-//! Tests that kill processes. A program of its own: each killed process is this program again.
+//! Tests that kill processes. A separate binary, because each killed process runs this binary again.
 #![allow(
     clippy::panic,
     clippy::print_stdout,

@@ -1,5 +1,5 @@
-//! A process that is killed or stopped at each named point: what its client hears when it asks again, and how often
-//! it is charged.
+//! Tests with a process that is killed or stopped at each named point: the response to the retry, and the number of
+//! charges.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader};
@@ -26,7 +26,7 @@ const DIRECTORY: &str = "RELENT_KILL_POINTS";
 const POINT: &str = "RELENT_KILL_POINT";
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS charges (fence INTEGER NOT NULL)";
 
-/// Around every await between the request and its answer.
+/// Before and after every await between the request and its response.
 const POINTS: [&str; 6] = [
     "before the claim",
     "after the claim",
@@ -36,7 +36,7 @@ const POINTS: [&str; 6] = [
     "after the record",
 ];
 
-/// As if it were killed here.
+/// Simulates a kill at this point.
 fn at(point: &str) {
     if std::env::var(POINT).is_ok_and(|chosen| chosen == point) {
         std::process::abort();
@@ -108,7 +108,7 @@ fn open(directory: &Path) -> Sqlite {
     Sqlite::open_with(directory.join("shop.db"), create).unwrap()
 }
 
-/// The charge, unless an execution that has taken over was here before: the resource compares fences.
+/// Charges, unless an execution that has taken over has charged: the resource compares fencing tokens.
 async fn charge(store: &Sqlite, fence: u64) -> bool {
     let charge = store.writer().run(move |connection| {
         let insert = "INSERT INTO charges SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM charges WHERE fence > ?1)";
@@ -128,7 +128,8 @@ async fn charges(store: &Sqlite) -> Vec<i64> {
     charges.await.unwrap()
 }
 
-/// Sends the request once; status, body and whether it is a replay. The handler waits so long before it charges.
+/// Sends the request once; returns status, body and whether it is a replay. The handler waits for `think` before it
+/// charges.
 async fn pay(store: &Sqlite, takeover: Takeover, think: Duration) -> (u16, String, bool) {
     let layer = IdempotencyLayer::anonymous(Dying(store.clone()))
         .claim(ClaimConfig {
@@ -162,11 +163,11 @@ async fn pay(store: &Sqlite, takeover: Takeover, think: Duration) -> (u16, Strin
     (status, String::from_utf8(body.to_vec()).unwrap(), replayed)
 }
 
-/// The process that is killed, or stopped.
+/// The process that is killed or stopped.
 #[tokio::test]
 async fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
-        return; // It is played by the tests below.
+        return; // The tests below start this as a process.
     };
     let stopped = std::env::var(POINT).is_err();
     let think = if stopped { 100 } else { 0 };
@@ -193,7 +194,7 @@ async fn whoever_is_killed_between_its_claim_and_its_record_has_an_unknown_outco
  {
     for (point, charged_before, expected) in [
         (POINTS[0], 0, 200),
-        // Nobody knows whether it has charged, so nobody charges.
+        // The charge is in doubt, so the request does not run again.
         (POINTS[1], 0, 409),
         (POINTS[2], 0, 409),
         (POINTS[3], 1, 409),
@@ -206,7 +207,7 @@ async fn whoever_is_killed_between_its_claim_and_its_record_has_an_unknown_outco
         assert!(!said.contains("answered"), "{point}: {said}");
         let store = open(directory.path());
         assert_eq!(charges(&store).await.len(), charged_before, "{point}");
-        // Until its lease is over.
+        // Until its lease has expired.
         tokio::time::sleep(Duration::from_millis(310)).await;
         let mut answers = Vec::new();
         for _ in 0..2 {
@@ -223,7 +224,7 @@ async fn whoever_is_killed_between_its_claim_and_its_record_has_an_unknown_outco
     }
 }
 
-/// A process stands still for longer than its lease, another one takes over, and then it goes on.
+/// A process stalls for longer than its lease, another one takes over, and then it continues.
 #[tokio::test]
 async fn whoever_was_stopped_past_its_lease_changes_nothing_when_it_goes_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,7 +250,8 @@ async fn whoever_was_stopped_past_its_lease_changes_nothing_when_it_goes_on() {
     let answer = pay(&store, Takeover::Rerun, Duration::ZERO).await;
     assert_eq!(answer, (200, "charged by 2".to_owned(), false));
     signal("CONT", &child);
-    // Its handler finds that its fence is old, or is dropped before that by the renewal that finds it. Its client is to ask again, and gets the answer that counts.
+    // Its handler finds its fencing token outdated, or a renewal drops the handler. Its client gets 409, retries, and
+    // gets the final response.
     says("answered 409");
     assert!(child.wait().unwrap().success());
     assert_eq!(charges(&store).await, [2]);
@@ -257,7 +259,7 @@ async fn whoever_was_stopped_past_its_lease_changes_nothing_when_it_goes_on() {
     assert_eq!(again, (200, "charged by 2".to_owned(), true));
 }
 
-/// Exactly once on PostgreSQL: the process is killed before and after each message that it sends.
+/// Transactional on PostgreSQL: the process is killed before and after each message to the database.
 #[cfg(feature = "postgres")]
 mod messages {
     use std::path::{Path, PathBuf};
@@ -287,7 +289,7 @@ mod messages {
             let body = match done.await.unwrap() {
                 Done::Ran(response) => response.into_body(),
                 Done::Not(Claimed::Replay(answer)) => answer.body.unwrap(),
-                // The transaction of the process that was killed is not over yet.
+                // The transaction of the killed process has not ended yet.
                 Done::Not(Claimed::InFlight(_)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
@@ -302,7 +304,7 @@ mod messages {
         format!("host={} user=relent dbname=postgres", directory.display())
     }
 
-    /// Hands messages on, and kills the process before one of them, or when PostgreSQL has answered it.
+    /// Forwards messages, and kills the process before a message, or after PostgreSQL's response to it.
     async fn proxy(listener: UnixListener, database: PathBuf, deadly: usize, before: bool) {
         let (client, _) = listener.accept().await.unwrap();
         let server = UnixStream::connect(database).await.unwrap();
@@ -337,7 +339,7 @@ mod messages {
     #[tokio::test]
     async fn sender() {
         let Some(database) = std::env::var_os(DATABASE) else {
-            return; // It is played by the test below.
+            return; // The test below starts this as a process.
         };
         let point = std::env::var(POINT).unwrap();
         let (deadly, when) = point.split_once(' ').unwrap();
@@ -351,7 +353,7 @@ mod messages {
         println!("told {}", charge(&store, number).await);
     }
 
-    /// Each point has a key of its own.
+    /// Each point has its own key.
     fn deadly_number(deadly: &str, when: &str) -> (u8, bool) {
         let before = when == "before";
         (deadly.parse::<u8>().unwrap() * 2 + u8::from(before), before)
@@ -383,19 +385,19 @@ mod messages {
                 let count = "SELECT count(*) FROM charges WHERE number = $1";
                 let row = client.query_one(count, &[&i64::from(number)]).await;
                 committed.push(row.unwrap().get::<_, i64>(0));
-                // It is repeated.
+                // The request is repeated.
                 assert_eq!(charge(&store, number).await, format!("charged {number}"));
                 let row = client.query_one(count, &[&i64::from(number)]).await;
                 assert_eq!(row.unwrap().get::<_, i64>(0), 1, "{when} message {deadly}");
             }
             if told == 2 {
-                // It needs no more messages than that.
+                // There are no further messages.
                 break;
             }
         }
         // Start, three statements, BEGIN, claim, the charge and its statement, record, COMMIT.
         assert!(committed.len() >= 16, "{committed:?}");
-        // Only after the last of them it was there without having been told.
+        // Only after the last one it is committed without a confirmation.
         let last = committed.len() - 3;
         assert_eq!(
             committed.iter().position(|&charges| charges == 1),

@@ -1,5 +1,5 @@
-//! A receiver that is killed between the effect of a message and its acknowledgement: the message is delivered again, and
-//! has one effect.
+//! Tests with a receiver that is killed between the effect of a message and its acknowledgement: the message is
+//! delivered again, and has one effect.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,14 +18,14 @@ use rusqlite::Connection;
 use crate::support::{Message, serve, verifier};
 
 const DATABASE: &str = "RELENT_WEBHOOK_CRASH";
-/// Where the process dies; the first message that comes there.
+/// The point at which the process dies, when the first message reaches it.
 const POINT: &str = "RELENT_WEBHOOK_POINT";
 const POINTS: [&str; 4] = ["before", "effect", "commit", "none"];
 const NOW: u64 = 1_800_000_000;
 
 fn die_at(point: &str) {
     if std::env::var(POINT).unwrap() == point {
-        // Nothing is cleaned up, as after kill -9.
+        // No cleanup, as after kill -9.
         std::process::abort();
     }
 }
@@ -58,7 +58,7 @@ fn open(database: &Path) -> Sqlite {
 #[test]
 fn child() {
     let Some(database) = std::env::var_os(DATABASE) else {
-        return; // It is played by the test below.
+        return; // The test below starts this as a process.
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -99,7 +99,7 @@ async fn a_message_has_one_effect_wherever_its_receiver_is_killed() {
         connection().query_row(count, [id], |row| row.get::<_, u32>(0))
     };
     for point in POINTS {
-        // Each is delivered until it is acknowledged, first to a process that dies there.
+        // Delivers each message until it is acknowledged, first to a process that dies.
         let id = format!("msg_{point}");
         let (mut child, address) = start(&database, point);
         let first = Message::new(&id, NOW).try_send(&address).await;

@@ -1,4 +1,4 @@
-//! Tracing and metrics of the layers. A program of its own: `tracing` keeps state of the whole process.
+//! Tests of events and metrics of the layers. A separate binary, because `tracing` has state per process.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests may")]
 
 #[path = "../../../relent/tests/collector/mod.rs"]

@@ -1,4 +1,4 @@
-//! Why a store has failed: the operator learns it, and nobody else.
+//! Tests that the operator, and not the client, learns why a store has failed.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::servers;
 
 const SECRET: &str = "a-secret-key";
 
-/// Keeps every event as a line.
+/// Records each event as a line.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -41,7 +41,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
     }
 }
 
-/// What the operator learns when a request with a key comes: by the callback, which is also what the event says.
+/// Returns the report to the operator for a request with a key, from the callback; the event says the same.
 fn learned<S: Store>(
     runtime: &tokio::runtime::Runtime,
     store: S,
@@ -118,7 +118,7 @@ fn learned<S: Store>(
 
 #[test]
 fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_does_not() {
-    // One thread, for the subscriber is that of the thread.
+    // One thread, because the subscriber is per thread.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     let mut learned_all = Vec::new();

@@ -1,4 +1,4 @@
-//! What the layers tell: metrics and events.
+//! Tests of metrics and events.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ use crate::collector::ask_all_subscribers;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Fails whenever it is told to.
+/// A store that fails while the flag is set.
 struct Failing(Memory, Mutex<bool>);
 
 impl Store for Failing {
@@ -97,7 +97,7 @@ impl Store for Failing {
     }
 }
 
-/// Keeps every event as a line.
+/// Records each event as a line.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -130,7 +130,7 @@ async fn handle(request: Request<Body<Full<Bytes>>>) -> Result<Response<Full<Byt
     Ok(response)
 }
 
-/// One runtime and one thread, for the recorder and the subscriber are those of the thread.
+/// One runtime and one thread, because recorder and subscriber are per thread.
 #[test]
 fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
     let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
@@ -145,7 +145,7 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
     let mut metrics = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let key = key.key();
-        // Relent's own calls are counted where another crate has asked for it.
+        // Calls of `relent` itself are counted if another crate enables that.
         if !key.name().starts_with("relent_server_") {
             continue;
         }
@@ -294,7 +294,7 @@ fn what_rate_limits_do_is_counted_by_quota() {
     }
 }
 
-/// What is counted while this runs, by names and labels.
+/// Returns the counts during the run, by name and labels.
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 fn counted(play: impl Future<Output = ()>) -> BTreeMap<String, u64> {
     let recorder = DebuggingRecorder::new();
@@ -416,7 +416,7 @@ async fn play() {
         layer.layer(service_fn(handle)).oneshot(request)
     };
     let key = |key| ("idempotency-key", key);
-    // One runs, a duplicate waits without a slot, another request has the slot, and the rest have none.
+    // One request runs, a duplicate waits without a slot, another request holds the slot, and the rest get none.
     let duplicate = async {
         sleep(Duration::from_millis(10)).await;
         ask(&[key("a")]).await.map(drop)

@@ -1,4 +1,4 @@
-//! A sender of webhooks that writes its requests byte by byte, and a server to send them to.
+//! A sender of webhooks that writes its requests byte by byte, and a server for them.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
@@ -12,12 +12,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) const OLD_KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub(crate) const NEW_KEY: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
-/// Of a stranger.
+/// The key of an unknown sender.
 pub(crate) const OTHER_KEY: &str = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 pub(crate) const PAIR: &str = "whsk_AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 pub(crate) const PUBLIC: &str = "whpk_iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=";
 
-/// Believes the old key, the new one and the pair.
+/// Accepts the old key, the new one and the key pair.
 pub(crate) fn verifier() -> Verifier {
     Verifier::new([OLD_KEY, NEW_KEY, PUBLIC].map(|key| key.parse().unwrap()))
 }
@@ -57,7 +57,7 @@ impl Message {
         self
     }
 
-    /// Signs it as it is. An identifier that nobody would sign gets the signature of another one.
+    /// Signs the message as it is. If its identifier cannot be signed, uses the signature of another one.
     pub(crate) fn sign(&mut self) {
         let mut signer = Signer::new(self.keys[0].parse().unwrap());
         for key in &self.keys[1..] {
@@ -78,7 +78,7 @@ impl Message {
         }
     }
 
-    /// The request up to its body, with this field for the length.
+    /// The request up to its body, with this length field.
     pub(crate) fn head(&self, length: &str) -> String {
         let mut head = format!(
             "POST {} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n{length}\r\n",
@@ -104,7 +104,7 @@ impl Message {
         exchange(address, &self.bytes()).await
     }
 
-    /// `None` if there is no answer.
+    /// Returns `None` if there is no response.
     pub(crate) async fn try_send(mut self, address: &str) -> Option<Reply> {
         self.sign();
         let mut stream = TcpStream::connect(address).await.ok()?;
@@ -135,10 +135,10 @@ pub(crate) async fn exchange(address: &str, request: &[u8]) -> Reply {
     read(stream).await.unwrap()
 }
 
-/// What comes until the connection ends; `None` if that is no answer.
+/// Reads until the connection ends; `None` if there is no valid response.
 pub(crate) async fn read(mut stream: TcpStream) -> Option<Reply> {
     let mut bytes = Vec::new();
-    // The end may be a reset: a server that has refused a request does not read the rest of it.
+    // The end may be a reset: a server that rejects a request does not read the rest of it.
     drop(stream.read_to_end(&mut bytes).await);
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n")?;

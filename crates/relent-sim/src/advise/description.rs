@@ -1,4 +1,4 @@
-//! What somebody knows of a service.
+//! Descriptions of services.
 
 use serde::Deserialize;
 
@@ -6,32 +6,32 @@ use super::latency::{Latency, Quantiles};
 use crate::scenario::words::{nanos, some_nanos};
 use crate::scenario::{SECOND, ScenarioError};
 
-/// More workers than this at a node are not simulated.
+/// The most workers at a node that are simulated.
 pub(super) const MOST_AT_NODE: f64 = 10_000.0;
 
-/// What the service can do, and with how many workers.
+/// The capacity of a service, and its workers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Size {
     /// Requests per second.
     pub(super) capacity: f64,
-    /// Of each node.
+    /// Workers of each node.
     pub(super) workers: u32,
 }
 
-/// A service, its callers, and how it fails.
+/// A service, its callers, and its failures.
 ///
 #[doc = include_str!("SERVICE.md")]
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// What the policy file calls it.
+    /// The name of the service in the policy file.
     #[serde(default = "service")]
     pub name: String,
     /// Requests per second of all callers.
     pub rate: f64,
-    /// Requests per second that it can do.
+    /// Its capacity in requests per second.
     pub capacity: Option<f64>,
-    /// Requests that it works on at the same time.
+    /// Requests that it processes concurrently.
     pub concurrency: Option<u32>,
     /// Nodes that share the capacity.
     #[serde(default = "one")]
@@ -41,11 +41,11 @@ pub struct Description {
     /// The caller of a request goes away after this, in nanoseconds.
     #[serde(deserialize_with = "nanos")]
     pub deadline: u64,
-    /// Whether a request may run twice without harm.
+    /// Whether a request may safely run twice.
     pub repeatable: bool,
-    /// How long it takes while it is well.
+    /// Its latency in normal operation.
     pub latency: Option<Quantiles>,
-    /// What happens when it fails.
+    /// Its failures.
     #[serde(default)]
     pub failure: FailureDescription,
 }
@@ -54,14 +54,14 @@ pub struct Description {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FailureDescription {
-    /// The share of the attempts that fails whatever the load.
+    /// The share of the attempts that fails independently of load.
     pub share: f64,
-    /// The HTTP status of its errors and refusals.
+    /// The HTTP status of its errors and rejections.
     pub status: u16,
-    /// What its refusals say about time, in nanoseconds.
+    /// The Retry-After of its rejections, in nanoseconds.
     #[serde(deserialize_with = "some_nanos")]
     pub retry_after: Option<u64>,
-    /// How long it usually is out of order, in nanoseconds.
+    /// The typical duration of an outage, in nanoseconds.
     #[serde(deserialize_with = "nanos")]
     pub outage: u64,
 }
@@ -88,7 +88,7 @@ impl Description {
     /// Reads a description.
     ///
     /// # Errors
-    /// A text that is not TOML, unknown or missing keys, values that are not accepted; with the line.
+    /// A text that is not TOML, unknown or missing keys, invalid values; with the line.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let service: Self =
             toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
@@ -176,7 +176,7 @@ impl Description {
         }
     }
 
-    /// How long it takes, if the description says so.
+    /// Its latency in normal operation, if the description has one.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         self.latency.as_ref()?.latency().ok()
@@ -222,7 +222,7 @@ mod tests {
             let text = error.to_string();
             let found = error.line();
             assert!(text.contains(part), "{to}: {text}");
-            // Of two quantiles that contradict each other the error names the later.
+            // For two contradictory quantiles, the error names the later one.
             assert!(
                 found == Some(line) || found == Some(line + 1),
                 "{to}: {text}"

@@ -1,19 +1,19 @@
 //! Quantiles from a histogram in the text format of Prometheus.
 //!
-//! Source: "Exposition formats" and "Histograms and summaries" of the Prometheus documentation; within a bucket
-//! values are taken to be spread evenly, as `histogram_quantile` does.
+//! Source: "Exposition formats" and "Histograms and summaries" of the Prometheus documentation. Within a bucket,
+//! values are assumed to be evenly distributed, as in `histogram_quantile`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::latency::{Latency, SHARES};
 use crate::scenario::{SECOND, ScenarioError};
 
-/// A quantile counts if at least so many observations are beyond it.
+/// A quantile counts if at least this many observations are beyond it.
 const BEYOND: f64 = 10.0;
-/// A bucket may count so much less than the one below it, as a share: sums of floating-point numbers, such as those of
+/// The share by which a bucket may count less than the one below it: sums of floating-point numbers, such as results of
 /// `increase(..)`, are not exact.
 const ROUNDING: f64 = 1e-9;
-/// So many values of a label are shown.
+/// The most values of a label that are shown.
 const SHOWN: usize = 8;
 
 /// Labels with their values.
@@ -21,7 +21,7 @@ type Labels<'a> = Vec<(&'a str, String)>;
 /// A series: its name, its labels, its value.
 type Sample<'a> = (&'a str, Labels<'a>, f64);
 
-/// What the bounds of a histogram are counted in.
+/// The unit of the bounds of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeUnit {
     /// Seconds.
@@ -35,7 +35,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// The unit that the name of a metric ends with.
+    /// The unit at the end of a metric's name.
     fn of(name: &str) -> Option<Self> {
         let (_, last) = name.rsplit_once('_')?;
         match last {
@@ -57,21 +57,21 @@ impl TimeUnit {
     }
 }
 
-/// Which histogram of a text, and how it is read.
+/// The histogram to read from a text, and how to read it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct HistogramOptions<'a> {
-    /// Its name, with labels if it should be only some of its series, such as
-    /// `http_request_duration_seconds{route="/pay"}`. It may be left out where there is only one.
+    /// Its name, with labels to select some of its series, such as `http_request_duration_seconds{route="/pay"}`.
+    /// Optional if there is only one histogram.
     pub metric: Option<&'a str>,
-    /// What its bounds are counted in, where its name does not end with that.
+    /// The unit of its bounds, if its name does not end with one.
     pub unit: Option<TimeUnit>,
-    /// The same text as it was earlier: only what has been observed since counts. A series that counts less than
-    /// then, or that was not there, has begun since.
+    /// An earlier scrape of the same metrics: only observations since then count. A series with a smaller count than
+    /// in the earlier scrape, or missing there, was restarted and counts in full.
     pub since: Option<&'a str>,
 }
 
-/// Reads how long a service takes from a histogram in the text format of Prometheus. Series that differ in labels
-/// that are not named are added up.
+/// Reads the latency of a service from a histogram in the text format of Prometheus. Series that differ in labels
+/// that `metric` does not name are added up.
 ///
 /// ```
 /// use relent_sim::advise::{HistogramOptions, histogram};
@@ -89,8 +89,8 @@ pub struct HistogramOptions<'a> {
 /// ```
 ///
 /// # Errors
-/// No such histogram, or several without a name; a line of it that cannot be read, with its number; counts that
-/// contradict each other; no unit; too few observations.
+/// No such histogram, or several and no name; a line of it that cannot be parsed, with its number; contradictory
+/// counts; no unit; too few observations.
 pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, ScenarioError> {
     let HistogramOptions {
         metric,
@@ -124,7 +124,7 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
             .map_err(|(key, accepted)| nowhere(format!("{name}: {key} of its buckets: {accepted}")))
     };
     let guessed = latency(&points, source.clone())?;
-    // The first quantile above the last bound is that bound at least, whatever those below it make one guess.
+    // The first quantile above the last bound is at least that bound, whatever the lower quantiles suggest.
     match above(&buckets) {
         Some((share, called, last)) if guessed.quantile(share) < last * unit.nanos() => {
             points.push((share, last * unit.nanos()));
@@ -136,7 +136,7 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
     }
 }
 
-/// The first quantile that is above the last bound, what it is called, and that bound.
+/// The first quantile above the last bound, its name, and that bound.
 fn above(buckets: &[(f64, f64, usize)]) -> Option<(f64, &'static str, f64)> {
     let (_, total, _) = *buckets.last()?;
     let (last, counted, _) = *buckets.iter().rev().find(|(le, ..)| le.is_finite())?;
@@ -146,17 +146,18 @@ fn above(buckets: &[(f64, f64, usize)]) -> Option<(f64, &'static str, f64)> {
     Some((*share, name, last))
 }
 
-/// How many observations do not exceed a bound.
+/// The number of observations that do not exceed a bound.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     count: f64,
-    /// How many lines say so: each series has one, unless the texts of several processes stand in one file.
+    /// The number of lines with this bound: one for each series, unless one file has the texts of several processes.
     lines: u32,
-    /// The index of the first.
+    /// The index of the first line.
     line: usize,
 }
 
-/// The buckets of a series by their upper bounds: the bits of numbers from 0 on are in the order of the numbers.
+/// The buckets of a series by their upper bounds, as bits: for numbers from 0 on, bits and numbers have the same
+/// order.
 type Buckets = BTreeMap<u64, Bucket>;
 
 /// A histogram that was found.
@@ -170,7 +171,7 @@ impl<'a> Found<'a> {
     fn read(text: &'a str, wanted: Option<&(&str, Labels<'_>)>) -> Result<Self, ScenarioError> {
         let mut names: BTreeSet<&str> = BTreeSet::new();
         let mut series: BTreeMap<Labels<'a>, Buckets> = BTreeMap::new();
-        // What the labels that are asked for are instead.
+        // The values that the selected labels have instead.
         let mut others: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -178,7 +179,7 @@ impl<'a> Found<'a> {
             let Some(name) = name.strip_suffix("_bucket") else {
                 continue;
             };
-            // Something else may be called a bucket.
+            // Other metrics may end with "_bucket".
             if !line.contains("le=") {
                 continue;
             }
@@ -212,7 +213,7 @@ impl<'a> Found<'a> {
             }
             labels.sort_unstable();
             let buckets = series.entry(labels).or_default();
-            // Not -0.
+            // Adding 0 turns -0 into 0.
             let bucket = buckets.entry((le + 0.0).to_bits()).or_insert(Bucket {
                 count: 0.0,
                 lines: 0,
@@ -244,13 +245,13 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Takes off what had been counted earlier.
+    /// Subtracts the earlier counts.
     fn count_since(&mut self, earlier: &Found<'_>) {
         for (labels, buckets) in &mut self.series {
             let Some(before) = earlier.series.get(labels) else {
                 continue;
             };
-            // A counter that is smaller than it was has begun anew, with the others of its process.
+            // A counter that is smaller than before was restarted, together with the others of its process.
             let goes_on = buckets
                 .iter()
                 .all(|(le, now)| before.get(le).is_some_and(|was| was.count <= now.count));
@@ -289,7 +290,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Labels with the values that they have, in words.
+/// Labels with their values, as text.
 fn those(labels: &BTreeMap<&str, BTreeSet<String>>) -> String {
     let words = labels.iter().map(|(label, values)| {
         let shown: Vec<String> = values
@@ -306,7 +307,7 @@ fn those(labels: &BTreeMap<&str, BTreeSet<String>>) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// The shares that so many observations can tell of, each with its time.
+/// The shares that the observations can determine, each with its time.
 fn quantiles(
     text: &str,
     buckets: &[(f64, f64, usize)],
@@ -331,15 +332,15 @@ fn quantiles(
             );
         }
     };
-    // So many tell of the 90th percentile, without which a timeout cannot be guessed.
+    // The fewest observations for the 90th percentile, without which a timeout cannot be estimated.
     if total * 0.1 < BEYOND {
-        return nowhere(format!("{total} observations tell too little: from 100 on"));
+        return nowhere(format!("{total} observations are too few: at least 100 are needed"));
     }
     let below = buckets.iter().rev().find(|(le, ..)| le.is_finite());
     let (last, counted) = below.map_or((0.0, 0.0), |(le, count, _)| (*le, *count));
     if counted < 0.9 * total {
         return nowhere(format!(
-            "{:.0} % of the observations are above the last bound ({last}), and nobody knows by how much: describe \
+            "{:.0} % of the observations are above the last bound ({last}) by an unknown amount: describe \
              the service by [latency], or take a histogram that goes further",
             100.0 * (1.0 - counted / total)
         ));
@@ -352,7 +353,7 @@ fn quantiles(
             Some((low, before, _)) => (*low, *before),
             None => (0.0, 0.0),
         };
-        // What is beyond the last bound is not known.
+        // The values beyond the last bound are unknown.
         (high.is_finite() && count > before)
             .then(|| (low + (high - low) * (rank - before) / (count - before)) * unit)
     };
@@ -370,7 +371,7 @@ fn selector(text: &str) -> Option<(&str, Labels<'_>)> {
     rest.is_empty().then_some((name, labels))
 }
 
-/// A line: its name, its labels, its value. A time and an exemplar behind it are left out.
+/// A line: its name, its labels, its value. Skips a timestamp and an exemplar after them.
 fn sample(line: &str) -> Option<Sample<'_>> {
     let (name, labels, rest) = head(line)?;
     let value = rest.split_whitespace().next()?;
@@ -450,7 +451,7 @@ up 1
     #[test]
     fn series_are_added_up_unless_labels_are_named() {
         let all = read(TWO_ROUTES, None).unwrap();
-        // The thousandth of two thousand: a hundred of 1,100 into the second bucket.
+        // Number 1,000 of 2,000: 100 of 1,100 into the second bucket.
         let median = 0.1 + 0.9 * 100.0 / 1100.0;
         assert!((all.quantile(0.5) - median * 1e9).abs() < 1e3);
         let one = read(TWO_ROUTES, Some("http_seconds{route=\"/a\"}")).unwrap();
@@ -478,7 +479,7 @@ up 1
             ("http_milliseconds", None, 1e6),
             ("http_latency", Some(TimeUnit::Milliseconds), 1e6),
             ("http_latency", Some(TimeUnit::Seconds), 1e9),
-            // The caller knows better than the name.
+            // The caller's unit overrides the name.
             ("http_ms", Some(TimeUnit::Seconds), 1e9),
         ] {
             let found = median(name, unit).unwrap();
@@ -495,7 +496,7 @@ up 1
         }
     }
 
-    /// The buckets that OpenTelemetry makes unless told otherwise begin with 0.
+    /// The default buckets of OpenTelemetry begin with 0.
     #[test]
     fn a_bucket_may_have_the_bound_0_and_no_observations() {
         let text = counts(
@@ -544,7 +545,8 @@ up 1
                 &[("0.1", fast), ("1", fast + slow), ("+Inf", fast + slow)],
             )
         };
-        // Of the first 9,000 are slow before and 1,000 fast after; the second has begun anew, and the third is new.
+        // Of the first pod 9,000 slow ones came before and 1,000 fast ones after; the second was restarted, and the
+        // third is new.
         let before = at("pod=\"1\",", 0, 9000) + &at("pod=\"2\",", 5000, 5000);
         let after =
             at("pod=\"1\",", 1000, 9000) + &at("pod=\"2\",", 0, 900) + &at("pod=\"3\",", 100, 0);
@@ -583,7 +585,7 @@ up 1
         }
         let few = TWO_ROUTES.replace("000", "").replace("900", "1");
         let error = read(&few, None).unwrap_err().to_string();
-        assert!(error.contains("too little"), "{error}");
+        assert!(error.contains("too few"), "{error}");
         let error = read(TWO_ROUTES, Some("htp_seconds")).unwrap_err();
         assert!(
             error.to_string().contains("there are http_seconds"),
@@ -616,7 +618,7 @@ up 1
         let given: Vec<_> = latency.given().map(|(name, _)| name).collect();
         assert_eq!(given, ["p50", "p75", "p90", "p95"]);
         assert!(latency.quantile(0.999) > 0.5e9);
-        // One in fifty takes longer than a second, which is no p99 of 0.2 s.
+        // One in fifty takes longer than a second, so the p99 is not 0.2 s.
         let text = counts(
             "a_seconds",
             "",
@@ -639,7 +641,7 @@ up 1
         );
     }
 
-    /// Half a million buckets: whoever looks through all of them for each line is busy for minutes.
+    /// Half a million buckets: a search through all of them for each line would take minutes.
     #[test]
     fn a_file_with_very_many_buckets_is_read_at_once() {
         let mut text: String = (1..500_000)

@@ -1,10 +1,10 @@
-//! How long a service takes while it is well, as far as quantiles tell.
+//! The latency of a service in normal operation, from quantiles.
 
 use serde::Deserialize;
 
 use crate::scenario::words::some_nanos;
 
-/// The shares that are known, with the quantile of the standard normal distribution of each.
+/// The supported shares, each with the quantile of the standard normal distribution.
 pub(super) const SHARES: [(f64, f64, &str); 6] = [
     (0.5, 0.0, "p50"),
     (0.75, 0.674_49, "p75"),
@@ -13,7 +13,7 @@ pub(super) const SHARES: [(f64, f64, &str); 6] = [
     (0.99, 2.326_348, "p99"),
     (0.999, 3.090_232, "p999"),
 ];
-/// The most that a lognormal distribution of the simulator varies.
+/// The greatest sigma of a lognormal distribution in the simulator.
 const MOST_SIGMA: f64 = 5.0;
 
 /// The quantiles of a description, in nanoseconds.
@@ -49,15 +49,15 @@ impl Quantiles {
     }
 }
 
-/// How long a service takes while it is well: quantiles, and between and beyond them a lognormal distribution.
+/// The latency of a service in normal operation: quantiles, with a lognormal distribution between and beyond them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latency {
     /// Shares, normal quantiles, logarithms of nanoseconds.
     points: Vec<(f64, f64, f64)>,
-    /// Of all of it, by least squares.
+    /// The fit to all quantiles, by least squares.
     mu: f64,
     sigma: f64,
-    /// Where the quantiles are from.
+    /// The source of the quantiles.
     pub source: String,
 }
 
@@ -114,8 +114,8 @@ impl Latency {
         })
     }
 
-    /// What this share does not exceed, in nanoseconds: one of 0.5, 0.75, 0.9, 0.95, 0.99 and 0.999, as it was given,
-    /// or from its neighbours.
+    /// A quantile in nanoseconds, for a share of 0.5, 0.75, 0.9, 0.95, 0.99 or 0.999: as given, or interpolated from
+    /// its neighbours.
     #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
         let z = SHARES.iter().find(|(known, ..)| *known >= share);

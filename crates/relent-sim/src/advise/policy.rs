@@ -1,4 +1,4 @@
-//! The policy file: each value by a rule, which is said beside it.
+//! The policy file: each value by a rule, with the reason beside it.
 
 use std::fmt::Write;
 
@@ -6,13 +6,13 @@ use super::description::{Description, Size};
 use super::latency::Latency;
 use crate::scenario::SECOND;
 
-/// The first wait of `standard`, its ceiling, its retries and its share of the budget.
+/// The first delay of `standard`, its cap (`max_delay`), its retries and its budget ratio.
 const INITIAL: f64 = 100e6;
 const CEILING: f64 = 20e9;
 const RETRIES: u32 = 7;
 const RATIO: f64 = 0.1;
 
-/// A number of three digits.
+/// A number with three digits.
 pub(super) fn figure(value: f64) -> String {
     let text = match value {
         _ if value >= 100.0 => format!("{value:.0}"),
@@ -25,7 +25,7 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// A time of two digits, in the unit that it reads best in; as a policy file writes it.
+/// A time with two digits, in its most readable unit, as written in a policy file.
 pub(super) fn time(nanos: f64) -> String {
     let digits = libm::floor(libm::log10(nanos.max(1.0))) - 1.0;
     let step = libm::pow(10.0, digits.max(0.0));
@@ -46,7 +46,7 @@ pub(super) fn exact(nanos: u64) -> String {
     }
 }
 
-/// Words of a comment, in lines.
+/// Writes a comment, in lines.
 pub(super) fn comment(text: &mut String, words: &str) {
     const WIDTH: usize = 98;
     let mut line = "#".to_owned();
@@ -61,7 +61,7 @@ pub(super) fn comment(text: &mut String, words: &str) {
     let _ = writeln!(text, "{line}");
 }
 
-/// The text, and the time that it gives to an attempt, in nanoseconds.
+/// The text, and the attempt timeout in nanoseconds.
 pub(super) fn write(
     service: &Description,
     latency: &Latency,
@@ -80,9 +80,9 @@ pub(super) fn write(
     comment(
         &mut text,
         &format!(
-            "For {}: {} requests per second on {} that it can do, {} client processes. How long it takes \
-             while it is well, by {}: {}. Beside each value is the reason; what is not here is the default \
-             (relent policy show standard).",
+            "For {}: {} requests per second with a capacity of {}, {} client processes. Latency in normal \
+             operation, from {}: {}. Each value has its reason beside it; values that are not here have their \
+             default (relent policy show standard).",
             service.name,
             figure(service.rate),
             figure(size.capacity),
@@ -100,7 +100,7 @@ pub(super) fn write(
 
     say(
         &mut text,
-        "The caller goes away after this, so that later attempts would be for nobody.",
+        "The caller goes away after this time, so later attempts would be useless.",
     );
     let _ = writeln!(text, "deadline = \"{}\"", exact(service.deadline));
 
@@ -116,17 +116,17 @@ pub(super) fn write(
 
     say(
         &mut text,
-        "Eight attempts, as in `standard`: they hide failures of one half from more than 99 % of the requests. \
-         The budget and the gate keep them from doing harm.",
+        "Eight attempts, as in `standard`: at a failure rate of 50 % they hide it from more than 99 % of the requests. \
+         The retry budget and the circuit breaker limit the extra load.",
     );
     let _ = writeln!(text, "max_retries = {RETRIES}");
     let initial = INITIAL.max(latency.quantile(0.5)).min(deadline / 8.0);
     let ceiling = CEILING.min(deadline / 4.0).max(initial);
     say(
         &mut text,
-        "The first wait: 100 ms, or the median if that is longer, since what is slow is not well again sooner. \
-         The ceiling: a quarter of the deadline, 20 s at most, so that the last wait leaves time for an attempt. \
-         Full jitter keeps callers that failed together from coming back together.",
+        "The first delay: 100 ms, or the median if that is longer, since a slow service does not recover sooner. \
+         The cap: a quarter of the deadline, 20 s at most, so that the last delay leaves time for an attempt. \
+         Full jitter keeps callers that failed together from retrying together.",
     );
     let _ = writeln!(
         text,
@@ -142,7 +142,7 @@ pub(super) fn write(
     (text, timeout)
 }
 
-/// The time given to an attempt, and why.
+/// The attempt timeout, with its reason.
 fn timeout(latency: &Latency, deadline: f64) -> (Option<u64>, String) {
     let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| latency.quantile(share));
     let rounded = |nanos: f64| {
@@ -158,9 +158,9 @@ fn timeout(latency: &Latency, deadline: f64) -> (Option<u64>, String) {
     let wanted = (2.0 * p999).max(5.0 * p50).max(10e6);
     if wanted <= deadline / 2.0 {
         let why = format!(
-            "Twice p99.9, which is {}{estimated}: at p99.9 itself one attempt in a thousand would be cut off while \
-             all is well (AWS Builders' Library, \"Timeouts, retries, and backoff with jitter\"), and a service at \
-             half speed still answers in time; no less than five times the median, nor than 10 ms.",
+            "Twice p99.9, which is {}{estimated}: at p99.9 itself one attempt in a thousand would be cut off in \
+             normal operation (AWS Builders' Library, \"Timeouts, retries, and backoff with jitter\"), and a service at \
+             half speed still responds in time; no less than five times the median, nor than 10 ms.",
             time(p999)
         );
         return (Some(rounded(wanted)), why);
@@ -187,22 +187,22 @@ fn repeatable(text: &mut String, service: &Description) {
     match (service.repeatable, status, service.failure.retry_after) {
         (true, ..) => comment(
             text,
-            "A request may run twice without harm, so that doubtful failures (timeouts, cut connections, 5xx) are \
-             repeated. Over HTTP that is so of a POST only with an Idempotency-Key, a precondition, or if the \
+            "A request may safely run twice, so ambiguous failures (timeouts, cut connections, 5xx) are \
+             repeated. Over HTTP this holds for a POST only with an Idempotency-Key, a precondition, or if the \
              caller says so; this file leaves it to the caller.",
         ),
         (false, 503, Some(_)) => comment(
             text,
-            "A request must not run twice, so that only what was surely not processed is repeated: here a 503 \
-             with a Retry-After is, a timeout is not. `retry(..)` takes what it is given as repeatable: say no \
-             with `.repeatable(false)`. An idempotency key would let the rest be repeated too.",
+            "A request must not run twice, so it is repeated only if it was certainly not processed: here a 503 \
+             with a Retry-After qualifies, a timeout does not. `retry(..)` assumes that its operation is repeatable: \
+             set `.repeatable(false)`. An idempotency key would let the rest be repeated too.",
         ),
         (false, ..) => comment(
             text,
             &format!(
-                "A request must not run twice, so that only what was surely not processed is repeated: refused \
-                 connections are, a {status} without Retry-After and a timeout are not. `retry(..)` takes what it \
-                 is given as repeatable: say no with `.repeatable(false)`. An idempotency key would let the rest \
+                "A request must not run twice, so it is repeated only if it was certainly not processed: refused \
+                 connections qualify, a {status} without Retry-After and a timeout do not. `retry(..)` assumes that \
+                 its operation is repeatable: set `.repeatable(false)`. An idempotency key would let the rest \
                  be repeated too."
             ),
         ),
@@ -217,31 +217,32 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     let mut paid = "";
     if matches!(hedges, Hedges::Slowest) {
         ratio += 0.05;
-        paid = "A twentieth more pays for the hedges.";
+        paid = "Another 5 % pays for the hedges.";
     }
     let spare = (size.capacity - service.rate).max(0.05 * size.capacity);
     let processes = f64::from(service.processes);
     let reserve = libm::floor((spare / processes).clamp(1.0, 10.0));
-    // Most of it is for failures that do not come of load, as in `standard`.
+    // Most of it is for failures that load does not cause, as in `standard`.
     let overload_floor = libm::floor(0.8 * reserve);
     let why = match needed > RATIO {
         true => format!(
-            "Of the attempts {} % fail whatever the load: hiding them takes {} % more, and a fifth of that for \
-             chance.",
+            "{} % of the attempts fail independently of load: hiding them takes {} % more attempts, and a \
+             fifth of that as a margin.",
             figure(100.0 * share),
             figure(100.0 * share / (1.0 - share))
         ),
-        false => "A retry for ten requests, as in `standard`; the gate widens it while failures do not depend on \
-                  load."
+        false => "A retry for ten requests, as in `standard`; the circuit breaker widens it while failures do not \
+                  depend on load."
             .to_owned(),
     };
     text.push('\n');
     comment(
         text,
         &format!(
-            "{why} {paid} Reserves of {} processes add up: at most 10 for each, and all together no more than what is left \
-             of the capacity in a second. Most of them are for failures that do not come of load, time brings none, a \
-             timeout costs three, a retry that succeeds nothing, and one that cannot be paid for waits at the gate, all as in `standard`.",
+            "{why} {paid} The initial tokens of {} processes add up: at most 10 for each, and all together no more \
+             than the spare capacity of a second. Most of them are reserved for failures that load does not cause. \
+             Time adds none, a timeout costs three, a successful retry nothing, and a retry that the budget cannot pay \
+             is queued at the circuit breaker, all as in `standard`.",
             service.processes
         ),
     );
@@ -255,16 +256,16 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
 
 fn gate(text: &mut String, service: &Description, size: Size) {
     let outage = service.failure.outage as f64;
-    // All processes together probe with a twentieth of the capacity at most.
+    // All processes together probe with 5 % of the capacity at most.
     let least = 20.0 * f64::from(service.processes) / size.capacity * SECOND as f64;
     let most = (outage / 20.0).clamp(500e6, 5e9).max(least.min(30e9));
     text.push('\n');
     comment(
         text,
         &format!(
-            "Requests are parked while it is down, and single probes go out. The longest time between two: a \
-             twentieth of the usual outage of {}, from 500 ms to 5 s, so that its end is seen soon; longer if {} \
-             processes together would probe with more than a twentieth of the capacity.",
+            "Requests are queued while the service is down, and single probes go out. The longest time between two: \
+             5 % of the typical outage of {}, from 500 ms to 5 s, so that its end is detected soon; longer if {} \
+             processes together would probe with more than 5 % of the capacity.",
             exact(service.failure.outage),
             service.processes
         ),
@@ -279,12 +280,12 @@ fn gate(text: &mut String, service: &Description, size: Size) {
     }
 }
 
-/// Whether hedges come into question.
+/// Whether hedging is an option.
 #[derive(Clone, Debug)]
 pub(super) enum Hedges {
-    /// None, for this reason.
+    /// No hedging, for this reason.
     None(String),
-    /// For the slowest twentieth.
+    /// Hedging of the slowest 5 %.
     Slowest,
 }
 
@@ -295,12 +296,12 @@ impl Hedges {
         match (service.repeatable, p99 > 5.0 * p50, busy < 0.75) {
             (false, ..) => Self::None("a request must not run twice".to_owned()),
             (true, false, _) => Self::None(format!(
-                "p99 ({}) is not above five times the median ({}), so that there is no tail to cut off",
+                "p99 ({}) is not above five times the median ({}), so there is no tail to cut off",
                 time(p99),
                 time(p50)
             )),
             (true, true, false) => Self::None(format!(
-                "{} % of the capacity are in use, and hedges make one request in twenty cost twice",
+                "{} % of the capacity is in use, and hedges double the cost of one request in twenty",
                 figure(100.0 * busy)
             )),
             (true, true, true) => Self::Slowest,
@@ -315,7 +316,7 @@ impl Hedges {
         match self {
             Self::None(_) => self.clone(),
             Self::Slowest => Self::None(
-                "in the simulation below they cost more of the requests than they make faster"
+                "in the simulation they lose more requests than they make faster"
                     .to_owned(),
             ),
         }
@@ -331,10 +332,10 @@ fn hedge(text: &mut String, latency: &Latency, hedges: &Hedges) {
             comment(
                 text,
                 &format!(
-                    "p99 ({}) is more than five times the median ({}): a second attempt beside one that takes longer \
-                     than p95 cuts the tail for one request in twenty that is sent twice (Dean and Barroso, \"The \
-                     Tail at Scale\", 2013). The percentile is measured as it goes, and is never taken for less \
-                     than p95 now. Hedges are paid from the budget.",
+                    "p99 ({}) is more than five times the median ({}): a second attempt in addition to one that takes \
+                     longer than p95 cuts the tail, and sends one request in twenty twice (Dean and Barroso, \"The \
+                     Tail at Scale\", 2013). The percentile is measured continuously, with the present \
+                     p95 as its minimum. The budget pays for hedges.",
                     time(p99),
                     time(p50)
                 ),
@@ -427,7 +428,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is described, the file is one that Relent accepts, and its scenarios are too.
+        /// For any description, Relent accepts the policy file and the scenarios.
         #[test]
         fn advice_can_be_read(
             rate in 0.001..1e6_f64, capacity in 0.001..1e6_f64, processes in 1..1_000_000_u32,

@@ -1,32 +1,32 @@
-//! What a service that is described may go through: scenarios to compare policies in.
+//! Fault scenarios for a described service, in which to compare policies.
 
 use super::description::{Description, MOST_AT_NODE, Size};
 use super::latency::Latency;
 use super::policy::{exact, figure};
 use crate::scenario::SECOND;
 
-/// About so many requests are simulated of each: enough to tell a thousandth apart.
+/// About this many requests are simulated in each scenario: enough to distinguish a difference of 0.1 %.
 const REQUESTS: f64 = 40_000.0;
-/// And up to so many where fewer would be served by fewer than so many workers of a node that has more.
+/// The most requests if fewer would leave a node with fewer than [`WORKERS`] of its workers.
 const MOST_REQUESTS: f64 = 160_000.0;
 const WORKERS: u32 = 8;
-/// When the trouble begins, the most that is simulated of it, and the least time after it.
+/// The start of the fault, its longest simulated duration, and the least time after it, in seconds.
 const BEGIN: u64 = 30;
 const LONGEST: u64 = 60;
 const AFTER: u64 = 60;
-/// A stall is simulated for so long: what it leaves behind grows with it, and is as bad after ten seconds.
+/// The duration of a stall in seconds: its backlog grows with it, and is as bad after ten seconds.
 const STALL: u64 = 10;
 
-/// A scenario that fits a description.
+/// A fault scenario that fits a description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trouble {
     /// Its name.
     pub name: &'static str,
-    /// Its file.
+    /// Its scenario file.
     pub text: String,
 }
 
-/// The troubles, of a service whose attempts are given so many nanoseconds.
+/// The fault scenarios, with this attempt timeout in nanoseconds.
 pub(super) fn of(
     service: &Description,
     latency: &Latency,
@@ -41,16 +41,16 @@ pub(super) fn of(
             "well",
             match service.failure.share > 0.0 {
                 true => format!(
-                    "nothing but the usual failures of {} %",
+                    "no outage, only the baseline failures of {} %",
                     figure(100.0 * service.failure.share)
                 ),
-                false => "nothing is wrong".to_owned(),
+                false => "no outage".to_owned(),
             },
             String::new(),
         ),
         (
             "blackout",
-            format!("{} at once for {outage} s", service.failure.status),
+            format!("immediate {} for {outage} s", service.failure.status),
             outage_of(outage, "\"blackout\""),
         ),
         (
@@ -60,7 +60,7 @@ pub(super) fn of(
         ),
         (
             "stall",
-            format!("nothing is served for {stall} s, and all is queued"),
+            format!("nothing is served for {stall} s, and all requests are queued"),
             outage_of(stall, "\"stall\""),
         ),
         (
@@ -95,7 +95,7 @@ fn outage_of(seconds: u64, effect: &str) -> String {
     format!("\n[[outages]]\nat = \"{BEGIN}s\"\nfor = \"{seconds}s\"\neffect = {effect}\n")
 }
 
-/// The service and its callers, made smaller if there are too many requests to simulate.
+/// The service and its callers, scaled down if there are too many requests to simulate.
 fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outage: u64) -> String {
     let after = AFTER
         .max(3 * outage)
@@ -103,9 +103,9 @@ fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outa
     let lasts = BEGIN + outage + after;
     let nodes = f64::from(service.nodes);
     let workers = nodes * f64::from(size.workers);
-    // Fewer nodes before fewer workers of one: workers that share a queue wait for each other less than those with a
-    // queue each, and a service that is well at its load has to stay so. So a node stays whole, or some workers of it
-    // if that would take too long; one worker at the least, unless a service takes so little that nothing depends on it.
+    // Reduce nodes before the workers of one: workers that share a queue wait less than those with a queue each, and
+    // a service that copes with its load must still do so. So a node stays whole, or keeps some workers if that would
+    // take too long. At least one worker stays, unless a service takes so little that nothing depends on it.
     let requests = service.rate * lasts as f64;
     let some = f64::from(size.workers.min(WORKERS)) / workers;
     let one = (1.0 / workers).min(20.0 * SECOND as f64 / (timeout as f64 * size.capacity));
@@ -117,7 +117,7 @@ fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outa
     let nodes = libm::round(left / f64::from(size.workers)).max(libm::ceil(left / MOST_AT_NODE));
     let nodes = nodes.max(1.0);
     let at_node = libm::round(left / nodes).max(1.0);
-    // A service takes as long as it does.
+    // The service time does not change.
     let smaller = match left >= 1.0 {
         true => nodes * at_node / workers,
         false => smaller,
@@ -168,7 +168,7 @@ mod tests {
     use crate::run::run;
     use relent_core::Policy;
 
-    /// A third of a service whose nodes have all the workers that a node may have: they fill more than one.
+    /// A third of a service whose nodes have the most workers that a node may have: they fill more than one.
     #[test]
     fn a_node_of_a_part_of_a_service_has_no_more_workers_than_a_node_may_have() {
         let text = "rate = 404\ncapacity = 878648\nnodes = 3\nprocesses = 1\ndeadline = \"10ms\"\n\
@@ -186,8 +186,8 @@ mod tests {
         }
     }
 
-    /// Two hundred and more workers in forty nodes, nine tenths of which are busy: as four nodes with a worker each it
-    /// would lose a tenth of the requests to queues that the service does not have.
+    /// More than 200 workers in 40 nodes, 90 % of which are busy. As four nodes with a worker each, it would lose 10
+    /// % of the requests to queues that the service does not have.
     #[test]
     fn a_large_service_that_is_well_is_well_at_a_fraction_of_its_size() {
         let text = "rate = 45000\ncapacity = 50000\nnodes = 40\nprocesses = 2000\ndeadline = \"500ms\"\n\

@@ -1,33 +1,33 @@
-//! What is drawn of a scenario, and from which ranges.
+//! The dimensions of random scenarios, with their ranges.
 
 use std::fmt::Write;
 
-/// Something that scenarios differ in.
+/// A property in which scenarios differ.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Dimension {
     /// Its name.
     pub name: &'static str,
-    /// What it says, and in which unit its ranges are.
+    /// Its meaning, with the unit of its ranges.
     pub meaning: &'static str,
-    /// What it can be.
+    /// Its possible levels.
     pub levels: &'static [Level],
-    /// What it can be by [`Generator::Everyday`], where that differs.
+    /// Its possible levels for [`Generator::Everyday`], if they differ.
     pub everyday: Option<&'static [Level]>,
 }
 
-/// Which scenarios are drawn.
+/// The distribution of the random scenarios.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Generator {
-    /// All kinds of services, client populations and troubles, and large populations above all.
+    /// All kinds of services, clients and faults, and large client populations above all.
     #[default]
     Broad,
-    /// Everyday conditions: any distance, short queues, high loads and dear refusals together; few and low-traffic
-    /// callers, at the start and later; failures at once and by chance.
+    /// Everyday conditions: any distance, short queues, high loads and expensive rejections together; few and
+    /// low-traffic callers, at the start and later; fast failures and random failures.
     Everyday,
 }
 
 impl Generator {
-    /// All of them.
+    /// All generators.
     pub const ALL: [Self; 2] = [Self::Broad, Self::Everyday];
 
     /// Its name.
@@ -41,7 +41,7 @@ impl Generator {
 }
 
 impl Dimension {
-    /// What it can be by this generator.
+    /// The possible levels for this generator.
     #[must_use]
     pub fn levels_of(&self, generator: Generator) -> &'static [Level] {
         match generator {
@@ -51,14 +51,14 @@ impl Dimension {
     }
 }
 
-/// What a dimension can be.
+/// A level of a dimension.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Level {
     /// Its name.
     pub name: &'static str,
-    /// How often it comes, relative to the others.
+    /// Its frequency, relative to the other levels.
     pub weight: u32,
-    /// The least and the most; the same where there is nothing to draw.
+    /// The least and the greatest value; equal if there is nothing to draw.
     pub range: (f64, f64),
 }
 
@@ -96,7 +96,7 @@ macro_rules! dimensions {
 dimensions! {
     PROCESSES, "processes", "client processes", [
         range("few", 3, 2.0, 30.0), range("one", 1, 1.0, 1.0), range("many", 3, 30.0, 1000.0),
-        range("thousands", 2, 1000.0, 20_000.0), range("a crowd", 1, 20_000.0, 100_000.0),
+        range("thousands", 2, 1000.0, 20_000.0), range("very many", 1, 20_000.0, 100_000.0),
     ], everyday [
         range("one", 3, 1.0, 1.0), range("few", 3, 2.0, 20.0), range("many", 2, 20.0, 2000.0),
     ];
@@ -105,7 +105,7 @@ dimensions! {
     ], everyday [
         range("usual", 3, 4.0, 50.0), range("low", 3, 0.2, 4.0), range("high", 2, 50.0, 200.0),
     ];
-    LOAD, "load", "what is asked over what can be served; everyday: light where the rate is low", [
+    LOAD, "load", "requests over capacity; everyday: light where the rate is low", [
         range("usual", 3, 0.5, 0.8), range("light", 2, 0.1, 0.5), range("high", 3, 0.8, 0.95),
         range("too high", 1, 1.0, 1.3),
     ], everyday [
@@ -120,22 +120,22 @@ dimensions! {
         plain("steady", 10), range("spike", 1, 1.5, 3.0), range("bursts", 1, 1.2, 3.0), range("wave", 1, 0.8, 1.2),
         plain("closed", 1),
     ];
-    TROUBLE, "trouble", "what goes wrong; a share of capacity left, or a probability", [
+    TROUBLE, "fault", "the kind of outage; the share of capacity left, or a probability", [
         plain("none", 3), plain("blackout", 4), plain("stall", 4), range("brownout", 3, 0.05, 0.8),
         range("failures", 2, 0.2, 1.0), range("loss", 2, 0.1, 1.0), plain("restart", 1),
     ], everyday [
         plain("none", 4), plain("blackout", 3), plain("stall", 2), range("brownout", 3, 0.3, 0.9),
         range("failures", 1, 0.2, 1.0), range("loss", 1, 0.05, 0.3), plain("restart", 1),
     ];
-    BEGIN, "begin", "when that begins", [plain("warm", 3), plain("at the start", 2)],
+    BEGIN, "begin", "the start of the fault", [plain("warm", 3), plain("at the start", 2)],
         everyday [plain("warm", 1), plain("at the start", 1)];
-    LENGTH, "length", "how long it lasts, in seconds, at most a quarter of the time", [
+    LENGTH, "length", "the duration of the fault in seconds, at most a quarter of the time", [
         range("seconds", 3, 2.0, 10.0), range("short", 1, 0.3, 2.0), range("long", 3, 10.0, 60.0),
     ];
-    PATTERN, "pattern", "how often; the period in seconds, half of which is bad", [
+    PATTERN, "pattern", "the repetition of the fault; the period in seconds, half of which is bad", [
         plain("once", 5), range("windows", 2, 4.0, 40.0), range("flapping", 2, 0.5, 4.0),
     ];
-    PART, "part", "what it concerns", [
+    PART, "part", "the part of the service that the fault affects", [
         plain("all", 4), plain("one node", 3), plain("node by node", 1), plain("one class", 2),
     ], everyday [plain("all", 4), plain("one node", 1), plain("node by node", 1)];
     NODES, "nodes", "nodes of the service", [
@@ -145,31 +145,31 @@ dimensions! {
         plain("round-robin", 2), plain("random", 1), plain("least-outstanding", 1),
     ];
     STICKY, "sticky", "does a process keep its node?", [plain("no", 3), plain("yes", 1)];
-    DESTINATION, "destination", "what shares a budget and a gate", [plain("service", 3), plain("node", 1)];
+    DESTINATION, "destination", "the scope of a budget and a circuit breaker", [plain("service", 3), plain("node", 1)];
     WORKERS, "workers", "of a node; a service takes up to a second on average", [
         range("one", 3, 1.0, 1.0), range("some", 2, 2.0, 10.0), range("many", 2, 10.0, 100.0),
     ];
-    TIME, "time", "how service times vary; the sigma of a lognormal", [
+    TIME, "time", "the distribution of service times; the sigma of a lognormal", [
         plain("exponential", 3), plain("constant", 1), range("lognormal", 2, 0.5, 2.0),
     ];
-    QUEUE, "queue", "when it refuses; milliseconds of work, or attempts", [
+    QUEUE, "queue", "the length at which it rejects; milliseconds of work, or attempts", [
         plain("unbounded", 3), range("long", 2, 200.0, 5000.0), range("medium", 2, 20.0, 200.0),
         range("short", 2, 2.0, 20.0), range("attempts", 1, 1.0, 100.0),
     ], everyday [
         plain("unbounded", 1), range("long", 3, 100.0, 500.0), range("medium", 3, 20.0, 100.0),
         range("short", 3, 2.0, 20.0),
     ];
-    REJECT_COST, "refusal", "what one costs, in services", [
-        plain("free", 2), range("cheap", 2, 0.01, 0.1), range("dear", 1, 0.1, 0.5),
-    ], everyday [plain("free", 1), range("cheap", 2, 0.01, 0.1), range("dear", 2, 0.1, 0.5)];
-    CANCELLATION, "cancellation", "is queued work dropped whose caller has gone?", [plain("no", 2), plain("yes", 1)];
-    FAILURES, "failures", "the probability of an error whatever the load", [
+    REJECT_COST, "rejection", "the cost of one, in services", [
+        plain("free", 2), range("cheap", 2, 0.01, 0.1), range("expensive", 1, 0.1, 0.5),
+    ], everyday [plain("free", 1), range("cheap", 2, 0.01, 0.1), range("expensive", 2, 0.1, 0.5)];
+    CANCELLATION, "cancellation", "is queued work dropped after its caller has gone?", [plain("no", 2), plain("yes", 1)];
+    FAILURES, "failures", "the probability of an error, independent of load", [
         plain("none", 5), range("few", 3, 0.001, 0.03), range("many", 2, 0.03, 0.3), range("most", 2, 0.3, 0.8),
     ], everyday [plain("none", 6), range("few", 2, 0.001, 0.03), range("many", 1, 0.03, 0.2)];
-    FAST, "fast failures", "the probability of a failure at once, whatever the load", [
+    FAST, "fast failures", "the probability of a fast failure, independent of load", [
         plain("none", 1),
     ], everyday [plain("none", 2), range("few", 2, 0.01, 0.1), range("many", 2, 0.1, 0.5)];
-    FAST_AS, "seen as", "what callers see of errors and refusals", [
+    FAST_AS, "seen as", "the form in which callers see errors and rejections", [
         plain("503", 1),
     ], everyday [plain("503", 2), plain("429", 1), plain("reset", 2), plain("refused", 1)];
     LOSS, "network loss", "the probability that a message is lost", [
@@ -184,10 +184,10 @@ dimensions! {
     DEADLINE, "deadline", "in seconds, no less than the attempt timeout", [
         range("usual", 3, 5.0, 30.0), range("short", 2, 1.0, 5.0), range("long", 2, 30.0, 120.0),
     ];
-    RETRY_AFTER, "Retry-After", "that refusals say to all, in seconds", [
+    RETRY_AFTER, "Retry-After", "of rejections, the same for all callers, in seconds", [
         plain("none", 4), range("said", 1, 1.0, 10.0),
     ], everyday [plain("none", 8), range("said", 1, 1.0, 10.0)];
-    LIMITER, "limiter", "what a limiter says; its rate over that of the requests", [
+    LIMITER, "limiter", "the Retry-After of a limiter; its rate over that of the requests", [
         plain("none", 10), range("nothing", 1, 0.5, 1.5), range("a time for all", 1, 0.5, 1.5), range("slots", 1, 0.5, 1.5),
     ], everyday [plain("none", 1)];
     SHEDDER, "shedder", "is load shed by queue delay?", [plain("no", 6), plain("yes", 1)];
@@ -196,10 +196,10 @@ dimensions! {
     ], everyday [plain("one", 1)];
     CHAIN, "chain", "layers that retry", [plain("1", 8), plain("2", 2), plain("3", 1)],
         everyday [plain("1", 1)];
-    RESTARTS, "client restarts", "of all processes, in the trouble or at a quarter of the time", [
-        plain("none", 5), plain("at once", 1), plain("rolling", 1),
+    RESTARTS, "client restarts", "of all processes, in the fault or at a quarter of the time", [
+        plain("none", 5), plain("simultaneous", 1), plain("rolling", 1),
     ];
-    TELLS, "chain tells", "what layers tell each other: that a caller has gone; deadlines and marks, too", [
+    TELLS, "chain propagates", "between layers: cancellation; headers: deadlines and no-retry markers, too", [
         plain("nothing", 1), plain("cancellation", 2), plain("headers", 1),
     ], everyday [plain("nothing", 1)];
 }
@@ -208,7 +208,7 @@ dimensions! {
 #[must_use]
 pub fn table() -> String {
     let mut text =
-        "| dimension | what it says | broad: levels, with their ranges and weights | everyday |\n|---|---|---|---|\n"
+        "| dimension | meaning | broad: levels, with their ranges and weights | everyday |\n|---|---|---|---|\n"
             .to_owned();
     let written = |levels: &[Level]| {
         let levels = levels.iter().map(|level| {

@@ -1,16 +1,16 @@
-//! What is drawn of each dimension.
+//! Draws levels of dimensions.
 
 use super::dimensions::{Dimension, Generator, Level};
 use crate::stream::Stream;
 
-/// Draws levels, and keeps which.
+/// Draws levels, and keeps them.
 pub(super) struct Draw {
     pub(super) generator: Generator,
     pub(super) stream: Stream,
     pub(super) levels: Vec<(&'static str, &'static str)>,
 }
 
-/// What was drawn of a dimension.
+/// The result of drawing from a dimension.
 #[derive(Clone, Copy)]
 pub(super) struct Drawn {
     pub(super) level: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Drawn {
 }
 
 impl Draw {
-    /// A level by its weight, and a value within it: each order of magnitude is as likely.
+    /// Draws a level by its weight, and a value within it: each order of magnitude is equally likely.
     pub(super) fn of(&mut self, dimension: &'static Dimension) -> Drawn {
         let levels = dimension.levels_of(self.generator);
         let all: u32 = levels.iter().map(|level| level.weight).sum();
@@ -34,7 +34,7 @@ impl Draw {
         self.within(dimension, chosen)
     }
 
-    /// A value within this level.
+    /// Draws a value within this level.
     pub(super) fn within(&mut self, dimension: &'static Dimension, level: &'static Level) -> Drawn {
         let (low, high) = level.range;
         let value = self.between(low, high);
@@ -45,8 +45,8 @@ impl Draw {
         }
     }
 
-    /// A dimension that came later. By the broad generator nothing is drawn of it: every number gives the
-    /// scenario that it gave before.
+    /// Draws from a dimension that was added later. The broad generator draws nothing, so that every number still
+    /// gives the same scenario.
     pub(super) fn later(&mut self, dimension: &'static Dimension) -> Drawn {
         match self.generator {
             Generator::Broad => self.first(dimension),
@@ -54,7 +54,7 @@ impl Draw {
         }
     }
 
-    /// The first level, as what else was drawn leaves no other.
+    /// Takes the first level, if other drawn levels leave no other.
     pub(super) fn first(&mut self, dimension: &'static Dimension) -> Drawn {
         let level = &dimension.levels_of(self.generator)[0];
         self.levels.push((dimension.name, level.name));

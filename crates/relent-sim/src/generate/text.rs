@@ -6,20 +6,20 @@ use super::dimensions as all;
 use super::dimensions::Generator;
 use super::draw::{Draw, Drawn};
 
-/// The requests that are expected, and the seconds in which they come.
+/// The expected number of requests, and the duration in which they are made.
 const REQUESTS: f64 = 12_000.0;
 const LEAST_SECONDS: f64 = 60.0;
 const MOST_SECONDS: f64 = 240.0;
-/// Where callers may be few.
+/// The longest duration if callers may be few.
 const MOST_SECONDS_OF_FEW: f64 = 600.0;
 
-/// What several sections need.
+/// Values that several sections need.
 struct Frame {
     /// Requests per second.
     rate: f64,
     /// Services per second, of the mean cost.
     capacity: f64,
-    /// How long requests are made, in seconds.
+    /// The duration in which requests are made, in seconds.
     lasts: f64,
     nodes: u16,
     two_classes: bool,
@@ -27,7 +27,7 @@ struct Frame {
 
 pub(super) fn write(draw: &mut Draw) -> String {
     let rate = draw.of(&all::RATE);
-    // A service that is asked this rarely has other callers, who are not its load here.
+    // A service with so few requests has other callers, which are not part of its load here.
     let load = match draw.generator {
         Generator::Everyday if rate.is("low") => {
             let light = &all::LOAD.levels_of(draw.generator)[0];
@@ -69,7 +69,7 @@ pub(super) fn write(draw: &mut Draw) -> String {
         let _ = writeln!(text, "loss = {}", round(loss));
     }
     let _ = write!(text, "\n[service]\n{}", service.text);
-    // Drawn last, as it came last: else every other number would be another scenario than before.
+    // Drawn last, since this dimension was added last: otherwise every number would give a different scenario.
     if clients.layers > 1 {
         let _ = writeln!(text, "\n[chain]\nlayers = {}", clients.layers);
         text += match draw.of(&all::TELLS).level {
@@ -95,10 +95,10 @@ pub(super) fn write(draw: &mut Draw) -> String {
     text + &clients.restarts + &trouble.text
 }
 
-/// When requests are made.
+/// Draws the times of the requests.
 fn arrivals(draw: &mut Draw, frame: &Frame) -> String {
     let Frame { rate, lasts, .. } = *frame;
-    // The highest rate is a multiple of the capacity: where that is next to unused, it would be no spike.
+    // The highest rate is a multiple of the capacity: at a very low load this would be no spike.
     let shape = match draw.generator {
         Generator::Everyday if frame.rate < 0.1 * frame.capacity => draw.first(&all::SHAPE),
         _ => draw.of(&all::SHAPE),
@@ -183,7 +183,7 @@ fn clients(draw: &mut Draw, frame: &Frame, classes: Drawn, trouble: &Trouble) ->
         true => draw.of(&all::DESTINATION),
         false => draw.first(&all::DESTINATION),
     };
-    // A crowd has a destination in each layer and for each node.
+    // Each process has a destination in each layer and for each node.
     let places = match destination.is("node") {
         true => f64::from(frame.nodes) * f64::from(layers),
         false => f64::from(layers),
@@ -226,7 +226,7 @@ struct Service {
 
 fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Service {
     let mut text = String::new();
-    // With a second class the capacity counts its services as so many more; a sixth is about its share.
+    // With a second class, the capacity counts its services with their cost; 1/6 is about its share.
     let cost = match classes.is("two") {
         true => 1.0 + (classes.value - 1.0) / 6.0,
         false => 1.0,
@@ -318,7 +318,7 @@ fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Se
     Service { text, mean }
 }
 
-/// The time of an attempt, in seconds.
+/// The attempt timeout, in seconds.
 fn timeout(draw: &mut Draw, service: &Service, way: f64) -> f64 {
     let drawn = draw.of(&all::TIMEOUT);
     match drawn.is("tight") {
@@ -329,7 +329,7 @@ fn timeout(draw: &mut Draw, service: &Service, way: f64) -> f64 {
 
 struct Trouble {
     text: String,
-    /// The middle of what goes wrong, in seconds.
+    /// The middle of the fault, in seconds.
     middle: Option<f64>,
 }
 
@@ -354,7 +354,7 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
     let mut lines = String::new();
     let mut last = length;
     if part == "node by node" {
-        // One after the other, all within a quarter of the time.
+        // One node after the other, all within a quarter of the time.
         draw.first(&all::PATTERN);
         let every = quarter / f64::from(frame.nodes);
         last = length.min(every);
@@ -396,7 +396,7 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
     }
 }
 
-/// What the trouble concerns, of what there is.
+/// Draws the part of the service that the fault affects.
 fn part(draw: &mut Draw, frame: &Frame, trouble: Drawn) -> &'static str {
     let of_classes = frame.two_classes && !trouble.is("stall") && !trouble.is("restart");
     let possible = |level: &str| match level {
@@ -412,13 +412,13 @@ fn part(draw: &mut Draw, frame: &Frame, trouble: Drawn) -> &'static str {
     draw.first(&all::PART).level
 }
 
-/// To three digits.
+/// Rounds to three digits.
 fn round(value: f64) -> f64 {
     let text = format!("{value:.2e}");
     text.parse().unwrap_or(value)
 }
 
-/// A time as a word of the format.
+/// A time in the format of a scenario file.
 fn seconds(value: f64) -> String {
     match value {
         0.0 => "\"0s\"".to_owned(),

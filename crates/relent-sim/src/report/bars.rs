@@ -1,4 +1,4 @@
-//! A bar for each policy: the mean over the seeds, and its interval.
+//! A bar for each policy: the mean over the seeds, with its interval.
 
 use plotters::element::{Circle, PathElement, Rectangle, Text};
 use plotters::style::Color;
@@ -13,23 +13,23 @@ use crate::metrics::Metrics;
 use crate::study::Estimate;
 
 const WIDTH: u32 = 480;
-/// The height of a bar and its gap, and the room above and below all of them.
+/// The height of a bar with its gap, and the space above and below all of them.
 const ROW: u32 = 28;
 const EDGE: u32 = 6;
-/// The room for the names, and for the numbers.
+/// The space for the names, and for the numbers.
 const NAMES: i32 = 138;
 const NUMBERS: i32 = 124;
-/// The room for the labels of an axis, and how far they are apart at least.
+/// The space for the labels of an axis, and their minimum distance.
 const AXIS: u32 = 18;
 const APART: f64 = 46.0;
-/// The least share that is lost which the numbers tell from none.
+/// The smallest share of losses that the numbers distinguish from none.
 const LEAST: f64 = 0.000_05;
 
-/// The name as it fits beside a bar.
+/// The name, shortened to fit beside a bar.
 pub(super) fn short(name: &str) -> String {
     const MOST: usize = 22;
     match name.chars().count() > MOST {
-        // The end of a path says more than its beginning.
+        // The end of a path is more specific than its start.
         true => {
             let from = name.chars().count() - (MOST - 1);
             std::iter::once('…')
@@ -40,9 +40,9 @@ pub(super) fn short(name: &str) -> String {
     }
 }
 
-/// Where values stand, and the ticks of their axis.
+/// The positions of values, and the ticks of their axis.
 struct Scale {
-    /// The least share that is lost which these runs can tell from none; `None` for what is no share.
+    /// The smallest share of losses that these runs distinguish from none; `None` if the measure is not a share.
     finest: Option<f64>,
     end: f64,
 }
@@ -52,7 +52,7 @@ impl Scale {
         let requests = |runs: &Vec<&Metrics>| runs.iter().map(|run| run.requests).sum::<u64>();
         let most = rows.iter().map(|(_, _, runs)| requests(runs)).max();
         let scale = Self {
-            // Nor are more places written.
+            // Numbers have no more decimal places either.
             finest: (measure.most == 1.0)
                 .then(|| (0.5 / most.unwrap_or(0).max(5) as f64).max(LEAST)),
             end: 1.0,
@@ -68,7 +68,7 @@ impl Scale {
         }
     }
 
-    /// The ticks of an axis of so many pixels; none where the bars begin at zero and grow evenly.
+    /// The ticks of an axis of this length in pixels; none if the bars start at zero on a linear scale.
     fn ticks(&self, pixels: f64) -> Vec<(f64, String)> {
         let step = (APART * self.end / pixels).ceil().max(1.0);
         let most = match self.finest {
@@ -82,7 +82,7 @@ impl Scale {
     }
 }
 
-/// A share of so many nines, in per cent.
+/// The percentage with this number of nines.
 fn percent(nines: usize) -> String {
     match nines {
         0 => "0 %".to_owned(),
@@ -92,8 +92,8 @@ fn percent(nines: usize) -> String {
     }
 }
 
-/// The chart of one measure. `outage`: is there something to recover from? Where only some of the runs recover,
-/// each has a mark in place of an interval about a mean that is none of them.
+/// The chart of one measure. `outage`: whether there is an outage to recover from. If only some of the runs recover,
+/// each run has a mark instead of an interval, since the mean describes no run.
 ///
 /// # Errors
 /// A layout that cannot be made.

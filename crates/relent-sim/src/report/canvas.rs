@@ -1,4 +1,4 @@
-//! Where plotters draws: SVG whose colours are classes, so that a chart follows its page.
+//! The drawing backend for plotters: SVG whose colours are CSS classes, so that a chart follows its page.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -15,18 +15,18 @@ pub(super) const FINE: i32 = 10;
 
 /// An area to draw on.
 pub(super) type Area<'a> = DrawingArea<Canvas<'a>, Shift>;
-/// What drawing can fail with: a layout that plotters cannot make.
+/// An error of drawing: a layout that plotters cannot make.
 pub(super) type DrawError = DrawingAreaErrorKind<Infallible>;
 
 /// The elements of an SVG image.
 pub(super) struct Canvas<'a> {
     size: (u32, u32),
     to: &'a mut String,
-    /// The class of the path that is not closed yet: neighbours of one class share an element.
+    /// The class of the path that is not closed yet: adjacent paths of one class share an element.
     open: Option<(char, u8)>,
 }
 
-/// Draws on a canvas of this size, in our pixels, and gives its elements.
+/// Draws on a canvas of this size, in our pixels, and returns its elements.
 pub(super) fn draw(
     size: (u32, u32),
     draw: impl FnOnce(&Area<'_>) -> Result<(), DrawError>,
@@ -45,7 +45,7 @@ pub(super) fn draw(
 }
 
 impl Canvas<'_> {
-    /// Begins a path of this class, or goes on with one.
+    /// Begins a path of this class, or continues one.
     fn path(&mut self, kind: char, color: BackendColor) -> &mut String {
         let class = (kind, color.rgb.0);
         if self.open != Some(class) {
@@ -66,7 +66,7 @@ impl Canvas<'_> {
 fn points(to: &mut String, path: impl IntoIterator<Item = BackendCoord>) {
     let mut last = None;
     for (x, y) in path {
-        // Relative coordinates are the shorter ones.
+        // Relative coordinates are shorter.
         let _ = match last {
             None => write!(to, "M{x} {y}"),
             Some((from_x, from_y)) if from_x == x => write!(to, "v{}", y - from_y),
@@ -190,7 +190,7 @@ impl DrawingBackend for Canvas<'_> {
     }
 }
 
-/// The text as it stands in an element or an attribute. What XML does not allow at all is replaced.
+/// Escapes the text for an element or an attribute. Characters that XML does not allow are replaced.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {

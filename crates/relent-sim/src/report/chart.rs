@@ -8,9 +8,9 @@ pub(super) type Size = (u32, u32);
 /// A chart.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
-    /// Plain text, as all but `body`.
+    /// Plain text, like all fields except `body`.
     pub(super) title: String,
-    /// What it shows, for those who do not see it.
+    /// A text description, for screen readers.
     pub(super) description: String,
     pub(super) size: Size,
     /// SVG elements.

@@ -1,4 +1,4 @@
-//! Axes: the ticks of a chart, and what is written at them.
+//! Axes: the ticks of a chart, and their labels.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use super::palette::Swatch;
 /// The sizes of texts, in our pixels.
 pub(super) const SMALL: i32 = 12;
 pub(super) const TITLE: i32 = 14;
-/// The room for the labels at the left and below.
+/// The space for the labels at the left and below.
 const LEFT: i32 = 60;
 const BELOW: i32 = 24;
-/// The room above, for what is said about the whole chart.
+/// The space above, for words about the whole chart.
 const ABOVE: i32 = 26;
 const RIGHT: i32 = 28;
 
@@ -33,7 +33,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// From 0 to `end`, with about so many ticks at round numbers.
+    /// From 0 to `end`, with about this many ticks at round numbers.
     pub(super) fn from_zero(end: f64, about: u32, label: impl Fn(f64) -> String) -> Self {
         let step = round_step(end / f64::from(about.max(1)));
         let ticks = (0..=about * 3)
@@ -75,8 +75,8 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Where a share stands: each factor of ten of the rest takes the same room, so that differences near 1 are
-/// seen. 1 for nine of ten, 2 for 99 of 100.
+/// The position of a share on a scale where each factor of ten of the rest takes the same space, so that differences
+/// near 1 are visible: 1 for 90 %, 2 for 99 %.
 pub(super) fn nines(share: f64) -> f64 {
     -libm::log10(1.0 - share)
 }
@@ -94,7 +94,7 @@ pub(super) fn round_step(least: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// A number with its thousands apart and no more places than it needs.
+/// A number with thousands separators and no more decimal places than it needs.
 pub(super) fn number(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 100.0 || size.fract() == 0.0 => 0,
@@ -116,7 +116,7 @@ pub(super) fn number(value: f64) -> String {
     grouped + part
 }
 
-/// The unit in which an axis of this length reads well: its nanoseconds and its name.
+/// The most readable unit for an axis of this length: its nanoseconds and its name.
 pub(super) const fn unit(span: u64) -> (f64, &'static str) {
     match span {
         0..2_000_000_000 => (1e6, "ms"),
@@ -126,9 +126,9 @@ pub(super) const fn unit(span: u64) -> (f64, &'static str) {
     }
 }
 
-/// A time in the unit that it reads best in.
+/// A time in its most readable unit.
 pub(super) fn time(nanos: u64) -> String {
-    // A second is a second, while an axis of one is better divided into milliseconds.
+    // A second is shown as a second, while an axis of one second is better divided into milliseconds.
     let (size, name) = unit(nanos.saturating_mul(2));
     format!("{} {name}", number(nanos as f64 / size))
 }

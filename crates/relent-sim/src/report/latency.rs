@@ -1,4 +1,4 @@
-//! How long successes take: a curve for each policy, from the quickest to the slowest.
+//! Latencies of successes: a curve for each policy, from the fastest to the slowest.
 
 use plotters::element::{Circle, PathElement};
 use plotters::style::Color;
@@ -27,19 +27,19 @@ const POINTS: u32 = 24;
 /// Shares and latencies, in the scale of the chart.
 type Curve = Vec<(f64, f64)>;
 
-/// The shares that so many successes can tell of.
+/// The shares that this many successes can determine.
 fn shares(successes: u64) -> impl Iterator<Item = f64> {
     let last = libm::log10(successes.max(1) as f64);
     let steps = (last.min(4.0) * f64::from(POINTS)).floor() as u32;
     (0..=steps).map(|step| 1.0 - libm::pow(10.0, -f64::from(step) / f64::from(POINTS)))
 }
 
-/// Of a latency, in the scale of the chart: factors of ten.
+/// The height of a latency in the chart: its order of magnitude.
 fn height(nanos: u64) -> f64 {
     libm::log10(nanos.max(1_000) as f64)
 }
 
-/// Draws the curves of those who had a success; the number is that of the policy's swatch.
+/// Draws the curves of runs that had a success; the number is that of the policy's swatch.
 pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(), DrawError> {
     let curves: Vec<(usize, Curve, &Recording)> = lines
         .iter()
@@ -60,14 +60,14 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
     let mut ticks = Vec::new();
     for power in bottom as i32..=top as i32 {
         let nanos = 10_u64.saturating_pow(power.max(0).unsigned_abs());
-        // Powers of ten are read best in seconds, also where a minute is longer.
+        // Powers of ten are most readable in seconds, also above a minute.
         let label = match power {
             ..9 => time(nanos),
             _ => format!("{} s", number(nanos as f64 / SECOND as f64)),
         };
         ticks.push((f64::from(power), label));
     }
-    // A little room, so that the lowest label and the first keep off each other.
+    // A little space, so that the lowest label and the first do not overlap.
     let y = Axis {
         range: bottom - 0.04 * (top - bottom)..top,
         ticks,
@@ -80,7 +80,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
         ticks: ticks.filter(|(place, _)| *place <= end + 1e-9).collect(),
     };
     let words = (
-        "latency of successes, waits included",
+        "latency of successes, delays included",
         "share that took no longer",
     );
     let mut plot = frame(area, &x, &y, words)?;

@@ -14,18 +14,18 @@ use crate::series::{Bin, Series};
 
 /// The size of a panel.
 pub(super) const PANEL: Size = (480, 230);
-/// A panel has about as many bins.
+/// The number of bins of a panel, about.
 const BINS: u64 = 240;
-/// Of a herd fewer: it is soon over, and a rate of a few attempts in a millisecond says little.
+/// Fewer bins for a herd: it is soon over, and a rate from a few attempts in a millisecond says little.
 const HERD_BINS: u64 = 60;
-/// Of what happens, this share is shown; the rest is a tail that would squeeze it, unless it is short.
+/// This share of the events is shown; the rest is a tail that would squeeze it, unless it is short.
 const SHOWN: f64 = 0.998;
 const SHORT_TAIL: f64 = 1.1;
-/// An axis reaches to so many times what can be served or is asked for: what is beyond is cut off,
-/// or a policy that traps would flatten all others.
+/// An axis extends to this multiple of the capacity or the request rate. Higher values are cut off; otherwise a
+/// policy that does not recover would flatten all others.
 const CUT: f64 = 3.0;
 
-/// What the panels of a scenario have in common, so that they can be compared.
+/// The scale that the panels of a scenario share, so that they can be compared.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     /// The width of a bin in nanoseconds.
@@ -34,7 +34,7 @@ pub(super) struct Scale {
     bins: usize,
     /// The most events per second that are shown.
     top: f64,
-    /// What can be served per second, and what sets it.
+    /// The limit per second, and whether the capacity or the limiter sets it.
     ceiling: Option<(f64, &'static str)>,
 }
 
@@ -67,13 +67,13 @@ impl Scale {
             }
         }
         let limit = ceiling.map_or(0.0, |(limit, _)| limit);
-        // A herd asks once: what follows would be flat beside it.
+        // A herd makes its requests once: later rates would look flat beside it.
         let cut = match is_herd(scenario) {
             true => (CUT * limit).max(1.1 * later),
             false => CUT * limit.max(usual(requests)),
         };
         let cut = if cut > 0.0 { cut } else { most };
-        // What is hardly higher is not cut off.
+        // Slightly higher values are not cut off.
         let top = if most > 1.5 * cut { cut } else { most }.max(1.15 * limit);
         let step = round_step(top / 10.0);
         Self {
@@ -84,12 +84,12 @@ impl Scale {
         }
     }
 
-    /// What sets the line that attempts should stay below, if there is one.
+    /// The name of the line that attempts should stay below, if there is one.
     pub(super) fn ceiling_name(&self) -> Option<&'static str> {
         self.ceiling.map(|(_, what)| what)
     }
 
-    /// The bins that are shown, also those after the last in which anything happened.
+    /// The bins that are shown, including empty ones at the end.
     fn bins(&self, series: &Series) -> Vec<Bin> {
         let mut bins = series.with_width(self.width).bins;
         bins.resize(self.bins, Bin::default());
@@ -101,7 +101,7 @@ impl Scale {
     }
 }
 
-/// When all but a small share of what happens has happened.
+/// The time until which all but a small share of the attempts start.
 fn shown_until(series: &Series) -> u64 {
     let total: u64 = series.bins.iter().map(|bin| bin.attempts).sum();
     let enough = (total as f64 * SHOWN).ceil() as u64;
@@ -118,7 +118,8 @@ fn shown_until(series: &Series) -> u64 {
     }
 }
 
-/// At least this, 1, 2 or 5 times a power of ten, and a multiple of the width of every series.
+/// The least width from `least` on that is 1, 2 or 5 times a power of ten and a multiple of the width of every
+/// series.
 fn bin_width(least: u64, recordings: &[&Recording]) -> u64 {
     let fits = |width: &u64| {
         recordings
@@ -147,7 +148,7 @@ fn per_second(count: u64, width: u64) -> f64 {
     count as f64 * SECOND as f64 / width as f64
 }
 
-/// What nine of ten do not exceed.
+/// The 90th percentile.
 fn usual(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() * 9 / 10).copied().unwrap_or(0.0)
@@ -233,7 +234,7 @@ pub(super) fn draw(
     }
     let end = x.range.end;
     if let Some((limit, what)) = scale.ceiling {
-        // A brownout leaves a part of the capacity; a limiter knows nothing of it.
+        // A brownout leaves a part of the capacity; a limiter is not affected.
         let mut points = vec![(0.0, limit)];
         let mut spans: Vec<_> = scenario.spans().collect();
         spans.sort_by_key(|span| span.at);
@@ -296,7 +297,7 @@ pub(super) fn chart(
     })
 }
 
-/// What the panel shows, in words.
+/// A text description of the panel.
 fn describe(
     policy: &str,
     scenario: &Scenario,

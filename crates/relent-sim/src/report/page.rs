@@ -1,4 +1,4 @@
-//! The page: what a person reads, and what a screen reader reads to one.
+//! The HTML page, also readable by screen readers.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -14,7 +14,7 @@ use crate::recording::Recording;
 use crate::study::{RunResult, verdict};
 
 const CSS: &str = include_str!("style.css");
-/// Nothing is loaded: a browser refuses even what a mistake of ours would ask for.
+/// Nothing is loaded: with this policy a browser rejects even a request made by mistake.
 const NOTHING: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
@@ -38,7 +38,7 @@ pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
                 a.skip href="#main" { "Skip to the results" }
                 header {
                     p.over { "relent simulate" }
-                    h1 { "What a crowd does with a retry policy" }
+                    h1 { "Retry policies with many clients" }
                     p.lead {
                         "Simulated in virtual time, by the code that decides in production. \
                          The same seeds give the same numbers on every machine."
@@ -107,7 +107,7 @@ fn seeds(seeds: &[u64]) -> String {
     }
 }
 
-/// A sample of the line that stands for something, or of the mark.
+/// A sample of a line or a mark.
 fn sample(swatch: Swatch) -> Markup {
     let path = match swatch {
         Swatch::Mark | Swatch::Done => "M140 -20v120",
@@ -133,7 +133,7 @@ fn verdicts(section: &Section<'_>) -> Markup {
     }
 }
 
-/// What to be warned of, if there are runs of no retries to hold the policies against.
+/// The warnings, if there are runs of no retries to compare with.
 fn warnings(section: &Section<'_>) -> Markup {
     let off = section.off.unwrap_or_default();
     let warnings = section.entries.iter().flat_map(|entry| {
@@ -159,7 +159,7 @@ fn ended<'a>(entry: &PolicyRuns<'a>) -> Vec<&'a Metrics> {
     entry.runs.iter().flatten().collect()
 }
 
-/// The numbers of all policies, the best first, below what could have been done at all.
+/// The numbers of all policies, the best first, below the bound.
 fn numbers(section: &Section<'_>, id: &str) -> Markup {
     let runs: Vec<Vec<RunResult>> = section
         .entries
@@ -178,7 +178,7 @@ fn numbers(section: &Section<'_>, id: &str) -> Markup {
         p.note {
             "The best first."
             @match bound {
-                Ok(_) => { " The bound is what could have been done at all." }
+                Ok(_) => { " The bound is the highest possible goodput." }
                 Err(why) => { " There is no bound: " (why) "." }
             }
         }
@@ -220,7 +220,7 @@ fn shown(sections: &[Section<'_>]) -> Vec<&'static Measure> {
     measure::shown(&runs)
 }
 
-/// What the heads of the tables mean, once.
+/// Explains the column heads of the tables, once.
 fn glossary(sections: &[Section<'_>]) -> Markup {
     html! {
         section aria-labelledby="words" {
@@ -265,7 +265,7 @@ fn data(table: &Table, title: &str) -> Markup {
     }
 }
 
-/// What the lines of the charts below mean.
+/// Explains the lines of the charts below.
 fn legend(lines: &[(Swatch, &str)]) -> Markup {
     html! {
         ul.legend { @for (swatch, label) in lines { li { (sample(*swatch)) (label) } } }
@@ -290,7 +290,7 @@ fn bars(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
     let title = "Amplification: attempts per success";
     let amplification = bars::chart(title, amplification, &rows, outage)?;
     Ok(html! {
-        h3 { "What it brings, and what it costs" }
+        h3 { "Goodput and amplification" }
         div.grid {
             (figure(&goodput, &format!("{id}-g")))
             (figure(&amplification, &format!("{id}-a")))
@@ -347,7 +347,7 @@ fn latencies(
     })
 }
 
-/// The attempts of a herd, of every policy with and without its jitter.
+/// The attempts of a herd, for every policy with and without its jitter.
 fn rasters(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
     let mut pairs = Vec::new();
     for (number, entry) in section.entries.iter().enumerate() {
@@ -367,9 +367,9 @@ fn rasters(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
         pairs.push(pair);
     }
     Ok(html! {
-        h3 { "The herd" }
-        p { "Every row is a client, every mark one of its attempts. Clients in step make columns; \
-             jitter breaks the step." }
+        h3 { "The thundering herd" }
+        p { "Every row is a client, every mark one of its attempts. Synchronized clients form columns; \
+             jitter spreads them." }
         (legend(&raster::MARKS))
         @for pair in &pairs {
             div.grid { @for chart in pair { (chart) } }

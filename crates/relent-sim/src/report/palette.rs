@@ -1,10 +1,10 @@
-//! The colours of charts by what they mean, in a light and in a dark form.
+//! The colours of charts by meaning, in a light and in a dark form.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// What is drawn with; the colour is looked up by the style sheet around the chart.
+/// A colour with its stroke; the style sheet around the chart defines it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Swatch {
     Text,
@@ -22,15 +22,15 @@ pub(super) enum Swatch {
     Mark,
     /// The success of one client.
     Done,
-    /// Whatever stands for one policy among several.
+    /// Elements of one policy among several.
     Policy(usize),
 }
 
-/// The background, which every colour is read on: light, dark.
+/// The background behind every colour: light, dark.
 pub(super) const BACKGROUND: [&str; 2] = ["#ffffff", "#15181d"];
 
-/// Colours that people with colour-blindness tell apart (after Okabe and Ito, 2008), dark or light
-/// enough to be read on their [`BACKGROUND`].
+/// Colours that people with colour-blindness can distinguish (after Okabe and Ito, 2008), with enough contrast to
+/// their [`BACKGROUND`].
 const POLICIES: [[&str; 2]; 8] = [
     ["#0b62b0", "#66b5ff"],
     ["#b34700", "#ff9d5c"],
@@ -41,7 +41,7 @@ const POLICIES: [[&str; 2]; 8] = [
     ["#0a7485", "#59d3e6"],
     ["#57606a", "#b6bec8"],
 ];
-/// Dashes tell apart what colours do not, and each of the first policies by itself; in tenths of a pixel.
+/// Dashes distinguish lines of equal colour, and the first policies even without colour; in tenths of a pixel.
 const DASHES: [&str; 8] = [
     "",
     "70 30",
@@ -52,13 +52,13 @@ const DASHES: [&str; 8] = [
     "100 30 20 30 20 30",
     "60 30 60 30 20 30",
 ];
-/// Lines that can be told apart: every colour with every dash.
+/// The number of distinguishable lines: every colour with every dash.
 const LINES: usize = POLICIES.len() * DASHES.len();
-/// Swatches that are not of policies.
+/// The number of swatches that are not of policies.
 const FIXED: usize = 11;
 
 impl Swatch {
-    /// The place of the swatch in the style sheet.
+    /// The number of the swatch in the style sheet.
     const fn number(self) -> usize {
         match self {
             Self::Text => 0,
@@ -76,7 +76,7 @@ impl Swatch {
         }
     }
 
-    /// A stand-in that goes through plotters, which knows colours only: its red is the number.
+    /// A placeholder colour that passes through plotters: its red is the number.
     pub(super) const fn color(self) -> RGBColor {
         RGBColor(self.number() as u8, 0, 0)
     }
@@ -86,7 +86,7 @@ impl Swatch {
         format!("s{}", self.number())
     }
 
-    /// Light and dark.
+    /// The light and the dark colour.
     const fn colors(self) -> [&'static str; 2] {
         match self {
             Self::Text => ["#1c2128", "#e8ebef"],
@@ -120,7 +120,7 @@ impl Swatch {
     }
 }
 
-/// The swatches that are not of policies: those of a picture.
+/// The swatches that are not of policies: those of a single picture.
 const FIXED_SWATCHES: [Swatch; FIXED] = [
     Swatch::Text,
     Swatch::Muted,
@@ -141,7 +141,7 @@ fn all() -> impl Iterator<Item = Swatch> {
         .chain((0..LINES).map(Swatch::Policy))
 }
 
-/// The rules of everything but colours.
+/// The rules for everything but colours.
 fn shapes(swatches: impl Iterator<Item = Swatch>) -> String {
     let mut css = "path{fill:none;stroke-linejoin:round}\
                    text{paint-order:stroke;stroke-width:30;stroke-linejoin:round}"
@@ -157,7 +157,8 @@ fn shapes(swatches: impl Iterator<Item = Swatch>) -> String {
     css
 }
 
-/// The rules of colours, where `color` says what stands for a swatch. Texts keep lines off.
+/// The rules for colours, where `color` returns the value for a swatch. Texts have an outline that separates them
+/// from lines.
 fn colors(
     swatches: impl Iterator<Item = Swatch>,
     background: &str,
@@ -174,8 +175,8 @@ fn colors(
     css
 }
 
-/// The style sheet of a picture that stands alone: light, or dark where its viewer knows that the reader prefers it.
-/// It has no variables, which some viewers do not know.
+/// The style sheet of a stand-alone picture: light, or dark if its viewer passes on the reader's preference. It has
+/// no variables, since some viewers do not support them.
 pub(super) fn picture_css() -> String {
     let colors = |form: usize| {
         let color = |swatch: Swatch| swatch.colors()[form].to_owned();
@@ -189,7 +190,7 @@ pub(super) fn picture_css() -> String {
     )
 }
 
-/// The style sheet of charts in a page, which follow its reader's preference.
+/// The style sheet of charts in a page, which follow the reader's preference.
 pub(super) fn page_css() -> String {
     let values = |form: usize| {
         let mut css = format!("--paper:{};", BACKGROUND[form]);

@@ -1,4 +1,4 @@
-//! One picture of a scenario that stands alone: SVG.
+//! A stand-alone picture of a scenario: SVG.
 
 use plotters::element::PathElement;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -11,19 +11,19 @@ use super::palette::{Swatch, picture_css};
 use super::{Section, over_time, raster};
 use crate::recording::Recording;
 
-/// The room for the title and the legend, and between panels.
+/// The space for the title and the legend, and between panels.
 const HEAD: u32 = 64;
 const GAP: u32 = 12;
-/// The room for a letter of the title, on average.
+/// The average width of a letter of the title.
 const TITLE_LETTER: u32 = 7;
-/// The room for the name above a panel.
+/// The space for the name above a panel.
 const NAME: u32 = 24;
 
-/// One panel: its name and its run; `None` if that was given up.
+/// One panel: its name and its run; `None` if the run was given up.
 struct Panel<'a> {
     name: String,
     run: Option<&'a Recording>,
-    /// Of a raster, the time that is shown.
+    /// For a raster, the time that is shown.
     end: u64,
     row: u32,
     column: u32,
@@ -81,7 +81,7 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
     ))
 }
 
-/// The panels: of a herd a row for each policy, without its jitter beside it; otherwise two in a row.
+/// The panels: for a herd a row for each policy, with its run without jitter beside it; otherwise two in a row.
 fn panels<'a>(section: &Section<'a>, herd: bool) -> Vec<Panel<'a>> {
     let mut panels = Vec::new();
     for (index, entry) in (0..).zip(&section.entries) {

@@ -1,4 +1,4 @@
-//! The attempts of a herd: a row for each client, time to the right.
+//! A raster of the attempts of a herd: a row for each client, time to the right.
 
 use plotters::element::PathElement;
 
@@ -11,13 +11,13 @@ use crate::tape::Row;
 
 pub(super) const SIZE: Size = (480, 360);
 
-/// One of two that are compared is shown for at most so many times the time of the other.
+/// Of two runs that are compared, one is shown for at most this multiple of the other's time.
 const LONGER: f64 = 2.5;
 
-/// What is drawn, by swatch, in the order of drawing: an end lies above the attempt that it has.
-pub(super) const MARKS: [(Swatch, &str); 2] = [(Swatch::Mark, "attempt"), (Swatch::Done, "done")];
+/// The marks, in the order of drawing: a success lies above its attempt.
+pub(super) const MARKS: [(Swatch, &str); 2] = [(Swatch::Mark, "attempt"), (Swatch::Done, "success")];
 
-/// When the last of what is kept happened.
+/// The time of the last recorded event.
 fn last(recording: &Recording) -> u64 {
     let times = recording
         .rows
@@ -39,12 +39,12 @@ pub(super) fn shown(all: &[&Recording]) -> u64 {
 /// Draws the raster of one run, up to `end`.
 pub(super) fn draw(area: &Area<'_>, recording: &Recording, end: u64) -> Result<(), DrawError> {
     let rows = &recording.rows;
-    // A little room, so that the first and the last are seen.
+    // A little space, so that the first and the last mark are visible.
     let whole = end as f64 * 1.02;
     let (size, unit) = unit(end);
     let x = Axis::from_zero(whole / size, 6, |value| format!("{} {unit}", number(value)));
     let count = rows.len() as f64;
-    // The first, and round numbers after it.
+    // The first client, and round numbers after it.
     let every = round_step(count / 5.0).max(1.0) as usize;
     let labels = rows.iter().enumerate();
     let labels = labels.filter(|(index, _)| *index == 0 || (index + 1).is_multiple_of(every));
@@ -56,7 +56,7 @@ pub(super) fn draw(area: &Area<'_>, recording: &Recording, end: u64) -> Result<(
     };
     let longest = last(recording);
     let goes_on = match longest > end {
-        true => format!("goes on until {}", time(longest)),
+        true => format!("continues until {}", time(longest)),
         false => String::new(),
     };
     let mut plot = frame(area, &x, &y, ("client", &goes_on))?;
@@ -78,7 +78,7 @@ pub(super) fn draw(area: &Area<'_>, recording: &Recording, end: u64) -> Result<(
     Ok(())
 }
 
-/// The raster of one run, with its words and its numbers. `title` says whose it is.
+/// The raster of one run, with its words and its numbers. `title` names the policy.
 ///
 /// # Errors
 /// Those of [`draw`].
@@ -94,7 +94,7 @@ pub(super) fn chart(title: &str, recording: &Recording, end: u64) -> Result<Char
             row.succeeded.map_or_else(dash, time),
         ]
     });
-    let heads = ["client", "attempts", "first", "second", "done"];
+    let heads = ["client", "attempts", "first", "second", "success"];
     Ok(Chart {
         title: title.to_owned(),
         description: describe(recording, end),
@@ -115,7 +115,7 @@ fn attempts(row: &Row) -> u64 {
     row.attempts.len() as u64 + row.more
 }
 
-/// Of the retries, those that start within the busiest hundredth of the time shown.
+/// The share of the retries that start within the busiest hundredth of the time shown.
 fn in_step(rows: &[Row], end: u64) -> Option<f64> {
     let mut retries: Vec<u64> = rows
         .iter()
@@ -135,13 +135,13 @@ fn in_step(rows: &[Row], end: u64) -> Option<f64> {
     (!retries.is_empty()).then(|| most as f64 / retries.len() as f64)
 }
 
-/// What the raster shows, in words.
+/// A text description of the raster.
 pub(super) fn describe(recording: &Recording, end: u64) -> String {
     let rows = &recording.rows;
     let made: u64 = rows.iter().map(attempts).sum();
     let done = rows.iter().filter(|row| row.succeeded.is_some()).count();
     let mut words = format!(
-        "{} clients make {} attempts; {done} of them are done",
+        "{} clients make {} attempts; {done} of the clients succeed",
         rows.len(),
         number(made as f64)
     );

@@ -22,7 +22,7 @@ struct Study {
 fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
     let text = scenarios::get(name).unwrap().text;
     let scenario = Scenario::parse_with(text, changes).unwrap();
-    // A gate spreads its probes by itself, and the step of a few attempts is seen best.
+    // The circuit breaker spreads its probes itself; synchronization is most visible with few attempts.
     let plain = || {
         let builder = Policy::STANDARD.clone().into_builder();
         builder.no_gate().max_retries(2)
@@ -52,7 +52,7 @@ fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
 fn outage() -> &'static Study {
     static STUDY: OnceLock<Study> = OnceLock::new();
     STUDY.get_or_init(|| {
-        // A value of one outage has no key of its own: the whole list is changed.
+        // A single value of an outage has no key of its own: the whole list is changed.
         let outages = "[{ at = \"20s\", for = \"10s\", effect = \"blackout\" }]";
         let short = ("clients.arrivals.poisson.for", "100s");
         study("blackout", &[("outages", outages), short])
@@ -115,8 +115,7 @@ fn the_page_asks_for_nothing_and_runs_nothing() {
 fn every_policy_has_its_words_its_numbers_and_its_charts() {
     let page = both();
     let count = |part: &str| page.matches(part).count();
-    // Of the outage: two bars, two panels, a curve. Of the herd: those, a raster without retries, and
-    // two with.
+    // For the outage: two bars, two panels, a curve. For the herd: the same, a raster without retries, and two with.
     assert_eq!(count("role=\"img\""), 5 + 5 + 3);
     assert_eq!(count("<desc "), 13);
     assert_eq!(count("<figcaption>off</figcaption>"), 3);

@@ -1,25 +1,25 @@
-//! Which values of a scenario are accepted.
+//! The accepted values of a scenario.
 
 use super::{
     Arrivals, Balancer, Chain, Clients, DestinationOf, Effect, FailuresAs, FastFailures, Hears,
     Link, MediumAccess, Model, Outage, RequestBacklog, SECOND, Scenario, Service, ServiceTime,
 };
 
-/// The longest time a scenario may name: a day.
+/// The longest time in a scenario: a day.
 pub(super) const LONGEST: u64 = 86_400 * SECOND;
 /// The most requests of one run.
 const MOST_REQUESTS: f64 = 10_000_000.0;
 
 const RATE: &str = "a number of requests per second above 0, up to 1000000";
 
-/// The most outages of a run, with every repetition.
+/// The most outages of a run, including repetitions.
 const MOST_SPANS: u64 = 10_000;
 
-/// Nothing, or the key of a value and what is accepted in its place.
+/// `Ok`, or the key of a rejected value and the accepted ones.
 pub(super) type Checked = Result<(), (&'static str, &'static str)>;
 
 impl Scenario {
-    /// The first value that is not accepted: its key, and what is.
+    /// Finds the first rejected value: its key, and the accepted values.
     pub(super) fn check(&self) -> Checked {
         let requests = match self.clients.arrivals {
             Arrivals::Poisson { rate, lasts } => {
@@ -122,7 +122,7 @@ impl Scenario {
             "nodes",
             "a number from 1 to 1000",
         )?;
-        // One budget for each process of each layer, and for each node if those are destinations.
+        // One budget for each process of each layer, and for each node if nodes are destinations.
         let nodes = match self.clients.destination {
             DestinationOf::Service => 1,
             DestinationOf::Node => u64::from(self.service.nodes),
@@ -142,7 +142,7 @@ impl Scenario {
             "clock_skew",
             "a time up to 24h",
         )?;
-        // With no delay at all a policy without backoff would never let time pass.
+        // Without any delay, a policy without backoff would never let time pass.
         ensure(
             (1000..=LONGEST).contains(&self.network.one_way),
             "one_way",
@@ -162,7 +162,7 @@ impl Scenario {
             ensure(
                 !matches!(self.clients.arrivals, Arrivals::Closed { .. }),
                 "backlog",
-                "clients that wait for their answers have none: use arrivals.poisson, .bursts or .herd",
+                "closed-loop clients have none: use arrivals.poisson, .bursts or .herd",
             )?;
             ensure(requests > 0, "requests", "at least 1 request")?;
             ensure(at <= LONGEST, "at", "a time up to 24h")?;
@@ -190,7 +190,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// A medium is all there is between stations: nothing else of a scenario is in it.
+    /// A medium is everything between the stations: the other parts of a scenario do not apply.
     fn check_medium(&self) -> Checked {
         let saturated = matches!(self.clients.arrivals, Arrivals::Saturated { .. });
         let Model::Medium {
@@ -368,7 +368,7 @@ impl Service {
         ensure(
             self.failures_as == FailuresAs::Status || self.retry_after.is_none(),
             "failures_as",
-            "a connection that fails says nothing about time: leave out `retry_after`",
+            "a failed connection has no Retry-After: leave out `retry_after`",
         )?;
         ensure(
             (400..600).contains(&self.status),
@@ -404,7 +404,7 @@ pub(super) fn time(nanos: u64, key: &'static str) -> Checked {
     )
 }
 
-/// Written so that NaN fails; from one in a week to a million per second.
+/// Written so that NaN fails; from about one per week to a million per second.
 fn positive(rate: f64) -> bool {
     (1e-6..=1e6).contains(&rate)
 }

@@ -1,120 +1,120 @@
-//! Who calls, and when.
+//! The clients, and the times of their requests.
 
 use serde::Deserialize;
 
 use super::service::ServiceTime;
 use super::words::{SECOND, five_minutes, nanos, some_nanos};
 
-/// Who calls. Times are in nanoseconds, here and below.
+/// The clients. Times are in nanoseconds, here and below.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clients {
-    /// When requests are made.
+    /// The times of the requests.
     pub arrivals: Arrivals,
-    /// Client processes, each with a budget of its own.
+    /// Client processes, each with its own budget.
     #[serde(default = "twenty")]
     pub processes: u32,
     /// The time given to one attempt.
     #[serde(default = "second", deserialize_with = "nanos")]
     pub attempt_timeout: u64,
-    /// After this the caller of a request goes away.
+    /// The caller of a request goes away after this time.
     #[serde(default = "five_minutes", deserialize_with = "nanos")]
     pub deadline: u64,
-    /// The clock of each process is wrong by up to this, either way.
+    /// The clock of each process is off by up to this, in either direction.
     #[serde(default, deserialize_with = "nanos")]
     pub clock_skew: u64,
-    /// What shares a budget, a cooldown and a gate in a process.
+    /// The scope of a budget, a cooldown and a circuit breaker within a process.
     #[serde(default)]
     pub destination: DestinationOf,
-    /// Whether a request may run twice without harm.
+    /// Whether a request may safely run twice.
     #[serde(default = "yes")]
     pub repeatable: bool,
-    /// Requests that come beside those of `arrivals`.
+    /// Requests in addition to those of `arrivals`.
     #[serde(default)]
     pub backlog: Option<RequestBacklog>,
-    /// Kinds of requests; empty if all are alike.
+    /// Classes of requests; empty if all are alike.
     #[serde(default)]
     pub classes: Vec<Class>,
-    /// When processes are restarted.
+    /// Restarts of processes.
     #[serde(default)]
     pub restarts: Vec<Restart>,
 }
 
-/// What a client takes for one destination: what shares a budget, a cooldown and a gate.
+/// The unit that a client treats as one destination: it shares a budget, a cooldown and a circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestinationOf {
-    /// All nodes together, as behind a balancer with one address.
+    /// All nodes together, as behind a load balancer with one address.
     #[default]
     Service,
-    /// Each node. Which one is chosen for a request, with all its attempts.
+    /// Each node. The balancer chooses it once per request, for all its attempts.
     Node,
 }
 
-/// A kind of requests.
+/// A class of requests.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
-    /// What outages and results call it.
+    /// Its name in outages and results.
     pub name: String,
     /// Its share of the requests, relative to the other classes.
     pub share: f64,
-    /// How long its services take on average, as a multiple of nodes · workers / capacity.
+    /// The mean duration of its services, as a multiple of nodes · workers / capacity.
     #[serde(default = "unit")]
     pub cost: f64,
-    /// How its service times vary, if not as those of the service.
+    /// The distribution of its service times; default: that of the service.
     #[serde(default)]
     pub time: Option<ServiceTime>,
-    /// When its callers go away, if not as others.
+    /// The time after which its callers go away; default: that of all clients.
     #[serde(default, deserialize_with = "some_nanos")]
     pub deadline: Option<u64>,
-    /// The time given to one of its attempts, if not as for others.
+    /// The time given to one of its attempts; default: that of all clients.
     #[serde(default, deserialize_with = "some_nanos")]
     pub attempt_timeout: Option<u64>,
 }
 
-/// A restart of client processes. The requests that they are making end without an answer, and what they
-/// had learned of the service is lost. New requests are made at once.
+/// A restart of client processes. Their open requests end without a response, and their learned state is lost. They
+/// make new requests immediately.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
-    /// When the first are restarted.
+    /// The time of the first restarts.
     #[serde(deserialize_with = "nanos")]
     pub at: u64,
-    /// Within this time the others follow, in up to a hundred steps; 0 for all at once.
+    /// The others follow within this time, in up to a hundred steps; 0 for a simultaneous restart.
     #[serde(default, deserialize_with = "nanos")]
     pub over: u64,
-    /// The processes that are restarted, in this order, counted from 0; all if empty.
+    /// The numbers of the processes to restart, in this order, from 0; all if empty.
     #[serde(default)]
     pub processes: Vec<u32>,
 }
 
-/// A rate at a moment.
+/// A request rate at a point in time.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// When.
+    /// The time, in nanoseconds.
     #[serde(deserialize_with = "nanos")]
     pub at: u64,
     /// Requests per second.
     pub rate: f64,
 }
 
-/// Requests that come beside the others, such as those that an outage has held back.
+/// Additional requests, such as those that an outage has held back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestBacklog {
-    /// How many.
+    /// The number of requests.
     pub requests: u32,
-    /// When the first may come.
+    /// The earliest time of a request.
     #[serde(default, deserialize_with = "nanos")]
     pub at: u64,
-    /// They come at random within this time; 0 for all at once.
+    /// They come at random times within this period; 0 for all simultaneously.
     #[serde(default, deserialize_with = "nanos")]
     pub over: u64,
 }
 
-/// When requests are made.
+/// The times of requests.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrivals {
@@ -122,31 +122,31 @@ pub enum Arrivals {
     Poisson {
         /// Requests per second.
         rate: f64,
-        /// How long they come.
+        /// The duration of the arrivals.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
-    /// Everybody at once.
+    /// A thundering herd: all clients simultaneously.
     Herd {
-        /// How many, with one request each.
+        /// The number of clients, with one request each.
         clients: u32,
     },
-    /// Clients that wait for the end of one request before they make the next.
+    /// Closed-loop clients, which wait for the end of one request before they make the next.
     Closed {
-        /// How many.
+        /// The number of clients.
         clients: u32,
-        /// From the end of a request to the next; exponential with this mean.
+        /// The time from the end of a request to the next; exponential with this mean.
         #[serde(deserialize_with = "nanos")]
         think: u64,
-        /// How long requests are made.
+        /// The duration in which requests are made, in nanoseconds.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
-    /// Independent requests at random for a while, fewer or none for a while, and so on.
+    /// Independent requests at random in bursts, with fewer or none in between.
     Bursts {
-        /// Requests per second while they come.
+        /// Requests per second within a burst.
         rate: f64,
-        /// How long a burst lasts. The first begins at once.
+        /// The duration of a burst. The first begins at 0.
         #[serde(deserialize_with = "nanos")]
         on: u64,
         /// The pause after a burst.
@@ -155,46 +155,46 @@ pub enum Arrivals {
         /// Requests per second in the pause.
         #[serde(default)]
         idle: f64,
-        /// How long there are bursts.
+        /// The duration of the whole pattern.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
-    /// Independent requests at random, at a rate that goes from point to point in straight lines.
+    /// Independent requests at random, at a rate that is linear between points.
     Curve {
-        /// The points, in order, the first at 0; two at the same time are a step. After the last the rate
-        /// stays.
+        /// The points, in order, the first at 0; two at the same time are a step. The rate is constant after the
+        /// last.
         points: Vec<Rate>,
-        /// How long requests are made.
+        /// The duration in which requests are made, in nanoseconds.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
-    /// Independent requests at random, at a rate that goes up and down like that of a day:
-    /// rate · (1 + swing · sin(2π · time / period)).
+    /// Independent requests at random, at a rate that oscillates like that of a day: rate · (1 + swing · sin(2π ·
+    /// time / period)).
     Wave {
-        /// The mean, in requests per second.
+        /// The mean rate, in requests per second.
         rate: f64,
-        /// How far it goes up and down, as a share of the mean, up to 1.
+        /// The amplitude as a share of the mean, up to 1.
         swing: f64,
-        /// From peak to peak.
+        /// The time from peak to peak.
         #[serde(deserialize_with = "nanos")]
         period: u64,
-        /// How long requests are made.
+        /// The duration in which requests are made, in nanoseconds.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
-    /// Stations that have the next frame to send as soon as one is sent or given up; of
-    /// [`Model::Medium`](super::Model::Medium) only.
+    /// Stations that have the next frame to send as soon as one is sent or given up; only for
+    /// [`Model::Medium`](super::Model::Medium).
     Saturated {
-        /// How many.
+        /// The number of stations.
         clients: u32,
-        /// How long frames are sent.
+        /// The duration in which frames are sent.
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
 }
 
 impl Arrivals {
-    /// Makes requests come so many times as long; a herd comes once.
+    /// Prolongs the arrivals by this factor; a herd arrives once.
     pub(crate) fn prolong(&mut self, times: u32) {
         match self {
             Self::Poisson { lasts, .. }

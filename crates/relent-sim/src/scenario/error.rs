@@ -1,8 +1,8 @@
-//! What is wrong with a scenario, and where.
+//! Errors of scenarios, with their place.
 
 use std::fmt;
 
-/// Why a scenario, or what describes a service, was not read: what was wrong, where, and what is accepted.
+/// Why a scenario or the description of a service was not read: the error, its place, and the accepted values.
 ///
 /// ```text
 /// unknown key `arivals`: did you mean `arrivals`? (line 2)
@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Debug)]
 pub struct ScenarioError {
     message: String,
-    /// The line, counted from 1, with its text.
+    /// The line number, from 1, with the text of the line.
     place: Option<(usize, String)>,
 }
 
@@ -20,7 +20,7 @@ const LINE: usize = 120;
 const SENTENCE: usize = 400;
 
 impl ScenarioError {
-    /// The line of the text, counted from 1, if the error has a place in it.
+    /// The number of the line, from 1, if the error has a place in the text.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         self.place.as_ref().map(|(line, _)| *line)
@@ -35,7 +35,7 @@ impl ScenarioError {
         }
     }
 
-    /// The value of `key` is not accepted. It has a line if the text gives it exactly one.
+    /// The value of `key` is rejected. The error has a line if exactly one line of the text sets the key.
     pub(crate) fn value(text: &str, key: &str, accepted: &str) -> Self {
         let mut lines = text
             .lines()
@@ -49,7 +49,7 @@ impl ScenarioError {
         }
     }
 
-    /// Something about the line of this index, or about all of the text.
+    /// An error about the line of this index, or about the whole text.
     pub(crate) fn at(text: &str, index: Option<usize>, message: &str) -> Self {
         Self {
             message: message.to_owned(),
@@ -65,7 +65,7 @@ impl ScenarioError {
     }
 }
 
-/// What serde says of a text, in words.
+/// Translates an error message of serde into plain words.
 fn plain(message: &str) -> String {
     let message = message.trim_end();
     for (prefix, what) in [
@@ -108,19 +108,19 @@ fn plain(message: &str) -> String {
     message
 }
 
-/// Takes "unknown field `x`, expected one of `a`, `b`" apart.
+/// Splits "unknown field `x`, expected one of `a`, `b`".
 fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, impl Iterator<Item = &'m str>)> {
     let (unknown, known) = message.strip_prefix(prefix)?.rsplit_once("`, expected ")?;
     Some((unknown, known.split('`').skip(1).step_by(2)))
 }
 
-/// The nearest name by typing errors (Damerau-Levenshtein), if it is near enough to have been meant: for a message that asks
+/// The nearest name by edit distance (Damerau-Levenshtein), if it is near enough to be meant: for messages that ask
 /// "did you mean …?".
 pub(crate) fn nearest<'n>(
     unknown: &str,
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<&'n str> {
-    // No name of ours is near a text of this length, and the comparison takes quadratic time.
+    // No known name is near a text of this length, and the comparison takes quadratic time.
     const LONGEST: usize = 64;
     let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
     known
@@ -130,7 +130,7 @@ pub(crate) fn nearest<'n>(
         .map(|(_, name)| name)
 }
 
-/// Whether the line gives `key` a value.
+/// Whether the line sets `key`.
 fn gives(line: &str, key: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let line = line.split('#').next().unwrap_or_default();
@@ -146,7 +146,7 @@ fn place(text: &str, index: usize) -> Option<(usize, String)> {
     Some((index + 1, shown(line, LINE)))
 }
 
-/// A text as it can be shown: not too long, nothing that moves a terminal's cursor.
+/// The text as it can be shown: not too long, without control characters.
 fn shown(text: &str, most: usize) -> String {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     let mut shown: String = text.trim_end().chars().take(most).map(clean).collect();

@@ -1,62 +1,62 @@
-//! What goes wrong with a service, and when.
+//! Outages of a service: effects and times.
 
 use serde::Deserialize;
 
 use super::words::{nanos, some_nanos};
 
-/// Something that goes wrong with the service, or with some of its nodes, or for some of its requests. Outages
-/// may overlap: what they do then adds up.
+/// A fault of the service, of some of its nodes, or for some of its requests. Outages may overlap: their effects add
+/// up.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// When it begins.
+    /// Its start.
     #[serde(deserialize_with = "nanos")]
     pub at: u64,
-    /// How long it lasts.
+    /// Its duration.
     #[serde(rename = "for", deserialize_with = "nanos")]
     pub lasts: u64,
-    /// What happens.
+    /// Its effect.
     pub effect: Effect,
-    /// From one beginning to the next, if it happens more than once.
+    /// The time from one start to the next, if it happens more than once.
     #[serde(default, deserialize_with = "some_nanos")]
     pub every: Option<u64>,
-    /// How often it happens.
+    /// The number of times that it happens.
     #[serde(default = "once")]
     pub times: u32,
-    /// The nodes that it concerns, counted from 0; all if empty.
+    /// The nodes that it affects, from 0; all if empty.
     #[serde(default)]
     pub nodes: Vec<u16>,
-    /// Whether it concerns one node after the other, as a deployment does: the first time node 0, the next
-    /// time node 1.
+    /// Whether it affects one node after the other, as a deployment does: the first time node 0, the next time node
+    /// 1.
     #[serde(default)]
     pub rolling: bool,
-    /// The names of the classes of requests that it concerns; all if empty.
+    /// The names of the classes of requests that it affects; all if empty.
     #[serde(default)]
     pub classes: Vec<String>,
 }
 
-/// What happens in an outage.
+/// The effect of an outage.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// Every attempt is refused at once, at no cost.
+    /// Every attempt is rejected immediately, at no cost.
     Blackout,
     /// Attempts are queued, but no service begins.
     Stall,
     /// Services that begin take longer: this share of the capacity is left.
     Brownout(f64),
-    /// As a blackout, and what is queued when it begins fails.
+    /// Like a blackout, and attempts that are queued when it begins fail.
     Restart,
-    /// The probability of an error after the service, beside that of the service.
+    /// The probability of an error after the service, in addition to that of the service.
     Failures(f64),
-    /// The probability that an attempt, or the answer to one, is lost: its caller hears nothing.
+    /// The probability that an attempt or the response to one is lost: its caller gets no response.
     Loss(f64),
-    /// Attempts that fail at once, beside those of the service.
+    /// Attempts that fail fast, in addition to those of the service.
     #[serde(rename = "fast_failures")]
     FastFailures(FastFailures),
 }
 
-/// Which attempts fail at once, before they are queued, whatever the load.
+/// Which attempts fail fast: before they are queued, independently of load.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(
     untagged,
@@ -65,14 +65,14 @@ pub enum Effect {
 pub enum FastFailures {
     /// Any, with this probability.
     Share(f64),
-    /// One attempt of so many that reach a node.
+    /// One attempt in this many that reach a node.
     Every {
-        /// How many.
+        /// The number of attempts.
         every: u32,
     },
-    /// One first attempt of so many that reach a node.
+    /// One first attempt in this many that reach a node.
     EveryFirst {
-        /// How many.
+        /// The number of first attempts.
         every_first: u32,
     },
 }
@@ -87,16 +87,16 @@ impl FastFailures {
     }
 }
 
-/// One time that an outage happens.
+/// One occurrence of an outage.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Span {
-    /// When it begins.
+    /// Its start.
     pub at: u64,
-    /// When it is over.
+    /// Its end.
     pub end: u64,
     /// The number of the outage in [`Scenario::outages`](super::Scenario::outages).
     pub outage: usize,
-    /// The only node that it concerns, of a rolling outage.
+    /// The only node that it affects, for a rolling outage.
     pub node: Option<u16>,
 }
 
@@ -105,7 +105,7 @@ const fn once() -> u32 {
 }
 
 impl Outage {
-    /// When it happens, each time. Of the number `index`, at a service of so many nodes.
+    /// The occurrences of the outage with number `index`, at a service with this many nodes.
     pub(super) fn spans(&self, index: usize, nodes: u16) -> impl Iterator<Item = Span> + '_ {
         let every = self.every.unwrap_or(0);
         (0..u64::from(self.times)).map(move |time| {
@@ -114,19 +114,19 @@ impl Outage {
                 at,
                 end: at + self.lasts,
                 outage: index,
-                // The remainder is below a number of 16 bits.
+                // The remainder fits into 16 bits.
                 node: self.rolling.then_some((time % u64::from(nodes)) as u16),
             }
         })
     }
 
-    /// When it is over for the last time.
+    /// The end of its last occurrence.
     pub(super) fn end(&self) -> u64 {
         let before = u64::from(self.times.saturating_sub(1)) * self.every.unwrap_or(0);
         self.at + before + self.lasts
     }
 
-    /// Whether it concerns the whole service.
+    /// Whether it affects the whole service.
     #[must_use]
     pub const fn is_total(&self) -> bool {
         self.nodes.is_empty() && self.classes.is_empty() && !self.rolling

@@ -1,4 +1,4 @@
-//! The service that is called, and what it answers.
+//! The service, and its responses.
 
 use std::time::Duration;
 
@@ -9,80 +9,79 @@ use serde::{Deserialize, Deserializer};
 use super::outages::FastFailures;
 use super::words::{SECOND, five_minutes, nanos, parse, some_nanos};
 
-/// Who is called.
+/// The service.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
-    /// What it does with an attempt that gets in.
+    /// How it processes an admitted attempt.
     pub model: Model,
     /// Services per second, of all nodes and workers together.
     pub capacity: f64,
-    /// Nodes, each with workers and a queue of its own.
+    /// Nodes, each with its own workers and queue.
     pub nodes: u16,
-    /// Which node gets an attempt.
+    /// How a node is chosen for an attempt.
     pub balancer: Balancer,
-    /// Whether a client process keeps the node that it was given first.
+    /// Whether a client process keeps its first node.
     pub sticky: bool,
-    /// Attempts that are served at the same time, by each node.
+    /// Attempts that each node serves concurrently.
     pub workers: u32,
-    /// How service times vary; their mean is nodes · workers / capacity.
+    /// The distribution of service times; their mean is nodes · workers / capacity.
     pub time: ServiceTime,
-    /// When a node refuses; `None` for never.
+    /// The queue length at which a node rejects; `None` for no limit.
     #[serde(deserialize_with = "queue_bound")]
     pub queue: Option<QueueBound>,
     /// Whether queued attempts of clients that went away are dropped unserved.
     pub cancellation: bool,
-    /// What a refusal costs, as a share of one service; paid while the service is busy.
+    /// The cost of a rejection, as a share of one service; paid while all workers are busy.
     pub reject_cost: f64,
-    /// The probability of an error that does not depend on load. The attempt was served, but had no
-    /// effect.
+    /// The probability of an error that does not depend on load. The attempt was served, but had no effect.
     pub failures: f64,
-    /// Which attempts fail at once, before they are queued, whatever the load.
+    /// Which attempts fail fast: before they are queued, independently of load.
     pub fast_failures: FastFailures,
-    /// The HTTP status of its errors and refusals.
+    /// The HTTP status of its errors and rejections.
     pub status: u16,
-    /// What a caller sees of its errors and refusals.
+    /// The form in which a caller sees its errors and rejections.
     pub failures_as: FailuresAs,
-    /// The time that a refusal names for everybody, in an outage or of a full queue; `None` for no time.
+    /// The Retry-After of rejections in an outage or by a full queue, for all callers; `None` for no Retry-After.
     #[serde(deserialize_with = "some_nanos")]
     pub retry_after: Option<u64>,
-    /// A limiter in front.
+    /// A rate limiter in front.
     pub limiter: Option<ServiceLimiter>,
-    /// A shedder behind it.
+    /// A load shedder behind the limiter.
     pub shedder: Option<ServiceShedder>,
 }
 
-/// What a service does with an attempt.
+/// How a service processes an attempt.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Model {
-    /// Serves it when those before it are served.
+    /// Serves it after those before it.
     Queue,
-    /// Lets it read a row and write it back if nobody else has written in between: the model of
-    /// "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+    /// Lets it read a row and write it back unless another client has written in between: the model of "Exponential
+    /// Backoff And Jitter" (AWS Architecture Blog, 2015).
     Row,
-    /// Says whether the request's job is done, which takes a lognormal time from the request on.
+    /// Reports whether the request's job is completed, which takes a lognormal time from the request on.
     Job {
-        /// Half of the jobs take longer.
+        /// The median duration of a job.
         #[serde(deserialize_with = "nanos")]
         median: u64,
         /// The standard deviation of the logarithm.
         sigma: f64,
     },
-    /// Lets one station send at a time, on a cable that all share: "Ethernet: Distributed Packet
-    /// Switching for Local Computer Networks" (Metcalfe and Boggs, 1976).
+    /// Lets one station send at a time, on a shared cable: "Ethernet: Distributed Packet Switching for Local Computer
+    /// Networks" (Metcalfe and Boggs, 1976).
     Medium {
-        /// The time in which every station has heard of another: what a collision costs.
+        /// The time in which every station detects another: the cost of a collision.
         #[serde(deserialize_with = "nanos")]
         slot: u64,
         /// Bits per second.
         rate: f64,
         /// Bits of a frame.
         frame: u32,
-        /// What the medium is taken for beside the frame by one that arrives: headers, acknowledgements.
+        /// The time that the medium is busy in addition to an arriving frame: headers, acknowledgements.
         #[serde(default, deserialize_with = "nanos")]
         overhead: u64,
-        /// What a collision takes; the slot if absent.
+        /// The duration of a collision; the slot if absent.
         #[serde(default, deserialize_with = "some_nanos")]
         collision: Option<u64>,
         /// When a station sends.
@@ -91,7 +90,7 @@ pub enum Model {
     },
 }
 
-/// What a caller sees of an error or a refusal.
+/// The form in which a caller sees an error or a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailuresAs {
@@ -104,92 +103,90 @@ pub enum FailuresAs {
     Refused,
 }
 
-/// Which node gets an attempt.
+/// How a node is chosen for an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balancer {
-    /// One after the other.
+    /// Round robin.
     #[default]
     RoundRobin,
-    /// Any.
+    /// A random node.
     Random,
-    /// The one with the fewest attempts queued and served; of several the next in turn. A node that refuses
-    /// at once has the fewest.
+    /// The node with the fewest queued and running attempts; among several the next in turn. A node that rejects
+    /// immediately has the fewest.
     LeastOutstanding,
 }
 
-/// How much a node queues before it refuses.
+/// The queue length at which a node rejects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueBound {
-    /// As many attempts as take this time on average, at the capacity of the moment.
+    /// As many attempts as take this time on average, at the present capacity.
     Time(u64),
-    /// So many attempts.
+    /// This many attempts.
     Attempts(u32),
 }
 
-/// When a station with a frame sends it, while nobody else does.
+/// When a station with a frame sends it, while no other station sends.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediumAccess {
-    /// At once, and after a collision when the policy says.
+    /// Immediately, and after a collision when the policy decides.
     #[default]
     Policy,
-    /// With probability 1/stations in each slot: the best that stations can do which do not know of
-    /// each other's frames.
+    /// With probability 1/stations in each slot: the optimum for stations that do not know of each other's frames.
     Share,
-    /// As stations of a wireless network (IEEE 802.11 DCF): a new frame waits for a random number of idle
-    /// slots below this window, and after a collision for as many as fit into the policy's wait. While
-    /// somebody sends nobody counts on.
+    /// Like stations of a wireless network (IEEE 802.11 DCF). A new frame waits for a random number of idle slots
+    /// below this window, and after a collision for as many as fit into the policy's delay. The count stops while any
+    /// station sends.
     Window(u32),
 }
 
-/// How service times vary.
+/// The distribution of service times.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceTime {
     /// Exponentially distributed.
     Exponential,
-    /// All the same.
+    /// All equal.
     Constant,
     /// Lognormal with this standard deviation of the logarithm.
     Lognormal(f64),
 }
 
-/// A limiter that answers 429: [`relent_core::Limiter`]. Each request is a caller of its own.
+/// A rate limiter that responds with 429: [`relent_core::Limiter`]. Each request is a separate caller.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceLimiter {
     /// Attempts per second.
     pub rate: f64,
-    /// Attempts at once after a pause.
+    /// Attempts in a burst after a pause.
     #[serde(default = "one")]
     pub burst: u32,
-    /// What it says about time.
+    /// The Retry-After of its rejections.
     #[serde(default, deserialize_with = "retry_after")]
     pub retry_after: ServiceRetryAfter,
-    /// How it writes a time.
+    /// The format of the Retry-After.
     #[serde(default)]
     pub format: WaitFormat,
     /// How far ahead slots are reserved.
     #[serde(default = "five_minutes", deserialize_with = "nanos")]
     pub horizon: u64,
-    /// How long after its slot a caller is still let in.
+    /// How long after its slot a caller is still admitted.
     #[serde(default = "three_seconds", deserialize_with = "nanos")]
     pub grace: u64,
 }
 
-/// A shedder that turns attempts away when they come faster than they are served:
-/// [`relent_core::Shedder`].
+/// A load shedder that rejects attempts when they arrive faster than they are served: [`relent_core::Shedder`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceShedder {
     /// The queue delay up to which nothing is shed.
     #[serde(default = "twenty_milliseconds", deserialize_with = "nanos")]
     pub target: u64,
-    /// How long it has to stay above that.
+    /// How long the delay must stay above the target.
     #[serde(default = "tenth_of_a_second", deserialize_with = "nanos")]
     pub interval: u64,
-    /// The most attempts that are queued or served; `None` for no bound.
+    /// The most attempts that are queued or running; `None` for no bound.
     pub in_flight: Option<u32>,
 }
 
@@ -204,7 +201,7 @@ impl From<&ServiceShedder> for ShedderConfig {
     }
 }
 
-/// How an answer writes the time to wait (R1.5).
+/// The format of a Retry-After in a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitFormat {
@@ -213,22 +210,21 @@ pub enum WaitFormat {
     Milliseconds,
     /// As a delay in whole seconds, rounded up.
     Seconds,
-    /// As a date, in an answer that has a `Date` too.
+    /// As a date, in a response that also has a `Date`.
     Date,
-    /// As a date, in an answer without a `Date`.
+    /// As a date, in a response without a `Date`.
     LoneDate,
 }
 
-/// What a limiter says about time.
+/// The Retry-After of a limiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ServiceRetryAfter {
-    /// Nothing.
+    /// None.
     #[default]
     Nothing,
-    /// The same to everybody.
+    /// The same for all callers.
     Shared(u64),
-    /// A slot reserved for this caller (a ticket, in milliseconds); beyond the horizon the time
-    /// until there may be one.
+    /// A slot reserved for this caller, in milliseconds; beyond the horizon the time until there may be one.
     Slots,
 }
 
@@ -257,7 +253,7 @@ impl Default for Service {
 }
 
 impl ServiceTime {
-    /// What one service in a thousand exceeds, as a multiple of the mean.
+    /// The 99.9th percentile, as a multiple of the mean.
     pub(super) fn slowest(self) -> f64 {
         // The quantile of the standard normal distribution.
         const Z: f64 = 3.090;
@@ -269,7 +265,7 @@ impl ServiceTime {
     }
 }
 
-/// Reads "unbounded" as nothing, or the time or the number of attempts that a queue may hold.
+/// Reads "unbounded" as `None`, otherwise the time or the number of attempts that a queue may hold.
 fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<QueueBound>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
@@ -292,7 +288,7 @@ fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<QueueBound>,
     }
 }
 
-/// Reads what a limiter says.
+/// Reads the Retry-After setting of a limiter.
 fn retry_after<'de, D: Deserializer<'de>>(from: D) -> Result<ServiceRetryAfter, D::Error> {
     let text = String::deserialize(from)?;
     match text.as_str() {
@@ -300,7 +296,7 @@ fn retry_after<'de, D: Deserializer<'de>>(from: D) -> Result<ServiceRetryAfter, 
         "slots" => Ok(ServiceRetryAfter::Slots),
         time => parse(time).map(ServiceRetryAfter::Shared).map_err(|error| {
             D::Error::custom(format!(
-                "a limiter says \"none\", \"slots\" or the same time to all: {error}"
+                "the retry_after of a limiter is \"none\", \"slots\" or one time for all: {error}"
             ))
         }),
     }

@@ -218,7 +218,7 @@ fn a_change_is_checked_like_the_file() {
     assert!(Scenario::parse_with(&text, &[("outages.0.at", "25h")]).is_err());
 }
 
-/// More than ten million requests are too many, whichever of the two comes first.
+/// Too many requests (more than ten million) are rejected, in either order of the changes.
 #[test]
 fn changes_need_to_make_sense_together_and_not_one_by_one() {
     let text = "clients.arrivals.poisson = { rate = 100, for = \"1h\" }";
@@ -258,7 +258,7 @@ fn a_request_is_prompt_by_what_the_service_takes() {
             .prompt()
     };
     assert_eq!(prompt(""), SECOND, "a quick one has a second");
-    // A mean of 2 s: one in a thousand takes 13.8 s and more.
+    // With a mean of 2 s, one in a thousand takes 13.8 s or more.
     let slow = prompt("service = { capacity = 5, workers = 10 }");
     assert_eq!(slow / 100_000_000, 138);
     let constant = prompt("service = { capacity = 5, workers = 10, time = \"constant\" }");

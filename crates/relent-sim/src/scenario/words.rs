@@ -27,12 +27,12 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     Ok(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Sets the key at a place such as `service.failures`; tables that are missing are made.
+/// Sets the key at a path such as `service.failures`; missing tables are created.
 pub(super) fn change(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
     set(table, key, read(value))
 }
 
-/// The same with a value that has been read.
+/// Sets the key at a path to a value that has been parsed.
 pub(super) fn set(table: &mut toml::Table, key: &str, value: toml::Value) -> Result<(), String> {
     let Some((first, rest)) = key.split_once('.') else {
         table.insert(key.to_owned(), value);
@@ -43,7 +43,7 @@ pub(super) fn set(table: &mut toml::Table, key: &str, value: toml::Value) -> Res
         .or_insert_with(|| toml::Value::Table(toml::Table::new()));
     match inner {
         toml::Value::Table(inner) => set(inner, rest, value),
-        // `model = "queue"` gives way to `model.job.…`.
+        // `model = "queue"` is replaced by `model.job.…`.
         toml::Value::String(_) => {
             let mut fresh = toml::Table::new();
             set(&mut fresh, rest, value)?;
@@ -68,7 +68,7 @@ pub(super) fn set(table: &mut toml::Table, key: &str, value: toml::Value) -> Res
     }
 }
 
-/// A value in TOML, or else a word.
+/// A value in TOML, or else a plain word.
 fn read(value: &str) -> toml::Value {
     let parsed: Option<toml::Table> = toml::from_str(&format!("value = {value}")).ok();
     parsed

@@ -1,5 +1,5 @@
-//! The transport of the simulated callers: it makes requests, waits, starts attempts and says how they
-//! ended. [`relent_core::Call`] decides.
+//! The transport of the simulated callers: makes requests, waits, starts attempts and reports how they ended.
+//! [`relent_core::Call`] decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::scenario::{Arrivals, DestinationOf, FailuresAs, Hears, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
 
-/// What a call decides by, for one step.
+/// The environment of a call for one step.
 struct Step<'a> {
     policy: &'a Policy,
     destination: &'a Destination<OneThread>,
     random: &'a mut Stream,
     now: Instant,
-    /// When the caller goes away.
+    /// The time at which the caller goes away.
     deadline: Instant,
 }
 
@@ -56,7 +56,7 @@ impl Environment for Step<'_> {
 }
 
 impl Step<'_> {
-    /// What hedges the attempts, if anything does.
+    /// The hedging state, if attempts are hedged.
     fn hedge(&self) -> Option<Arc<Hedge>> {
         self.destination.hedge(self.policy.hedge()?)
     }
@@ -69,7 +69,7 @@ impl World<'_> {
         self.make_of(now, 0, Key::NONE, class);
     }
 
-    /// A client makes a call at this layer; at the uppermost it is a request.
+    /// A client makes a call at this layer; at the top layer it is a request.
     pub(super) fn make_of(&mut self, now: u64, layer: u8, parent: Key, class: u8) {
         let clients = &self.scenario.clients;
         let process = self.population.next(|processes| {
@@ -130,7 +130,7 @@ impl World<'_> {
         self.wake(now, destination);
     }
 
-    /// Lets the call of this client do something.
+    /// Lets the call of this client take a step.
     fn step<T>(
         &mut self,
         now: u64,
@@ -154,7 +154,7 @@ impl World<'_> {
         step(call, &mut environment)
     }
 
-    /// When the client goes away.
+    /// The time at which the client goes away.
     #[inline]
     fn deadline(&self, index: u32) -> u64 {
         let client = &self.clients[index];
@@ -163,7 +163,7 @@ impl World<'_> {
         own.min(self.deadline_above(client.parent))
     }
 
-    /// When the client goes away that has made this attempt, as far as the layer below hears of it.
+    /// The time at which the client that made this attempt goes away, if the deadline propagates to the layer below.
     #[inline]
     fn deadline_above(&self, parent: Key) -> u64 {
         match self.scenario.chain.hears {
@@ -178,7 +178,7 @@ impl World<'_> {
         above.map_or(u64::MAX, |attempt| self.deadline(attempt.client))
     }
 
-    /// Starts an attempt as soon as the call may.
+    /// Starts an attempt as soon as the call gets permission.
     fn ask(&mut self, now: u64, index: u32) {
         let waited = self.clients[index].call.holding().is_some();
         let next = self.step(now, index, |call, step| {
@@ -196,7 +196,7 @@ impl World<'_> {
         match next {
             Ok((ends, racer)) => {
                 if waited {
-                    // Nothing is to happen any more when the wait would have been over.
+                    // The old event for the end of the wait is void.
                     self.clients.stamp(index);
                 }
                 self.note_attempt(now, index);
@@ -214,7 +214,7 @@ impl World<'_> {
         }
     }
 
-    /// The call starts an attempt: how long was it held?
+    /// Records the start of an attempt, with the time for which the call was held.
     #[inline]
     fn note_attempt(&mut self, now: u64, index: u32) {
         let client = &self.clients[index];
@@ -228,13 +228,13 @@ impl World<'_> {
         }
     }
 
-    /// The destination of the client, of those that a process tells apart.
+    /// The index of the client's destination within its process.
     #[inline]
     fn place(&self, index: u32) -> u32 {
         self.clients[index].destination % u32::from(places(self.scenario))
     }
 
-    /// Lets those ask who were woken.
+    /// Lets woken calls request admission.
     #[inline]
     pub(super) fn wake(&mut self, now: u64, destination: u32) {
         while let Some(woken) = self.destinations.take_woken(destination) {
@@ -244,7 +244,7 @@ impl World<'_> {
 
     fn let_ask(&mut self, now: u64, woken: Vec<u32>) {
         for index in woken {
-            // It may have asked by itself meanwhile.
+            // It may have requested admission by itself meanwhile.
             if self.clients[index].call.holding().is_some() {
                 self.ask(now, index);
             }
@@ -262,7 +262,7 @@ impl World<'_> {
         self.wake(now, destination);
     }
 
-    /// Sees to it that the next hedge joins in time.
+    /// Schedules the next hedge.
     fn plan_hedge(&mut self, now: u64, index: u32) {
         if let Some(due) = self.clients[index].call.hedge_due() {
             let key = self.clients.stamp(index);
@@ -284,7 +284,7 @@ impl World<'_> {
         self.wake(now, self.clients[index].destination);
     }
 
-    /// An attempt starts, which is cut off then if not before.
+    /// Starts an attempt, with the event that cuts it off at its timeout.
     fn run(&mut self, now: u64, index: u32, ends: Option<Instant>, racer: Option<Racer>) {
         let deadline = self.deadline(index);
         let client = &mut self.clients[index];
@@ -309,7 +309,7 @@ impl World<'_> {
         self.send(now, attempt, index);
     }
 
-    /// An attempt has lasted as long as it may.
+    /// An attempt reaches its timeout.
     pub(super) fn on_timeout(&mut self, now: u64, attempt: Key) {
         let index = self.attempts[attempt.index].client;
         let destination = self.clients[index].destination;
@@ -322,7 +322,7 @@ impl World<'_> {
         self.wake(now, destination);
     }
 
-    /// The answer to a running attempt.
+    /// The response to a running attempt.
     pub(super) fn on_answer(&mut self, now: u64, attempt: Key, reply: Reply) {
         let index = self.attempts[attempt.index].client;
         let destination = self.clients[index].destination;
@@ -349,7 +349,7 @@ impl World<'_> {
             Reply::Refused => {
                 let after = self.scenario.service.retry_after.unwrap_or_default();
                 let refused = match self.scenario.service.status {
-                    // With a delay these say that nothing was done (design rule 2).
+                    // With a Retry-After these statuses mean that the request was not processed.
                     408 | 503 => Failure::not_processed(),
                     429 => Failure::throttled(),
                     _ => Failure::ambiguous(),
@@ -429,8 +429,7 @@ impl World<'_> {
         }
     }
 
-    /// The attempt is no more. With cancellation, the call of the layer below that it is ends, since
-    /// nobody listens to it.
+    /// Removes the attempt. With cancellation, this also ends the call of the layer below that was made for it.
     fn remove(&mut self, now: u64, key: Key) -> Option<Racer> {
         let Attempt {
             client,
@@ -449,7 +448,7 @@ impl World<'_> {
             self.attempts[before].next = next;
         }
         self.attempts.free(key.index);
-        // A call that has ended may have given its place to somebody else's.
+        // A call that has ended may have given its number to another.
         if self.calls_off() && child != NOBODY && self.clients[child].parent == key {
             let destination = self.clients[child].destination;
             self.end(now, child, None);
@@ -458,7 +457,7 @@ impl World<'_> {
         racer
     }
 
-    /// The attempts of the client that still run are no more.
+    /// Removes the attempts of the client that still run.
     fn drop_attempts(&mut self, now: u64, index: u32) {
         while self.clients[index].attempt != NOBODY {
             let attempt = self.attempts.key(self.clients[index].attempt);
@@ -466,7 +465,7 @@ impl World<'_> {
         }
     }
 
-    /// The policy gives the call up.
+    /// The policy gives up the call.
     fn give_up(&mut self, now: u64, index: u32) {
         if self.clients[index].layer == 0 {
             self.recorder.on_give_up();
@@ -474,7 +473,7 @@ impl World<'_> {
         self.end(now, index, Some(Reply::Failure));
     }
 
-    /// The call ends with this result, or with nobody to hear of it.
+    /// Ends the call with this result; `None` if nobody waits for it.
     pub(super) fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
         self.drop_attempts(now, index);
         if self.clients[index].call.holds() {

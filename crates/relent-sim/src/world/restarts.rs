@@ -1,21 +1,21 @@
-//! Restarts of client processes: their requests end without an answer, and what they learned is lost.
+//! Restarts of client processes: their requests end without a response, and their learned state is lost.
 
 use super::World;
 use crate::client::{Processes, Reply};
 use crate::scenario::Restart;
 
-/// The most steps of a restart in turn.
+/// The most steps of a gradual restart.
 const MOST_STEPS: u32 = 100;
 
 impl Restart {
-    /// Who is restarted when.
+    /// The times of the restart, each with its processes.
     pub(super) fn parts(&self, processes: u32) -> Vec<(u64, Processes)> {
         let steps = match (self.processes.len(), self.over) {
             (0, 0) => 1,
             (0, _) => processes.min(MOST_STEPS),
             (named, _) => named as u32,
         };
-        // The part of `all` that is over after so many steps.
+        // The part of `all` that is completed after this many steps.
         let share = |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
         let part = |step: u32| {
             let at = self.at + share(self.over, step);

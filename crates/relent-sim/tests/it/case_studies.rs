@@ -1,4 +1,4 @@
-//! What went wrong elsewhere, and what cures it (R4.8). Three layers are in `ground_truth.rs`.
+//! Known incidents of other systems, and their remedies. Three layers are in `ground_truth.rs`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn attempts(most: u32) -> PolicyBuilder {
     Policy::builder(Backoff::exponential(Duration::from_millis(100))).max_retries(most - 1)
 }
 
-/// A budget that is nothing but a ratio.
+/// A budget with a ratio and nothing else.
 fn budget(ratio: f64) -> BudgetConfig {
     BudgetConfig {
         ratio,
@@ -48,7 +48,7 @@ fn a_budget_in_each_layer_ends_the_avalanche() {
     let runs = runs("proxy-avalanche", &[], attempts(10).budget(budget(b)), 8);
     let ttr = runs.iter().map(|run| run.ttr_s.unwrap()).sum::<f64>() / runs.len() as f64;
     let error = (2.0 * capacity * expected).sqrt() / left / (runs.len() as f64).sqrt();
-    // Whole seconds, and ten in a row, add up to two.
+    // Whole seconds, and the window of ten, add up to two.
     assert!(
         (ttr - expected).abs() <= 3.0 * error + 2.0,
         "{ttr} of {expected}"

@@ -1,4 +1,4 @@
-//! What the calls of one process share is what they share in production.
+//! State that the calls of one process share, as in production.
 
 use std::time::Duration;
 
@@ -26,26 +26,26 @@ fn attempts(recording: &Recording, from: u64, to: u64) -> u64 {
         .sum()
 }
 
-/// Design rule 4: what the server said to one, all keep.
+/// After one call receives a `Retry-After`, all calls of its process wait.
 #[test]
 fn while_a_cooldown_runs_no_call_of_its_process_makes_an_attempt() {
     let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)));
     let policy = policy.max_retries(2).build().unwrap();
     let one = refused(&policy, &[]);
     assert!(one.metrics.requests > 700);
-    // The first few go before the first refusal is back.
+    // The first few go before the first rejection arrives.
     assert!(attempts(&one, 0, 500) <= 4, "{:?}", one.metrics);
     assert_eq!(attempts(&one, 500, 9_900), 0);
-    // Who comes first after it is refused, and begins the next.
+    // The first attempt after the cooldown is rejected, and starts the next cooldown.
     assert!((1..700).contains(&attempts(&one, 9_900, 60_000)));
-    // Each process has to be told for itself.
+    // Each process has its own cooldown.
     let many = refused(&policy, &[("clients.processes", "20")]);
     let told = attempts(&many, 0, 5_000);
     assert!((20..60).contains(&told), "{told}");
     assert_eq!(attempts(&many, 5_000, 9_900), 0);
 }
 
-/// A ticket is its caller's own.
+/// A reserved slot belongs to its caller.
 #[test]
 fn a_ticket_holds_back_nobody_but_its_caller() {
     let changes = [
@@ -60,7 +60,7 @@ fn a_ticket_holds_back_nobody_but_its_caller() {
     assert_eq!(recording.metrics.goodput, 1.0, "{:?}", recording.metrics);
 }
 
-/// Design rule 14: off is off.
+/// Disabled retries disable the cooldown, too.
 #[test]
 fn a_policy_without_retries_keeps_no_cooldown() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
@@ -68,7 +68,7 @@ fn a_policy_without_retries_keeps_no_cooldown() {
     assert_eq!(recording.metrics.attempts, recording.metrics.requests);
 }
 
-/// Nothing answers, but the client that is not let out has made no attempt.
+/// There is no response, but a request that the throttle rejects makes no attempt.
 #[test]
 fn what_a_throttle_refuses_fails_without_an_attempt() {
     let text = r#"
@@ -87,7 +87,7 @@ fn what_a_throttle_refuses_fails_without_an_attempt() {
     };
     let throttled = metrics(policy().throttle(config));
     assert_eq!(throttled.requests, plain.requests);
-    // Of 1500 requests in the blackout hardly any goes out once the window has nothing else.
+    // Of 1500 requests in the blackout, hardly any is sent once the window has only failures.
     assert!(
         throttled.attempts + 1000 < plain.attempts,
         "{} of {}",
@@ -98,7 +98,7 @@ fn what_a_throttle_refuses_fails_without_an_attempt() {
     assert!(throttled.goodput <= plain.goodput, "{throttled:?}");
 }
 
-/// "The Tail at Scale": a few per cent more attempts take away the slowest ones.
+/// "The Tail at Scale": a few per cent more attempts remove the slowest ones.
 #[test]
 fn hedges_take_away_the_tail_for_a_few_attempts_more() {
     let text = r#"
@@ -118,7 +118,7 @@ fn hedges_take_away_the_tail_for_a_few_attempts_more() {
     assert!((0.02..0.08).contains(&more), "{more}");
     let [with, without] = [hedged, plain].map(|metrics| metrics.p999_ms.unwrap());
     assert!(with < 0.6 * without, "{with} of {without} ms");
-    // A slow one is asked about once more, and both are executed: the service does not cancel.
+    // A slow one gets a second attempt, and both are executed, since the service does not cancel.
     let budget = BudgetConfig {
         ratio: 0.0,
         reserve: 0.0,

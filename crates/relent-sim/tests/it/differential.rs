@@ -1,9 +1,9 @@
-//! What is simulated is what runs: the same requests, service and random streams through the simulator
-//! and through the futures of `relent` give the same attempts, to the nanosecond.
+//! Differential tests: the same requests, service and random streams give the same attempts, to the nanosecond, in
+//! the simulator and through the futures of `relent`.
 //!
-//! The service is the simulator's own ([`Serving`]), asked through messages that take as long as those of
-//! the simulator. Each request draws from the stream that it has in the simulator, and its destination
-//! from that of the simulated destinations.
+//! The service is the simulator's own ([`Serving`]), called through messages that take as long as those of the
+//! simulator. Each request draws from the stream that it has in the simulator, and its destination from that of the
+//! simulated destinations.
 #![allow(missing_debug_implementations, reason = "tests may")]
 
 mod virtual_time;
@@ -27,13 +27,13 @@ use relent_sim::{
 };
 use virtual_time::VirtualTime;
 
-/// The stream of all destinations, and the first of those that the requests have, as in the simulator.
+/// The stream of all destinations, and the first of the streams of the requests, as in the simulator.
 const DESTINATIONS: u64 = 9;
 const SESSIONS: u64 = 1 << 32;
-/// The most attempts of a client that a trace has.
+/// The most attempts of a client in a trace.
 const MOST: usize = 200;
 
-/// The answer that an attempt waits for.
+/// The response that an attempt waits for.
 #[derive(Default)]
 struct Reply {
     answer: Option<ServiceAnswer>,
@@ -47,18 +47,18 @@ struct Service {
     way: Duration,
     status: u16,
     serving: RefCell<Serving>,
-    /// Attempts that are served.
+    /// Attempts in service.
     served: RefCell<HashMap<u32, Waiting>>,
     arrived: RefCell<u32>,
 }
 
 impl Service {
-    /// Makes an attempt of a request: sends a message, and waits for the answer.
+    /// Makes an attempt of a request: sends a message, and waits for the response.
     async fn attempt(self: Rc<Self>, request: u32, number: u32) -> Result<(), Failure> {
         let reply = Rc::new(RefCell::new(Reply::default()));
         let waiting = Rc::downgrade(&reply);
         let service = self.clone();
-        // The message arrives whether or not somebody still waits for the answer.
+        // The message arrives even if no caller waits for the response any more.
         self.time.spawn(async move {
             service.time.sleep(service.way).await;
             let id = service.arrived.replace_with(|id| *id + 1);
@@ -111,7 +111,7 @@ impl Service {
         })
     }
 
-    /// Sends an answer back.
+    /// Sends a response back.
     fn answer(self: &Rc<Self>, waiting: Waiting, answer: ServiceAnswer) {
         let service = self.clone();
         self.time.spawn(async move {
@@ -126,7 +126,7 @@ impl Service {
         });
     }
 
-    /// Sends the answers of what has been served.
+    /// Sends the responses of completed services.
     fn deliver(self: &Rc<Self>) {
         let answers: Vec<_> = self.serving.borrow_mut().answers().collect();
         for (id, answer) in answers {
@@ -136,7 +136,7 @@ impl Service {
     }
 }
 
-/// One stream that all destinations draw from.
+/// The stream from which all destinations draw.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Stream>>);
 
@@ -146,7 +146,7 @@ impl Random for Shared {
     }
 }
 
-/// What each request does by the futures of `relent`, and how many give up.
+/// The attempts of each request through the futures of `relent`, and the number that give up.
 fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
     let time = VirtualTime::default();
     let service = Rc::new(Service {
@@ -301,7 +301,7 @@ prop_compose! {
             policy = policy.budget(BudgetConfig { ratio, reserve, ..BudgetConfig::DEFAULT });
         }
         if gate {
-            // A simulated caller has a deadline, here of a day. A real one without a deadline is to wait as long.
+            // A simulated caller has a deadline, here of a day. A real one without a deadline must wait as long.
             let day = Duration::from_secs(24 * 3600);
             policy = policy.gate(GateConfig {
                 patience_without_deadline: day,

@@ -1,11 +1,11 @@
-//! Ground truth point 2: what stations on a shared cable get done (Metcalfe and Boggs, 1976).
+//! The throughput of stations on a shared cable (Metcalfe and Boggs, 1976).
 
 use std::time::Duration;
 
 use relent_core::{Backoff, Policy};
 use relent_sim::{Metrics, Scenario, run, scenarios};
 
-/// The preset, and the same with the slot of the cable of 1976.
+/// The preset.
 fn preset() -> Policy {
     let text = include_str!("../../../relent/policies/ethernet.toml");
     toml::from_str(text).unwrap()
@@ -16,7 +16,7 @@ fn preset_of_1976() -> Policy {
     preset().into_builder().backoff(slotted).build().unwrap()
 }
 
-/// The cable of 1976, 16 µs and 3 Mb/s, for as long as 20,000 frames take.
+/// The cable of 1976, 16 µs and 3 Mb/s, for the time of 20,000 frames.
 fn on_cable(policy: &Policy, stations: u32, bits: u32, access: &str) -> Metrics {
     let lasts = 20_000.0 * f64::from(bits) / 3e6;
     // Contention takes the rest of the time: with 48 bits more than half of it.
@@ -86,14 +86,14 @@ fn the_formula_of_the_paper_holds_at_ten_megabits_too() {
     }
 }
 
-/// Whoever has just sent begins anew with its backoff, and the other, which has collided before,
-/// waits longer and longer: one of the two has the cable to itself until the other gives up.
+/// A station that has just sent restarts its backoff, and the other, which has collided before, waits longer and
+/// longer: one of the two captures the cable until the other gives up.
 #[test]
 fn binary_exponential_backoff_lets_one_of_two_stations_capture_the_cable() {
     let metrics = on_cable(&preset_of_1976(), 2, 48, "policy");
     let efficiency = metrics.efficiency.unwrap();
     assert!((efficiency - 0.99).abs() < 0.005, "{efficiency}");
-    // Nearly no frame collides, where a fair share would cost every second slot.
+    // Hardly any frame collides; a fair share would cost every second slot.
     assert!(metrics.amplification.unwrap() < 1.02, "{metrics:?}");
     assert!(metrics.give_ups > 0, "who does not get the cable gives up");
 }

@@ -1,4 +1,4 @@
-//! What theory says about the models of network, arrivals and layers.
+//! The models of network, arrivals and layers, compared with theory.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn lossy(policy: &Policy, changes: &[(&str, &str)]) -> Metrics {
     run(&Scenario::parse_with(LOSSY, changes).unwrap(), policy, 1).unwrap()
 }
 
-/// A fifth of the executed attempts lose their answer: p/(1 − p) duplicates for each success.
+/// For 20 % of the executed attempts the response is lost: p/(1 − p) duplicates for each success.
 #[test]
 fn a_lost_answer_is_a_duplicate_where_requests_are_repeated() {
     let metrics = lossy(&until_it_succeeds(), &[]);
@@ -45,7 +45,7 @@ fn a_lost_answer_is_a_duplicate_where_requests_are_repeated() {
 fn without_leave_to_repeat_nothing_is_executed_twice_and_losses_are_lost() {
     let changes = [("clients.repeatable", "false")];
     let metrics = lossy(&until_it_succeeds(), &changes);
-    // Of the answers that were lost, each was of an execution that nobody heard of.
+    // Each lost response belongs to an execution of which the client never learns.
     assert!(metrics.attempts <= metrics.requests);
     let error = (0.64 * 0.36 / metrics.requests as f64).sqrt();
     assert!((metrics.goodput - 0.64).abs() <= 4.0 * error, "{metrics:?}");
@@ -64,8 +64,8 @@ fn a_network_that_loses_nothing_has_no_drops() {
     assert_eq!((all.attempts, all.successes), (0, 0));
 }
 
-/// Bursts at twice the capacity, half of the time: the work is that of a steady stream, but those of
-/// a burst wait for each other.
+/// Bursts at 1.5 times the capacity, a third of the time: the work is that of a steady stream, but requests of a
+/// burst wait for each other.
 #[test]
 fn bursts_wait_where_a_steady_stream_of_the_same_rate_does_not() {
     let with = |arrivals: &str| {
@@ -79,7 +79,7 @@ fn bursts_wait_where_a_steady_stream_of_the_same_rate_does_not() {
     assert!(bursts.p50_ms.unwrap() > 2.0 * steady.p50_ms.unwrap());
 }
 
-/// What comes into a layer goes out of the one above.
+/// Calls into a layer are calls out of the one above.
 #[test]
 fn each_layer_of_a_chain_multiplies_by_its_attempts() {
     let text = r#"
@@ -108,8 +108,8 @@ fn each_layer_of_a_chain_multiplies_by_its_attempts() {
     assert_eq!(layers("true"), [1.0, 1.0, 4.0]);
 }
 
-/// Nothing is served, so every attempt times out. A layer that hears so calls off what it has asked below, where a
-/// call would have gone on with three retries.
+/// Nothing is served, so every attempt times out. If cancellation propagates, a layer then cancels its calls below,
+/// which would otherwise go on with three retries.
 #[test]
 fn a_layer_that_hears_its_caller_does_nothing_for_one_that_has_gone() {
     let text = r#"
@@ -141,7 +141,7 @@ fn a_layer_that_hears_its_caller_does_nothing_for_one_that_has_gone() {
     assert!(error.contains("only for a chain"), "{error}");
 }
 
-/// Clients that wait until they are let in.
+/// Clients that wait until they are admitted.
 fn patient() -> Policy {
     Policy::builder(Backoff::constant(Duration::from_secs(1)))
         .unlimited_retries()
@@ -169,7 +169,7 @@ fn seconds_and_dates_beside_a_date_are_immune_to_clocks_that_are_wrong() {
         let metrics = skewed(format, "30s");
         assert_eq!(metrics, skewed(format, "0s"), "{format}");
         let drain = metrics.drain_s.unwrap();
-        // 9.9 s, what is rounded up, and up to a second of spread.
+        // 9.9 s, the rounding, and the Retry-After jitter.
         assert!(
             drain >= 9.9 && drain <= 9.9 + rounding + 0.1,
             "{format}: {drain}"
@@ -184,7 +184,7 @@ fn a_date_alone_is_as_wrong_as_the_clock_that_reads_it() {
     assert!(right.drain_s.unwrap() <= 13.0, "{right:?}");
     assert!(right.amplification.unwrap() <= 2.0, "{right:?}");
     let wrong = skewed("lone-date", "30s");
-    // Who is behind comes up to half a minute late, who is ahead asks again and again.
+    // A client with a slow clock comes up to 30 s late, one with a fast clock retries too early.
     assert!(wrong.drain_s.unwrap() > 30.0, "{wrong:?}");
     assert!(wrong.amplification.unwrap() > 2.5, "{wrong:?}");
 }

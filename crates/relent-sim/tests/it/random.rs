@@ -1,4 +1,4 @@
-//! The judges of random scenarios: a policy that is known to be bad is found guilty, and no retries never are.
+//! The evaluation of random scenarios: it finds a known bad policy, and never objects to no retries.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn off() -> Policy {
         .unwrap()
 }
 
-/// Retries at once, five times, whatever happens to the service.
+/// Five immediate retries, in any state of the service.
 fn naive() -> Policy {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
         .jitter(Jitter::None)
@@ -52,7 +52,7 @@ fn naive_retries_are_guilty_and_no_retries_never_are() {
     assert!(number(&cases, 0, |one| one.trap) >= 2, "{cases:#?}");
     assert!(number(&cases, 0, |one| one.harm) >= 4, "{cases:#?}");
     assert_eq!(number(&cases, 1, Judgement::is_guilty), 0, "{cases:#?}");
-    // Retries take attempts, and nobody is better than itself.
+    // Retries take attempts, and no policy is better than itself.
     assert_eq!(number(&cases, 0, |one| !one.better.is_empty()), 0);
     let harms: usize = tally(&cases, 0)
         .iter()
@@ -79,7 +79,7 @@ fn the_number_of_threads_changes_nothing() {
     assert_eq!(judged(1), judged(3));
 }
 
-/// What was found once stays, as a file that can be played.
+/// Scenarios that were found once are kept, as files that can be run.
 #[test]
 fn every_scenario_that_was_found_is_accepted_and_says_what_it_shows() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");

@@ -1,4 +1,4 @@
-//! The parts of a run, put together by hand, are the run.
+//! A run assembled from its parts equals the simulated run.
 
 use relent_core::Policy;
 use relent_sim::{
@@ -24,7 +24,7 @@ const TROUBLE: &str = r#"
     failures = 0.02
 "#;
 
-/// One attempt for each request, and the answers as they come.
+/// One attempt for each request, with the responses in order of time.
 fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
     let way = scenario.network.one_way;
     let requests = requests(scenario, seed).unwrap();
@@ -37,7 +37,7 @@ fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
     for (id, request) in (0..).zip(&requests) {
         let now = request.at + way;
         observed.attempts.push(now);
-        // Not a moment late, so that what is answered is answered when it is done.
+        // Without any delay, so that each response has its exact time.
         while let Some(at) = serving.next().filter(|at| *at <= now) {
             serving.advance(at);
             serving
@@ -85,7 +85,7 @@ fn requests_served_by_a_clock_from_outside_are_the_simulated_run() {
             let simulated = run(&scenario, &off, seed).unwrap();
             let mut by_hand = put_together(&scenario, seed);
             by_hand.events = simulated.events;
-            assert!(simulated.goodput < 0.95, "there is trouble");
+            assert!(simulated.goodput < 0.95, "there are outages");
             assert_eq!(by_hand, simulated, "{changes:?}, seed {seed}");
         }
     }
@@ -104,6 +104,6 @@ fn who_is_late_gets_all_answers_and_service_has_gone_on_meanwhile() {
     answers.sort_unstable_by_key(|(id, _)| *id);
     let all: Vec<_> = (0..5).map(|id| (id, ServiceAnswer::Success)).collect();
     assert_eq!(answers, all);
-    // The beginning of the first outage is next.
+    // The start of the first outage is next.
     assert_eq!(serving.next(), Some(10_000_000_000));
 }

@@ -1,10 +1,10 @@
-//! What a client's own request rate is for: a service that only says that it was too much.
+//! The client-side rate limit, with a service whose rejections have no Retry-After.
 
 use relent_core::{Policy, PolicyBuilder, RequestRateConfig};
 use relent_sim::study::run_all;
 use relent_sim::{Scenario, scenarios};
 
-/// Goodput, and the attempts that were no success per success, on seeds that nothing was tuned on.
+/// Goodput, and failed attempts per success, on seeds that were not used for tuning.
 fn goodput_and_waste(policy: PolicyBuilder, changes: &[(&str, &str)]) -> (f64, f64) {
     let text = scenarios::get("throttling").unwrap().text;
     let scenario = Scenario::parse_with(text, changes).unwrap();
@@ -22,8 +22,8 @@ fn policies() -> [PolicyBuilder; 2] {
     [Policy::STANDARD, Policy::PATIENT].map(|policy| policy.clone().into_builder())
 }
 
-/// A gate gets about as much done by itself, since what a burst leaves behind follows once it is over; but it is
-/// refused far more often. Without a gate whoever adapts gets more done, too.
+/// A circuit breaker alone completes about as much, since queued retries of a burst follow after it; but it gets far
+/// more rejections. Without a breaker, an adaptive client also completes more.
 #[test]
 fn an_adaptive_client_is_refused_less_and_loses_little() {
     for (processes, least) in [("1", 0.99), ("4", 0.99), ("100", 0.78)] {
@@ -39,7 +39,7 @@ fn an_adaptive_client_is_refused_less_and_loses_little() {
                 goodput + lost + 0.0005 >= plain,
                 "{processes}: {goodput}, {plain}"
             );
-            // The gate alone spares some refusals too, so this compares with less than all of them.
+            // The circuit breaker alone avoids some rejections, so the factor is larger for many processes.
             let most = if processes == "100" { 0.85 } else { 0.15 };
             assert!(
                 waste <= most * plain_waste,
@@ -58,7 +58,7 @@ fn a_client_that_knows_its_rate_is_never_refused_and_loses_nothing() {
     }
 }
 
-/// A schedule of slots is better than any guess, and is not disturbed.
+/// Reserved slots are better than any estimate, and adapting does not disturb them.
 #[test]
 fn where_each_is_told_its_slot_adapting_changes_nothing() {
     let [policy, _] = policies();

@@ -1,4 +1,4 @@
-//! What theory says about nodes, outages of parts, classes of requests, loads that change, and restarts.
+//! Nodes, partial outages, request classes, changing loads, and restarts, compared with theory.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn off() -> Policy {
     retries(0)
 }
 
-/// So many retries, nearly at once.
+/// Almost immediate retries, at most `most`.
 fn retries(most: u32) -> Policy {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
         .max_retries(most)
@@ -32,7 +32,7 @@ fn stream(policy: &Policy, changes: &[(&str, &str)]) -> Metrics {
     run(&scenario(changes), policy, 1).unwrap()
 }
 
-/// Within four standard errors of a share of the requests.
+/// Within four standard errors for a share of the requests.
 #[track_caller]
 fn assert_goodput(metrics: &Metrics, expected: f64) {
     let error = (expected * (1.0 - expected) / metrics.requests as f64).sqrt();
@@ -50,8 +50,8 @@ fn throughout(keys: &str) -> String {
     format!("[{{ {WHOLE_RUN}, {keys} }}]")
 }
 
-/// Each of n nodes that are chosen at random is an M/M/1 queue of its own: half of its requests take longer
-/// than ln 2/(μ − λ). In turn they vary less, and who goes where the fewest are waits least.
+/// Each of n randomly chosen nodes is a separate M/M/1 queue: half of its requests take longer than ln 2/(μ − λ).
+/// Round robin has less variance, and least-outstanding the shortest wait.
 #[test]
 fn balancers_differ_by_how_long_requests_wait() {
     let p50 = |balancer| {
@@ -79,11 +79,11 @@ fn one_node_of_four_that_refuses_fails_a_quarter_of_the_attempts() {
         ("outages", &*outage),
     ];
     assert_goodput(&stream(&off(), &changes), 0.75);
-    // A retry meets it again with the same probability, unless the client chooses the node for a request.
+    // A retry reaches it again with the same probability, unless the node is chosen once per request.
     assert_goodput(&stream(&retries(1), &changes), 1.0 - 1.0 / 16.0);
     let each = [&changes[..], &[("clients.destination", "node")]].concat();
     assert_goodput(&stream(&retries(1), &each), 0.75);
-    // Processes that keep their node get all or nothing: Jain's index is the share of those who get all.
+    // Processes that keep their node get all or nothing: Jain's index is the share of those that get all.
     let mut sticky = changes;
     sticky[1] = ("service.sticky", "true");
     let metrics = stream(&retries(3), &sticky);
@@ -91,7 +91,7 @@ fn one_node_of_four_that_refuses_fails_a_quarter_of_the_attempts() {
         (metrics.fairness.unwrap() - 0.75).abs() < 1e-9,
         "{metrics:?}"
     );
-    // Whoever refuses at once has the least to do.
+    // A node that rejects immediately has the fewest outstanding attempts.
     let mut least = changes;
     least[1] = ("service.balancer", "least-outstanding");
     least[0] = ("service.nodes", "2");
@@ -115,7 +115,7 @@ fn failures_and_losses_of_an_outage_have_their_probability_while_it_lasts() {
             assert_eq!(metrics.drops.is_some(), effect.contains("loss"));
         }
     }
-    // Both of two that overlap, and what the service does anyway.
+    // Two overlapping outages, and the failures of the service itself.
     let both = "[{ at = \"0s\", for = \"5m\", effect = { failures = 0.3 } }, \
                  { at = \"0s\", for = \"4m\", effect = { failures = 0.5 } }]";
     let changes = [("outages", both), ("service.failures", "0.1")];
@@ -136,11 +136,11 @@ fn a_rolling_outage_takes_one_node_after_the_other() {
         &[&changes[..], &[("service.sticky", "true")]].concat(),
     );
     assert_goodput(&metrics, 0.75);
-    // Over the whole run each process has lost as much as the others.
+    // Over the whole run, each process loses the same share.
     assert!(metrics.fairness.unwrap() > 0.99, "{metrics:?}");
 }
 
-/// Ten clients, a tenth of a second each: two are done, a third is being served, and seven are queued.
+/// Ten clients with 0.1 s of service each: two are completed, a third is being served, and seven are queued.
 #[test]
 fn what_is_queued_fails_when_a_node_is_restarted() {
     let text = r#"
@@ -160,7 +160,7 @@ fn what_is_queued_fails_when_a_node_is_restarted() {
     assert_eq!((metrics.successes, metrics.attempts), (10, 17));
 }
 
-/// M/M/1/K: of a queue of K − 1 beside the one that is served, (1 − ρ)ρ^K/(1 − ρ^(K+1)) are refused.
+/// M/M/1/K: with a queue of K − 1 in addition to the one in service, (1 − ρ)ρ^K/(1 − ρ^(K+1)) are rejected.
 #[test]
 fn a_queue_of_so_many_attempts_refuses_what_the_formula_says() {
     for (queued, rho) in [(4, 0.8_f64), (0, 0.5), (9, 1.0 + 1e-9)] {
@@ -171,7 +171,7 @@ fn a_queue_of_so_many_attempts_refuses_what_the_formula_says() {
             ("service.queue", &*queued.to_string()),
         ];
         let metrics = stream(&off(), &changes);
-        // Requests that are refused come in a row: three times the error of independent ones.
+        // Rejected requests come in a row: three times the error of independent ones.
         let error = 3.0 * (refused * (1.0 - refused) / metrics.requests as f64).sqrt();
         assert!(
             (1.0 - metrics.goodput - refused).abs() <= 3.0 * error,
@@ -181,7 +181,7 @@ fn a_queue_of_so_many_attempts_refuses_what_the_formula_says() {
     }
 }
 
-/// What is asked is the area below the rate.
+/// The number of requests is the area below the rate.
 #[test]
 fn a_load_that_changes_brings_as_many_requests_as_its_area_says() {
     for (arrivals, expected) in [
@@ -192,7 +192,7 @@ fn a_load_that_changes_brings_as_many_requests_as_its_area_says() {
         ),
         (
             "{ wave = { rate = 100, swing = 1, period = \"50s\", for = \"175s\" } }",
-            // Half a period more, above the mean: 2/2π of a period's mean.
+            // The extra half period is above the mean: 2/2π of a period's mean.
             17_500.0 + 100.0 * 50.0 / std::f64::consts::PI,
         ),
         (
@@ -236,7 +236,7 @@ fn a_class_may_fail_while_others_do_not() {
 
 #[test]
 fn a_class_has_its_own_times() {
-    // On average a request costs three: reports take 90 ms here, and their callers wait for 50.
+    // A request costs three on average: reports take 90 ms here, and their callers wait for 50.
     let changes = [("clients.classes", CLASSES), ("service.capacity", "100")];
     let scenario = Scenario::parse_with(
         "clients.arrivals.poisson = { rate = 2, for = \"200s\" }",
@@ -249,8 +249,8 @@ fn a_class_has_its_own_times() {
     assert_eq!(metrics.classes[0].successes, metrics.classes[0].requests);
 }
 
-/// All callers of a destination wait for the time that one refusal names, and a restart forgets it. Where there is a
-/// gate, a refusal that is not because of rate holds back nobody but its caller (design rule 4).
+/// All callers of a destination wait for the `Retry-After` of one rejection, and a restart clears it. With a circuit
+/// breaker, a rejection that is not for the rate delays only its own caller.
 #[test]
 fn a_refusal_that_names_a_time_holds_back_all_callers_until_they_are_restarted() {
     let changes = [
@@ -274,7 +274,7 @@ fn a_refusal_that_names_a_time_holds_back_all_callers_until_they_are_restarted()
     );
     // In four steps, 10, 15, 20 and 25 s after the start.
     assert_goodput(&restarted, 1.0 - 17.5 / 60.0);
-    // A gate finds out that it is up again long before: only those who were told wait for it.
+    // A circuit breaker detects the recovery long before: only callers that received the `Retry-After` wait for it.
     let gated = stream(Policy::STANDARD, &changes);
     assert!(gated.goodput > 0.97, "{gated:?}");
 }
@@ -294,7 +294,7 @@ fn a_restart_ends_the_requests_that_are_being_made() {
         ),
     ];
     let metrics = stream(&off(), &changes);
-    // Each of the fifty is lost twice, but for those that think, and asks again.
+    // Each of the fifty is lost twice, except clients that think, and makes another request.
     let lost = metrics.requests - metrics.successes;
     assert!((80..=100).contains(&lost), "{metrics:?}");
     assert_eq!(metrics.give_ups, 0);
@@ -361,7 +361,7 @@ fn what_is_wrong_is_said() {
     }
 }
 
-/// Of the attempts that fail at once nothing is queued, and each is seen as what the service says.
+/// Attempts that fail fast are not queued, and callers see them in the form that the service sets.
 #[test]
 fn fast_failures_come_by_chance_and_by_count() {
     let off_goodput = |fast: &str, expected: f64| {
@@ -374,17 +374,17 @@ fn fast_failures_come_by_chance_and_by_count() {
         let metrics = off_goodput(count, 0.75);
         assert_eq!(metrics.successes, metrics.requests - metrics.requests / 4);
     }
-    // A retry is no first attempt, and nothing goes wrong twice.
+    // A retry is no first attempt, and nothing fails twice.
     let first = [("service.fast_failures", "{ every_first = 1 }")];
     let metrics = stream(&retries(1), &first);
     assert_eq!(metrics.goodput, 1.0);
     assert_eq!(metrics.amplification, Some(2.0));
-    // In an outage only.
+    // Only in an outage.
     let trouble = throughout("effect = { fast_failures = 0.5 }");
     assert_goodput(&stream(&off(), &[("outages", &trouble)]), 0.5);
 }
 
-/// Whether an operation that may not run twice is tried again says what kind of failure it has seen.
+/// Whether a non-repeatable operation is retried depends on the kind of the failure.
 #[test]
 fn callers_see_failures_as_the_service_says() {
     let goodput = |changes: &[(&str, &str)]| {
@@ -400,7 +400,7 @@ fn callers_see_failures_as_the_service_says() {
     assert_eq!(goodput(&[("service.failures_as", "refused")]), 1.0);
 }
 
-/// The files load, and each of the everyday ones says what it shows.
+/// The files load, and each everyday scenario has a description.
 #[test]
 fn everyday_scenarios_and_grids_load() {
     let files = |folder: &str| {
@@ -428,7 +428,7 @@ fn everyday_scenarios_and_grids_load() {
     assert_eq!(cells, [144, 648]);
 }
 
-/// From far away a refusal takes hardly less time than a success, and is no slow failure for that.
+/// Over a long distance a rejection takes almost as long as a success, but that does not make it a slow failure.
 #[test]
 fn a_short_queue_far_away_gets_no_more_load_than_one_that_is_near() {
     let file = concat!(

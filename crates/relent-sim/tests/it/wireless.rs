@@ -1,5 +1,5 @@
-//! What stations of a wireless network get done, by the published model ("Performance Analysis of the IEEE
-//! 802.11 Distributed Coordination Function", Bianchi, IEEE JSAC 18, 2000).
+//! The throughput of stations of a wireless network, by the published model ("Performance Analysis of the IEEE 802.11
+//! Distributed Coordination Function", Bianchi, IEEE JSAC 18, 2000).
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn bianchi(stations: u32, window: u32, doublings: i32) -> f64 {
     one * PAYLOAD / ((1.0 - some) * SLOT + one * SUCCESS + (some - one) * COLLISION)
 }
 
-/// A wait of as many slots as below the window, doubled `doublings` times at the most.
+/// A delay of as many slots as below the window, doubled at most `doublings` times.
 fn backoff(window: u32, doublings: i32) -> Policy {
     let slots = |slots: u32| Duration::from_micros(50) * slots;
     let most = window * 2_u32.pow(doublings as u32);
@@ -81,8 +81,8 @@ fn stations_with_a_window_get_done_what_bianchis_formula_says() {
     }
 }
 
-/// The paper's approximation of the maximum for many stations, whatever their number: the formula reaches it with the best
-/// window, and so does the simulator.
+/// The paper's approximation of the maximum for many stations, independent of their number: the formula reaches it
+/// with the best window, and so does the simulator.
 #[test]
 fn the_best_window_reaches_the_maximum_of_the_paper() {
     let k = f64::sqrt(COLLISION / SLOT / 2.0);

@@ -1,4 +1,4 @@
-//! The bar for the project's own default: every row at once, on seeds that nothing was tuned on.
+//! Acceptance tests for the default policy, on seeds that were not used for tuning.
 
 use std::ops::RangeInclusive;
 
@@ -24,7 +24,7 @@ fn runs_of(
 
 const FOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
 const SEEDS: RangeInclusive<u64> = 2001..=2008;
-/// For comparisons, in which the two sides differ by far more than the seeds do.
+/// For comparisons in which the two sides differ by far more than the seeds.
 const FEW: RangeInclusive<u64> = 2001..=2002;
 
 fn runs(name: &str, changes: &[(&str, &str)]) -> Vec<Metrics> {
@@ -43,7 +43,7 @@ fn amplification(runs: &[Metrics]) -> f64 {
     mean(runs, |metrics| metrics.amplification.unwrap())
 }
 
-/// The drain is at least ρD/(1 − ρ) = 240 s.
+/// The drain time is at least ρD/(1 − ρ) = 240 s.
 #[test]
 fn a_blackout_loses_nothing_and_is_drained_in_a_tenth_more_than_it_must_take() {
     for cost in ["0.1", "0.01"] {
@@ -55,8 +55,8 @@ fn a_blackout_loses_nothing_and_is_drained_in_a_tenth_more_than_it_must_take() {
     }
 }
 
-/// At most 0.958 can be had, and without retries 0.922. To hold back requests that would succeed without
-/// retries gets 0.931 here, and less than without retries elsewhere.
+/// The bound is 0.958, and without retries 0.922. Holding back requests that would succeed without retries gives
+/// 0.931 here, but less than no retries elsewhere.
 #[test]
 fn a_brownout_keeps_nearly_what_can_be_kept() {
     let runs = runs("brownout", &[]);
@@ -80,7 +80,7 @@ fn failures_that_do_not_depend_on_load_are_hidden() {
     assert!(amplification(&half) <= 2.05, "{}", amplification(&half));
 }
 
-/// However many of them share a process, and so a budget and a gate.
+/// For any number of processes, each with its own budget and circuit breaker.
 #[test]
 fn writers_of_one_row_come_through() {
     for processes in ["1", "20", "100"] {
@@ -90,7 +90,7 @@ fn writers_of_one_row_come_through() {
     }
 }
 
-/// Without retries it takes 35 s, and an oracle 7.
+/// Without retries it takes 35 s, and with an oracle 7.
 #[test]
 fn a_stall_is_over_soon_and_never_later_than_without_retries() {
     for (processes, most) in [("20", 14.0), ("10000", 35.0)] {
@@ -112,7 +112,8 @@ fn a_chain_retries_at_the_layer_that_failed_and_no_other() {
             for above in 0..2 {
                 assert!(ratio(above) <= 1.01, "{failures}: {}", ratio(above));
             }
-            // With the leaf down, even the layer that retries makes few calls beside the one of each request.
+            // With the leaf down, even the layer that retries makes few calls in addition to the first one of each
+            // request.
             if failures == "1" {
                 assert!(ratio(2) <= 1.4, "{}", ratio(2));
             }
@@ -120,7 +121,7 @@ fn a_chain_retries_at_the_layer_that_failed_and_no_other() {
     }
 }
 
-/// Design rule 14: off is off. Nothing is parked either.
+/// Disabled retries disable the circuit breaker, too: nothing is queued.
 #[test]
 fn without_retries_there_is_no_gate() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
@@ -133,9 +134,9 @@ fn none() -> Policy {
     none.max_retries(0).build().unwrap()
 }
 
-/// Where failures do not depend on load, processes of any size hide them as soon as they know. A process
-/// that makes thirty requests in all these five minutes, or three, finds that out with its first ones: until
-/// then it may be one of very many that call a service which is full.
+/// Processes of any size hide failures that do not depend on load, as soon as they recognize them. A process that
+/// makes thirty requests in all five minutes, or three, needs its first ones for that: until then it may be one of
+/// very many callers of a full service.
 #[test]
 fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_know() {
     for (processes, least, soon) in [
@@ -145,7 +146,7 @@ fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_
         ("1000", 0.992, 0.94),
         ("10000", 0.99, 0.90),
     ] {
-        // With eight attempts, 0.9961 can be had. What cannot be paid for waits for as long as its caller does.
+        // With eight attempts, 0.9961 is possible. A retry without budget waits until its caller's deadline.
         let mut changes = vec![("clients.processes", processes)];
         let within_minutes = goodput(&runs_of(Policy::STANDARD, "random-failures", &changes, FEW));
         assert!(within_minutes >= least, "{processes}: {within_minutes}");
@@ -158,8 +159,8 @@ fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_
     }
 }
 
-/// Ten thousand small processes, with five requests a minute each, know little. What they save is less, but it
-/// is not lost again by asking too often. Without retries 0.9 can be had.
+/// Ten thousand low-traffic processes, with five requests a minute each, know little. They save less, but lose
+/// nothing by too many attempts. Without retries 0.9 is possible.
 #[test]
 fn small_processes_save_what_can_be_saved_of_a_blackout() {
     for (processes, least) in [("1000", 0.999), ("10000", 0.96)] {
@@ -170,8 +171,8 @@ fn small_processes_save_what_can_be_saved_of_a_blackout() {
     }
 }
 
-/// Where nearly everything fails, few requests can be saved, but none is lost that would succeed
-/// without a gate and without retries.
+/// If nearly everything fails, few requests can be saved, but none is lost that would succeed without a circuit
+/// breaker and without retries.
 #[test]
 fn failures_that_are_hopeless_are_not_made_worse() {
     for processes in ["1", "20", "200"] {
@@ -184,8 +185,8 @@ fn failures_that_are_hopeless_are_not_made_worse() {
     }
 }
 
-/// A message that is lost ends in a timeout as overload does, but says nothing about load. Who makes so few
-/// requests that none succeeds beside the one that is lost cannot tell, and saves less.
+/// A lost message ends in a timeout as overload does, but does not indicate load. A process with so few requests that
+/// none succeeds near the lost one cannot tell the difference, and saves less.
 #[test]
 fn messages_that_are_lost_are_not_taken_for_overload() {
     for (loss, least) in [("0.01", 0.998), ("0.05", 0.96), ("0.2", 0.67)] {
@@ -204,7 +205,7 @@ fn messages_that_are_lost_are_not_taken_for_overload() {
     }
 }
 
-/// Variants of a stall that nothing was tuned on: little headroom, long round trips, short timeouts.
+/// Variants of a stall that were not used for tuning: little headroom, long round trips, short timeouts.
 #[test]
 fn a_stall_is_never_made_worse() {
     let variants: [&[(&str, &str)]; 6] = [
@@ -228,8 +229,8 @@ fn a_stall_is_never_made_worse() {
     }
 }
 
-/// docs/stability.md: at ρ = 0.97 a queue that is longer than its callers wait never becomes short by itself within the
-/// run, and `standard` takes no more than its bound.
+/// docs/research/stability.md: at ρ = 0.97 a queue longer than its callers' patience does not shrink by itself within
+/// the run, and `standard` stays within its bound.
 #[test]
 fn a_stall_is_over_where_no_retries_never_get_over_it() {
     for processes in ["1", "20", "1000", "10000"] {
@@ -245,8 +246,8 @@ fn a_stall_is_over_where_no_retries_never_get_over_it() {
     }
 }
 
-/// docs/stability.md: callers that go away soon make their first attempts soon, and so many of them that a queue whose
-/// callers have gone stays as long as it is.
+/// docs/research/stability.md: callers with short deadlines make so many first attempts that a queue of expired
+/// attempts does not shrink.
 #[test]
 fn a_stall_is_over_soon_where_callers_go_away_soon() {
     for processes in ["1", "20", "200"] {
@@ -268,8 +269,8 @@ fn a_stall_is_over_soon_where_callers_go_away_soon() {
     }
 }
 
-/// What a limiter refuses without a time follows when the burst is over, half as fast as it let others in until all is
-/// well: who waits until nothing is refused any more loses a twentieth.
+/// Attempts that a limiter rejects without a Retry-After follow after the burst, at half the admitted rate until all
+/// is normal: a client that waits until nothing is rejected any more loses 5 %.
 #[test]
 fn bursts_at_a_limiter_that_names_no_time_are_served() {
     let with = runs("throttling", &[]);
@@ -278,8 +279,8 @@ fn bursts_at_a_limiter_that_names_no_time_are_served() {
     assert!(goodput(&without) < 0.6, "{}", goodput(&without));
 }
 
-/// docs/stability.md: a queue that is full for a moment refuses retries of all processes at the same time, and would
-/// stay full for what they try next. In every run, not in most.
+/// docs/research/stability.md: a queue that is briefly full rejects retries of all processes at the same time, and
+/// their next attempts would keep it full. Holds in every run, not only in most.
 #[test]
 fn a_short_queue_is_left_with_room() {
     for (processes, seeds) in [
@@ -294,7 +295,7 @@ fn a_short_queue_is_left_with_room() {
     }
 }
 
-/// An empty budget is a line: of a crowd that is told one time by everybody all are served.
+/// With an empty budget retries are queued: many clients that receive the same Retry-After are all served.
 #[test]
 fn a_herd_that_is_told_one_time_waits_where_its_budget_is_empty() {
     let with = runs_of(Policy::STANDARD, "shared-retry-after", &[], FEW);
@@ -314,7 +315,8 @@ fn a_node_of_four_that_refuses_or_is_slow_is_hidden() {
     }
 }
 
-/// The outage is the first that clients see of a service with little room, and the queue that it leaves the second.
+/// The outage is the first fault that clients see of a service with little headroom, and the queue that it leaves is
+/// the second.
 #[test]
 fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without_retries() {
     for processes in ["1", "4"] {
@@ -326,7 +328,8 @@ fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without
     }
 }
 
-/// A process that hears little cannot know of the others' nodes, and finds out soon that not all is down.
+/// A low-traffic process cannot know the nodes of other processes, but learns soon that the service is not down as a
+/// whole.
 #[test]
 fn a_node_of_four_that_answers_nothing_costs_small_processes_half_of_what_it_costs_without_retries()
 {
@@ -336,15 +339,15 @@ fn a_node_of_four_that_answers_nothing_costs_small_processes_half_of_what_it_cos
     assert!(goodput(&without) < 0.83, "{}", goodput(&without));
 }
 
-/// Failures that do not depend on load are hidden up to seven in ten.
+/// Failures that do not depend on load are hidden up to a rate of 70 %.
 #[test]
 fn seven_in_ten_may_fail() {
     let with = runs("most-fail", &[]);
     assert!(goodput(&with) > 0.9, "{}", goodput(&with));
 }
 
-/// What a burst leaves behind follows when the burst is over, out of no budget. The first one meets clients that have
-/// seen nothing yet.
+/// Retries left over from a burst follow after it, without using the budget. The first burst meets clients without
+/// any history.
 #[test]
 fn a_burst_of_four_times_the_capacity_is_served() {
     let with = runs("bursts", &[]);
@@ -353,7 +356,8 @@ fn a_burst_of_four_times_the_capacity_is_served() {
     assert!(goodput(&without) < 0.4, "{}", goodput(&without));
 }
 
-/// A gate that closes each second is neither late to find out that the service is up nor narrow then.
+/// A circuit breaker that goes down each second detects the recovery quickly, and does not limit the rate too much
+/// then.
 #[test]
 fn a_service_that_is_down_every_other_second_is_served() {
     let with = runs_of(Policy::STANDARD, "flapping", &[], FEW);

@@ -1,4 +1,4 @@
-//! The numbers that a simulator has to reproduce before anyone trusts it.
+//! Published numbers that the simulator must reproduce.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Point 1: The published simulator waits `base · 2` after the first failure: `attempt` is counted up
-/// before the backoff is asked.
+/// The published simulator waits `base · 2` after the first failure, since it increments `attempt` before it computes
+/// the backoff.
 fn aws(jitter: Jitter) -> PolicyBuilder {
     Policy::builder(Backoff::exponential(millis(10)))
         .jitter(jitter)
@@ -78,7 +78,7 @@ fn aws_model_with_decorrelated_jitter() {
         initial: millis(5),
         factor: 3.0,
     };
-    // min(cap, uniform(base, sleep · 3)): the published ceiling cuts what was drawn.
+    // min(cap, uniform(base, sleep · 3)): the published cap applies after the draw.
     let policy = Policy::builder(walk)
         .max_delay(millis(2000))
         .ceiling(Ceiling::AfterJitter);
@@ -90,7 +90,7 @@ fn aws_model_with_exponential_backoff_without_jitter() {
     assert_aws(aws(Jitter::None), 1854.0, 63485.0);
 }
 
-/// Point 3: Success 1 − pⁿ and attempts (1 − pⁿ)/(1 − p), within three standard errors.
+/// Success 1 − pⁿ and attempts (1 − pⁿ)/(1 − p), within three standard errors.
 #[test]
 fn independent_failures_are_hidden_as_the_geometric_distribution_says() {
     for (p, n) in [(0.01, 2), (0.1, 3), (0.5, 3), (0.5, 10)] {
@@ -134,14 +134,14 @@ fn a_retry_budget_bounds_what_it_can_hide() {
         .build()
         .unwrap();
     let metrics = run(&scenario("random-failures", &[]), &policy, 1).unwrap();
-    // (1 − p)(1 + b), all of which such a policy makes use of.
+    // (1 − p)(1 + b): such a policy uses all of it.
     let error = (0.25 / metrics.requests as f64).sqrt();
     assert!((metrics.goodput - 0.55).abs() <= 4.0 * error, "{metrics:?}");
 }
 
-/// Point 4: TTR(b) = (λD − Cτ)/(C − λ(1 + b)), for a budget that is nothing but a ratio: what is saved up
-/// before the stall would be on top. So there is one budget, which holds ten: nothing beside the
-/// 7000 that are queued, and enough to lose no deposit while there is something to retry.
+/// TTR(b) = (λD − Cτ)/(C − λ(1 + b)), for a budget with a ratio and nothing else: tokens saved before the stall would
+/// be extra. So there is one budget, which holds ten: negligible beside the 7000 that are queued, and enough to lose
+/// no deposit while there is something to retry.
 fn ratio_only(budget: f64) -> Policy {
     let config = BudgetConfig {
         ratio: budget,
@@ -172,11 +172,10 @@ fn a_stall_without_retries_is_over_after_35_s() {
     assert!((ttr - 35.0).abs() < 4.0, "{ttr}");
 }
 
-/// The short formula leaves out that retries are queued during the stall too: bλ(D − τ) of them,
-/// from the first timeouts on. With them it is 46, 64 and 211 s, where the short one says 44, 58 and
-/// 175. The published ranges (44–49, 58–71, 175–191) begin with the short one; one run of the last
-/// deviates by 16 s, so their ends are no contradiction. The next test has the condition under
-/// which the short one is exact.
+/// The short formula omits that retries are also queued during the stall: bλ(D − τ) of them, from the first timeouts
+/// on. With them it is 46, 64 and 211 s; the short one gives 44, 58 and 175. The published ranges (44–49, 58–71,
+/// 175–191) begin with the short one; one run of the last deviates by 16 s, so their ends are no contradiction. The
+/// next test has the condition under which the short one is exact.
 #[test]
 fn a_stall_lasts_longer_the_more_is_retried() {
     let (capacity, rate, lasts, timeout) = (1000.0, 800.0, 10.0, 1.0);
@@ -186,11 +185,11 @@ fn a_stall_lasts_longer_the_more_is_retried() {
         let whole = short + b * rate * (lasts - timeout) / left;
         let runs = stall(b, time, 12);
         let ttr = mean(&runs, |metrics| metrics.ttr_s.unwrap());
-        // Of the time until a queue with this drift and variance is empty.
+        // For the time until a queue with this drift and variance is empty.
         let deviation = (2.0 * capacity * whole).sqrt() / left;
         let error = deviation / (runs.len() as f64).sqrt();
         assert!(ttr >= short, "budget {b}: {ttr} of {short}");
-        // Three standard errors, and what whole seconds and ten in a row add.
+        // Three standard errors, plus whole seconds and the window of ten.
         assert!(
             (ttr - whole).abs() <= 3.0 * error + 2.0,
             "budget {b}: {ttr} of {whole}"
@@ -198,8 +197,8 @@ fn a_stall_lasts_longer_the_more_is_retried() {
     }
 }
 
-/// The queue of a stall without the retries in it: a stall of one timeout, in which nothing times out,
-/// and at its end the rest of the queue at once. From then on the short formula is all there is.
+/// The queue of a stall without retries in it: a stall of one timeout, in which nothing times out, and at its end the
+/// rest of the queue in one batch. From then on the short formula is exact.
 #[test]
 fn a_backlog_without_retries_in_it_takes_as_long_as_the_short_formula_says() {
     let (capacity, rate, lasts, timeout) = (1000.0, 800.0, 10.0, 1.0);
@@ -236,22 +235,22 @@ fn a_stall_never_ends_once_retries_fill_the_capacity() {
     }
 }
 
-/// The same with a shedder in front: retries are turned away first, so what is let in is no more than
-/// the service can do, and the queue of the stall is no longer than two targets, 40 ms.
+/// With a load shedder in front, retries are rejected first, so admitted load stays within the capacity, and the
+/// queue of the stall is no longer than two targets, 40 ms.
 #[test]
 fn a_stall_ends_at_once_where_retries_are_shed() {
     let twice = Policy::builder(Backoff::exponential(millis(100))).max_retries(1);
     let scenario = scenario("stall", &[("service.shedder.target", "20ms")]);
     for metrics in runs(&scenario, &twice.build().unwrap(), 3) {
         assert!(metrics.ttr_s.is_some_and(|ttr| ttr <= 1.0), "{metrics:?}");
-        // What comes during ten seconds of the stall is refused, and nearly nothing else.
+        // The arrivals of ten seconds of the stall are rejected, and hardly any others.
         let lost = 1.0 - metrics.goodput;
         let stalled = 10.0 / scenario.arrivals_end() as f64 * 1e9;
         assert!(lost <= 1.2 * stalled, "{metrics:?}");
     }
 }
 
-/// Point 5: Three layers of three retries, above a service that is down.
+/// Three layers of three retries, above a service that is down.
 #[test]
 fn a_chain_multiplies_attempts_unless_they_are_marked() {
     let policy = Policy::builder(Backoff::constant(millis(10)))
@@ -267,8 +266,8 @@ fn a_chain_multiplies_attempts_unless_they_are_marked() {
     assert_eq!(attempts("true"), 4.0);
 }
 
-/// Point 6: p99 extra wait 4.6/(C − λ − B/W): a backlog B that is released at random over W seconds
-/// beside fresh requests at λ.
+/// The p99 extra wait is 4.6/(C − λ − B/W) for a backlog B that is released at random over W seconds, in addition to
+/// first attempts at λ.
 #[test]
 fn a_backlog_that_is_released_over_time_waits_as_the_queue_does() {
     let (capacity, fresh, backlog, over) = (1000.0, 600.0, 120_000.0, 600.0);
@@ -293,13 +292,13 @@ fn reserved_slots_serve_a_herd_at_the_rate_with_two_attempts_each() {
         let metrics = run(&scenario("rate-limit", &changes), Policy::STANDARD, 1).unwrap();
         assert_eq!(metrics.goodput, 1.0);
         let drain = metrics.drain_s.unwrap();
-        // Clients spread by up to 100 ms behind their slot.
+        // Jitter adds up to 100 ms after a client's slot.
         assert!(drain >= bound && drain <= bound + 0.2, "{drain}");
         assert!(metrics.amplification.unwrap() <= 2.0, "{metrics:?}");
     }
 }
 
-/// What a crowd without retries loses is arithmetic: the requests of the outage.
+/// The loss of clients without retries is arithmetic: the requests of the outage.
 #[test]
 fn without_retries_an_outage_costs_what_it_refuses() {
     let blackout = run(&scenario("blackout", &[]), &off(), 1).unwrap();
@@ -315,7 +314,7 @@ fn without_retries_an_outage_costs_what_it_refuses() {
 
 #[test]
 fn polls_grow_with_the_logarithm_of_the_job() {
-    // Every job takes a minute: polls at b, b(1 + g), b(1 + g + g²), … after the first at once.
+    // Every job takes a minute: polls at b, b(1 + g), b(1 + g + g²), … after an immediate first one.
     let changes = [("service.model.job.sigma", "0")];
     let policy = Policy::builder(Backoff::exponential(millis(1000)))
         .jitter(Jitter::None)
@@ -335,13 +334,13 @@ fn found(name: &str, changes: &[(&str, &str)]) -> Scenario {
     Scenario::parse_with(&text, changes).unwrap()
 }
 
-/// The share of the requests that are done.
+/// The goodput of a policy.
 fn done(scenario: &Scenario, policy: &Policy) -> f64 {
     mean(&runs(scenario, policy, 1), |run| run.goodput)
 }
 
-/// The presets that gain more than `least` in the first scenario, with what they gain there and lose in the second. Beside
-/// each scenario is the share that no retries get done.
+/// The presets that gain more than `least` in the first scenario, with their gain there and their loss in the second.
+/// Next to each scenario is the goodput of no retries.
 fn gains_and_harms(
     (gaining, off_gaining): (&Scenario, f64),
     (losing, off_losing): (&Scenario, f64),
@@ -356,8 +355,8 @@ fn gains_and_harms(
     gained.collect()
 }
 
-/// docs/limits.md, 1: a crowd that asks seldom sees the same where it is refused by chance and where the service is
-/// full, so whoever gains there loses here.
+/// docs/limits.md, 1: low-traffic clients see the same whether rejections are random or the service is full, so a
+/// policy that gains in one case loses in the other.
 #[test]
 fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
     let (chance, full) = (
@@ -374,8 +373,8 @@ fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
     assert!(gained.len() > 8, "{gained:?}");
 }
 
-/// docs/limits.md, 5: who asks once does not see how much room there will be after an outage, so whoever gains where there
-/// is much loses where there is little.
+/// docs/limits.md, 5: a client with one request cannot see the headroom after an outage, so a policy that gains with
+/// much headroom loses with little.
 #[test]
 fn no_preset_outlasts_an_outage_for_a_crowd_without_harm_where_there_is_little_room() {
     let little = found("crowd-after-an-outage", &[]);

@@ -1,4 +1,4 @@
-//! Values at the edge of what is accepted: every run ends, and says what it can.
+//! Extreme accepted values: every run ends, with valid results.
 
 use proptest::prelude::*;
 use relent_core::Policy;
@@ -80,7 +80,7 @@ proptest! {
             service.model.medium.frame = {frame}
             service.model.medium.access = "{access}"
         "#);
-        // At 1e12 bits per second there are too many frames in the longer times.
+        // At 1e12 bits per second the longer times have too many frames.
         prop_assume!(rate != "1e12" || lasts == "1ns");
         let scenario = Scenario::parse(&text).unwrap();
         let metrics = run(&scenario, Policy::STANDARD, seed).unwrap();

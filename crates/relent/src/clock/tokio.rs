@@ -8,8 +8,8 @@ use super::{Clock, Sleeper, off_time_line, on_time_line};
 
 /// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
 ///
-/// It waits within a tokio runtime only, and says so where there is none. For other runtimes write a
-/// [`Sleeper`]; `examples/other_runtimes.rs` has one.
+/// It waits only within a tokio runtime, and panics with advice outside of one. For other runtimes
+/// implement [`Sleeper`]; `examples/other_runtimes.rs` shows how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
 
@@ -23,7 +23,7 @@ impl Sleeper for TokioClock {
     type Sleep = ::tokio::time::Sleep;
 
     /// # Panics
-    /// Outside a tokio runtime, and in one without timers, as every timer of tokio does.
+    /// Outside a tokio runtime and in one without timers, as every timer of tokio.
     fn sleep(&self, duration: Duration) -> ::tokio::time::Sleep {
         within_tokio();
         ::tokio::time::sleep(duration)
@@ -47,7 +47,7 @@ fn within_tokio() {
     }
 }
 
-/// In place of tokio's own words, which do not say what can be done about it here.
+/// Replaces tokio's own message, which does not mention the fix.
 #[cold]
 #[expect(
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Before each attempt a driver asks whether it may start.
+//! Admission: the driver's permit for each attempt.
 
 use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
@@ -16,28 +16,26 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
-    /// Asks whether the next attempt may start now: whether a limit of time or the destination is
-    /// against it.
+    /// Requests a permit for the next attempt. A time limit or the destination can deny it.
     ///
-    /// A loop asks before each attempt, and again after the wait that it is told. `waker` is woken if
-    /// the answer changes before; without one, what changes is noticed when it is asked again.
+    /// Call it before each attempt, and again after the returned wait. `waker` is woken if the
+    /// result changes earlier; without a waker, the change takes effect at the next call.
     #[inline]
     pub fn enter(&mut self, waker: Option<&Waker>) -> Next {
         self.call.next(&mut self.environment, waker)
     }
 
-    /// Asks and begins in one, if no destination has to be asked and nobody has to know the time. The
-    /// number of the attempt, which may run for as long as it takes; else `None`, and
-    /// [`enter`](Self::enter) has the answer. For loops whose attempts mostly succeed at once: it costs
-    /// them less.
+    /// Starts the attempt immediately if no destination is involved and the time is not needed, and
+    /// returns its number. Such an attempt has no time limit. Otherwise returns `None`: call
+    /// [`enter`](Self::enter). A cheaper path for attempts that mostly succeed immediately.
     #[inline]
     pub fn begin_untimed(&mut self) -> Option<u32> {
         self.call.begin_untimed(&mut self.environment)
     }
 
-    /// The attempt that may start cannot start yet, for a reason that the destination does not know,
-    /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
-    /// goes that has become stale. The loop asks again when the attempt can start.
+    /// Returns the permit of an attempt that cannot start yet for a reason unknown to the
+    /// destination, such as a service that is not ready. Nobody then waits for this attempt, and it
+    /// does not start with a stale permit. Request a permit again when the attempt can start.
     ///
     /// ```
     /// use relent::{Destination, Policy};
@@ -61,17 +59,17 @@ where
         self.call.step_back(&mut self.environment, leave);
     }
 
-    /// Why the next attempt may not start any more: `max_elapsed` or the deadline has passed. `None`
-    /// while it may. For an attempt that waited for something other than the policy and the
+    /// The reason why the next attempt may no longer start: `max_elapsed` or the deadline has
+    /// passed. `None` while it may. For an attempt that waited for something other than policy and
     /// destination.
     pub fn too_late(&mut self) -> Option<StopReason> {
         self.call.too_late(&self.environment)
     }
 
-    /// Asks, and waits as long as it takes with this timer.
+    /// Requests a permit, and waits for it with this timer.
     ///
     /// # Errors
-    /// When the call is to give up.
+    /// If the call must give up.
     pub fn poll_enter(
         &mut self,
         context: &mut Context<'_>,
@@ -108,8 +106,8 @@ where
         }
     }
 
-    /// The same as [`poll_enter`](Self::poll_enter), and begins the attempt, if
-    /// [`begin_untimed`](Self::begin_untimed) has not.
+    /// Like [`poll_enter`](Self::poll_enter), and starts the attempt. For use after
+    /// [`begin_untimed`](Self::begin_untimed) has returned `None`.
     #[inline(never)]
     pub(crate) fn poll_begin(
         &mut self,
@@ -127,10 +125,10 @@ where
         Poll::Ready(entered.map(|leave| self.begin_attempt(leave)))
     }
 
-    /// The same as [`poll_enter`](Self::poll_enter), to be awaited.
+    /// The async form of [`poll_enter`](Self::poll_enter).
     ///
     /// # Errors
-    /// When the call is to give up.
+    /// If the call must give up.
     #[inline]
     pub async fn entered(&mut self) -> Result<Leave, Stop>
     where
@@ -139,8 +137,9 @@ where
         self.entered_telling(|_| {}).await
     }
 
-    /// The same, and tells when the attempt is queued: by which control of the destination, and for how long
-    /// at most. It tells so again if another control holds it.
+    /// Like [`entered`](Self::entered), and calls the closure when the attempt is queued, with the
+    /// control of the destination that queues it and the longest wait. Calls it again if another
+    /// control takes over.
     ///
     /// ```
     /// use relent::{Destination, Policy};
@@ -167,7 +166,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// When the call is to give up.
+    /// If the call must give up.
     #[inline]
     pub async fn entered_telling(&mut self, mut tell: impl FnMut(&Queued)) -> Result<Leave, Stop>
     where
@@ -178,8 +177,8 @@ where
             .await
     }
 
-    /// Whether a loop whose attempts come one after the other without a wait is to let other tasks run
-    /// now: every so many attempts.
+    /// Whether a loop whose attempts follow each other without a wait must yield to other tasks
+    /// now: every 32 attempts.
     #[inline]
     #[must_use]
     pub const fn is_turn_over(&self) -> bool {
@@ -188,6 +187,6 @@ where
     }
 }
 
-/// An operation that fails at once, again and again, without a wait, lets other tasks run after
-/// this many attempts.
+/// The number of immediate failures in a row, without a wait, after which the operation yields to
+/// other tasks.
 const ATTEMPTS_PER_TURN: u32 = 32;

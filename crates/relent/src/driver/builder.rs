@@ -1,4 +1,4 @@
-//! What a driver is made of.
+//! The builder of a driver.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use crate::destination::Destination;
 use crate::observe::Observer;
 use crate::random::SessionRandom;
 
-/// What a [`Driver`] is made of; [`start`](Self::start) makes it.
+/// Builds a [`Driver`]; finish with [`start`](Self::start).
 #[must_use = "a builder does nothing until `start`"]
 pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = NoDestination> {
     options: CallOptions<'p>,
@@ -35,7 +35,7 @@ impl<K, P, D> DriverBuilder<'_, K, SessionRandom, P, D> {
 }
 
 impl<'p, K: Clock> Driver<'p, K> {
-    /// Begins a driver for one repeatable operation, with a random stream of its own.
+    /// Builds a driver for one repeatable operation, with its own random stream.
     #[inline]
     pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
         DriverBuilder::new(policy, NoDestination, clock)
@@ -48,8 +48,8 @@ where
     P: Deref<Target = Policy>,
     D: Deref<Target = Destination>,
 {
-    /// The same as [`builder`](Driver::builder), with shares in policy and destination in place of
-    /// borrowing them.
+    /// Like [`builder`](Driver::builder), with shared ownership of policy and destination in place
+    /// of borrows.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -79,7 +79,8 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
-    /// Goes to this destination: takes the retries out of its budget, minds its cooldown and its gate.
+    /// Uses this destination: retries are paid from its budget, and its cooldown and circuit
+    /// breaker apply.
     #[inline]
     pub fn destination(
         self,
@@ -88,7 +89,7 @@ where
         self.maybe_destination(Some(destination))
     }
 
-    /// The same, for code that may have none.
+    /// Like [`destination`](Self::destination), for code that may have none.
     #[inline]
     pub fn maybe_destination(
         self,
@@ -97,7 +98,7 @@ where
         self.with(|_, clock, random| (ToDestination::new(destination), clock, random))
     }
 
-    /// Goes to this destination by the policy that it has.
+    /// Uses this destination and the policy that it has.
     #[inline]
     pub(crate) fn by_destination(
         self,
@@ -106,8 +107,9 @@ where
         self.with(|_, clock, random| (ByDestination::new(destination), clock, random))
     }
 
-    /// Whether the operation may run twice without harm; it may unless said otherwise. A `bool` is the
-    /// caller's word, which no policy overrules; [`Repeatable::known`] is for what was only found out.
+    /// Sets whether the operation may safely run twice; the default is that it may. A `bool` is the
+    /// caller's declaration, which no policy overrides. [`Repeatable::known`] is for a value
+    /// derived from the request.
     ///
     /// ```
     /// use relent::{Failure, Policy, StopReason};
@@ -133,31 +135,31 @@ where
         self
     }
 
-    /// Takes the waits from an iterator in place of the policy's backoff; there are no more retries
-    /// when it ends. Ceiling, jitter, hints and limits of the policy apply as ever.
+    /// Takes the delays from an iterator in place of the policy's backoff. When it ends, there are
+    /// no more retries. Cap, jitter, hints and limits of the policy still apply.
     pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
         self.options = self.options.waits(waits);
         self
     }
 
-    /// Names the destination in the metrics of this session; without it they have no such label.
+    /// Sets the destination label of this session's metrics; by default they have none.
     #[cfg(feature = "metrics")]
     pub fn label(mut self, label: crate::observe::Label) -> Self {
         self.environment.observer.label(label);
         self
     }
 
-    /// Draws from this random source.
+    /// Uses this random source.
     pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, D> {
         self.with(|target, clock, _| (target, clock, random))
     }
 
-    /// Reads this clock.
+    /// Uses this clock.
     pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, D> {
         self.with(|target, _, random| (target, clock, random))
     }
 
-    /// The same with other parts, which may be of other types.
+    /// Replaces parts, possibly by others of other types.
     #[inline]
     fn with<K2, R2, D2>(
         self,
@@ -178,7 +180,7 @@ where
         }
     }
 
-    /// The driver, before its first attempt.
+    /// Makes the driver, before its first attempt.
     #[inline]
     pub fn start(self) -> Driver<'p, K, R, P, D> {
         Driver {

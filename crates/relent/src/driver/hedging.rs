@@ -1,4 +1,4 @@
-//! What a driver does for attempts that run at once.
+//! The driver's functions for concurrent attempts (hedges).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,13 +17,12 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
-    /// What hedges the attempts, if the policy hedges: what the destination remembers for it. Without a
-    /// destination it is made anew, and knows only this call. `None` if nothing is hedged.
+    /// The hedging state, if the policy hedges. It is the destination's, or without a destination a
+    /// new one that knows only this call. `None` if the policy does not hedge.
     ///
     /// # Errors
-    /// The policy hedges at a percentile, and there is no destination, which would remember how long
-    /// successes take: the call is to [give up](Self::on_declined) for
-    /// [that reason](StopReason::NoDestination).
+    /// [`StopReason::NoDestination`] if the policy hedges at a percentile without a destination,
+    /// which would record success latencies: [give up](Self::on_declined) with this reason.
     pub fn hedge(&self) -> Result<Option<Arc<Hedge>>, StopReason> {
         let policy = self.policy();
         // A hedge is a retry.
@@ -38,54 +37,55 @@ where
         }
     }
 
-    /// The attempt starts that has leave, and hedges may join it.
+    /// Starts the attempt that the permit allows; hedges may join it.
     pub fn begin_race(&mut self, hedge: &Hedge, leave: Leave) -> Racer {
         self.call.begin_race(&mut self.environment, hedge, leave)
     }
 
-    /// When the next hedge is to join, unless the race is over before; `None` if there is none.
+    /// The instant at which the next hedge joins unless the race is over; `None` if there is none.
     #[must_use]
     pub fn hedge_due(&self) -> Option<Instant> {
         self.call.hedge_due()
     }
 
-    /// A hedge is due: may it join? It is taken from the same budget as a retry, and given back if
-    /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins.
+    /// Requests the hedge that is due. It is paid from the retry budget, and refunded if the race
+    /// ends before [`begin_hedge`](Self::begin_hedge). If it is denied, no other hedge joins.
     pub fn grant_hedge(&mut self) -> bool {
         self.call.grant_hedge(&mut self.environment)
     }
 
-    /// The hedge that was granted starts.
+    /// Starts the granted hedge.
     pub fn begin_hedge(&mut self) -> Racer {
         self.call.begin_hedge(&mut self.environment)
     }
 
-    /// The hedge that was granted cannot be sent yet. It is given back, and asked for again by
+    /// Defers the granted hedge, which cannot be sent yet, and refunds it. Request it again with
     /// [`grant_hedge`](Self::grant_hedge) when it can.
     pub fn put_off_hedge(&mut self) {
         self.call.put_off_hedge(&mut self.environment);
     }
 
-    /// The hedge that was granted cannot be sent. It is given back, and no other joins.
+    /// Cancels the granted hedge, which cannot be sent, and refunds it. No other hedge joins.
     pub fn call_off_hedge(&mut self) {
         self.call.call_off_hedge(&mut self.environment);
     }
 
-    /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
-    /// be dropped, and told to [`on_lost`](Self::on_lost) before.
+    /// Reports that an attempt of the race succeeded, with its status for the trace. Drop the other
+    /// attempts and report them with [`on_lost`](Self::on_lost) first.
     pub fn on_race_won(&mut self, hedge: &Hedge, racer: &Racer, seen: Option<Cause>) {
         self.call
             .race_won(&mut self.environment, hedge, racer, seen);
     }
 
-    /// An attempt of the race failed. If the race is over, [`on_failure`](Self::on_failure) with the
-    /// failure that decides comes next, after [`on_lost`](Self::on_lost) for those that still run.
+    /// Reports that an attempt of the race failed. If that ends the race, call
+    /// [`on_lost`](Self::on_lost) for the running attempts, and then
+    /// [`on_failure`](Self::on_failure) with the deciding failure.
     pub fn on_race_failure(&mut self, hedge: &Hedge, racer: &Racer, failure: &Failure) -> Raced {
         self.call
             .race_failed(&mut self.environment, hedge, racer, failure)
     }
 
-    /// The race is over without this attempt, which is dropped.
+    /// Reports that this attempt lost the race and is dropped.
     pub fn on_lost(&mut self, racer: &Racer) {
         self.call.race_lost(&mut self.environment, racer);
     }

@@ -1,4 +1,4 @@
-//! Where the attempts of a driver go: to a destination that callers share, or to none.
+//! The target of a driver's attempts: a shared destination, or none.
 
 use std::ops::Deref;
 
@@ -8,26 +8,25 @@ use relent_core::{Entered, Place, Policy};
 
 use crate::destination::{Destination, Locked};
 
-/// Where the attempts of a [`Driver`](crate::driver::Driver) go: [`ToDestination`], or [`NoDestination`]. It is
-/// part of the driver's type, so that a driver without a destination has neither room nor instructions
-/// for what it would do there (design rule 10). [`ByDestination`] is one whose policy comes with it. There
-/// are no others.
+/// The target of a [`Driver`](crate::driver::Driver)'s attempts: [`ToDestination`],
+/// [`NoDestination`], or [`ByDestination`], which includes the policy. Sealed. It is part of the
+/// driver's type, so that a driver without a destination has no memory or code for one.
 pub trait Target: sealed::Sealed {
-    /// The room for where a call stands there.
+    /// The state of a call at the destination.
     #[doc(hidden)]
     type Place: Place;
 
     /// The destination.
     fn destination(&self) -> Option<&Destination>;
 
-    /// The policy that comes with it, in place of one that the caller gives.
+    /// The policy of the destination, which replaces the caller's.
     #[doc(hidden)]
     #[inline]
     fn policy(&self) -> Option<&Policy> {
         None
     }
 
-    /// The same, as the core knows it.
+    /// The core's part of the destination.
     #[doc(hidden)]
     #[inline]
     fn shared(&self) -> Option<&relent_core::Destination<Locked>> {
@@ -42,7 +41,7 @@ mod sealed {
     impl Sealed for super::ByDestination<'_> {}
 }
 
-/// There is no destination that callers share.
+/// No shared destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NoDestination;
 
@@ -55,7 +54,7 @@ impl Target for NoDestination {
     }
 }
 
-/// A destination that callers share, if there is one: `D` is a reference to it or a share in it.
+/// A shared destination, if there is one; `D` is a reference or an `Arc`.
 pub struct ToDestination<D>(Option<D>);
 
 impl<D> ToDestination<D> {
@@ -73,8 +72,7 @@ impl<D: Deref<Target = Destination>> Target for ToDestination<D> {
     }
 }
 
-/// A destination together with the policy that it had when the call was made: see
-/// [`Destination::retry`].
+/// A destination with the policy that it had when the call started: see [`Destination::retry`].
 #[derive(Debug)]
 pub struct ByDestination<'d> {
     destination: &'d Destination,
@@ -104,7 +102,7 @@ impl Target for ByDestination<'_> {
     }
 }
 
-/// A [`Target`] whose policy its caller gives, and so may give it another destination: all but
+/// A [`Target`] whose policy the caller provides, so that the destination can be replaced: all but
 /// [`ByDestination`].
 #[diagnostic::on_unimplemented(
     message = "a call that was made by its destination cannot go to another",

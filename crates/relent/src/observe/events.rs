@@ -1,4 +1,5 @@
-//! The events: a line for each wait and each give-up.
+//! The events: one for each wait, each give-up, each queued attempt and each change of a circuit
+//! breaker.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use relent_core::{Cause, Failure, Queued, StopReason, format_duration};
 use super::TARGET;
 use crate::destination::GateState;
 
-/// A time to be read: whole milliseconds.
+/// A duration for display, in whole milliseconds.
 fn readable(duration: Duration) -> String {
     let millis = duration.as_millis().try_into().unwrap_or(u64::MAX);
     format_duration(Duration::from_millis(millis))
 }
 
-/// Where the server named a time, and how long it is in seconds.
+/// The source of the server's hint, and its delay in seconds.
 fn hint(failure: &Failure) -> (Option<&'static str>, Option<f64>) {
     match failure.hint.delay() {
         Some(delay) => (Some(failure.hint.source.name()), Some(delay.as_secs_f64())),
@@ -22,7 +23,7 @@ fn hint(failure: &Failure) -> (Option<&'static str>, Option<f64>) {
     }
 }
 
-/// What was seen, unless it says nothing: `: status 503, retry-after`.
+/// The cause and the hint for display, if they add information: `: status 503, retry-after`.
 struct Seen<'a>(&'a Failure, Option<&'static str>);
 
 impl fmt::Display for Seen<'_> {
@@ -87,7 +88,7 @@ pub(super) fn stop(
     let seen = failure
         .filter(|failure| failure.cause != Cause::Error)
         .map_or_else(String::new, |failure| format!(" ({})", failure.cause));
-    // The level of an event is fixed where it stands.
+    // The level of an event must be a constant.
     macro_rules! tell {
         ($level:ident) => {
             tracing::$level!(

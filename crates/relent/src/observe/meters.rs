@@ -1,4 +1,4 @@
-//! The metrics, recorded by whichever recorder is installed at the moment.
+//! The metrics, sent to the currently installed recorder.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::destination::GateState;
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
-/// Without a label.
+/// The keys without a destination label.
 static UNNAMED: Keys = Keys {
     attempts: Key::from_static_name(ATTEMPTS),
     retries: Key::from_static_name(RETRIES),
@@ -26,9 +26,10 @@ static UNNAMED: Keys = Keys {
     labelled: [const { OnceLock::new() }; LABELLED],
 };
 
-/// The name of a destination, for the metrics of its sessions; clones are one.
+/// A destination label for the metrics of its sessions; clones share one.
 ///
-/// Have few of them: each has time series of its own. So a name is never taken out of an address.
+/// Create few labels: each has its own time series. For this reason a name is never derived from an
+/// address.
 ///
 /// ```
 /// use relent::observe::Label;
@@ -50,8 +51,8 @@ struct Named {
     keys: Keys,
 }
 
-/// The keys of one name, each made once: the facade does not say whether anybody records, so that what
-/// is told often must cost nothing to say.
+/// The metric keys of one label, each made once. The facade does not reveal whether a recorder is
+/// installed, so frequent metrics must be cheap to report.
 struct Keys {
     attempts: Key,
     retries: Key,
@@ -59,18 +60,18 @@ struct Keys {
     budget_left: Key,
     request_rate: Key,
     cooldowns: Key,
-    /// Those with a label of their own, in the order in which they were first used.
+    /// Keys with a second label, in the order of their first use.
     labelled: [OnceLock<Labelled>; LABELLED],
 }
 
 /// A metric, the value of its label, and the key of both.
 type Labelled = (&'static str, &'static str, Key);
-/// Kinds, reasons, sources of hints, states, and what holds back: fewer than these. What is more is made
-/// each time.
+/// The number of cached keys: above the number of kinds, reasons, hint sources, states and
+/// controls. Keys beyond it are made each time.
 const LABELLED: usize = 64;
 
 impl Label {
-    /// A name of your choice, such as `payments`.
+    /// Creates a label, such as `payments`.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         let name = SharedString::from_shared(name.into());
@@ -103,8 +104,8 @@ impl fmt::Debug for Label {
     }
 }
 
-/// Tells the installed recorder what the metrics mean and in which units they are. Call it once,
-/// after a recorder is installed.
+/// Registers descriptions and units of the metrics with the installed recorder. Call it once, after
+/// the recorder is installed.
 pub fn describe() {
     let counter = |name: &'static str, what: &'static str| {
         with_recorder(|recorder| {
@@ -180,7 +181,7 @@ pub(super) fn budget(label: Option<&Label>, budget: &Budget) {
     });
 }
 
-/// Uses the key with this label of its own, besides the destination.
+/// Calls `using` with the key for this label and the destination.
 fn with_key<T>(
     label: Option<&Label>,
     (metric, key, value): (&'static str, &'static str, &'static str),
@@ -246,7 +247,7 @@ pub(super) fn held(
     }
 }
 
-/// A time in seconds.
+/// Records a time in seconds.
 fn record(label: Option<&Label>, key: (&'static str, &'static str, &'static str), time: Duration) {
     with_key(label, key, |key| {
         with_recorder(|recorder| {

@@ -5,39 +5,41 @@ pub const TARGET: &str = "relent";
 
 /// Counter: attempts that were started.
 pub const ATTEMPTS: &str = "relent_attempts_total";
-/// Counter: attempts after the first that were started when one had failed.
+/// Counter: attempts that were started after a failed one.
 pub const RETRIES: &str = "relent_retries_total";
 /// Counter: hedges that were started.
 pub const HEDGES: &str = "relent_hedges_total";
 /// Counter: attempts that failed, by [`KIND`].
 pub const FAILURES: &str = "relent_failures_total";
-/// Histogram: waits before retries in seconds, by [`HINT`].
+/// Histogram: waits before retries, in seconds, by [`HINT`].
 pub const WAIT: &str = "relent_wait_seconds";
 /// Counter: give-ups, by [`REASON`].
 pub const STOPS: &str = "relent_stops_total";
-/// Gauge: tokens in the budget, when a request begins and after each failure.
+/// Gauge: tokens in the retry budget, at the start of a request and after each failure.
 pub const BUDGET_LEFT: &str = "relent_budget_left";
-/// Gauge: requests that are held back at the moment, by [`BY`].
+/// Gauge: requests that are currently held back, by [`BY`].
 pub const HELD_BACK: &str = "relent_held_back";
-/// Histogram: how long requests were held back in seconds, by [`BY`]; of those that are let go.
+/// Histogram: how long requests were held back, in seconds, by [`BY`]; only of requests that were
+/// released.
 pub const HELD: &str = "relent_held_seconds";
 /// Counter: cooldowns that began.
 pub const COOLDOWNS: &str = "relent_cooldowns_total";
-/// Counter: what gates have become, by [`STATE`].
+/// Counter: state changes of circuit breakers, by the new [`STATE`].
 pub const GATE_CHANGES: &str = "relent_gate_changes_total";
-/// Gauge: attempts per second that may be made, infinite while there is no limit; only if the
-/// destination has a request rate.
+/// Gauge: the rate limit in attempts per second, infinite while there is none; only for
+/// destinations with a configured rate limit.
 pub const REQUEST_RATE: &str = "relent_request_rate";
 
-/// Label: what holds a request back: `cooldown`, `gate` or `request_rate`.
+/// Label: the control that holds a request back: `cooldown`, `gate` or `request_rate`.
 pub const BY: &str = "by";
 /// Label: `open`, `limited` or `closed`.
 pub const STATE: &str = "state";
 /// Label: the name of a [kind](relent_core::Kind) of failure.
 pub const KIND: &str = "kind";
-/// Label: where the server named the time, the name of a [source](relent_core::HintSource), or `none`.
+/// Label: where the server named the time: the name of a [source](relent_core::HintSource), or
+/// `none`.
 pub const HINT: &str = "hint";
 /// Label: the name of a [reason](relent_core::StopReason).
 pub const REASON: &str = "reason";
-/// Label: the destination, only if it was given a name.
+/// Label: the destination, only if it has a name.
 pub const DESTINATION: &str = "destination";

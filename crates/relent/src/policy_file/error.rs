@@ -1,11 +1,11 @@
-//! What is wrong with a policy file, where, and what is accepted.
+//! The errors of a policy file: message, place, and correction.
 
 use std::fmt;
 use std::io;
 
 use serde::de::IgnoredAny;
 
-/// Why no policy was read: what was wrong, where, and what is accepted.
+/// The reason why no policy could be read: the mistake, its place, and the accepted values.
 ///
 /// Displays as a sentence, followed by the offending line where there is one:
 ///
@@ -17,13 +17,13 @@ use serde::de::IgnoredAny;
 pub struct PolicyFileError {
     file: Option<String>,
     message: String,
-    /// What follows the place: a correction.
+    /// A correction, displayed after the place.
     advice: Option<String>,
     place: Option<Place>,
     cause: Option<io::Error>,
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Syntax {
     Toml,
@@ -37,11 +37,12 @@ struct Place {
     text: String,
 }
 
-/// The most characters that are shown of an offending line, and of a sentence that may quote it.
+/// The maximum number of characters displayed of an offending line, and of a sentence that may
+/// quote it.
 const LINE: usize = 120;
 const SENTENCE: usize = 400;
 
-/// What is said of a table that should have had one key, and had none or several.
+/// The deserializer's message for a table that must have exactly one key.
 const NOT_ONE_KEY: &str = "wanted exactly 1 element";
 
 impl PolicyFileError {
@@ -129,7 +130,7 @@ impl PolicyFileError {
 
     pub(super) fn toml(text: &str, error: &toml::de::Error) -> Self {
         let mut this = Self::explain(error.message());
-        // An error about the table at the top has no span.
+        // An error about the top-level table has no span.
         let span = error.span().unwrap_or(0..text.len());
         this.place = locate(text, span, error.message());
         this
@@ -139,7 +140,7 @@ impl PolicyFileError {
         let place = format!(" at line {} column {}", error.line(), error.column());
         let message = error.to_string();
         let mut this = match message.strip_suffix(&place).unwrap_or(&message) {
-            // What is JSON all the same has a table of no key or of several in place of one.
+            // Valid JSON with this error has a table with no key or several keys in place of one.
             "expected value" if serde_json::from_str::<IgnoredAny>(text).is_ok() => {
                 Self::explain(NOT_ONE_KEY)
             }
@@ -147,7 +148,7 @@ impl PolicyFileError {
         };
         if let Some(before) = error.line().checked_sub(1) {
             let line = text.split('\n').nth(before).unwrap_or_default();
-            // Counted in bytes there.
+            // `serde_json` counts the column in bytes.
             let bytes = error.column().saturating_sub(1);
             let column = line.get(..bytes).map_or(bytes, |part| part.chars().count()) + 1;
             this.place = Some(Place {
@@ -159,7 +160,7 @@ impl PolicyFileError {
         this
     }
 
-    /// Turns the sentence of the deserializer into ours.
+    /// Rewrites the deserializer's message.
     fn explain(message: &str) -> Self {
         if let Some((unknown, known)) = unknown(message, "unknown field `") {
             let mut this = Self::new(format!("unknown key `{unknown}`"));
@@ -176,7 +177,7 @@ impl PolicyFileError {
             return this;
         }
         let message = message.trim_end();
-        // The one table of exactly one key is a backoff.
+        // A backoff is the only table with exactly one key.
         if message.starts_with(NOT_ONE_KEY) || message == "wanted string or table" {
             return Self::new(
                 "a backoff is of exactly one kind: \"none\", or a table of one key, such as \
@@ -224,13 +225,13 @@ impl fmt::Display for PolicyFileError {
 }
 
 impl std::error::Error for PolicyFileError {
-    /// The source of the I/O error, whose own text is in that of this.
+    /// The source of the I/O error, whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.as_ref().and_then(std::error::Error::source)
     }
 }
 
-/// Takes "unknown field `x`, expected one of `a`, `b`" apart.
+/// Parses "unknown field `x`, expected one of `a`, `b`".
 fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, Vec<&'m str>)> {
     let (unknown, known) = message.strip_prefix(prefix)?.rsplit_once("`, expected ")?;
     let known = known.split('`').skip(1).step_by(2).collect();
@@ -244,8 +245,8 @@ fn correction(unknown: &str, known: &[&str]) -> String {
     }
 }
 
-/// The nearest name by typing errors (Damerau-Levenshtein), if it is near enough to have been meant: for a message that asks
-/// "did you mean …?".
+/// The name with the fewest typing errors (Damerau-Levenshtein), if it is close enough, for a
+/// message such as "did you mean …?".
 ///
 /// ```
 /// use relent::policy::nearest;
@@ -255,7 +256,7 @@ fn correction(unknown: &str, known: &[&str]) -> String {
 /// ```
 #[must_use]
 pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    // No name of ours is near a text of this length, and the comparison takes quadratic time.
+    // No known name is close to a longer text, and the comparison takes quadratic time.
     const LONGEST: usize = 64;
     let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
     known
@@ -266,7 +267,7 @@ pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> O
 }
 
 /// The place of an error in a TOML text. An error about a whole table is placed at the key that its
-/// message begins with, if the table has it once; otherwise it has no line of its own.
+/// message begins with, if that key occurs once in the table; otherwise it has no place.
 fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Place> {
     let within = text.get(span.clone())?;
     let at = if span.len() == text.len() || within.trim_end().contains('\n') {
@@ -293,8 +294,8 @@ fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Pla
     })
 }
 
-/// Where `key` is given a value, in bytes from the start. Line by line, so that the time stays
-/// proportional to the text whatever it is.
+/// The offsets in bytes at which `key` is assigned a value. Works line by line, so that the time is
+/// linear in the size of the text.
 fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 't {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let mut next_line = 0;
@@ -310,7 +311,8 @@ fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// A text as it can be shown: not too long, nothing that moves a terminal's cursor.
+/// Makes a text printable: truncated, and without control characters, which could move a terminal's
+/// cursor.
 fn shown(text: &str, most: usize) -> String {
     let mut shown: String = text
         .trim_end()

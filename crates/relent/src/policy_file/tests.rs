@@ -43,7 +43,8 @@ fn a_file_is_one_policy_or_several() {
     assert_eq!(two.policies()[0].description.as_deref(), Some("at once"));
 }
 
-/// The page that lists the keys: it reads, so does every alternative in it, and it says the defaults.
+/// The documentation of the keys is a valid policy file, with valid alternatives and the default
+/// values.
 #[test]
 fn the_documented_keys_are_the_keys() {
     let source = include_str!("../policy_file.rs");
@@ -242,7 +243,7 @@ fn a_contradiction_is_placed_at_its_key() {
         nested.contains("(line 1, column 1)\n  1 | [policies.a]"),
         "{nested}"
     );
-    // A key that stands there twice is not guessed.
+    // The place of a key that occurs twice is not guessed.
     let rules = "max_delay = '2m'\nbackoff.constant = { delay = '1m' }\n\
                  [[rules]]\non = ['any']\nmax_delay = '1s'";
     assert_eq!(PolicyFile::parse(rules).unwrap_err().line(), None);
@@ -320,7 +321,8 @@ fn large_and_deep_files_are_refused() {
     refused(&format!("[policies{}]", ".a".repeat(100_000)));
 }
 
-/// An error is a sentence, and takes no longer than reading the file, however large what it quotes.
+/// An error is a sentence, and takes no longer than reading the file, however large the quoted text
+/// is.
 #[test]
 fn what_is_quoted_is_cut_and_harmless() {
     let long = "x".repeat(500_000);
@@ -344,7 +346,7 @@ fn what_is_quoted_is_cut_and_harmless() {
     assert!(!error.contains('\u{1b}'), "{error:?}");
 }
 
-/// Pieces that, joined at random, come near to being policies.
+/// Pieces whose random concatenations resemble policies.
 fn nearly() -> impl Strategy<Value = String> {
     let pieces = [
         "backoff",

@@ -1,4 +1,4 @@
-//! Collects what is told: events and spans of `tracing`, and metrics.
+//! Collects the events and spans of `tracing`, and metrics.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -19,7 +19,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The fields of an event or a span, as text; a message is the field `message`.
+/// The fields of an event or a span, as text; the message is the field `message`.
 pub type Fields = BTreeMap<&'static str, String>;
 
 /// A span or an event.
@@ -31,15 +31,16 @@ pub struct Told {
     pub fields: Fields,
     /// Whether it is a span that has ended.
     pub ended: bool,
-    /// The `otel.name` of the span in which an event happened, or of a span's parent.
+    /// The `otel.name` of the span that contains an event, or of a span's parent.
     pub within: Option<String>,
 }
 
-/// Lets tracing ask all subscribers whether they want an event, not only that of the current thread.
+/// Makes tracing ask all subscribers whether they want an event, not only that of the current
+/// thread.
 ///
-/// While there is only one subscriber, tracing asks that of the thread on which an event first
-/// happens. In a test beside this one that is none, and tracing keeps the answer. With two that
-/// stay, it asks all.
+/// With a single subscriber, tracing asks that of the thread on which an event first occurs, and
+/// keeps the answer. In a concurrent test that thread has none. With two permanent subscribers
+/// tracing asks all.
 pub fn ask_all_subscribers() {
     static OTHERS: LazyLock<[Dispatch; 2]> =
         LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
@@ -71,7 +72,7 @@ impl Collector {
         Self::start_at(LevelFilter::TRACE)
     }
 
-    /// The same for one who listens from this level on.
+    /// Like [`start`](Self::start), for a subscriber with this minimum level.
     #[must_use]
     pub fn start_at(level: LevelFilter) -> (Self, DefaultGuard) {
         ask_all_subscribers();
@@ -86,7 +87,7 @@ impl Collector {
         self.events.lock().unwrap().clone()
     }
 
-    /// The events of this project, level and message.
+    /// The events of this project, as level and message.
     pub fn lines(&self) -> Vec<(Level, String)> {
         let events = self.events();
         let own = events
@@ -96,7 +97,7 @@ impl Collector {
             .collect()
     }
 
-    /// The spans of this project, in the order in which they began.
+    /// The spans of this project, in the order of their start.
     pub fn spans(&self) -> Vec<Told> {
         let spans = self.spans.lock().unwrap();
         let all = spans.iter().map(|(_, span)| span.clone());
@@ -104,7 +105,7 @@ impl Collector {
             .collect()
     }
 
-    /// Everything that was told, in one text.
+    /// All events and spans as one text.
     pub fn text(&self) -> String {
         format!("{:?} {:?}", self.events(), self.spans.lock().unwrap())
     }
@@ -127,7 +128,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
         let mut spans = self.spans.lock().unwrap();
-        // Identities are used again: the last one is meant.
+        // Ids are reused: the last span with this id is meant.
         let span = spans.iter_mut().rev().find(|(known, _)| known == id);
         if let Some((_, told)) = span {
             values.record(&mut Texts(&mut told.fields));
@@ -163,8 +164,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     }
 }
 
-/// What was measured: by `name{label="value"}`, counters and gauges as they stand, histograms as the
-/// values that were recorded since the last look.
+/// Metrics by `name{label="value"}`: counters and gauges with their current values, histograms with
+/// the values recorded since the last snapshot.
 pub type Measured = BTreeMap<String, Vec<f64>>;
 
 pub fn measured(snapshotter: &Snapshotter) -> Measured {

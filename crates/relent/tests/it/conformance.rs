@@ -1,8 +1,8 @@
-//! The faces of this crate make the same decisions: the same scripts are played through each, and what
-//! they did is compared.
+//! The retry loops of this crate make the same decisions: each plays the same scripts, and the
+//! results are compared.
 //!
-//! A face is a [`Face`](face::Face): whoever adds one (a layer, a client, a command) implements it, and
-//! plays [`script::all`].
+//! A loop is a [`Face`](face::Face). To add one (a layer, a client, a command), implement it and
+//! play [`script::all`].
 #![allow(unreachable_pub, reason = "a binary of its own")]
 
 mod clock;
@@ -41,7 +41,7 @@ fn same(scripts: impl IntoIterator<Item = Script>) -> Vec<Account> {
 #[test]
 fn all_faces_make_the_same_attempts_and_end_the_same() {
     let accounts = same(script::all(400));
-    // Else the scripts would say nothing.
+    // Otherwise the scripts would test nothing.
     for reason in [
         None,
         Some("retries_exhausted"),
@@ -69,7 +69,7 @@ fn every_give_up_is_where_the_trace_ends() {
     }
 }
 
-/// Rule 12: dropped at any await, a future leaves nothing behind.
+/// A future that is dropped at any await leaves nothing behind.
 #[test]
 fn a_future_that_is_dropped_at_any_await_leaves_nothing_behind() {
     for script in script::all(200) {

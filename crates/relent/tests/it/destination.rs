@@ -1,4 +1,4 @@
-//! What the callers of one destination share: its gate and its cooldown, in every loop.
+//! The shared state of a destination, circuit breaker and cooldown, in every retry loop.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -24,7 +24,7 @@ fn policy() -> Policy {
     Policy::STANDARD.clone()
 }
 
-/// For callers that wait longer than one without a deadline.
+/// For callers that wait longer than a call without a deadline.
 fn patient() -> Policy {
     policy()
         .into_builder()
@@ -33,7 +33,7 @@ fn patient() -> Policy {
         .unwrap()
 }
 
-/// Failures in a row that are no chance any more: nothing but probes from now on.
+/// Fails until the circuit breaker is down: from then on only probes are sent.
 async fn bring_down(there: &Destination) {
     let once = policy().into_builder().max_retries(0).build().unwrap();
     while !there.is_closed() {
@@ -64,7 +64,7 @@ async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
     for result in all.await {
         result.unwrap();
     }
-    // One probe at a time, 0.5, 1.25, … s after closing; fifty successes; and nobody else.
+    // One probe at a time, 0.5, 1.25, … s after going down; fifty successes; and nothing else.
     let attempts = attempts.load(Ordering::Relaxed);
     assert!((51..=60).contains(&attempts), "{attempts}");
     assert!(began.elapsed() >= 10 * SECOND && began.elapsed() <= 40 * SECOND);
@@ -92,7 +92,7 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
         assert_eq!(there.parked(), 2);
     }
     assert_eq!(there.parked(), 0);
-    // Neither does a probe that is dropped.
+    // A dropped probe leaves nothing behind, either.
     {
         let mut probe = pin!(
             retry(&policy, pending::<Result<(), ()>>)
@@ -108,7 +108,7 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
     assert_eq!(answer.await.unwrap(), 3);
 }
 
-/// The one who has the timer goes away: another takes it.
+/// The leader, which owns the timer, is dropped: another waiter takes over.
 #[tokio::test(start_paused = true)]
 async fn the_timer_of_the_parked_is_handed_on() {
     let (there, policy) = (Destination::new(policy()), policy());
@@ -137,7 +137,8 @@ async fn the_timer_of_the_parked_is_handed_on() {
 async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
     let there = Destination::new(policy());
     bring_down(&there).await;
-    // Their deadline is longer than the circuit breaker keeps anybody, and some of them probe in vain.
+    // Their deadline exceeds the breaker's maximum queue time, and some of them are unsuccessful
+    // probes.
     let policy = policy()
         .into_builder()
         .deadline(600 * SECOND)
@@ -156,8 +157,8 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
             "{reason}"
         );
     }
-    // Who failed as a probe at the last moment waits for its retry, and is parked no more: at most the
-    // seventh wait, of up to 100 ms · 2⁶.
+    // A probe that fails at the last moment waits for its retry and is not queued again: at most
+    // the seventh delay, of up to 100 ms · 2⁶.
     let most = 301 * SECOND + 64 * SECOND / 10;
     assert!(began.elapsed() <= most, "{:?}", began.elapsed());
     assert_eq!(there.parked(), 0);
@@ -174,7 +175,7 @@ async fn a_deadline_is_kept_by_who_is_parked_and_makes_one_attempt_late() {
         .unwrap();
     let began = Instant::now();
     let gave_up = retry(&hurried, || async {
-        // When three quarters of its time are over.
+        // After three quarters of its time.
         assert_eq!(began.elapsed().as_millis(), 188);
         std::future::pending::<Result<(), ()>>().await
     })
@@ -303,7 +304,7 @@ fn a_throttled_destination_refuses_before_the_first_attempt() {
         let there = Destination::new(&policy);
         let reasons: Vec<_> = (0..200)
             .map(|_| {
-                // Refused, and no outage: a gate would take that up itself.
+                // Rejections, not an outage: those would bring down the circuit breaker.
                 blocking::retry(&policy, || Err::<(), _>(Failure::throttled()))
                     .classify(|failure| *failure)
                     .destination(&there)
@@ -359,7 +360,7 @@ async fn who_needs_no_gate_pays_for_none() {
     ));
 }
 
-/// Counts how often it is read; it stands still.
+/// Counts how often it is read. Its time does not advance.
 struct Counted(relent::clock::Instant, Cell<u32>);
 
 impl Clock for &Counted {
@@ -390,11 +391,11 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     };
     let there = Destination::new(&budget_alone);
     assert_eq!(reads(&budget_alone, &there, began), (true, 0));
-    // How long a success takes is what a gate knows overload by.
+    // The latencies of successes are the breaker's baseline for overload.
     let gated = Destination::new(policy());
     assert_eq!(reads(&policy(), &gated, began), (true, 2));
 
-    // A cooldown has an end, which one caller sees for all.
+    // One caller notices the end of a cooldown for all.
     let refused = Failure::throttled().hint(Hint::after(SECOND));
     there.cooldown().on_failure(began, &refused, SECOND);
     assert_eq!(reads(&budget_alone, &there, began), (false, 1));
@@ -403,7 +404,7 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     assert_eq!(reads(&budget_alone, &there, over), (true, 0));
 }
 
-/// A waiter is woken outside the lock: what it wakes may come straight back, and what it drops too.
+/// A waiter is woken outside the lock: the waker and its destructor may call the destination.
 #[test]
 fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     struct Comes {
@@ -413,7 +414,7 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     impl std::task::Wake for Comes {
         fn wake(self: std::sync::Arc<Self>) {
             self.woken.store(true, Ordering::Relaxed);
-            // Asks the destination, and makes and drops a waiter of its own.
+            // Queries the destination, and creates and drops a waiter.
             let _ = (self.there.parked(), self.there.is_closed());
             let mut driver = Driver::builder(Policy::STANDARD, relent::clock::StdClock)
                 .destination(&self.there)
@@ -449,7 +450,7 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     assert!(matches!(second.enter(Some(&waker_2)), Next::Wait { .. }));
     let (mut third, (comes, waker_3)) = (driver(), waker());
     assert!(matches!(third.enter(Some(&waker_3)), Next::Wait { .. }));
-    // Each asks again by another waker, and the one before is dropped there.
+    // Each asks again with another waker; the destination drops the previous one.
     let (_, other) = waker();
     drop(waker_2);
     assert!(matches!(second.enter(Some(&other)), Next::Wait { .. }));
@@ -457,7 +458,7 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
 }
 
-/// Somebody whose first attempt succeeds.
+/// A call whose first attempt succeeds.
 fn asking<'d>(
     policy: &'d Policy,
     there: &'d Destination,
@@ -466,7 +467,7 @@ fn asking<'d>(
     Box::pin(call.destination(there).into_future())
 }
 
-/// The caller with the timer is in a `select!` that nobody polls, or on a runtime that stands still.
+/// The leader is in a `select!` that is not polled, or on a suspended runtime.
 #[tokio::test(start_paused = true)]
 async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
     let (there, policy) = (Destination::new(policy()), policy());
@@ -479,11 +480,11 @@ async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
     for result in futures_util::future::join_all((0..20).map(|_| ask())).await {
         result.unwrap();
     }
-    // The patience of the gate is 300 s; a probe is due within a second.
+    // The maximum queue time is 300 s; a probe is due within a second.
     assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
 }
 
-/// Neither does one that was woken and goes away before it is polled.
+/// A woken future may be dropped before it is polled.
 #[tokio::test(start_paused = true)]
 async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
     let (there, policy) = (Destination::new(policy()), policy());
@@ -497,13 +498,13 @@ async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
     let mut last = ask();
     let began = Instant::now();
     let _ = tokio::time::timeout(Duration::from_millis(1), &mut last).await;
-    // Each of them hands the timer to the next, which is never polled.
+    // Each of them passes the timer to the next, which is never polled.
     leaving.clear();
     last.await.unwrap();
     assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
 }
 
-/// Callers that were held back, queued or parked when it began go after it as well.
+/// A cooldown also delays callers that were already held back or queued when it began.
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_holds_callers_that_wait_already() {
     let rate = relent::policy::RequestRateConfig {
@@ -539,13 +540,13 @@ async fn a_cooldown_holds_callers_that_wait_already() {
     assert_eq!(early, 0, "{times:?}");
 }
 
-/// A thread that waits is woken, and does not look every now and then.
+/// A waiting thread is woken and does not poll.
 #[test]
 fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
     let policy = Policy::builder(Backoff::None)
         .request_rate(relent::policy::RequestRateConfig {
             burst: Some(1),
-            // A slot in a day.
+            // One slot per day.
             ..relent::policy::RequestRateConfig::new(0.000_02)
         })
         .max_hint(Duration::from_secs(1_000_000))
@@ -565,7 +566,7 @@ fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
         while there.queued() == 0 {
             std::thread::yield_now();
         }
-        // Its slot was not used, and is the other's.
+        // Its slot was not used, so the other caller gets it.
         drop(first);
         assert_eq!(waiting.join().unwrap(), 7);
     });

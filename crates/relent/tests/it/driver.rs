@@ -1,4 +1,4 @@
-//! Loops of one's own around a driver.
+//! User-written loops around a driver.
 
 use std::sync::Arc;
 use std::time::Duration;

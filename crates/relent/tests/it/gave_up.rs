@@ -1,4 +1,4 @@
-//! What a function that returns another error makes of a [`GaveUp`], and what its chain prints.
+//! Conversions of a [`GaveUp`] to other error types, and its error chain.
 
 use std::error::Error;
 use std::fmt;
@@ -11,10 +11,10 @@ use relent::error::{DynError, NoLastError};
 use relent::policy::HedgeConfig;
 use relent::{Backoff, GaveUp, NamedPolicy, Policy, StopReason, blocking, retry, retry_mut};
 
-/// What the innermost error says.
+/// The text of the innermost error.
 const ROOT: &str = "connection refused";
 
-/// An error of a user: its text does not contain that of its source.
+/// A user's error type, whose text does not contain that of its source.
 #[derive(Debug)]
 enum MyError {
     Fetch(io::Error),
@@ -49,12 +49,12 @@ fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, ROOT)
 }
 
-/// Fails with its own error type, as `fetch` of a user would.
+/// Fails with the user's error type.
 async fn fetch() -> Result<u32, MyError> {
     Err(MyError::Fetch(refused()))
 }
 
-/// One retry, at once.
+/// One immediate retry.
 static ONCE_MORE: Policy = Policy::builder(Backoff::None).max_retries(1).build_const();
 
 /// One attempt, which is cut off after a second.
@@ -74,7 +74,7 @@ fn chain(error: &dyn Error) -> Vec<String> {
     lines
 }
 
-/// No line of the chain is part of another, and what happened is in there.
+/// Checks that no line of the chain repeats another, and that the root cause appears once.
 #[track_caller]
 fn prints_each_cause_once(error: &dyn Error) {
     let lines = chain(error);
@@ -109,7 +109,7 @@ async fn a_chain_prints_each_cause_once() {
 
     let context = async || -> anyhow::Result<()> { Err(refused()).context("cannot connect") };
     let context = retry(&ONCE_MORE, context).await.unwrap_err();
-    // As `anyhow` does it: `{:#}` shows the causes too.
+    // As in `anyhow`: `{:#}` prints the causes, too.
     assert!(
         format!("{context:#}").ends_with("(last error: cannot connect: connection refused)"),
         "{context:#}"
@@ -273,7 +273,7 @@ async fn an_io_error_keeps_its_kind() {
     assert_eq!(late.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
 }
 
-/// An error of a user that is nothing but an enum.
+/// A user's error type that is a plain enum.
 #[derive(Debug, PartialEq)]
 enum Bare {
     Refused,
@@ -299,7 +299,7 @@ async fn an_enum_that_implements_nothing_takes_one_more_method() {
     assert_eq!(blocked, Err(Bare::Refused));
 }
 
-/// An error of a user around that of another crate, as `#[from]` of `thiserror` makes it.
+/// A user's error type that wraps one of another crate, as with `#[from]` of `thiserror`.
 #[derive(Debug)]
 enum Around {
     Http(GaveUp<reqwest::Error>),
@@ -332,7 +332,7 @@ async fn an_error_of_another_crate_needs_no_implementation() {
     let any = by_anyhow().await.unwrap_err();
     let gave_up: &GaveUp<reqwest::Error> = any.downcast_ref().unwrap();
     assert!(gave_up.error().unwrap().is_builder());
-    // The cause is that of the last error, which says more than its own text.
+    // The source is that of the last error.
     assert!(any.source().is_some());
     assert!(by_box().await.unwrap_err().source().is_some());
     assert_eq!(by_itself().await.unwrap_err().attempts(), 2);

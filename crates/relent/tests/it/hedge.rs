@@ -38,14 +38,14 @@ fn there(tokens: f64) -> Destination {
     Destination::new(&policy).with_budget(budget.unwrap())
 }
 
-/// What an attempt does: after so many milliseconds, this.
+/// The behaviour of an attempt: this result after this many milliseconds.
 #[derive(Clone, Copy, Debug)]
 enum Does {
     Answer(u32),
     Fail(u32, Failure),
 }
 
-/// The attempts of a session as they came: when each started, and how many run now and at most.
+/// The attempts of a session: when each started, and how many run now and at most.
 #[derive(Default)]
 struct Log {
     started: RefCell<Vec<u128>>,
@@ -142,7 +142,7 @@ async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
         (Ok(2), vec![0, 50], 57)
     );
     assert_eq!(there.budget().unwrap().balance(), 2.0);
-    // What became of the loser is told as well.
+    // The trace contains the loser, too.
     let trace = seen.summary.trace.unwrap();
     let ends: Vec<_> = trace.entries().map(|e| (e.attempt, e.decision)).collect();
     assert!(
@@ -228,7 +228,7 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
     ];
     let quick = policy().hint(relent::policy::HintMode::Exact);
     let seen = run(quick, hedge, &there, &script).await;
-    // The delay counts from when it was given, at 60 ms; no hedge joined at 100 ms.
+    // The delay counts from when the response arrived, at 60 ms; no hedge joined at 100 ms.
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 50, 5060]));
 }
 
@@ -290,11 +290,11 @@ async fn a_percentile_learns_from_all_callers_what_is_slow() {
     }
     let delay = there.hedge(&config).unwrap().delay().unwrap();
     assert!(delay >= MILLI * 10 && delay <= MILLI * 12, "{delay:?}");
-    // What one destination takes says nothing about another.
+    // The latencies of one destination say nothing about another.
     assert_eq!(elsewhere.hedge(&config).unwrap().delay(), None);
 }
 
-/// Without one nobody would remember anything, and nothing would ever be hedged.
+/// Without a destination no latencies would be recorded, and nothing would ever be hedged.
 #[tokio::test(start_paused = true)]
 async fn a_percentile_without_a_destination_is_refused() {
     let policy = policy()
@@ -317,7 +317,7 @@ async fn a_percentile_without_a_destination_is_refused() {
     retry(&policy, ask).destination(&there).await.unwrap();
 }
 
-/// What waits for nobody hedges nothing, and needs no destination for it.
+/// Operations that must not overlap are not hedged, and need no destination for a percentile.
 #[tokio::test(start_paused = true)]
 async fn where_attempts_must_not_overlap_nothing_is_hedged() {
     let slow = || tokio::time::sleep(MILLI * 1000);
@@ -352,7 +352,7 @@ async fn where_attempts_must_not_overlap_nothing_is_hedged() {
     }
 }
 
-/// Where a policy of another's making is used at a destination, that remembers for both.
+/// The destination also keeps the hedging state for policies other than its own.
 #[tokio::test(start_paused = true)]
 async fn a_destination_remembers_for_the_hedges_of_every_policy_that_is_used_there() {
     let there = there(10.0);
@@ -391,7 +391,7 @@ fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
     assert_eq!(there.budget().unwrap().balance(), 2.0);
 }
 
-/// A hedged future can be spawned if the operation's can.
+/// A hedged future is `Send` if the operation's future is.
 #[tokio::test(start_paused = true)]
 async fn it_can_be_spawned() {
     let task = tokio::spawn(async {
@@ -417,7 +417,7 @@ fn does() -> impl Strategy<Value = Does> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the attempts do and in whatever order they end.
+    /// For any behaviour of the attempts and any order of their ends.
     #[test]
     fn no_order_of_endings_breaks_a_bound(
         script in proptest::collection::vec(does(), 6),
@@ -437,14 +437,14 @@ proptest! {
         prop_assert_eq!(seen.summary.attempts, attempts);
         prop_assert!(attempts <= 4);
         prop_assert!(seen.most <= 1 + hedges);
-        // Each attempt after the first was paid for, and nothing else was.
+        // Each attempt after the first was paid for, and nothing else.
         prop_assert_eq!(there.budget().unwrap().balance(), f64::from(tokens) - f64::from(attempts - 1));
         // Every attempt is in the trace, once.
         let trace = seen.summary.trace.unwrap();
         let mut numbers: Vec<_> = trace.entries().map(|entry| entry.attempt).collect();
         numbers.sort_unstable();
         prop_assert_eq!(numbers, (1..=attempts).collect::<Vec<_>>());
-        // The result is that of an attempt which did so.
+        // The result is that of a successful attempt.
         if let Ok(number) = seen.result {
             prop_assert!(matches!(script[number as usize - 1], Does::Answer(_)));
         } else {

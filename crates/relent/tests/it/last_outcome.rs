@@ -1,5 +1,5 @@
-//! Design rule 7: the last real outcome is what every loop returns, also when the retry that was to
-//! follow it is held back for as long as it may wait.
+//! Every loop returns the last real outcome, also when the following retry is held back until its
+//! limit.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use relent::{
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// After the first probe, half a second after closing, and before the second.
+/// After the first probe, half a second after going down, and before the second.
 const LIMIT: Duration = Duration::from_millis(900);
 
-/// What holds the retry back.
+/// The control that holds the retry back.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum By {
-    /// The gate, until the deadline.
+    /// The circuit breaker, until the deadline.
     Gate,
-    /// The gate, until its patience ends.
+    /// The circuit breaker, until its maximum queue time.
     Patience,
     Cooldown,
     Rate,
@@ -56,7 +56,8 @@ impl By {
         matches!(self, Self::Gate | Self::Patience)
     }
 
-    /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
+    /// A destination; already down if the circuit breaker is to hold the retry back, so that the
+    /// attempt is a probe.
     async fn destination(self) -> Destination {
         let (there, once) = (Destination::new(self.policy()), once());
         while self.is_gate() && !there.is_closed() {
@@ -67,7 +68,8 @@ impl By {
         there
     }
 
-    /// What another meets while the attempt runs.
+    /// Starts the cooldown, if that is the control: another caller gets a 429 while the attempt
+    /// runs.
     fn begins(self, there: &Destination, clock: impl Clock) {
         if self == Self::Cooldown {
             let once = once();
@@ -78,7 +80,7 @@ impl By {
         }
     }
 
-    /// One attempt was made, and its error is there.
+    /// Checks that one attempt was made, and that its error is kept.
     fn check(self, gave_up: &GaveUp<&str>) {
         assert_eq!(gave_up.error(), Some(&"refused"), "{self:?}: {gave_up}");
         let reason = match self {
@@ -92,7 +94,7 @@ impl By {
         );
         let until = match self {
             Self::Gate | Self::Patience => LIMIT,
-            // At once: nobody waits for what comes too late.
+            // Immediately: a caller does not wait for a permit that comes too late.
             Self::Cooldown | Self::Rate => SECOND / 10,
         };
         let elapsed = gave_up.elapsed();

@@ -1,5 +1,5 @@
-//! How long a call takes whose caller sets no deadline, when its destination is down: 30 s, and 9 s where no
-//! attempt has ever had a response. A deadline takes the place of both.
+//! The duration of calls without a deadline while the destination is down: 30 s, or 9 s if no
+//! attempt has ever had a response. A deadline replaces both limits.
 
 use std::future::pending;
 use std::io;
@@ -37,14 +37,15 @@ fn unavailable() -> Failure {
     Failure::ambiguous().cause(Cause::Status(503))
 }
 
-/// One that has responded before.
+/// A destination that has responded before.
 async fn answered() -> Destination {
     let there = standard();
     there.retry(async || Ok::<_, ()>(())).await.unwrap();
     there
 }
 
-/// Calls once, alone, and fails like this at once. How it ended, and after what time.
+/// Makes one call whose attempts fail immediately with this failure. Returns the error and the
+/// elapsed time.
 async fn call(
     there: &Destination,
     policy: &Policy,
@@ -59,7 +60,7 @@ async fn call(
 #[tokio::test(start_paused = true)]
 async fn every_call_to_a_closed_port_ends_within_nine_seconds_with_its_error() {
     let there = standard();
-    // One after the other, as a test suite or a person does it.
+    // One after the other, as in a test suite.
     for number in 0..20 {
         let (gave_up, took) = call(&there, Policy::STANDARD, refused()).await;
         assert!(took <= UNANSWERED, "{number}: {took:?}");
@@ -70,7 +71,7 @@ async fn every_call_to_a_closed_port_ends_within_nine_seconds_with_its_error() {
             gave_up.reason()
         );
     }
-    // A plain error says nothing about a response.
+    // A plain error does not show whether there was a response.
     let there = standard();
     for _ in 0..5 {
         let began = Instant::now();
@@ -116,7 +117,7 @@ async fn every_call_to_a_service_that_refuses_ends_within_thirty_seconds() {
             gave_up.reason()
         );
     }
-    // It had a response, so it may come back.
+    // It has responded, so it may recover.
     let (_, took) = call(&there, Policy::STANDARD, refused()).await;
     assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
 }
@@ -126,7 +127,7 @@ async fn a_destination_that_has_answered_before_is_waited_for_longer() {
     let there = answered().await;
     let (_, took) = call(&there, Policy::STANDARD, refused()).await;
     assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
-    // And a call that waits hears of a response that another has had.
+    // A waiting call notices a response to another call.
     let (there, began) = (standard(), Instant::now());
     let waits = async {
         call(&there, Policy::STANDARD, refused()).await;
@@ -150,7 +151,7 @@ async fn a_running_attempt_is_never_cut_off() {
     slow.await.unwrap();
     assert_eq!(began.elapsed(), 100 * SECOND);
 
-    // Connects that hang: the first takes longer than the call may wait for another.
+    // Hanging connects: the first takes longer than the limit for starting another attempt.
     let (there, began) = (standard(), Instant::now());
     let hanging = there.retry(async || {
         sleep(20 * SECOND).await;
@@ -159,7 +160,7 @@ async fn a_running_attempt_is_never_cut_off() {
     let gave_up = hanging.classify(|failure| *failure).await.unwrap_err();
     assert_eq!((gave_up.attempts(), began.elapsed()), (1, 20 * SECOND));
     assert_eq!(gave_up.reason(), StopReason::MaxElapsed);
-    // Where there was an answer, the second starts in time and ends when it ends.
+    // After a response, the second attempt starts in time and runs to its end.
     let (there, began) = (answered().await, Instant::now());
     let hanging = there.retry(async || {
         sleep(20 * SECOND).await;
@@ -189,14 +190,14 @@ async fn a_servers_time_beyond_the_limit_ends_the_call_at_once() {
         text.ends_with(", and without a deadline no attempt starts after 30s"),
         "{text}"
     );
-    // So does the next call, which the cooldown would hold back.
+    // The same for the next call, which the cooldown would hold back.
     let (gave_up, took) = call(&there, Policy::STANDARD, busy(long)).await;
     assert_eq!(
         (gave_up.reason(), took),
         (StopReason::RetryLater, Duration::ZERO)
     );
 
-    // A time within the limit is waited for, and its spread is cut to what fits.
+    // A delay within the limit is observed, and its jitter is reduced to what fits.
     for _ in 0..20 {
         let (there, began) = (standard(), Instant::now());
         let comes_back = there.retry(async || match began.elapsed() < 20 * SECOND {
@@ -223,7 +224,7 @@ async fn a_servers_time_beyond_the_limit_ends_the_call_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_takes_the_place_of_the_limit() {
-    // With minutes to wait its retries may be used up before they are over.
+    // With minutes to wait, the retries may be exhausted before the deadline.
     for (deadline, least, most) in [(60, 50, 60), (600, 120, 300)] {
         for failure in [refused(), unavailable()] {
             let policy = with_deadline(deadline * SECOND);
@@ -233,7 +234,7 @@ async fn a_deadline_takes_the_place_of_the_limit() {
             assert!(gave_up.error().is_some());
         }
     }
-    // So does the other limit of time.
+    // The other time limit has the same effect.
     let policy = Policy::STANDARD.clone().into_builder();
     let policy = policy.max_elapsed(60 * SECOND).build().unwrap();
     let (_, took) = call(&standard(), &policy, refused()).await;
@@ -257,7 +258,7 @@ async fn every_form_of_a_call_keeps_the_limit() {
     let began = Instant::now();
     hedging.retry(fails).await.unwrap_err();
     assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
-    // No hedge joins an attempt later.
+    // No hedge joins an attempt after the limit.
     let late = Policy::STANDARD.clone().into_builder();
     let late = late.hedge(HedgeConfig::after(11 * SECOND)).build().unwrap();
     let (late, attempts) = (Destination::new(late), AtomicU32::new(0));
@@ -279,7 +280,8 @@ async fn every_form_of_a_call_keeps_the_limit() {
     assert!(clock.elapsed() <= UNANSWERED, "{:?}", clock.elapsed());
     assert_eq!(gave_up.error(), Some(&"refused"));
 
-    // What has waited for something else, such as a connection, starts no attempt later either.
+    // An attempt that waited for something else, such as a connection, does not start after the
+    // limit, either.
     let (there, clock) = (standard(), VirtualClock::new());
     let driver = Driver::builder(Policy::STANDARD, &clock).destination(&there);
     let mut driver = driver.start();
@@ -296,7 +298,7 @@ async fn every_form_of_a_call_keeps_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_moves_the_limit() {
-    // A transfer that is cut off now and then takes as long as it takes.
+    // An occasionally interrupted transfer takes as long as it takes.
     let (there, clock) = (answered().await, VirtualClock::new());
     let mut driver = Driver::builder(Policy::STANDARD, &clock)
         .destination(&there)

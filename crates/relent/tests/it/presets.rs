@@ -1,5 +1,5 @@
-//! Every preset against its source: waits at the random draws 0, ½ and 1 computed by hand, number of
-//! retries, limits, and what is retried at all.
+//! Every preset against its source: the delays at the random draws 0, ½ and 1 computed by hand, the
+//! number of retries, limits, and the retried failures.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn load(name: &str) -> Policy {
     presets::get(name).unwrap().load().unwrap().policy
 }
 
-/// A failed HTTP request as design rule 2 classifies it.
+/// A failed HTTP request with its default classification.
 fn status(status: u16) -> Failure {
     let kind = match status {
         421 | 425 => Kind::NotProcessed,
@@ -29,7 +29,7 @@ fn timeout() -> Failure {
     Failure::ambiguous().cause(Cause::Timeout)
 }
 
-/// The waits in milliseconds if every attempt fails at once with `failure`.
+/// The delays in milliseconds if every attempt fails immediately with `failure`.
 fn waits(policy: &Policy, failure: Failure, draw: f64) -> Vec<f64> {
     policy
         .waits_after(failure, Draw::at(draw))
@@ -38,7 +38,7 @@ fn waits(policy: &Policy, failure: Failure, draw: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The waits at the draws 0, ½ and 1.
+/// Checks the delays at the draws 0, ½ and 1.
 #[track_caller]
 fn pinned(policy: &Policy, failure: Failure, expected: [&[f64]; 3]) {
     for (draw, expected) in [0.0, 0.5, 1.0].into_iter().zip(expected) {
@@ -56,7 +56,7 @@ fn retries(policy: &Policy, failure: Failure, repeatable: bool) -> bool {
     matches!(decide(policy, failure, repeatable), Decision::Retry { .. })
 }
 
-/// Exactly these statuses, of all that there are, are retried for an operation that may run twice.
+/// Checks that exactly these statuses are retried for an operation that may run twice.
 #[track_caller]
 fn retried_statuses(policy: &Policy, expected: impl Fn(u16) -> bool) {
     for code in 100..600 {
@@ -154,7 +154,7 @@ fn patient_is_the_constant() {
         [&[0.0; 10], &upper.map(|wait| wait / 2.0), &upper],
     );
     assert!(policy.budget().is_none());
-    // One caller is no herd, and a deadline leaves one last attempt.
+    // A single caller cannot cause a thundering herd, and a deadline leaves a final attempt.
     assert_eq!(policy.hint_spread(), 0.25);
     assert!(policy.cut_last_wait());
     assert_eq!(Policy::STANDARD.hint_spread(), 1.0);
@@ -165,13 +165,13 @@ fn patient_is_the_constant() {
 fn poll_waits_a_tenth_of_the_elapsed_time() {
     let policy = load("poll");
     let at_half = waits(&policy, Failure::not_processed(), 0.5);
-    // 1 s until a tenth of the elapsed time is more: after 10 s. The eleventh wait is a tenth of 10 s,
-    // the twelfth of 11 s, the thirteenth of 12.1 s.
+    // 1 s until a tenth of the elapsed time is more: after 10 s. The eleventh delay is a tenth of
+    // 10 s, the twelfth of 11 s, the thirteenth of 12.1 s.
     assert_eq!(at_half[..11], [1000.0; 11]);
     assert_eq!(at_half[11..13], [1100.0, 1210.0]);
-    // 10 s · 1.1^61 = 3350 s, and a tenth more is beyond the hour: 10 + 61 waits.
+    // 10 s · 1.1^61 = 3350 s, and a tenth more is beyond the hour: 10 + 61 delays.
     assert_eq!(at_half.len(), 71);
-    // ±10 %: 0.9 s and 1.1 s while the wait is 1 s.
+    // ±10 %: 0.9 s and 1.1 s while the delay is 1 s.
     assert_eq!(
         waits(&policy, Failure::not_processed(), 0.0)[..3],
         [900.0; 3]
@@ -182,7 +182,7 @@ fn poll_waits_a_tenth_of_the_elapsed_time() {
     );
 }
 
-/// R1.3: min(1 s · 2^n, 32 s) + 0..1 s, exactly ten retries.
+/// The source: min(1 s · 2^n, 32 s) + 0..1 s, exactly ten retries.
 #[test]
 fn api_design_patterns_waits() {
     let policy = load("api-design-patterns");
@@ -203,7 +203,7 @@ fn api_design_patterns_waits() {
     );
 }
 
-/// R1.2: the three tables of statuses.
+/// The three tables of statuses of the source.
 #[test]
 fn api_design_patterns_eligibility() {
     let policy = load("api-design-patterns");
@@ -235,7 +235,7 @@ fn api_design_patterns_eligibility() {
     retried_statuses(&policy, |code| listed.contains(&code));
 }
 
-/// R1.5: a Retry-After replaces the computed delay, be it shorter or longer.
+/// A Retry-After replaces the computed delay, whether it is shorter or longer.
 #[test]
 fn api_design_patterns_retry_after_replaces() {
     let policy = load("api-design-patterns");
@@ -250,11 +250,11 @@ fn api_design_patterns_retry_after_replaces() {
     assert_eq!(stop.retry_at, Some(Instant::from_nanos(301_000_000_000)));
 }
 
-/// R2.3: min(1000·2^n + 1..1000, 15000) ms, three times; 408: 1000 ms, once.
+/// The source: min(1000·2^n + 1..1000, 15000) ms, three times; 408: 1000 ms, once.
 #[test]
 fn vital_waits_per_status() {
     let policy = load("vital");
-    // Added: 1 at the lower end, 1 + 999/2 = 500.5 in the middle, 1000 at the upper end.
+    // Additions: 1 at the lower end, 1 + 999/2 = 500.5 in the middle, 1000 at the upper end.
     for failure in [status(500), status(503), status(429)] {
         pinned(
             &policy,
@@ -269,12 +269,12 @@ fn vital_waits_per_status() {
     for failure in [status(408), timeout()] {
         pinned(&policy, failure, [&[1000.0], &[1000.0], &[1000.0]]);
     }
-    // The ceiling is first reached by the fifth wait: 16000 + … > 15000.
+    // The fifth delay is the first to reach the cap: 16000 + … > 15000.
     let longer = policy.into_builder().max_retries(5).build().unwrap();
     assert_eq!(waits(&longer, status(500), 0.0)[3..], [8001.0, 15000.0]);
 }
 
-/// R2.1 and R2.4.
+/// The retried statuses and the attempt timeout of the source.
 #[test]
 fn vital_eligibility_and_attempt_timeout() {
     let policy = load("vital");
@@ -286,7 +286,7 @@ fn vital_eligibility_and_attempt_timeout() {
     );
 }
 
-/// R2.6: three retries, 1000 ms apart, of network errors.
+/// The defaults of the source: three retries, 1000 ms apart, of network errors.
 #[test]
 fn fetch_retry_defaults() {
     let policy = load("fetch-retry");
@@ -297,12 +297,12 @@ fn fetch_retry_defaults() {
     assert_eq!(decide(&policy, hinted, false), Decision::Retry { after });
 }
 
-/// R3.1: min(2^n + 0..1, 32) s until 300 s have passed.
+/// The source: min(2^n + 0..1, 32) s until 300 s have passed.
 #[test]
 fn google_iam_waits() {
     let policy = load("google-iam");
-    // The first five add up to 31, 33.5 and 36 s; eight waits of 32 s (256 s) still start within
-    // 300 s, a ninth would end at 319 s or later.
+    // The first five add up to 31, 33.5 and 36 s. Eight delays of 32 s (256 s) still start within
+    // 300 s; a ninth would end at 319 s or later.
     let then = [32e3; 8];
     pinned(
         &policy,
@@ -318,7 +318,7 @@ fn google_iam_waits() {
     assert_eq!(policy.ceiling(), Ceiling::AfterJitter);
 }
 
-/// R3.2.
+/// The retried statuses of the source.
 #[test]
 fn google_iam_eligibility() {
     let policy = load("google-iam");
@@ -336,7 +336,7 @@ fn google_iam_eligibility() {
     );
 }
 
-/// R4.1: min(2^n + 0..1000 ms, 64 s), and the same interval after the maximum.
+/// The source: min(2^n + 0..1000 ms, 64 s), and the same interval after the maximum.
 #[test]
 fn memorystore_waits() {
     let policy = load("memorystore");
@@ -354,7 +354,7 @@ fn memorystore_waits() {
     retried_statuses(&policy, |code| code >= 500 || code == 429);
 }
 
-/// R4.2: r slots of 51.2 µs, r in 0..=2^min(n, 10) - 1, 16 attempts.
+/// The standard: r slots of 51.2 µs, r in 0..=2^min(n, 10) - 1, 16 attempts.
 #[test]
 fn ethernet_waits() {
     let policy = load("ethernet");
@@ -382,7 +382,7 @@ fn ethernet_waits() {
     assert_eq!(waits(&policy, status(500), 1.0)[14], 52.3776);
 }
 
-/// R4.5: 500 ms · 1.5^n, at most 60 s, each ±50 %, for 15 minutes.
+/// The defaults of the library: 500 ms · 1.5^n, at most 60 s, each ±50 %, for 15 minutes.
 #[test]
 fn cenkalti_waits() {
     let policy = load("cenkalti");
@@ -399,11 +399,11 @@ fn cenkalti_waits() {
         waits(&policy, failure, 1.0)[..8],
         middle.map(|wait| wait * 1.5)
     );
-    // The maximum bounds the interval, not the randomised wait.
+    // The maximum limits the interval, not the randomized delay.
     assert_eq!(waits(&policy, failure, 1.0).last(), Some(&90_000.0));
 }
 
-/// The documentation's table, which rounds every row and goes on with the rounded value.
+/// The table of its documentation, which rounds every row and continues with the rounded value.
 #[test]
 fn cenkalti_documented_sequence() {
     let documented = [
@@ -478,7 +478,7 @@ fn aws_standard_waits() {
     retried_statuses(&policy, |code| [429, 500, 502, 503, 504].contains(&code));
 }
 
-/// The hint within [own wait, own wait + 5 s]; own waits at draw ½: 25 ms, throttled 500 ms.
+/// The hint is clamped to [backoff, backoff + 5 s]; backoff at draw ½: 25 ms, throttled 500 ms.
 #[test]
 fn aws_standard_clamps_the_server_time() {
     let policy = load("aws-standard");
@@ -493,7 +493,8 @@ fn aws_standard_clamps_the_server_time() {
     }
 }
 
-/// 500 tokens: 35 retries of 14 (490), then 10 are not enough for another; or 100 of 5.
+/// 500 tokens: 35 retries of 14 (490), and the remaining 10 are not enough for another; or 100 of
+/// 5.
 #[test]
 fn aws_standard_quota() {
     let policy = load("aws-standard");
@@ -559,7 +560,7 @@ fn grpc_waits() {
     assert_eq!(waits(&longer, unavailable, 0.5)[3..], [800.0, 1000.0]);
 }
 
-/// gRFC A6: a pushback is exact, and the backoff then begins anew.
+/// gRFC A6: a pushback is exact, and the backoff restarts after it.
 #[test]
 fn grpc_pushback_restarts_the_backoff() {
     let policy = load("grpc");
@@ -597,7 +598,7 @@ fn grpc_throttling() {
     assert_eq!((granted, budget.balance()), (4, 0.0));
 }
 
-/// gRFC A6: what counts as a failure for throttling.
+/// gRFC A6: the failures that count for throttling.
 #[test]
 fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempts() {
     let policy = load("grpc");
@@ -621,7 +622,7 @@ fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempt
     }
 }
 
-/// gRFC A6: an attempt that no server saw is repeated even while retries are throttled.
+/// gRFC A6: an attempt that no server saw is retried even while retries are throttled.
 #[test]
 fn grpc_throttling_leaves_an_unsent_attempt_its_retry() {
     let policy = load("grpc");
@@ -653,7 +654,7 @@ fn envoy_waits() {
 #[test]
 fn envoy_does_not_retry_what_its_rate_limit_refused() {
     let policy = load("envoy");
-    // x-envoy-ratelimited makes a 503 throttled.
+    // `x-envoy-ratelimited` makes a 503 throttled.
     let limited = Failure::throttled().cause(Cause::Status(503));
     assert!(!retries(&policy, limited, true));
     assert!(retries(&policy, status(503), true));
@@ -695,7 +696,7 @@ fn tcp_waits() {
     );
 }
 
-/// R4.3: what providers publish of how they repeat a notification, without jitter, and the total.
+/// The published notification schedules of providers, without jitter, and their totals.
 #[test]
 fn notifications_are_repeated_as_published() {
     const S: f64 = 1e3;
@@ -781,7 +782,7 @@ fn notifications_are_repeated_as_published() {
     }
 }
 
-/// R4.3: whatever is no acknowledgement is repeated: also a redirect, and an answer that blames the request.
+/// Every response that is not an acknowledgement is retried, also a redirect and a 4xx.
 #[test]
 fn a_notification_is_repeated_until_it_is_acknowledged() {
     for (name, gone) in [
@@ -812,7 +813,7 @@ fn stripe_like_lasts_three_days() {
     assert_eq!(longest[10], 12.0 * 3600e3);
 }
 
-/// Code that takes an iterator of durations must not find an empty one because a preset lists the
+/// Code that takes an iterator of durations must not get an empty one because a preset lists the
 /// statuses that it retries.
 #[test]
 fn every_preset_makes_waits() {

@@ -1,4 +1,4 @@
-//! A destination that has its policy, which can be replaced while it runs.
+//! Replacing the policy of a destination while it is in use.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -28,7 +28,7 @@ fn gated() -> Policy {
     build(policy().max_retries(1000).gate(GateConfig::DEFAULT))
 }
 
-/// One call whose attempts fail while `is_down`.
+/// A call whose attempts fail while `is_down`.
 fn call(
     there: &Arc<Destination>,
     is_down: &Arc<std::sync::atomic::AtomicBool>,
@@ -45,7 +45,7 @@ fn call(
     })
 }
 
-/// A destination that is down, whose gate has closed, and calls that it has parked.
+/// A destination whose circuit breaker is down, with queued calls.
 async fn parked() -> (
     Arc<Destination>,
     Arc<std::sync::atomic::AtomicBool>,
@@ -98,7 +98,7 @@ async fn later_calls_go_by_the_new_policy_and_a_call_that_has_begun_by_its_own()
 async fn rule_14_retries_are_turned_off_and_on_while_it_runs() {
     let (there, is_down, calls) = parked().await;
     there.set_policy(gated().without_retries(), &TokioClock);
-    // Nothing new is parked, and what waits is not sent at once.
+    // No new call is queued, and the waiting ones are not sent immediately.
     let attempts = Cell::new(0);
     let once = there.retry(|| {
         attempts.set(attempts.get() + 1);
@@ -128,7 +128,7 @@ async fn those_who_are_parked_are_not_lost_when_the_gate_is_taken_away() {
     for call in calls {
         assert!(call.await.unwrap());
     }
-    // Those that wait for a retry of their own wait for that.
+    // Calls in the delay before a retry finish that delay.
     assert!(began.elapsed() <= 2 * SECOND, "{:?}", began.elapsed());
 }
 
@@ -160,7 +160,7 @@ async fn those_who_wait_for_a_slot_go_on_at_the_new_rate() {
         let up = Arc::new(false.into());
         let calls: Vec<_> = (0..6).map(|_| call(&there, &up)).collect();
         sleep(SECOND / 100).await;
-        // Those whose slot would have come too late have given up.
+        // Callers whose slot would have come too late have given up.
         let queued = there.queued();
         assert!(queued > 0 && !there.policy().is_off());
         let began = Instant::now();
@@ -258,7 +258,7 @@ async fn a_throttle_is_switched_on_and_off() {
     assert_eq!(refused().await, 0);
 }
 
-/// Whatever of the caller's own code runs, it may replace the policy.
+/// Any callback of the caller may replace the policy.
 #[test]
 fn a_policy_may_be_replaced_from_every_callback() {
     struct Reloads<'a>(&'a VirtualClock, &'a Destination);
@@ -323,7 +323,7 @@ fn a_policy_may_be_replaced_by_a_waker_and_by_one_that_is_dropped() {
     let waits = second.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(waits.is_pending() && there.queued() == 1);
     drop(waker);
-    // Wakes it, and what it does is the last word.
+    // This wakes the waiter, and the policy that its waker sets applies last.
     there.set_policy(build(policy()), &Asleep);
     assert_eq!(second.as_mut().poll(&mut ignored), Poll::Ready(true));
     assert_eq!((there.queued(), there.parked()), (0, 0));
@@ -348,7 +348,7 @@ fn of_two_policies_at_once_one_is_in_force_with_all_that_it_has() {
         });
         let in_force = there.policy();
         assert_eq!(there.budget().is_some(), in_force.budget().is_some());
-        // A rate and a gate have to be asked, which reads the clock.
+        // A rate limit and a circuit breaker must be checked, which reads the clock.
         let reads = Counts(&clock, Cell::new(0));
         let call = there.blocking(|| Ok::<_, &str>(())).clock(&reads);
         call.run().unwrap();
@@ -356,7 +356,7 @@ fn of_two_policies_at_once_one_is_in_force_with_all_that_it_has() {
     }
 }
 
-/// Time stands still, and no timer comes.
+/// A clock whose time does not advance and whose timers never expire.
 struct Asleep;
 
 impl Clock for Asleep {

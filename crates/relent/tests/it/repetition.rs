@@ -1,5 +1,5 @@
-//! What is repeated although nothing failed: looks at what is not ready, conflicts, ticks; and what no
-//! list makes repeatable. Time is paused throughout.
+//! Repetitions without a failure: pending polls, conflicts, ticks; and failures that no list makes
+//! retryable. Time is paused throughout.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, advance, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Every preset by which a second attempt is made at all.
+/// Every preset that makes a second attempt.
 fn presets_that_retry() -> impl Iterator<Item = (&'static str, Policy)> {
     let policy = |name| presets::get(name).unwrap().load().unwrap().policy;
     let all = presets::names()
@@ -125,7 +125,7 @@ async fn rule_7_what_a_healthy_destination_answers_is_neither_paid_for_nor_a_fai
         });
         done.destination(&there).await.unwrap();
         assert_eq!(there.budget().unwrap().balance(), 3.0, "{budget:?}");
-        // Nor is a conflict, which comes of a write that took effect.
+        // A conflict is free, too: another write took effect.
         let conflict = update(&policy, async || Written::<(), _>::Conflict("always"));
         let gave_up = conflict.destination(&there).await.unwrap_err();
         assert_eq!(gave_up.reason(), StopReason::RetriesExhausted, "{budget:?}");
@@ -154,7 +154,7 @@ async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
         }
     });
     done.await.unwrap();
-    // The look at 0 has a hedge at 1, and answers for both at 2; so does the next.
+    // The poll at 0 has a hedge at 1, and both end at 2; the same for the next.
     assert_eq!(*looks.borrow(), [0, 1, 12, 13]);
 }
 
@@ -189,7 +189,7 @@ async fn rule_1_no_list_repeats_what_cannot_be_helped() {
         });
         assert_eq!(failed.await.unwrap_err().reason(), StopReason::Permanent);
         assert_eq!(attempts.get(), 4, "{list}");
-        // What may be helped is repeated by the same lists.
+        // The same lists allow retries of other failures.
         let retried = retry(&policy, async || Err::<(), _>("down"))
             .await
             .unwrap_err();
@@ -197,7 +197,7 @@ async fn rule_1_no_list_repeats_what_cannot_be_helped() {
     }
 }
 
-/// Polls for 300 s under this policy, and touches every `every`. When the looks were.
+/// Polls for 300 s under this policy, with activity every `every`. Returns the times of the polls.
 async fn looks_under_touches(policy: &Policy, every: Duration) -> Vec<Duration> {
     let activity = Activity::new();
     let began = Instant::now();
@@ -228,9 +228,9 @@ async fn r4_4_a_touch_never_puts_the_next_look_off() {
         .build()
         .unwrap();
     let looks = looks_under_touches(&policy, SECOND / 2).await;
-    // One a second, since the first delay is a second.
+    // One per second, since the first delay is a second.
     assert!((299..=301).contains(&looks.len()), "{}", looks.len());
-    // By full jitter half a second on average, however often somebody touches.
+    // With full jitter half a second on average, however frequent the activity is.
     let drawn = policy.into_builder().jitter(Jitter::Full).build().unwrap();
     let looks = looks_under_touches(&drawn, SECOND / 1000).await;
     assert!((500..=700).contains(&looks.len()), "{}", looks.len());

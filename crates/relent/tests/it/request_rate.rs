@@ -1,4 +1,4 @@
-//! The request rate of a destination, in every loop.
+//! The rate limit of a destination, in every retry loop.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// Ten attempts per second, one at a time.
+/// Ten attempts per second, burst 1.
 fn ten() -> RequestRateConfig {
     RequestRateConfig {
         burst: Some(1),
@@ -28,13 +28,13 @@ fn policy() -> Policy {
     policy.request_rate(ten()).build().unwrap()
 }
 
-/// The same with a gate.
+/// The same policy with a circuit breaker.
 fn gated() -> Policy {
     let policy = policy().into_builder();
     policy.gate(GateConfig::DEFAULT).build().unwrap()
 }
 
-/// When attempts were made, in milliseconds.
+/// The times of attempts, in milliseconds.
 struct Times(Instant, RefCell<Vec<u128>>);
 
 impl Times {
@@ -139,7 +139,7 @@ async fn rule_12_the_slot_of_a_caller_that_goes_away_goes_to_the_next() {
     assert_eq!(there.queued(), 0);
 }
 
-/// A future may be kept without being polled: in a `select!`, in a list behind others.
+/// A future may be kept without being polled: in a `select!`, or in a list behind others.
 #[tokio::test(start_paused = true)]
 async fn who_does_not_look_when_its_slot_comes_does_not_hold_up_the_others_forever() {
     let policy = policy();
@@ -151,7 +151,7 @@ async fn who_does_not_look_when_its_slot_comes_does_not_hold_up_the_others_forev
     assert!(idle.as_mut().poll(&mut context).is_pending());
     let began = Instant::now();
     ask().await.unwrap();
-    // Its own slot is at 200 ms. There it finds that the one before has not been served.
+    // Its own slot is at 200 ms. Then it notices that the caller before it has not been served.
     assert!(began.elapsed() < 310 * MILLI, "{:?}", began.elapsed());
 }
 
@@ -218,7 +218,7 @@ fn the_blocking_loop_is_held_back_too() {
     }
 }
 
-/// Design rule 14: off is no retries. What is allowed per second stays what it is.
+/// Turning retries off does not change the rate limit.
 #[tokio::test(start_paused = true)]
 async fn turning_retries_off_leaves_the_rate_in_force() {
     let off = policy().without_retries();
@@ -259,7 +259,7 @@ async fn a_destination_that_throttles_gets_less_and_then_more_again() {
         sleep(10 * MILLI).await;
     }
     once(true).await.unwrap_err();
-    // How many go in a second, one after the other.
+    // The number of calls per second, one after the other.
     let count = |seconds: u32| {
         let once = &once;
         async move {
@@ -278,10 +278,10 @@ async fn a_destination_that_throttles_gets_less_and_then_more_again() {
     assert!(later > 150, "{later}");
 }
 
-/// What the gate lets go goes before others, but not above the rate.
+/// Requests that the circuit breaker releases go before others, but not above the rate.
 #[tokio::test(start_paused = true)]
 async fn who_was_parked_at_the_gate_is_held_to_the_rate_too() {
-    // Callers without a deadline do not wait for so long.
+    // Callers without a deadline do not wait that long.
     let policy = gated()
         .into_builder()
         .deadline(60 * SECOND)

@@ -1,4 +1,5 @@
-//! The drivers: what they add to the session's decisions. Time is virtual or paused throughout.
+//! The loops of this crate: their behaviour beyond the session's decisions. Time is virtual or
+//! paused throughout.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, IntoFuture, pending};
@@ -26,7 +27,7 @@ fn plain(retries: u32) -> Policy {
         .unwrap()
 }
 
-/// A clock that says when it is read.
+/// A clock that counts its reads.
 struct Watched(Cell<u32>);
 
 impl Clock for &Watched {
@@ -76,7 +77,7 @@ async fn rule_10_a_wait_that_nothing_can_cut_short_reads_no_clock() {
     let (policy, watched) = (plain(3), Watched(Cell::new(0)));
     let fail = || async { Err::<(), _>("down") };
     retry(&policy, fail).clock(&watched).await.unwrap_err();
-    // Once for each failure, and once for how long it took.
+    // Once for each failure, and once for the elapsed time.
     let reads = watched.0.take();
     assert_eq!(reads, 5);
     let never = std::future::pending::<()>();
@@ -86,7 +87,7 @@ async fn rule_10_a_wait_that_nothing_can_cut_short_reads_no_clock() {
     let call = retry_mut(&policy, async |_| Err::<(), _>("down")).clock(&watched);
     call.run().await.unwrap_err();
     assert_eq!(watched.0.take(), reads);
-    // Activity makes a wait shorter, so its end has to be known.
+    // Activity can shorten a wait, so its end must be known.
     let activity = Activity::new();
     let call = retry(&policy, fail).clock(&watched).activity(&activity);
     call.await.unwrap_err();
@@ -114,8 +115,8 @@ async fn the_operation_runs_at_least_once_and_waits_by_the_policy() {
     assert_eq!(gave_up.attempts(), 1);
 }
 
-/// The crate backoff calls the operation before the future is first polled, and makes each next
-/// attempt's future before the wait: tokens and timestamps taken in the closure are stale.
+/// The crate backoff calls the operation before the future is first polled, and makes the future of
+/// each next attempt before the wait: tokens and timestamps taken in the closure are stale.
 #[tokio::test(start_paused = true)]
 async fn backoff_operation_called_before_the_wait() {
     let calls = AtomicU32::new(0);
@@ -134,7 +135,8 @@ async fn backoff_operation_called_before_the_wait() {
     assert_eq!(calls.load(Ordering::Relaxed), 4);
 }
 
-/// tokio-retry polls recursively: its depth grows with every attempt whose wait is ready at once.
+/// tokio-retry polls recursively: its depth grows with every attempt whose wait is ready
+/// immediately.
 #[tokio::test]
 async fn tokio_retry_recursion() {
     let policy = Policy::builder(Backoff::None)
@@ -158,7 +160,7 @@ fn an_operation_that_fails_at_once_forever_lets_other_tasks_run() {
     assert!(pin!(future).poll(&mut context).is_pending());
 }
 
-/// tower's maker clones its generator without advancing it: all sessions get the same waits.
+/// tower's maker clones its generator without advancing it: all sessions get the same delays.
 #[test]
 fn tower_all_sessions_in_lockstep() {
     let waits = || {
@@ -179,7 +181,7 @@ fn tower_all_sessions_in_lockstep() {
     assert_ne!(seeded(1), seeded(2));
 }
 
-/// tokio-retry2 never honours retry_after, and notifies with the wrong wait, once too often.
+/// tokio-retry2 never honours retry_after, and notifies with the wrong delay, once too often.
 #[test]
 fn tokio_retry2_retry_after_and_notify() {
     let clock = VirtualClock::new();
@@ -494,7 +496,8 @@ async fn r4_4_activity_cuts_a_long_wait_short() {
     };
     let (result, ()) = tokio::join!(polling, person);
     result.unwrap();
-    // 0, 1, then a wait until 101 that the touch at 10 cuts down to one second; then anew.
+    // 0, 1, then a wait until 101 that the activity at 10 shortens to one second; then the backoff
+    // restarts.
     assert_eq!(*looks.borrow(), [0, 1, 11, 12]);
     drop(policy);
 }
@@ -532,8 +535,8 @@ async fn r4_5_ticks_keep_coming_while_the_operation_runs() {
             tokio::time::sleep(5 * SECOND).await;
         }
     }
-    // Waits of 1, 2 and 4 s from tick to tick; the operation after the second tick takes 5 s, so
-    // the third is late and comes at once.
+    // Delays of 1, 2 and 4 s from tick to tick. The work after the second tick takes 5 s, so the
+    // third tick is late and comes immediately.
     assert_eq!(times, [0, 1, 6, 10]);
     assert_eq!(ticker.tick().await, None);
 }
@@ -561,14 +564,14 @@ fn the_future_is_small() {
         Ok(1)
     }
     let alone = size(&retry(Policy::STANDARD, operation));
-    // The same when everything can be observed.
+    // The same size with all observability features.
     assert!(alone <= 160, "{alone}");
     let there = Destination::new(Policy::STANDARD);
     let there = size(&retry(Policy::STANDARD, operation).destination(&there));
     assert!(there <= 192, "{there}");
 }
 
-/// Polling a future after it is done must not panic or loop: some combinators do.
+/// Some combinators poll a completed future again: it must not panic or loop.
 #[test]
 fn cancelled_futures_stay_cancelled() {
     let policy = plain(3);
@@ -585,7 +588,7 @@ fn cancelled_futures_stay_cancelled() {
     }
 }
 
-/// A limit that is never reached takes no virtual time; one that is takes exactly its own.
+/// A limit that is never reached takes no virtual time; a reached limit takes exactly its length.
 #[tokio::test]
 async fn a_virtual_clock_moves_only_when_somebody_waits() {
     let policy = plain(1)
@@ -605,8 +608,8 @@ async fn a_virtual_clock_moves_only_when_somebody_waits() {
     assert_eq!(clock.sleeps(), [5 * SECOND, SECOND, 5 * SECOND]);
 }
 
-/// A future that is polled again after it is done, as in a `select!` loop without `fuse`, must not
-/// run the operation again: that would be a duplicate charge.
+/// A completed future that is polled again, as in a `select!` loop without `fuse`, must not run the
+/// operation again: that could be a duplicate charge.
 #[test]
 fn a_finished_future_does_not_run_the_operation_again() {
     let calls = AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! While a destination is calm its requests and successes are only counted, and the gate hears of them
-//! later: nobody can tell the difference.
+//! While a destination is healthy, requests and successes are only counted, and reach the breaker
+//! later. The result must be the same.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ const MILLI: u64 = 1_000_000;
 const SLOT: u64 = 5_000 * MILLI;
 
 impl There {
-    /// All that the gate, the line and the budget know, when what is counted over the last minute is that of now.
+    /// The state of breaker, queue and budget, with all counts passed on at `now`.
     fn knowledge(&self, now: Instant) -> String {
         self.shut(now);
         self.access().turn(|outbound, _| {
@@ -99,14 +99,14 @@ impl<'t> World<'t> {
         self.callers.len() - 1
     }
 
-    /// Comes, and asks.
+    /// Adds a caller that requests admission.
     fn enter(&mut self) -> (usize, String) {
         let who = self.come();
         let asked = self.callers[who].as_mut().map(|(call, at)| next(call, at));
         (who, asked.unwrap_or_default())
     }
 
-    /// Does it, and says all that anybody was told. `plainly`: each event takes a turn.
+    /// Runs the step, and returns all results. `plainly`: each event takes the lock.
     fn step(&mut self, step: Step, plainly: bool) -> String {
         let turn = |there: &There, clock: &Hand| {
             if plainly {
@@ -177,8 +177,8 @@ impl<'t> World<'t> {
                 String::new()
             }
             (Step::Jump(millis), _) => {
-                // What is counted is told for the slot of the others that are calm, and a caller that read the
-                // clock in the slot before is told for the later one.
+                // Counts are assigned to the slot of their batch. A caller that read the clock in the
+                // slot before is counted in the later one.
                 let nanos = self.clock.nanos.get();
                 let slot = nanos - nanos % SLOT;
                 let nanos = nanos.saturating_add_signed(millis * MILLI as i64);
@@ -241,7 +241,7 @@ fn policies(ratio: f64, deadline: bool) -> Vec<Policy> {
     policies
 }
 
-/// Plays the steps counted and one by one: the first step after which anybody can tell the difference.
+/// Runs the steps with counting and one by one. Returns the first step with a difference.
 fn both_ways(steps: &[Step], ratio: f64, deadline: bool) -> Result<(), String> {
     let policies = policies(ratio, deadline);
     let theres = [(); 2].map(|()| there(&policies[0]));
@@ -277,7 +277,7 @@ proptest! {
     }
 }
 
-/// One call in a millisecond that takes one.
+/// One call per millisecond, which takes one.
 fn succeed_for(there: &There, clock: &Hand, millis: u64) {
     for _ in 0..millis {
         let mut at = at(Policy::STANDARD, there, clock);
@@ -302,7 +302,7 @@ fn a_success_at_a_healthy_destination_takes_no_turn_at_its_lock() {
     assert!(known.contains("totals: [10000]"), "{known}");
 }
 
-/// However fast they come, and however many there are: no counter overflows.
+/// However fast and many they are, no counter overflows.
 #[test]
 fn a_batch_that_is_full_is_told() {
     let (there, clock) = (there(Policy::STANDARD), Hand::default());
@@ -327,7 +327,7 @@ fn a_batch_that_is_full_is_told() {
     );
 }
 
-/// Three of fifteen attempts have failed. The next success makes the tally clear, so that it is judged at once.
+/// Three of fifteen attempts have failed. The next success makes an early evaluation due.
 #[test]
 fn successes_are_not_only_counted_while_one_of_them_can_limit_the_gate() {
     use Step::{Advance, Calls, Come, Next, Redirected, Succeed};

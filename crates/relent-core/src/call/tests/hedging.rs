@@ -1,8 +1,8 @@
-//! What a hedge takes at its destination, and gives back if it is not sent.
+//! Resources that a hedge takes at its destination, and returns if it is not sent.
 
 use super::*;
 
-/// One attempt a second, and one at once.
+/// One attempt per second, without a burst.
 fn paced() -> Policy {
     let rate = RequestRateConfig {
         burst: Some(1),
@@ -56,7 +56,7 @@ fn rule_12_a_hedge_that_is_not_sent_gives_its_slot_of_the_request_rate_back() {
     }
 }
 
-/// One attempt runs on, so the race does.
+/// One attempt continues, so the race does.
 #[test]
 fn rule_12_a_hedge_that_a_push_back_calls_off_gives_its_slot_back() {
     let config = HedgeConfig {

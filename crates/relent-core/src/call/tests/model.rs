@@ -1,5 +1,5 @@
-//! The protocol of a call, as a model: random calls at one destination, with late timers, a clock that
-//! jumps both ways, callers that go away at any point, and a policy that is replaced meanwhile.
+//! Model of the protocol of a call: random calls at one destination, with late timers, clock jumps in
+//! both directions, callers that leave at any point, and policy changes.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::budget::Taken;
 
-/// What a call is about to do.
+/// The next action of a call.
 enum State {
     Between,
     Running,
@@ -21,7 +21,7 @@ struct Caller<'t> {
     at: At<'t>,
     state: State,
     begun: u32,
-    /// The retries of it that were paid for and have begun.
+    /// Its retries that were paid for and have begun.
     paid: u32,
     trace: Vec<TraceEntry>,
 }
@@ -30,7 +30,7 @@ struct Caller<'t> {
 enum Step {
     Come,
     Advance(u64),
-    /// The machine was asleep, or its clock is set back.
+    /// The machine was suspended, or its clock is set back.
     Jump(i64),
     Next(usize),
     GiveBack(usize),
@@ -39,7 +39,7 @@ enum Step {
     Progress(usize),
     Cancel(usize),
     Leave(usize),
-    /// Those who come from now on go by this policy, and so does the destination.
+    /// Later callers use this policy, and so does the destination.
     Reload(usize),
 }
 
@@ -75,7 +75,7 @@ impl Caller<'_> {
         stops.count()
     }
 
-    /// What is in the trace stays there: only the last decision may turn into a stop, while nothing
+    /// Trace entries do not change, except that the last decision may become a stop while no attempt
     /// runs.
     fn look_at_trace(&mut self) {
         let Some(trace) = self
@@ -237,7 +237,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
     }
 }
 
-/// With a deadline, a request rate, a gate, a budget; and whether retries are off.
+/// With a deadline, a rate limit, a breaker, a budget; and whether retries are off.
 fn rules() -> impl Strategy<Value = (bool, Option<f64>, bool, bool, bool)> {
     let rate = proptest::option::of(0.5..5.0_f64);
     (
@@ -285,7 +285,7 @@ proptest! {
             let policy = policy.build().unwrap();
             if off { policy.without_retries() } else { policy }
         }).collect();
-        // While a gate paces retries they cost nothing, and what it widens is deposited.
+        // While a breaker paces retries they cost nothing, and its higher ratio is deposited.
         run(&policies, &steps, !gates);
     }
 }

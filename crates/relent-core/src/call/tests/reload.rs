@@ -1,4 +1,4 @@
-//! A policy that is replaced at a destination while its calls run, each by the policy that it began with.
+//! A policy that is replaced at a destination while calls run, each by the policy that it began with.
 
 use super::*;
 use crate::gate::GateConfig;
@@ -36,7 +36,7 @@ fn waiting(there: &There) -> usize {
     there.access().turn(|outbound, _| outbound.waiting())
 }
 
-/// Fails until the gate has closed.
+/// Fails until the breaker is down.
 fn close(policy: &Policy, there: &There, clock: &Hand) {
     clock.advance(100 * SECOND);
     let is_closed = || {
@@ -94,7 +94,7 @@ fn rule_12_what_was_taken_from_a_budget_goes_back_when_the_policy_has_none_any_m
     cancelled.cancel(&mut at);
     start(&mut advanced, &mut at);
     advanced.progressed(&mut at);
-    // What is granted meanwhile is free, and there is nothing to give back.
+    // Retries granted meanwhile are free, and there is nothing to refund.
     let mut free = waits(&mut at);
     reload(&there, &clock, policy().budget(still(5.0)));
     free.leave(&at);
@@ -147,7 +147,7 @@ fn retries_cost_again_when_the_gate_that_paced_them_is_taken_away() {
     assert_eq!(cost(), 0.0, "the gate paces them");
     reload(&there, &clock, policy().budget(still(20.0)));
     assert_eq!(cost(), 1.0);
-    // With another gate, which is open.
+    // With another breaker, which is normal.
     reload(&there, &clock, gated().budget(still(20.0)));
     assert_eq!(cost(), 1.0);
 }
@@ -179,7 +179,7 @@ fn who_waits_for_a_rate_that_is_taken_away_leaves_no_ghost() {
     let mut second = Call::new(CallOptions::new(), &at);
     assert!(matches!(second.next(&mut at, None), Next::Wait { .. }));
     reload(&there, &clock, policy());
-    // It takes what it was offered.
+    // It takes its offer.
     start(&mut second, &mut at);
     assert_eq!((waiting(&there), second.holding()), (0, None));
     second.succeeded(&mut at);

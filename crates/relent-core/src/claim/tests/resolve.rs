@@ -1,4 +1,4 @@
-//! Somebody who asks what came of lost executions, beside the two that have the key in turn.
+//! A resolver that determines the outcome of lost executions, beside the two processes.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const fn resolution(applied: bool) -> Resolution {
 }
 
 impl Model {
-    /// Somebody finds an unknown outcome, and asks elsewhere what came of it.
+    /// The resolver finds an unknown outcome and determines it elsewhere.
     pub(super) fn ask(&self, before: &World) -> Option<World> {
         let found = (before.stored).filter(|record| record.is_unknown(at(before.now)))?;
         let may_act = before.processes.iter().any(|process| {
@@ -28,7 +28,7 @@ impl Model {
         Some(world)
     }
 
-    /// And writes it down at any time after that, perhaps again and again.
+    /// It writes the outcome at any later time, possibly repeatedly.
     pub(super) fn resolve(&self, before: &World) -> Option<World> {
         let ((found, applied), now) = (before.asked?, at(before.now));
         let resolve = |stored: Option<&Record>, applied| {
@@ -87,7 +87,7 @@ fn who_says_not_applied_of_what_may_still_act_risks_a_second_effect() {
     assert!(found.is_err(), "else the documentation warns of nothing");
 }
 
-/// What a crash has left, when its lease has run out.
+/// The record after a crash, when the lease has expired.
 fn lost(config: &ClaimConfig) -> (Record, Lease) {
     let (record, lease) = claimed(config);
     assert!(record.is_unknown(at(2)));
@@ -134,7 +134,7 @@ fn an_answer_that_somebody_has_found_out_is_replayed_and_the_lost_owner_cannot_r
     let (claim, _) = Record::claim(Some(&paid), at(2), &config, 8, OTHER);
     assert_eq!(claim, Claim::Mismatch);
     assert_eq!(paid.complete(at(2), &lease, &config), Err(LeaseLost));
-    // Nor may another find another answer.
+    // Another resolver cannot set another answer.
     let other = Resolution::Applied { digest: 78 };
     let refused = Record::resolve(Some(&paid), at(2), &found, other, &config);
     assert_eq!(refused, Err(NotResolved::Completed));
@@ -153,13 +153,13 @@ fn what_is_written_after_it_was_found_unknown_is_not_resolved_by_what_was_known_
             &config,
         )
     };
-    // The lost owner is back, and lost again: it may have acted meanwhile.
+    // The lost owner renewed the lease and was lost again: it may have acted meanwhile.
     let (back, _) = found.renew(at(2), &lease, &config).unwrap();
     assert_eq!(resolve(&back, 3), Err(NotResolved::Running));
     assert_eq!(resolve(&back, 4), Err(NotResolved::Changed));
     let stepped = found.checkpoint(at(2), &lease, 1).unwrap();
     assert_eq!(resolve(&stepped, 2), Err(NotResolved::Changed));
-    // The first of another life of the key has the same fence.
+    // The first execution of another life of the key has the same fencing token.
     let (_, another) = Record::claim(None, at(5), &config, 9, ASKED);
     assert_eq!(resolve(&another.unwrap(), 7), Err(NotResolved::Changed));
     assert_eq!(resolve(&found, 5), Err(NotResolved::Absent));

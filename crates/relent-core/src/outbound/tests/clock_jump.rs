@@ -1,4 +1,4 @@
-//! The clock jumps by hours, as when the machine slept and the clock did not.
+//! The clock jumps by hours, as after a suspend that paused it.
 
 use super::*;
 use crate::budget::{Budget, BudgetConfig, Charge};
@@ -6,7 +6,8 @@ use crate::budget::{Budget, BudgetConfig, Charge};
 const HOURS: u64 = 10 * 3600 * 1000;
 
 impl There {
-    /// All of them look at this time, as by timers that fire at once: who starts, and who gives up why.
+    /// All callers request admission at this time, as by timers that fire together. Returns the ids
+    /// that start, and the reasons of those that give up.
     fn look(&mut self, now: Instant, callers: &[Asking]) -> (Vec<u64>, Vec<StopReason>) {
         let (mut started, mut stopped) = (Vec::new(), Vec::new());
         for caller in callers {
@@ -50,7 +51,7 @@ fn those_whom_a_cooldown_holds_stay_spread_when_the_clock_has_jumped() {
     }
 }
 
-/// One that looks each two seconds is always late, and nobody starves by that.
+/// A driver that runs every two seconds is always late, and no caller starves because of that.
 #[test]
 fn nobody_whom_a_cooldown_held_is_put_off_twice() {
     let mut there = There::new(true, None);

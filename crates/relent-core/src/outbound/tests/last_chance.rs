@@ -1,8 +1,8 @@
-//! What a gate holds back is attempted once all the same, and what one is told to all need not hold for all.
+//! Late first attempts of queued requests, and a `Retry-After` for all that need not hold for all.
 
 use super::*;
 
-/// No retries would have made one attempt: who is parked while the gate is closed makes it too.
+/// It would also be made with retries disabled.
 #[test]
 fn who_is_parked_by_a_closed_gate_makes_one_attempt_before_its_time_is_over() {
     let (mut there, now) = There::closed();
@@ -15,7 +15,7 @@ fn who_is_parked_by_a_closed_gate_makes_one_attempt_before_its_time_is_over() {
     assert!(waits(there.again(later_by(now, 299 * MILLI), &asking)) <= last);
     let permit = starts(there.again(last, &asking));
     assert_eq!(there.outbound.waiting(), 0);
-    // It is no probe, and finds out as much as one.
+    // It is no probe, but its success counts like one.
     there.ended(later_by(last, MILLI), permit, Ended::Answered);
     assert!(!there.outbound.gate().unwrap().is_closed());
 }
@@ -48,7 +48,8 @@ fn there_is_no_last_chance_during_a_cooldown_nor_when_its_time_is_over() {
     }
 }
 
-/// One of many refusals by a limiter says "come back in five seconds": that is for whom it was told.
+/// One of many rejections by a rate limiter says "come back in five seconds": that holds for its
+/// caller.
 #[test]
 fn rule_4_what_is_said_to_all_holds_for_one_while_others_are_answered() {
     let mut there = There::new(true, None);
@@ -80,8 +81,9 @@ fn rule_4_what_is_said_to_all_holds_for_one_while_others_are_answered() {
     );
 }
 
-/// A destination that is down or full says when to come back: who was refused waits, and whether others are sent is
-/// for the gate to say, which finds out when it is up again. No retries would have gone on asking.
+/// A destination that is down or full sends a `Retry-After`. The rejected caller waits; the breaker
+/// decides about others, since it detects recovery. Without retries their first attempts would also be
+/// made.
 #[test]
 fn rule_4_only_a_refusal_because_of_rate_holds_back_all_where_there_is_a_gate() {
     let hint = Hint::after(Duration::from_secs(5));

@@ -1,5 +1,5 @@
-//! The protocol of those who ask, as a model: random callers that come, wait, fall asleep, go away and
-//! fail, under every combination of gate, request rate and cooldown, and while these are replaced.
+//! Model of the admission protocol: random callers that arrive, wait, sleep, leave and fail, under
+//! every combination of circuit breaker, rate limit and cooldown, and while these are replaced.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -18,14 +18,14 @@ use crate::request_rate::RequestRateConfig;
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLI;
-/// Whoever could go is gone after this: a lost wake-up, and the offer of one who is asleep.
+/// A caller that could go has gone after this: a lost wake-up, and the offer of a sleeping caller.
 const SOON: u64 = 2 * SECOND;
 
 fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * MILLI)
 }
 
-/// Randomness that a failing case repeats (SplitMix64).
+/// Reproducible randomness (SplitMix64).
 struct Mix(u64);
 
 impl Random for Mix {
@@ -55,7 +55,7 @@ enum State {
 struct Client {
     asking: Asking,
     state: State,
-    /// Neither wakers nor timers reach it, like a future that nobody polls.
+    /// Neither wakers nor timers reach it, like a future that is not polled.
     asleep: bool,
     joined: Instant,
     retries: u32,
@@ -81,17 +81,17 @@ enum Step {
     Sleep(usize),
     Awake(usize),
     Advance(u64),
-    /// The machine stands still: time passes, and nobody looks.
+    /// The machine is suspended: time passes, and no timer runs.
     Suspend(u64),
     Become(Service),
     Reload(Rules),
 }
 
-/// What a policy says about a destination.
+/// The settings of a policy for a destination.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     gate: Option<GateConfig>,
-    /// Attempts per second, and at once.
+    /// Attempts per second, and burst.
     rate: Option<(f64, u32)>,
     max_hint: Duration,
     off: bool,
@@ -127,11 +127,11 @@ struct World {
     clients: Vec<Client>,
     service: Service,
     starts: Vec<Instant>,
-    /// Since when which rules hold.
+    /// The rules, and since when each holds.
     rules: Vec<(Instant, Rules)>,
-    /// Nobody falls asleep, and the machine never stands still.
+    /// No caller sleeps, and the machine is never suspended.
     certain: bool,
-    /// Since when nothing holds anybody back.
+    /// Since when nothing holds any caller.
     clear_since: Option<Instant>,
 }
 
@@ -238,7 +238,7 @@ impl World {
         self.wake();
     }
 
-    /// Whoever is to be woken asks again, unless it is asleep.
+    /// Woken callers request admission again, unless they sleep.
     fn wake(&mut self) {
         for id in self.outbound.take_woken() {
             let index = self
@@ -311,7 +311,7 @@ impl World {
         self.wake();
     }
 
-    /// What happens next, and to whom.
+    /// The next event, and the client that it concerns.
     fn next(&self) -> Option<(Instant, usize)> {
         let due = self
             .clients
@@ -347,7 +347,7 @@ impl World {
         self.nobody_is_parked_for_too_long();
     }
 
-    /// Nobody who is awake is parked for longer than the gate of now says.
+    /// No caller that is awake is queued for longer than the current breaker allows.
     fn nobody_is_parked_for_too_long(&self) {
         let patience = self.outbound.gate().map(|gate| gate.config().patience);
         for client in &self.clients {
@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    /// Nobody who is awake is held back for long when nothing holds it back.
+    /// No caller that is awake waits for long when nothing holds it.
     fn nobody_waits_for_nothing(&mut self) {
         let now = self.now;
         let open = self.outbound.gate().is_none_or(Gate::is_open);
@@ -378,7 +378,7 @@ impl World {
         }
         for client in &self.clients {
             let waits = matches!(client.state, State::Waiting { .. }) && !client.asleep;
-            // Whom the cooldown holds has its own part of the spread behind it.
+            // Callers held by a cooldown have their own jitter after it.
             let held = self.outbound.holding(&client.asking.caller()) == Some(Holding::Cooldown);
             assert!(
                 !waits || held || client.joined > since,
@@ -421,8 +421,8 @@ impl World {
         assert!(self.outbound.line.is_in_order(), "{:?}", self.outbound);
     }
 
-    /// The service is well for so long that everybody who is awake is served or has given up; the
-    /// others go away. Nothing is left of anybody.
+    /// The service is up for so long that every caller that is awake is served or has given up. The
+    /// others leave. No state remains.
     fn close(mut self) {
         self.service = Service::Up;
         self.advance(2000 * SECOND);
@@ -439,13 +439,14 @@ impl World {
     }
 }
 
-/// In no stretch of time more went than the rates of that time allow, but for offers that were taken late.
+/// In no interval more attempts started than the rates of that time allow, except for offers that were
+/// taken late.
 fn held_to(rules: &[(Instant, Rules)], starts: &[Instant]) {
     for (first, from) in starts.iter().enumerate() {
         let start = *from;
         let from = from.as_nanos().saturating_sub(OFFER);
         let of_then = rules.partition_point(|(since, _)| since.as_nanos() <= from) - 1;
-        // What was offered before another rate came, and not taken, is given back to that.
+        // An offer from before a rate change that was not taken is given back to the new rate.
         let until = rules.partition_point(|(since, _)| *since <= start);
         let bursts = rules[of_then..until].iter();
         let bursts = bursts.map(|(_, rules)| rules.rate.map_or(u32::MAX, |(_, burst)| burst));

@@ -22,7 +22,7 @@ impl There {
             .set_policy(now, policy, &self.cooldown, &mut self.random);
     }
 
-    /// How many of a crowd start now.
+    /// Number of new callers that start now.
     fn start_all(&mut self, now: Instant) -> u32 {
         let mut started = 0;
         loop {
@@ -37,7 +37,7 @@ impl There {
         }
     }
 
-    /// Whether it is to look again.
+    /// Whether it is woken.
     fn is_woken(&mut self, caller: &Asking) -> bool {
         self.outbound.take_woken().contains(&caller.id)
     }
@@ -50,7 +50,7 @@ fn a_rate_that_is_lowered_lets_nobody_go_at_once_for_what_was_used_up() {
     there.reload(at(1000), policy().request_rate(rate(1.0, 10)));
     assert_eq!(there.start_all(at(1000)), 0);
     assert_eq!(there.start_all(at(2000)), 1);
-    // To and fro makes no slots.
+    // Switching back and forth creates no slots.
     for _ in 0..100 {
         there.reload(at(2000), policy().request_rate(rate(10.0, 10)));
         there.reload(at(2000), policy().request_rate(rate(1.0, 10)));
@@ -68,7 +68,7 @@ fn what_is_left_of_a_burst_is_left_under_another_rate() {
     // Seven are left, of which the smaller bucket holds two.
     there.reload(at(1000), policy().request_rate(rate(100.0, 2)));
     assert_eq!(there.start_all(at(1000)), 2);
-    // None is left, and a larger bucket does not begin full.
+    // None is left, and a larger bucket does not start full.
     there.reload(at(1000), policy().request_rate(rate(100.0, 50)));
     assert_eq!(there.start_all(at(1000)), 0);
     assert_eq!(there.start_all(at(1010)), 1);
@@ -202,7 +202,7 @@ fn a_probe_of_a_gate_that_is_gone_is_none_of_the_next_gate() {
     let caller = there.caller(second);
     let own = starts(there.ask(second, &caller));
     assert!(own.is_probe());
-    // Nothing is learned from it, and the probe that is out stays the only one.
+    // Its outcome is ignored, and the running probe stays the only one.
     there.ended(second, old, Ended::Unknown);
     there.waits(second);
     there.ended(second, own, Ended::Answered);
@@ -213,14 +213,14 @@ fn a_probe_of_a_gate_that_is_gone_is_none_of_the_next_gate() {
 fn rule_14_retries_that_are_turned_off_let_no_crowd_through_a_closed_gate() {
     let (mut there, now) = There::closed();
     let waiting: Vec<_> = (0..100).map(|_| there.waits(now)).collect();
-    // The name `off` is a policy that has no gate.
+    // The preset `off` is a policy without a circuit breaker.
     there.go_by(now, &policy().build().unwrap().without_retries());
     assert!(there.outbound.gate().is_some_and(Gate::is_closed));
     assert_eq!(there.outbound.parked(), 100);
     for (caller, _) in &waiting {
         waits(there.again(now, caller));
     }
-    // Who comes now is not parked.
+    // A request that arrives now is not queued.
     let new = Asking {
         paced_only: true,
         ..there.caller(now)
@@ -240,7 +240,7 @@ fn a_shorter_longest_hint_ends_a_cooldown_that_runs() {
     for (caller, _) in &waiting {
         assert!(woken.contains(&caller.id));
         let until = waits(there.again(at(2000), caller));
-        // The spread behind it is a share of the shorter time.
+        // Its jitter is a share of the shorter time.
         assert!(until >= at(12_000) && until <= at(22_000), "{until:?}");
     }
     for (caller, _) in &waiting {
@@ -261,13 +261,13 @@ fn a_spread_behind_a_cooldown_is_shortened_with_it() {
     there.reload(at(301_000), policy().max_hint(Duration::from_secs(2)));
     let until = waits(there.again(at(301_000), &caller));
     assert!(until <= at(303_000), "{until:?}");
-    // Nothing is drawn anew that is short enough: of many draws the shortest would count.
+    // Jitter that is short enough is not drawn again: otherwise the shortest of many draws would count.
     there.random = Draw::at(0.0);
     there.reload(at(301_000), policy().max_hint(Duration::from_secs(2)));
     assert_eq!(waits(there.again(at(301_000), &caller)), until);
 }
 
-/// The cooldown that is remembered is not the one for which they wait.
+/// The remembered cooldown is not the one that they wait for.
 #[test]
 fn a_spread_is_shortened_after_another_cooldown_which_was_short() {
     let mut there = There::new(false, None);
@@ -284,7 +284,8 @@ fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_ne
     let (mut there, now) = There::closed();
     let waiting: Vec<_> = (0..20).map(|_| there.waits(now).0).collect();
     there.reload(now, policy().request_rate(rate(1000.0, 5)));
-    // Each is woken, in the order of the gate, to ask the rate; the first five go.
+    // All are woken, in the order of the breaker, to request a slot of the rate limit; the first five
+    // go.
     let mut woken = there.outbound.take_woken();
     woken.truncate(20);
     assert!(waiting.iter().map(|caller| caller.id).eq(woken));
@@ -295,7 +296,7 @@ fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_ne
     assert_eq!((there.outbound.parked(), there.outbound.queued()), (0, 15));
     let waiting = &waiting[5..];
     there.reload(now, policy().gate(gate()));
-    // The new gate is open: it knows nothing of the destination yet.
+    // The new breaker is normal: it knows nothing of the destination yet.
     let woken = there.outbound.take_woken();
     for caller in waiting {
         assert!(woken.contains(&caller.id));
@@ -304,7 +305,8 @@ fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_ne
     assert_eq!(there.outbound.waiting(), 0);
 }
 
-/// A call keeps the policy that it began with, and with it its hedge; later ones have that of the new policy.
+/// A call keeps the policy that it began with, including its hedge settings; later ones use the new
+/// policy.
 #[test]
 fn rule_14_hedges_go_by_the_policy_of_their_call_and_know_what_was_learnt_before() {
     let mut there = There::new(true, None);
@@ -319,11 +321,11 @@ fn rule_14_hedges_go_by_the_policy_of_their_call_and_know_what_was_learnt_before
     assert!((95..=105).contains(&delay(&before)), "{before:?}");
     assert!((175..=185).contains(&delay(&after)), "{after:?}");
     let known = delay(&after);
-    // The calls that run and those that come later each have one, and it stays the same.
+    // Running and later calls each have their own, which stays the same.
     for (config, hedge) in [(old, before), (new, after)] {
         assert!(Arc::ptr_eq(&there.outbound.hedge(&config).unwrap(), &hedge));
     }
-    // A policy without hedges asks for none, and what is known is kept for one that comes later.
+    // A policy without hedges requests none, and the state is kept for a later one.
     there.reload(at(2000), policy().gate(gate()));
     let fixed = HedgeConfig::after(MOST);
     let later = there.outbound.hedge(&fixed).unwrap();

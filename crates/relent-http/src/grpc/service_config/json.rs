@@ -1,4 +1,4 @@
-//! A value in JSON that knows its place, for messages that name it.
+//! JSON values that know their path, for error messages.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl<'v> Node<'v> {
         }
     }
 
-    /// The value is not what is accepted here.
+    /// An error: the value is not one of those accepted here.
     pub(super) fn wrong(&self, accepted: &str) -> ServiceConfigError {
         let shown = match self.value {
             Value::Array(_) => "a list".to_owned(),
@@ -48,7 +48,7 @@ impl<'v> Node<'v> {
         }
     }
 
-    /// The value behind this key. As everywhere in the JSON of protobuf, `null` is none.
+    /// The value of this key. As in all protobuf JSON, `null` counts as absent.
     pub(super) fn get(&self, key: &str) -> Result<Option<Self>, ServiceConfigError> {
         let Value::Object(fields) = self.value else {
             return Err(self.wrong("an object"));
@@ -69,7 +69,7 @@ impl<'v> Node<'v> {
         })
     }
 
-    /// Refuses every other key.
+    /// Rejects all other keys.
     pub(super) fn only(&self, keys: &[&str]) -> Result<(), ServiceConfigError> {
         let Value::Object(fields) = self.value else {
             return Err(self.wrong("an object"));
@@ -105,7 +105,7 @@ impl<'v> Node<'v> {
             .ok_or_else(|| self.wrong(accepted))
     }
 
-    /// The JSON of `google.protobuf.Duration`, and `.1s`, which gRFC A6 writes itself.
+    /// Parses `google.protobuf.Duration`, and also `.1s`, which the text of gRFC A6 uses.
     pub(super) fn duration(&self) -> Result<Duration, ServiceConfigError> {
         self.seconds(DURATION)
     }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The example of gRFC A6, as it is written there.
+/// The example of gRFC A6, verbatim.
 fn retry() -> Value {
     json!({
         "maxAttempts": 4,
@@ -207,7 +207,7 @@ fn without_a_list_every_status_is_fatal() {
         method.policy().hedge(),
         Some(&HedgeConfig::after(Duration::ZERO))
     );
-    // A limit of one attempt leaves no room for a hedge.
+    // A limit of one attempt does not allow a hedge.
     let text = self::method(&json!({ "hedgingPolicy": hedging })).to_string();
     let config = ServiceConfig::from_json_up_to(&text, 1).unwrap();
     let method = config.method("/shop.Orders/Get").unwrap();

@@ -1,4 +1,4 @@
-//! One attempt of a gRPC call: what goes with its request, and what its response says.
+//! One attempt of a gRPC call: the headers of its request, and the classification of its response.
 
 use std::error::Error;
 use std::fmt;
@@ -23,13 +23,13 @@ use crate::layer::MapBody;
 use crate::mark::marked;
 use crate::replay::{BoxError, Progressed, ReplayBody};
 
-/// What a gRPC response has turned out to be, for the layer around: in its extensions.
+/// Response extension for the retry layer: the classification of a gRPC response.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layer) struct Classified(pub(in crate::layer) Option<Failure>);
 
-/// The error of a response whose headers have arrived: the server has begun with the call, whatever the
-/// error says (gRFC A6: such a call is committed, and its `REFUSED_STREAM` is no word that it was not
-/// processed).
+/// The error of a response whose headers have arrived: the server has started the call, whatever the
+/// error claims. By gRFC A6 such a call is committed, and its `REFUSED_STREAM` does not prove that it was not
+/// processed.
 #[derive(Debug)]
 pub(in crate::layer) struct AfterHead(pub(in crate::layer) BoxError);
 
@@ -45,7 +45,7 @@ impl Error for AfterHead {
     }
 }
 
-/// The service of single attempts, within a [`GrpcRetry`](super::GrpcRetry).
+/// Service for single attempts, inside a [`GrpcRetry`](super::GrpcRetry).
 #[derive(Clone)]
 pub struct Attempts<S, K, M> {
     service: S,
@@ -113,7 +113,7 @@ impl<S, K, M> fmt::Debug for Attempts<S, K, M> {
 }
 
 pin_project! {
-    /// The future of one attempt.
+    /// The future of one gRPC attempt.
     #[must_use = "futures do nothing unless awaited"]
     pub struct AttemptFuture<F, B, R, K> {
         clock: K,
@@ -133,7 +133,7 @@ pin_project! {
             call: F,
         },
         Peeking {
-            // `None` when it is over.
+            // `None` after completion.
             head: Option<Parts>,
             #[pin]
             peek: Peek<R>,
@@ -170,7 +170,7 @@ where
                             });
                             continue;
                         }
-                        // The server may be waiting for the caller.
+                        // The server may be waiting for the caller, so do not wait for its first message.
                         Head::Open => None,
                         Head::Over(failure) => failure,
                     };

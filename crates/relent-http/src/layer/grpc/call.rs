@@ -1,4 +1,4 @@
-//! The future of a call.
+//! The future of a gRPC call.
 
 use std::fmt;
 use std::future::Future;
@@ -21,12 +21,12 @@ use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS};
 use crate::layer::{MapBody, ResponseBody, ResponseFuture, ServiceError, Unchanged};
 use crate::replay::{BoxError, Reopen, ReplayBody};
 
-/// What is encoded in a `grpc-message`, besides all that is not ASCII.
+/// Characters to percent-encode in `grpc-message`, besides non-ASCII.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 pin_project! {
-    /// The future of a [`GrpcRetry`](super::GrpcRetry): that of the layer, with a deadline that has
-    /// passed as the status that gRPC has for it.
+    /// The future of a [`GrpcRetry`](super::GrpcRetry). It returns a passed deadline as
+    /// the gRPC status `DEADLINE_EXCEEDED`.
     #[must_use = "futures do nothing unless awaited"]
     pub struct CallFuture<S, B, R, K, M, N>
     where
@@ -34,7 +34,7 @@ pin_project! {
         R: Body,
         K: Sleeper,
     {
-        // `None` if there was no time for it.
+        // `None` if no time was left for it.
         #[pin]
         call: Option<ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>>,
         told: bool,
@@ -59,7 +59,7 @@ where
         }
     }
 
-    /// A call whose time had run out before it began.
+    /// A call whose time ran out before it started.
     pub(super) const fn too_late() -> Self {
         Self {
             call: None,
@@ -83,7 +83,7 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let Some(call) = this.call.as_pin_mut() else {
-            // Polled again by mistake, it has nothing to tell.
+            // A mistaken poll after completion returns nothing.
             return match std::mem::replace(this.told, true) {
                 true => Poll::Pending,
                 false => Poll::Ready(Ok(deadline_exceeded(&never_sent()))),
@@ -95,7 +95,7 @@ where
                 gave_up.error(),
                 Some(ServiceError::Timeout(_) | ServiceError::NotReady)
             );
-            // A channel with a timer of its own may have been first.
+            // A channel with its own timer may have ended the call first.
             let over = this
                 .deadline
                 .is_some_and(|limit| gave_up.elapsed() >= limit);
@@ -118,7 +118,7 @@ fn never_sent() -> GaveUp<ServiceError> {
     GaveUp::new(None, summary)
 }
 
-/// The status that a gRPC client has for a call without an answer in time.
+/// The status of a gRPC client for a call without a response in time.
 fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<ResponseBody<Peeked<R>>> {
     let mut response = Response::new(ResponseBody::of(Peeked::empty()));
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! Bodies of requests through the layer.
+//! Request bodies through the layer.
 
 use std::convert::Infallible;
 
@@ -59,7 +59,7 @@ async fn reqwest_retry_sends_no_request_at_all_with_a_streaming_body() {
         .layer(mock.clone())
         .oneshot(put(streamed("content")))
         .await;
-    // Too long to be kept: it goes out once, whole.
+    // Too long to be kept: it is sent once, completely.
     assert_eq!(
         ending(&result),
         (Some(503), 1, Some(StopReason::NotReplayable))
@@ -95,7 +95,7 @@ async fn a_response_that_beats_a_streamed_body_is_not_retried() {
         ending(&result),
         (Some(503), 1, Some(StopReason::NotReplayable))
     );
-    // The trace tells of one attempt, and not of a retry that was granted before.
+    // The trace has one attempt, and no retry that was granted before.
     let response = result.unwrap();
     let trace = summary(&response).trace.as_ref().unwrap();
     let stops: Vec<_> = trace.entries().map(|entry| entry.decision).collect();
@@ -173,7 +173,7 @@ async fn content_is_made_anew_by_what_the_caller_says() {
 
 #[tokio::test]
 async fn when_the_call_is_over_the_body_of_its_last_attempt_goes_on() {
-    // A server may answer at once and read on: a call in both directions.
+    // A server may respond immediately and continue to read: a call in both directions.
     let inner = tower::service_fn(|request: Request<ReplayBody<_>>| async move {
         Ok::<_, BoxError>(http::Response::new(request.into_body()))
     });

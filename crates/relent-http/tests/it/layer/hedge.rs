@@ -1,4 +1,4 @@
-//! Requests that are joined by another when they take long, in tokio's paused time.
+//! Slow requests that are joined by a hedge, in tokio's paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -240,7 +240,7 @@ async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
     let mock = Mock::new([late(80, 503), late(80, 503), late(80, 503), late(10, 200)]);
     let layer = hedged().destination(there());
     let result = layer.layer(mock.clone()).oneshot(boxed(streamed(2))).await;
-    // A race of two, and after the wait another.
+    // A race of two, and another race after the delay.
     assert_eq!(ending(&result), (Some(200), 4, None));
     assert!(mock.arrived().len() >= 3);
     for arrived in mock.arrived() {
@@ -295,11 +295,11 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
         let result = hedged().layer(mock).oneshot(delete).await;
         assert_eq!(ending(&result), (Some(204), 2, None));
     }
-    // A read that finds nothing has found nothing.
+    // For a read, 404 is the result.
     let mock = Mock::new([late(90, 200), late(10, 404)]);
     let result = hedged().layer(mock).oneshot(get()).await;
     assert_eq!(ending(&result).0, Some(404));
-    // If the other one is lost, nobody knows.
+    // If the other attempt fails with an unknown outcome, so does the call.
     let lost = Answer::Late(MILLI * 90, 502);
     let mock = Mock::new([lost, late(10, 404)]);
     let delete = request(Method::DELETE, &[]);
@@ -321,8 +321,8 @@ async fn a_precondition_that_failed_because_the_other_attempt_was_done_is_not_an
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// What may not run twice is sent once, whatever the answers are and whenever they come; what may
-    /// is never sent more often than the policy and the budget allow.
+    /// A request that is not repeatable is sent once, whatever the responses and their timing. A repeatable
+    /// one is never sent more often than the policy and the budget allow.
     #[test]
     fn no_order_of_answers_sends_what_may_not_run_twice(
         answers in proptest::collection::vec((0..200_u32, prop_oneof![

@@ -1,5 +1,4 @@
-//! What a call ends with whose retry is held back for as long as it may wait: the last real outcome
-//! (design rule 7).
+//! The result of a call whose retry is held for as long as it may wait: the last real outcome.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::held_by::{ALL, By};
 
 type Result = std::result::Result<http::Response<ResponseBody<Reply>>, GaveUp<ServiceError>>;
 
-/// One attempt that is answered so, and none after it.
+/// Makes one attempt with this answer; its retry is held.
 async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {
     let policy = by.policy();
     let there = Arc::new(by.destination().await);
@@ -51,7 +50,7 @@ async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {
     result
 }
 
-/// A reply of so many frames of so many bytes, which are numbered.
+/// A reply of `count` frames of `length` bytes, with numbered bytes.
 fn frames(count: usize, length: usize) -> (Reply, Vec<u8>) {
     let all: Vec<u8> = (0..count * length).map(|at| (at % 251) as u8).collect();
     let mut reply = Reply::default();
@@ -61,7 +60,7 @@ fn frames(count: usize, length: usize) -> (Reply, Vec<u8>) {
     (reply, all)
 }
 
-/// The bytes of a body, and the error that it ends with.
+/// The bytes of a body, and the error at its end, if any.
 async fn read(mut body: ResponseBody<Reply>) -> (Vec<u8>, Option<relent_http::BoxError>) {
     let mut bytes = Vec::new();
     loop {
@@ -84,7 +83,7 @@ async fn a_refused_response_is_returned_with_its_body_when_its_retry_is_held_bac
                 assert_eq!(ending(&result), (Some(503), 1, Some(by.reason())));
                 let response = result.unwrap();
                 assert_eq!(response.headers()["x-why"], "full");
-                // It was read to its end when its connection was to be used again.
+                // The layer read it to its end to reuse the connection.
                 assert!(reply.read.lock().unwrap().ended);
                 let body = response.into_body();
                 assert_eq!(body.size_hint().exact(), Some(all.len() as u64));
@@ -112,7 +111,7 @@ async fn an_error_is_returned_when_its_retry_is_held_back() {
     }
 }
 
-/// What was read, up to the bound, and then an error that says that it is not all.
+/// The body yields the part that was read, up to the limit, and then an error.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it_were_whole() {
     let (long, all) = frames(40, 10_000);
@@ -151,7 +150,7 @@ async fn a_service_that_is_not_ready_before_the_deadline_does_not_hide_the_last_
     assert_eq!(clock.elapsed(), 3 * SECOND);
 }
 
-/// What is left of the attempt before is not there any more.
+/// The response of the previous attempt is no longer kept.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_kept_of_a_response_whose_retry_goes() {
     let (reply, _) = frames(2, 10);

@@ -1,4 +1,4 @@
-//! A service that answers by script, and insists on being ready when it is called.
+//! A service that responds by script, and panics if it is called without being ready.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,15 +15,15 @@ use http_body_util::BodyExt;
 use relent_http::BoxError;
 use tower::Service;
 
-/// What the service does with a call.
+/// Scripted reaction of the service to a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// This status, these header fields and this body, when the request has been read.
+    /// Reads the request, then responds with this status, these header fields and this body.
     Status(u16, &'static [(&'static str, &'static str)], Reply),
-    /// The same without reading the request.
+    /// Responds with this status without reading the request.
     Early(u16),
     Fail(io::ErrorKind),
-    /// This status after this time.
+    /// Responds with this status after this time.
     Late(Duration, u16),
     Hang,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Reply {
     pub(crate) read: Arc<Mutex<Read>>,
 }
 
-/// What has become of the body of a response.
+/// State of the body of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) frames: usize,
@@ -78,7 +78,7 @@ pub(crate) fn status(status: u16) -> Answer {
     Answer::Status(status, &[], Reply::default())
 }
 
-/// A request as it arrived.
+/// A request that the service received.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrived {
     pub(crate) uri: Uri,
@@ -92,14 +92,14 @@ struct Shared {
     answers: VecDeque<Answer>,
     arrived: Vec<Arrived>,
     calls: usize,
-    /// Calls whose future has not been dropped, and the most at once.
+    /// Calls whose future has not been dropped, and the maximum of concurrent ones.
     running: usize,
     most: usize,
-    /// The readiness of this many acquisitions, from the second on, never comes.
+    /// After the first call, the service never becomes ready again.
     never_ready_again: bool,
 }
 
-/// The service. A clone answers by the same script, and must be made ready by itself.
+/// The service. Clones share the script, and must become ready by themselves.
 #[derive(Debug)]
 pub(crate) struct Mock {
     shared: Arc<Mutex<Shared>>,
@@ -107,7 +107,7 @@ pub(crate) struct Mock {
 }
 
 impl Mock {
-    /// The last answer stays.
+    /// Creates the service; the last answer repeats.
     pub(crate) fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
         let shared = Shared {
             answers: answers.into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Answers that speak of one request, and answers that only a policy calls failures.
+//! Responses that concern one request only, and responses that only a policy treats as failures.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn a_409_after_an_attempt_that_timed_out_is_retried_by_the_backoff() {
     let mock = Mock::new([Answer::Hang, status(409), status(409), status(201)]);
     let result = layer.layer(mock.clone()).oneshot(keyed()).await;
     assert_eq!(ending(&result), (Some(201), 4, None));
-    // The limit of the first attempt, and three waits.
+    // The timeout of the first attempt, and three delays.
     assert_eq!(clock.sleeps(), [SECOND; 4]);
 
     let (layer, _) = self::layer(policy());

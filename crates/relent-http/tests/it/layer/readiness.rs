@@ -1,5 +1,5 @@
-//! No wait holds readiness: over a concurrency limit, a call that is held back, waits or is done keeps
-//! nobody out. In tokio's paused time.
+//! No wait holds readiness. Over a concurrency limit, a call that is held, waits or has completed blocks
+//! no other call. In tokio's paused time.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -33,14 +33,14 @@ const MILLI: Duration = Duration::from_millis(1);
 
 type Outcome = Result<Response<ResponseBody<Reply>>, GaveUp<ServiceError>>;
 
-/// At most so many calls at once, and the permits that they take.
+/// A service with a limit of concurrent calls, and the semaphore of its permits.
 fn limited(mock: &Mock, permits: usize) -> (ConcurrencyLimit<Mock>, Arc<Semaphore>) {
     let semaphore = Arc::new(Semaphore::new(permits));
     let service = ConcurrencyLimit::with_semaphore(mock.clone(), semaphore.clone());
     (service, semaphore)
 }
 
-/// Polls this very service ready, calls it, and keeps it while the call runs.
+/// Polls this service ready, calls it, and keeps it while the call runs.
 async fn call<S>(mut service: S) -> S::Response
 where
     S: Service<Request<Full<Bytes>>>,
@@ -49,7 +49,7 @@ where
     begun(&mut service).await.await.unwrap()
 }
 
-/// A call of this service, which was polled ready before.
+/// Starts a call of this service, after polling it ready.
 async fn begun<S>(service: &mut S) -> S::Future
 where
     S: Service<Request<Full<Bytes>>>,
@@ -62,7 +62,7 @@ fn late(millis: u32, status: u16) -> Answer {
     Answer::Late(MILLI * millis, status)
 }
 
-/// What holds back, and lets go after some seconds.
+/// A policy that holds attempts for some seconds.
 fn holding(by: By) -> Policy {
     let policy = Policy::STANDARD
         .clone()
@@ -78,7 +78,7 @@ fn holding(by: By) -> Policy {
     policy.build().unwrap()
 }
 
-/// A destination at which it holds back first attempts.
+/// A destination that holds first attempts.
 async fn held_there(by: By) -> Arc<Destination> {
     let there = match by {
         By::Gate => by.destination().await,
@@ -198,8 +198,8 @@ fn hedged(policy: PolicyBuilder) -> RetryLayer {
     RetryLayer::new(policy.build().unwrap())
 }
 
-/// The permit of the attempt that failed went to the hedge of the same call, which was first in the
-/// line and was not to be sent any more.
+/// The permit of the failed attempt went to the hedge of the same call, which was first in the
+/// queue although it was no longer to be sent.
 #[tokio::test(start_paused = true)]
 async fn a_hedge_that_waited_for_the_service_leaves_the_line_when_its_race_is_over() {
     for (first, limit) in [(late(80, 503), 10 * SECOND), (late(80, 200), 10 * SECOND)] {
@@ -208,10 +208,10 @@ async fn a_hedge_that_waited_for_the_service_leaves_the_line_when_its_race_is_ov
         let service = hedged(slowly()).layer(inner);
         let mut one = service.clone();
         let mut racing = Box::pin(begun(&mut one).await);
-        // The hedge is in the line before the other call is.
+        // The hedge is in the queue before the other call.
         assert!(timeout(60 * MILLI, racing.as_mut()).await.is_err());
         let other = tokio::spawn(call(service.clone()));
-        // The future of a call that is done is kept here.
+        // Keeps the future of the completed call.
         let done = timeout(100 * MILLI, racing.as_mut()).await;
         let begin = Instant::now();
         timeout(limit, other).await.unwrap().unwrap();
@@ -237,7 +237,7 @@ async fn hedged_calls_at_a_limit_all_come_to_an_end() {
     }
 }
 
-/// While it waits, others may have its share of the budget.
+/// While a hedge waits, other calls can use its tokens.
 #[tokio::test(start_paused = true)]
 async fn a_hedge_takes_nothing_from_the_budget_while_it_waits_for_the_service() {
     let config = BudgetConfig {
@@ -253,13 +253,13 @@ async fn a_hedge_takes_nothing_from_the_budget_while_it_waits_for_the_service() 
     let racing = tokio::spawn(call(service));
     sleep(60 * MILLI).await;
     assert_eq!(there.budget().unwrap().balance(), 1.0);
-    // Now there is room for it.
+    // Now the service has capacity for it.
     semaphore.add_permits(1);
     assert_eq!(racing.await.unwrap().status(), 200);
     assert_eq!(there.budget().unwrap().balance(), 0.0);
 }
 
-/// It may not start any more, and is kept by its caller.
+/// The call may not start any more, but its caller keeps the future.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_done_is_in_no_line() {
     let mock = Mock::new([status(503), Answer::Hang, status(200)]);
@@ -279,7 +279,7 @@ async fn a_call_that_is_done_is_in_no_line() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_in_any_state_leaves_no_permit_behind() {
-    // When it is dropped: in its attempt, in its wait, in the line for its retry, in the retry.
+    // Dropped in its attempt, in its delay, in the queue for its retry, and in the retry.
     for (millis, others) in [(5, false), (500, false), (1_100, true), (1_015, false)] {
         let mock = Mock::new([late(10, 503), late(500, 200)]);
         let (inner, semaphore) = limited(&mock, 1);
@@ -298,7 +298,7 @@ async fn a_call_that_is_dropped_in_any_state_leaves_no_permit_behind() {
     }
 }
 
-/// Notes when it is called; the readiness that comes after `good` calls is an error.
+/// Records the time of each call; after `good` calls, polling for readiness fails.
 #[derive(Clone)]
 struct Watched<S> {
     inner: S,
@@ -337,7 +337,7 @@ where
     }
 }
 
-/// Slots that were taken while the service was not ready would all be used at once when it is.
+/// Slots that were taken while the service was not ready would all be used in one burst when it is.
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_the_service_hold_no_slots_of_the_request_rate() {
     const CALLS: u32 = 5;
@@ -379,13 +379,13 @@ async fn a_call_that_waits_for_the_service_does_not_hold_the_probe_of_a_closed_g
     let mut one = blocked.clone();
     let blocked = begun(&mut one).await;
     let blocked = tokio::spawn(blocked);
-    // It is parked, and has let its permit go, which somebody takes.
+    // The call is queued and has released its permit, which another caller takes.
     let taken = semaphore.acquire().await.unwrap();
     sleep(MILLI).await;
     let begin = Instant::now();
     let other = call(layer.layer(Mock::new([status(200)])));
     timeout(60 * SECOND, other).await.unwrap();
-    // The first probe, and not the one that replaces a probe that hangs.
+    // The other call is the first probe, not a replacement for a probe that hangs.
     assert!(begin.elapsed() < 2 * SECOND, "{:?}", begin.elapsed());
     assert!(!blocked.is_finished());
     drop(taken);
@@ -415,7 +415,7 @@ async fn a_service_that_fails_to_become_ready_does_not_hide_the_last_outcome() {
     assert_eq!(gave_up.attempts(), 1);
 }
 
-/// Nor does it hide it for a hedge: the attempt that runs goes on.
+/// Nor for a hedge: the running attempt continues.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_to_become_ready_for_a_hedge_leaves_the_attempt_alone() {
     let service = Watched::new(Mock::new([late(80, 200)]), 1);
@@ -423,7 +423,7 @@ async fn a_service_that_fails_to_become_ready_for_a_hedge_leaves_the_attempt_alo
     assert_eq!(ending(&result), (Some(200), 1, None));
 }
 
-/// There was no outcome before: the error is the call's.
+/// There was no earlier outcome, so the call returns the error.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_before_a_first_attempt_that_waited_ends_the_call() {
     let there = held_there(By::Cooldown).await;

@@ -1,4 +1,4 @@
-//! A policy that is set while calls run (design rule 14).
+//! A policy that is replaced while calls run.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{SECOND, ending, get, layer, policy};
 
 const EXHAUSTED: Option<StopReason> = Some(StopReason::RetriesExhausted);
 
-/// The policy, without its retries.
+/// The policy without retries.
 fn off() -> Policy {
     policy().build().unwrap().without_retries()
 }
@@ -20,7 +20,7 @@ fn off() -> Policy {
 async fn rule_14_later_calls_of_all_that_share_the_destinations_go_by_the_policy_that_was_set() {
     let (layer, _) = layer(policy());
     let mock = Mock::new([status(503)]);
-    // A service that there is already, and one that comes later, of a clone.
+    // An existing service, and a later one of a clone.
     let service = layer.layer(mock.clone());
     let clone = layer.clone();
     layer.set_policy(off());
@@ -28,13 +28,13 @@ async fn rule_14_later_calls_of_all_that_share_the_destinations_go_by_the_policy
         let result = service.oneshot(get()).await;
         assert_eq!(ending(&result), (Some(503), 1, EXHAUSTED));
     }
-    // What a request says itself goes before it.
+    // An override of a request takes precedence.
     let mut request = get();
     let own = policy().max_retries(1).build().unwrap();
     request.extensions_mut().insert(Override::new().policy(own));
     let result = layer.layer(mock.clone()).oneshot(request).await;
     assert_eq!(ending(&result), (Some(503), 2, EXHAUSTED));
-    // And on again.
+    // Retries can be enabled again.
     layer.set_policy(policy().max_retries(2).build().unwrap());
     let result = layer.layer(mock).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(503), 3, EXHAUSTED));
@@ -65,7 +65,7 @@ async fn a_policy_that_is_set_hedges_and_changes_the_destination() {
     assert!(there.policy().hedge().is_some());
 }
 
-/// It keeps the policy that it had, and is not changed by what is set for others.
+/// The clone keeps its policy when the policy of others is replaced.
 #[tokio::test]
 async fn a_clone_with_a_destination_of_its_own_has_a_policy_of_its_own() {
     let (layer, _) = layer(policy());

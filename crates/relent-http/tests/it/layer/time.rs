@@ -1,4 +1,4 @@
-//! Limits, waits, and what is left of a response meanwhile.
+//! Time limits, delays, and draining of a response during the delay.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn frames(count: usize, length: usize) -> Reply {
     reply
 }
 
-/// Retries once after this response; the real time that it took is tokio's.
+/// Makes a call with one retry after this response; the real time is tokio's.
 async fn after(reply: &Reply, policy: Policy) -> Response<ResponseBody<Reply>> {
     let mock = Mock::new([refused(reply), status(200)]);
     let service = RetryLayer::new(policy).layer(mock);
@@ -92,7 +92,7 @@ async fn a_long_response_is_read_up_to_a_bound() {
     let reply = frames(100, 16 << 10);
     after(&reply, policy().build().unwrap()).await;
     let read = *reply.read.lock().unwrap();
-    // 256 KiB, and the frame that goes beyond.
+    // 256 KiB, and the frame that exceeds it.
     assert_eq!((read.frames, read.ended), (17, false));
 }
 
@@ -118,7 +118,7 @@ async fn a_response_that_stalls_is_let_go_of_before_the_wait_is_over() {
     assert!(took >= SECOND && took < SECOND + 10 * MILLIS, "{took:?}");
 }
 
-/// About what a new connection would take.
+/// The limit is about the cost of a new connection.
 #[tokio::test(start_paused = true)]
 async fn a_response_that_stalls_delays_a_short_wait_up_to_a_bound() {
     for wait in [0, 20, 249] {
@@ -172,7 +172,7 @@ async fn retries_without_a_wait_let_other_tasks_run() {
     assert!(call.await.unwrap_err().is_cancelled());
 }
 
-/// The policy keeps a second for an attempt, and the caller has no more than half of one.
+/// The policy requires a second for an attempt, but the caller has only half a second.
 #[tokio::test(start_paused = true)]
 async fn a_deadline_shorter_than_the_room_of_an_attempt_bounds_it_all_the_same() {
     let policy = policy().attempt_room(SECOND).max_elapsed(60 * SECOND);

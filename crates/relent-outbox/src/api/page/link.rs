@@ -2,12 +2,12 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// A part of a path or a query.
+/// Percent-encodes a part of a path or query.
 pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// The page of an endpoint.
+/// The URL of an endpoint's page.
 pub(super) fn page_of(tenant: &str, name: &str) -> String {
     format!("/endpoints/{}?tenant={}", encoded(name), encoded(tenant))
 }

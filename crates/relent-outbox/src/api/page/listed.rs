@@ -1,4 +1,4 @@
-//! What a list of messages shows.
+//! Filter of a list of messages.
 
 use serde::Deserialize;
 
@@ -6,11 +6,11 @@ use super::link::encoded;
 use super::time;
 use crate::store::Filter;
 
-/// Which messages a list shows, as the form above it says. A field that is left empty narrows nothing.
+/// The fields of the search form. Empty fields do not narrow the list.
 #[derive(Deserialize, Clone, Default)]
 #[serde(default)]
 pub(super) struct Listed {
-    /// Of an endpoint, also one that has no tenant.
+    /// If an endpoint is given, an empty tenant means the endpoint without tenant.
     pub(super) tenant: String,
     pub(super) endpoint: String,
     pub(super) search: String,
@@ -22,7 +22,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// What is asked of the store; `None` if a field cannot be read.
+    /// Converts it to a filter; `None` if a field is invalid.
     pub(super) fn filter(&self) -> Option<Filter> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let state = given(&self.state).map(|state| serde_json::from_value(state.into()));
@@ -45,7 +45,7 @@ impl Listed {
         Some(filter)
     }
 
-    /// Where this list is, with what comes after it.
+    /// The URL of this list, open for another parameter.
     pub(super) fn link(&self) -> String {
         let mut link = "/messages?".to_owned();
         let before = self

@@ -1,4 +1,4 @@
-//! Times and durations, as the page shows and reads them.
+//! Display and parsing of times and durations.
 
 use std::time::SystemTime;
 
@@ -9,17 +9,17 @@ use maud::{Markup, html};
 
 use crate::store::millis;
 
-/// In milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 fn now() -> i64 {
     millis(SystemTime::now())
 }
 
-/// Whether it has been: [`time`] says how long ago.
+/// Whether the time is in the past.
 pub(super) fn is_past(ms: i64) -> bool {
     ms <= now()
 }
 
-/// A time in UTC, and how long ago it was or in how long it will be.
+/// Shows a time in UTC as a tooltip, with its distance from now as text.
 pub(super) fn time(ms: i64) -> Markup {
     let Ok(at) = Timestamp::from_millisecond(ms) else {
         return html! { (ms) };
@@ -35,13 +35,13 @@ pub(super) fn time(ms: i64) -> Markup {
     )
 }
 
-/// A text about a time, which says itself when that is.
+/// Renders a text about a time, with the time as a tooltip.
 fn element(at: Timestamp, text: &str) -> Markup {
     let zulu = at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
     html! { time datetime=(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()) title=(zulu) { (text) } }
 }
 
-/// For how long something has been so since then.
+/// Shows the duration since this time.
 pub(super) fn lasting(ms: i64) -> Markup {
     let Ok(at) = Timestamp::from_millisecond(ms) else {
         return html! { (ms) };
@@ -52,14 +52,14 @@ pub(super) fn lasting(ms: i64) -> Markup {
     )
 }
 
-/// A time in UTC as it is, to be found in a log, and how long ago it was.
+/// Shows a time in UTC, for searching logs, and its distance from now.
 pub(super) fn exact(ms: i64) -> Markup {
     let at =
         Timestamp::from_millisecond(ms).map(|at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     html! { div { (at.unwrap_or_default()) } div.note { (time(ms)) } }
 }
 
-/// A duration to two units at most, cut off.
+/// Formats a duration with at most two units, rounded down.
 pub(super) fn long(ms: u64) -> String {
     let seconds = ms / 1000;
     let two = |large: u64, large_name: &str, small: u64, small_name: &str| match seconds % large
@@ -77,7 +77,7 @@ pub(super) fn long(ms: u64) -> String {
     }
 }
 
-/// A time of a form, in UTC, in milliseconds since 1970; `None` if it was left empty.
+/// Parses a time of a form, in UTC, to milliseconds since 1970; `None` if it is empty.
 pub(super) fn read(text: &str) -> Result<Option<i64>, jiff::Error> {
     if text.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What the pages show.
+//! HTML of the pages.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, Recent, State, 
 use crate::topic;
 use crate::worker::Held;
 
-/// How many of the latest are shown of what is stuck.
+/// The number of stuck messages and endpoints shown at first.
 pub(super) const LATEST: usize = 20;
 
 pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
@@ -55,7 +55,7 @@ pub(super) fn login(refused: bool) -> Markup {
         h1 { "Sign in" }
         @if refused { p.bad role="alert" { "That is not the token of this server." } }
         form.stack method="post" action="/login" {
-            // Password managers keep a token under a name.
+            // Password managers store a token under a user name.
             input type="text" name="username" value="relent deliver" autocomplete="username" hidden;
             label for="token" { "Token" }
             input #token name="token" type="password" autocomplete="current-password" required autofocus;
@@ -72,7 +72,7 @@ fn number(count: u64, what: &str) -> String {
     }
 }
 
-/// What needs somebody, in a sentence, and what goes on without.
+/// Summarizes which problems need an operator, and which are retried automatically.
 fn verdict(summary: &Summary, failing: u64) -> Markup {
     let parts = [
         (summary.dead, "dead letter", "#dead"),
@@ -102,7 +102,7 @@ fn verdict(summary: &Summary, failing: u64) -> Markup {
     }
 }
 
-/// Whether attempts go there, and the last one failed.
+/// Whether the endpoint is active and its last attempt failed.
 fn fails(status: &EndpointStatus) -> bool {
     status.activity == Activity::Active && Health::read(&status.health).failing_since().is_some()
 }
@@ -117,7 +117,7 @@ pub(super) fn overview(
 ) -> Markup {
     let cut = endpoints.len() > most;
     endpoints.truncate(most);
-    // What is worst comes first: what needs somebody, then what goes on without.
+    // Problems that need an operator come first, then those that are retried.
     endpoints.sort_by_cached_key(|status| {
         let disabled = status.activity == Activity::Disabled;
         let (dead, lag) = (status.dead, status.lag_ms);
@@ -181,7 +181,7 @@ fn full_name(tenant: &str, name: &str) -> Markup {
     html! { a href=(page_of(tenant, name)) { @if !tenant.is_empty() { (tenant) " / " } (name) } }
 }
 
-/// Whether messages go there, and if not why and until when.
+/// The status of an endpoint, with the reason for and the end of a hold.
 fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
     html! {
         div {
@@ -205,7 +205,7 @@ fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
     }
 }
 
-/// Since when nothing has arrived there, and what went wrong last.
+/// Since when no attempt has succeeded, with the last error.
 fn failing(status: &EndpointStatus) -> Markup {
     let health = Health::read(&status.health);
     let since = health.failing_since().map(millis);
@@ -249,7 +249,7 @@ fn state_tag(state: State) -> Markup {
     html! { span.tag.good[good].bad[bad] { (state) } }
 }
 
-/// Why it is where it is.
+/// The reason for the state of a message.
 fn why(message: &MessageStatus) -> Markup {
     html! {
         @if !message.reason.is_empty() { div { (message.reason) } }
@@ -264,7 +264,7 @@ fn why(message: &MessageStatus) -> Markup {
     }
 }
 
-/// With a box beside each to select it by, if it is in a form.
+/// A table of messages, with checkboxes if it is in a form.
 fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Messages" {
@@ -305,12 +305,12 @@ fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool)
     }
 }
 
-/// The fields that say which form it is and what it is about.
+/// The hidden fields of a form.
 fn hidden(fields: &[(&str, &str)]) -> Markup {
     html! { @for (name, value) in fields { input type="hidden" name=(name) value=(value); } }
 }
 
-/// Whether its messages wait while it is down.
+/// Whether messages are held while the endpoint is down.
 fn waits_while_down(spec: &Endpoint) -> bool {
     spec.park && !schedule::policy(&spec.policy).is_ok_and(|policy| schedule::is_contract(&policy))
 }
@@ -465,7 +465,7 @@ pub(super) fn endpoint(
     }
 }
 
-/// How the latest attempts went.
+/// Statistics of the latest attempts.
 fn lately(recent: &Recent) -> Markup {
     let Recent {
         window_ms,
@@ -487,7 +487,7 @@ fn lately(recent: &Recent) -> Markup {
     }
 }
 
-/// The form by which an endpoint is registered.
+/// The form to register an endpoint.
 pub(super) fn register(form_token: &str) -> Markup {
     let fields = hidden(&[("form_token", form_token), ("act", "register")]);
     html! {
@@ -536,7 +536,7 @@ const STATES: [State; 5] = [
     State::Cancelled,
 ];
 
-/// The form that says which messages are listed.
+/// The search form of the list of messages.
 fn search(listed: &Listed) -> Markup {
     let field = |name: &str, label: &str, kind: &str, value: &str| {
         html! {
@@ -609,7 +609,7 @@ pub(super) fn messages(
     }
 }
 
-/// A payload and the header fields of the attempts.
+/// A payload with the header fields of the attempts.
 pub(super) fn content(
     message: &MessageStatus,
     payload: &Shown,

@@ -1,4 +1,4 @@
-//! Any bytes may come.
+//! Properties of the format for arbitrary bytes.
 #![cfg_attr(
     not(fuzzing),
     allow(unreachable_pub, reason = "a target of fuzzing calls it")
@@ -15,8 +15,8 @@ use crate::endpoint::Acknowledgement;
 
 static POLICY: Policy = Policy::builder(Backoff::constant(Duration::ZERO)).build_const();
 
-/// Reads any bytes as all that relays and deliverers are sent. What can be read can be judged and written, and read again
-/// as the same. What cannot says why.
+/// Parses arbitrary bytes as each kind of message. A parsed message can be evaluated and serialized, and is parsed as
+/// the same again. Otherwise the error describes the problem.
 pub fn any_bytes(message: &[u8]) {
     let _ = read_leave(message);
     let message = Bytes::copy_from_slice(message);
@@ -326,7 +326,7 @@ mod properties {
                 serde_json::json!(vec![["a", "b"]; MOST_FIELDS + 1]),
                 "128 are the most",
             ),
-            // A map of fields panics at 32,768.
+            // `HeaderMap` panics at 32,768 fields.
             (
                 "/outcome/Answered/headers",
                 serde_json::json!(vec![["a", "b"]; 40_000]),
@@ -402,7 +402,7 @@ mod properties {
         let mut headers = HeaderMap::new();
         for at in 0..2 * MOST_FIELDS {
             let name: HeaderName = format!("field-{at}").parse().unwrap();
-            // The last ones are too long for it.
+            // Every fourth field is too long.
             let length = if at % 4 == 0 { 2000 } else { 1000 };
             headers.append(name, HeaderValue::from_str(&"\"".repeat(length)).unwrap());
         }

@@ -1,4 +1,4 @@
-//! What operators look for, look at and hasten.
+//! Guarantees about lists, contents and sending now.
 
 use std::time::{Duration, SystemTime};
 
@@ -55,7 +55,7 @@ async fn what_waits_is_sent_now_and_keeps_its_attempts<S: Store>(make: &impl Asy
     assert_eq!((second.attempt, &second.session[..]), (2, &[7][..]));
     assert_eq!(second.began, claimed.began, "it is of the same schedule");
 
-    // What runs or has ended does not wait, and what is due stays as it is.
+    // Running and ended messages do not wait, and a due one stays unchanged.
     assert_eq!(shop.0.send_now(only(&fails)).await.unwrap(), 0);
     assert!(shop.settle(&second, Next::Delivered).await);
     assert_eq!(shop.0.send_now(only(&fails)).await.unwrap(), 0);
@@ -90,7 +90,7 @@ async fn what_is_sent_now_waits_for_those_before_it<S: Store>(make: &impl AsyncF
     assert_eq!(shop.claim_events("worker", &owned).await.0, ["2"]);
 }
 
-/// More than one batch, of one endpoint and not of the other.
+/// More than one batch, of one endpoint and not of another.
 async fn many_are_sent_now<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("bank")).await;
@@ -183,7 +183,7 @@ async fn messages_are_searched<S: Store>(make: &impl AsyncFn() -> S) {
         shop.events(both.clone()).await,
         ["order-17-paid", "order-17"]
     );
-    // What is done goes by the same words.
+    // Changes use the same filter.
     assert_eq!(shop.0.cancel(both.clone()).await.unwrap(), 2);
     assert_eq!(shop.events(both).await, [""; 0]);
     shop.0

@@ -1,4 +1,4 @@
-//! A store and a small model of it do the same.
+//! Comparison of a store with a small model.
 
 use std::time::Duration;
 
@@ -7,12 +7,11 @@ use crate::endpoint::{Activity, AfterDead};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{Claimed, Fence, Filter, First, Next, State, Store, Wanted};
 
-/// Plays a step for each number through an empty store and through a small model, with two workers that die and come
-/// back, and compares each answer. Any numbers are steps, so a generator of random cases makes them, and finds the
-/// fewest that fail.
+/// Runs one step per number on an empty store and on a small model, and compares all results. Two workers take part,
+/// which die and return. Any numbers are valid steps, so a generator of random cases can create and shrink them.
 ///
 /// # Panics
-/// When the store fails or does otherwise, with the steps.
+/// If the store fails or differs from the model, with the history of steps.
 ///
 /// ```
 /// use relent_outbox::store::{Sqlite, conformance};
@@ -34,7 +33,7 @@ pub async fn play<S: Store>(store: &S, steps: &[u32]) {
     }
 }
 
-/// Numbers out of one.
+/// Decodes choices from a number.
 struct Draw(u32);
 
 impl Draw {
@@ -51,7 +50,7 @@ impl Draw {
 
 const ENDPOINTS: [&str; 2] = ["shop", "bank"];
 const WORKERS: [&str; 2] = ["first", "second"];
-/// What is due later than this is due in an hour.
+/// Added to the due step of messages with a delay of an hour.
 const DUE_LATER: u64 = 1 << 32;
 
 #[derive(Clone, Debug)]
@@ -75,7 +74,7 @@ struct Row {
     due: u64,
     fence: Fence,
     attempt: u32,
-    /// How often it was resent, or not sent: what is said of an attempt before that is not about one after.
+    /// The number of times it was resent or unsent. A result of an earlier schedule does not apply to a later attempt.
     schedule: u32,
     session: Vec<u8>,
     reason: String,
@@ -87,12 +86,12 @@ struct Model<S> {
     places: Vec<Place>,
     alive: [bool; 2],
     rows: Vec<Row>,
-    /// What was ever claimed, and of which schedule it was.
+    /// All claimed messages, with their `schedule`.
     claimed: Vec<(Claimed, u32)>,
     history: Vec<String>,
 }
 
-/// Every third event has no order; the others have one of two.
+/// The order key: none for every third event, one of two for the others.
 fn order(event: usize) -> Option<String> {
     match event % 3 {
         0 => None,
@@ -112,7 +111,7 @@ impl<S: Store> Model<S> {
         let mut places = Vec::new();
         for name in ENDPOINTS {
             shop.put(endpoint(name)).await;
-            // What its number is, only work tells.
+            // Only `find_work` returns the row of an endpoint.
             shop.enqueue([message(name, 0)]).await;
             let id = shop.work(WORKERS[0]).await[0];
             assert_eq!(shop.0.cancel(Filter::default()).await.unwrap(), 1);
@@ -142,7 +141,7 @@ impl<S: Store> Model<S> {
         self.history.join("\n")
     }
 
-    /// The others to the same endpoint with the same order key.
+    /// The other messages of the same endpoint and order key.
     fn line(&self, row: usize) -> impl Iterator<Item = usize> {
         let of = |row: &Row| order(row.event).map(|order| (row.place, order));
         let this = of(&self.rows[row]);
@@ -150,7 +149,7 @@ impl<S: Store> Model<S> {
         others.filter(move |other| this.is_some() && of(&self.rows[*other]) == this)
     }
 
-    /// Whether another one of its order is in its way: an earlier one that waits or blocks, or any that runs.
+    /// Whether another message of its order key blocks it: an earlier one that waits or blocks, or any running one.
     fn is_behind(&self, row: usize) -> bool {
         let block = self.places[self.rows[row].place].block;
         self.line(row).any(|other| match self.rows[other].state {
@@ -161,14 +160,14 @@ impl<S: Store> Model<S> {
         })
     }
 
-    /// Whether it is dead and a later one of its order waits for it.
+    /// Whether it is a dead letter that blocks a later message of its order key.
     fn holds(&self, row: usize) -> bool {
         let one = &self.rows[row];
         let waits = |other: usize| other > row && self.rows[other].state == State::Pending;
         one.state == State::Dead && self.places[one.place].block && self.line(row).any(waits)
     }
 
-    /// The rows of an endpoint that may be claimed by then, those that are due first.
+    /// The rows of an endpoint that may be claimed by `until`, the earliest due first.
     fn due(&self, place: usize, until: u64) -> Vec<usize> {
         let mut due: Vec<_> = (0..self.rows.len())
             .filter(|row| {
@@ -181,7 +180,7 @@ impl<S: Store> Model<S> {
         due
     }
 
-    /// The rows of an endpoint that run and are not its owner's.
+    /// The rows of an endpoint that an earlier owner has left running.
     fn left(&self, place: usize) -> Vec<usize> {
         let Place { owner, fence, .. } = self.places[place];
         let left = |row: &usize| {
@@ -270,13 +269,13 @@ impl<S: Store> Model<S> {
         }
     }
 
-    /// The fence that an endpoint has, or one of before.
+    /// The current fencing token of an endpoint, or an earlier one.
     fn fence(&self, place: usize, draw: &mut Draw) -> Fence {
         let Fence(fence) = self.places[place].fence;
         Fence(fence.saturating_sub(i64::from(draw.one_in(6))))
     }
 
-    /// An endpoint, and its owner if it has one, or somebody else.
+    /// An endpoint with its owner, or with any worker.
     fn owned(&self, draw: &mut Draw) -> (usize, usize) {
         let (place, anybody, other) = (draw.below(2), draw.below(2), draw.one_in(5));
         let owner = self.places[place].owner.filter(|_| !other);
@@ -336,7 +335,7 @@ impl<S: Store> Model<S> {
         let lost = left.len().min(most);
         let sent = due.len().min(most - lost);
         assert_eq!(found.len(), lost + sent, "{answer:?}\n{told}");
-        // What was lost comes first, in any order.
+        // Lost messages come first, in any order.
         assert!(found[..lost].iter().all(|row| left.contains(row)), "{told}");
         assert_eq!(found[lost..], due[..sent], "{told}");
         for (place, claimed) in answer.into_iter().enumerate() {
@@ -360,7 +359,7 @@ impl<S: Store> Model<S> {
         }
     }
 
-    /// Zero if it is not registered.
+    /// The revision of an endpoint; zero if it is not registered.
     async fn revision(&self, place: usize) -> i64 {
         let name = self.places[place].name;
         let status = self.shop.0.endpoint("", name).await.unwrap();
@@ -371,7 +370,7 @@ impl<S: Store> Model<S> {
         if self.claimed.is_empty() {
             return;
         }
-        // The latest ones more often.
+        // Prefer the latest claims.
         let many = self.claimed.len();
         let back = if draw.one_in(4) {
             draw.below(many as u32)
@@ -395,7 +394,7 @@ impl<S: Store> Model<S> {
         written.session = vec![self.time as u8, 0];
         written.health = Some(vec![self.time as u8]);
         written.disable = disable.then(|| "it fails".to_owned());
-        // It says nothing of an endpoint that has changed since.
+        // Health counts only if the endpoint is unchanged since the claim.
         let at = self.rows.iter().find(|row| row.id == claimed.id);
         let is_same = match at {
             Some(row) => self.revision(row.place).await == claimed.revision,
@@ -467,7 +466,7 @@ impl<S: Store> Model<S> {
     /// Resends, cancels, sends now or purges.
     async fn change(&mut self, draw: &mut Draw) {
         let (what, all, in_line) = (draw.below(6), draw.one_in(3), draw.one_in(2));
-        // Those in line with one that runs more often.
+        // Prefer messages that share the order key of a running one.
         let runs = |other: usize| self.rows[other].state == State::Running;
         let meant = |row: &usize| !in_line || self.line(*row).any(runs);
         let mut meant: Vec<_> = (0..self.rows.len()).filter(meant).collect();
@@ -534,7 +533,7 @@ impl<S: Store> Model<S> {
         self.history.push(format!("{}: {words}", self.time));
     }
 
-    /// What can be read is what the model has.
+    /// Compares the readable state of the store with the model.
     async fn compare(&mut self) {
         let told = self.told();
         let found = self.shop.0.messages(Filter::default(), 1000).await.unwrap();
@@ -594,7 +593,7 @@ impl<S: Store> Model<S> {
                 let left = !self.left(number).is_empty();
                 let due = self.due(number, until);
                 let work = found.iter().find(|work| work.endpoint == place.id);
-                // It may name one of those that wait for others.
+                // An endpoint may be listed for messages that wait behind others.
                 let behind = self.rows.iter().enumerate().any(|(row, one)| {
                     let waits = one.place == number && one.state == State::Pending;
                     waits && one.due <= until && self.is_behind(row)

@@ -1,4 +1,4 @@
-//! What operators rely on.
+//! Guarantees for operators.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -125,7 +125,7 @@ async fn an_endpoint_is_replaced_if_it_is_as_it_was_read<S: Store>(make: &impl A
     assert!(of().await.revision > second.revision);
     assert!(!replace("https://none.example/", Some(second.revision)).await);
 
-    // One that is not there, and two that add it at once.
+    // An endpoint that does not exist, and two callers that add it concurrently.
     let bank = endpoint("bank");
     for revision in [0, 1, first.revision] {
         let replaced = shop.0.replace_endpoint(bank.clone(), Some(revision)).await;
@@ -149,7 +149,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     assert_eq!(delete("no", true).await, Deletion::Unknown);
     let refused = |pending, dead| Deletion::Refused { pending, dead };
     let before = shop.0.endpoint("", "shop").await.unwrap().unwrap();
-    // More than one batch of them; others of another endpoint stay.
+    // More than one batch; messages of another endpoint stay.
     let many = (0..1100).map(|event| message(&event.to_string()));
     shop.enqueue(many).await;
     assert_eq!(delete("shop", false).await, refused(1100, 0));
@@ -190,7 +190,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     );
     assert_eq!(delete("shop", true).await, Deletion::Unknown);
 
-    // Nothing of it is left, and what ran is not written.
+    // Nothing of it is left, and the running attempt is not written.
     assert!(shop.0.endpoint("", "shop").await.unwrap().is_none());
     assert!(!shop.settle(&runs, Next::Delivered).await);
     assert_eq!(shop.claim("worker", owned).await, []);
@@ -201,7 +201,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     assert_eq!((summary.pending, summary.running, summary.dead), (1, 0, 0));
     shop.0.enqueue(vec![message("late")]).await.unwrap_err();
 
-    // One of the same name is another one.
+    // A new endpoint with the same name is a different one.
     shop.put(endpoint("shop")).await;
     let after = shop.0.endpoint("", "shop").await.unwrap().unwrap();
     assert!(after.revision > before.revision);
@@ -215,7 +215,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
         ..Filter::default()
     });
     assert_eq!(cancelled.await.unwrap(), 1);
-    // What has ended is no reason to keep it.
+    // Ended messages do not prevent the deletion.
     assert_eq!(delete("shop", false).await, Deletion::Done { messages: 1 });
 }
 
@@ -389,13 +389,13 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
         let Some(last) = page.last() else { break };
         before = Some(last.place);
         found.extend(page.into_iter().map(|one| one.event));
-        // What comes in meanwhile is on no later page.
+        // Messages enqueued meanwhile are on no later page.
         shop.enqueue([message(&format!("new {}", found.len()))])
             .await;
     }
     found.reverse();
     assert_eq!(found, events);
-    // The page goes on where it was, also if what it ended with is gone, and all that was before that.
+    // The next page continues correctly even if the last messages of the previous page, and others, are deleted.
     let first = shop.0.messages(Filter::default(), 28).await.unwrap();
     let nth = |event: &str| first.iter().find(|one| one.event == event).unwrap();
     let last = nth("15").place;
@@ -417,7 +417,7 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(page(Some(last)).await, []);
 }
 
-/// Of each state, what resend, cancel and purge do to it.
+/// The effect of resend, cancel and purge on each state.
 async fn each_state_allows_what_it_may<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let of = async |event: &'static str| {
@@ -553,7 +553,7 @@ async fn what_ended_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
 }
 
-/// More than one batch of them; once each, although they are delivered meanwhile.
+/// More than one batch; each message once, even if it is delivered meanwhile.
 async fn many_are_resent_and_cancelled<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let many = 1234;

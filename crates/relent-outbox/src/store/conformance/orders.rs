@@ -1,4 +1,4 @@
-//! What order keys promise.
+//! Guarantees of order keys.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -40,7 +40,7 @@ fn dead() -> Next {
 }
 
 impl<S: Store> Shop<S> {
-    /// Exactly these are claimed, and delivered.
+    /// Claims exactly these events, and delivers them.
     async fn deliver(&self, owned: &Owned, events: &[&str]) {
         let (found, claimed) = self.claim_events("worker", owned).await;
         assert_eq!(found, events);
@@ -84,7 +84,7 @@ async fn one_after_another<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned, &["3"]).await;
     shop.deliver(&owned, &["4"]).await;
     shop.deliver(&owned, &[]).await;
-    // The line is empty, and begins anew.
+    // The queue of the key is empty, and starts again.
     shop.enqueue([ordered("5")]).await;
     shop.deliver(&owned, &["5"]).await;
 }
@@ -123,7 +123,7 @@ async fn the_dead_block_or_not<S: Store>(make: &impl AsyncFn() -> S) {
             assert!(shop.work("worker").await.is_empty());
             shop.deliver(&owned, &[]).await;
             assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 0, "2 waits for it");
-            // The rule changes, to and fro.
+            // The rule changes back and forth.
             rule(AfterDead::Skip).await;
             assert_eq!(shop.work("worker").await, [owned.id]);
             rule(AfterDead::Block).await;
@@ -149,7 +149,7 @@ async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &["2"]).await;
-    // Both go before 3 again, in their order, while 3 may be attempted or is.
+    // Both precede 3 again, in their order, whether 3 is pending or running.
     assert_eq!(shop.0.resend(of(&enqueued[1].id)).await.unwrap(), 1);
     assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
     shop.deliver(&owned, &["1"]).await;
@@ -168,7 +168,7 @@ async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
     }
 }
 
-/// Also if the one that runs is a later one.
+/// Also if the running one is a later one.
 async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop
@@ -200,7 +200,7 @@ async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned, &[]).await;
 }
 
-/// However it ends, and whatever is done meanwhile.
+/// For each end of the running message, and each change meanwhile.
 async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl AsyncFn() -> S) {
     let rule = |after_dead| endpoint("shop").after_dead(after_dead);
     let active = async |shop: &Shop<S>, activity| {
@@ -261,7 +261,7 @@ async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl
         shop.deliver(&owned, &[]).await;
         shop.deliver(&owned, &[]).await;
         assert!(shop.settle(&two[0], next.clone()).await);
-        // It is released: what waits is another's.
+        // The endpoint was released, so another worker must take it.
         let owned = match meanwhile {
             5 => shop.take_one("worker").await,
             _ => owned,
@@ -298,7 +298,7 @@ async fn a_running_one_of_a_dead_worker_keeps_others_waiting<S: Store>(make: &im
     assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
     shop.die("worker").await;
     let owned = shop.take_one("worker").await;
-    // There is room for both, but 2 may still be on its way.
+    // More messages are wanted, but 2 may still be running.
     let (events, lost) = shop.claim_events("worker", &owned).await;
     assert_eq!((&events[..], lost[0].lost), (&["2".to_owned()][..], true));
     shop.deliver(&owned, &[]).await;
@@ -307,7 +307,7 @@ async fn a_running_one_of_a_dead_worker_keeps_others_waiting<S: Store>(make: &im
     shop.deliver(&owned, &[]).await;
 }
 
-/// Several tasks claim and settle while others resend: of each key one runs at a time, and none is left behind.
+/// Several tasks claim and settle while others resend: one message of each key runs at a time, and none is left behind.
 async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let line = |key: usize| {
@@ -350,12 +350,12 @@ async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl Asyn
         resent.store(true, Relaxed);
     };
     tokio::join!(lane(), lane(), lane(), resend());
-    // A lane may have ended while another had the first of a line.
+    // A task may have ended while another ran the first message of a key.
     lane().await;
     assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
 }
 
-/// What is dead stays while a later one waits for it, not for the sake of those before it.
+/// A dead letter stays only while a later message waits for it, not because of earlier ones.
 async fn what_holds_nobody_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue(["1", "2", "3"].map(ordered)).await;
@@ -387,7 +387,7 @@ async fn an_owner_that_dies_keeps_the_order<S: Store>(make: &impl AsyncFn() -> S
     shop.deliver(&owned, &["2"]).await;
 }
 
-/// They keep nobody else from being claimed, however few are wanted.
+/// A long queue does not keep other messages from being claimed, even by small claims.
 async fn a_thousand_in_a_line<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let line = (0..1000).map(|number| ordered(&format!("{number:03}")));

@@ -1,4 +1,4 @@
-//! What producers rely on.
+//! Guarantees for producers.
 
 use std::collections::HashSet;
 
@@ -31,7 +31,7 @@ async fn an_event_is_there_once_for_each_endpoint<S: Store>(make: &impl AsyncFn(
     assert_eq!(first[0].id, first[4].id);
     let ids: HashSet<_> = first.iter().map(|one| &one.id).collect();
     assert_eq!(ids.len(), 4, "each has an identifier of its own");
-    // Another delay is no other message.
+    // A different delay does not make a different message.
     let again = messages.map(|message| message.delay(LONG));
     for (first, again) in first.iter().zip(shop.enqueue(again).await) {
         assert_eq!((&first.id, true), (&again.id, again.duplicate));
@@ -68,7 +68,7 @@ async fn all_or_none<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.events(Filter::default()).await, ["paid"]);
 }
 
-/// Sixteen producers enqueue the same events at once, forwards and backwards: each is there once, and they all hear
+/// Sixteen producers concurrently enqueue the same events in both orders: each is stored once, and all producers get
 /// the same identifiers.
 async fn producers_at_once<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
@@ -140,11 +140,11 @@ async fn an_event_reaches_each_endpoint_that_has_subscribed<S: Store>(make: &imp
     assert_eq!(publish(acme).await, reached(&[("others", false)]));
     assert_eq!(publish(event("order.paid", "4").tenant("nobody")).await, []);
     assert_eq!(shop.0.summary().await.unwrap().pending, 8);
-    // A message by name is the same as one by subscription.
+    // A message enqueued by name equals one published to its subscriber.
     let by_name = NewMessage::new("exact", "1", "1: \0 and \u{ff}").topic("order.paid");
     assert!(shop.enqueue([by_name]).await[0].duplicate);
 
-    // Those that have subscribed since get it, those that have not any more do not.
+    // New subscribers get the event, former subscribers do not.
     shop.put(endpoint("late").topics(["order.paid"])).await;
     shop.put(endpoint("exact").topics(["other"])).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A store with an endpoint, and what checks ask of it again and again.
+//! A store with an endpoint, and helpers of the checks.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use crate::store::{AttemptRecord, Claimed, Enqueued, Filter, Next, Owned, Settle
 /// A lease or a delay that outlives the check.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 
-/// A store with one endpoint, `shop`, and what is asked of it again and again.
+/// A store with one endpoint, `shop`.
 pub(super) struct Shop<S>(pub(super) S);
 
 impl<S: Store> Shop<S> {
@@ -31,30 +31,30 @@ impl<S: Store> Shop<S> {
         enqueued.unwrap()
     }
 
-    /// The worker lives.
+    /// Renews the worker's lease. Returns whether it had one.
     pub(super) async fn beat(&self, worker: &str) -> bool {
         self.0.beat(worker, LONG).await.unwrap().kept
     }
 
-    /// The worker lives no longer.
+    /// Ends the worker's lease.
     pub(super) async fn die(&self, worker: &str) {
         self.0.beat(worker, Duration::ZERO).await.unwrap();
     }
 
-    /// The endpoints that have something to do for the worker.
+    /// The endpoints with work for the worker.
     pub(super) async fn work(&self, worker: &str) -> Vec<i64> {
         let found = self.0.find_work(worker, Duration::ZERO, 1000).await;
         found.unwrap().iter().map(|work| work.endpoint).collect()
     }
 
-    /// The worker lives, and takes all of them.
+    /// Renews the worker's lease, and takes all endpoints with work.
     pub(super) async fn take(&self, worker: &str) -> Vec<Owned> {
         self.beat(worker).await;
         let endpoints = self.work(worker).await;
         self.0.acquire(worker, endpoints).await.unwrap()
     }
 
-    /// The same if there is one.
+    /// Takes the only endpoint with work.
     pub(super) async fn take_one(&self, worker: &str) -> Owned {
         let [owned] = <[_; 1]>::try_from(self.take(worker).await).unwrap();
         owned
@@ -77,7 +77,7 @@ impl<S: Store> Shop<S> {
         again.messages
     }
 
-    /// The events that are claimed.
+    /// Claims messages, and returns their events, too.
     pub(super) async fn claim_events(
         &self,
         worker: &str,
@@ -106,7 +106,7 @@ impl<S: Store> Shop<S> {
         written
     }
 
-    /// The events in this state, the first first.
+    /// The events of the selected messages, in the order of enqueuing.
     pub(super) async fn events(&self, filter: Filter) -> Vec<String> {
         let found = self.0.messages(filter, 1000).await.unwrap();
         found.into_iter().rev().map(|found| found.event).collect()
@@ -156,7 +156,7 @@ pub(super) fn attempt(number: u32, error: &str) -> AttemptRecord {
     }
 }
 
-/// After everything that the check does.
+/// A time after the end of the check.
 pub(super) fn soon() -> SystemTime {
     SystemTime::now() + LONG
 }

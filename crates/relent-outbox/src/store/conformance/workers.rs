@@ -1,4 +1,4 @@
-//! What workers rely on.
+//! Guarantees for workers.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     what_has_never_failed_is_claimed_first(make).await;
 }
 
-/// A worker that knows an older revision gets the endpoint and no message, and no attempt of before is confirmed.
+/// A worker that knows an older revision gets the endpoint but no message, and earlier attempts are not confirmed.
 async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue(["1", "2", "3", "4"].map(message)).await;
@@ -75,7 +75,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
     let second = &claims.messages[0];
     assert_eq!(confirm(second).await, Some(second.payload.clone()));
 
-    // The attempt of before is written down all the same.
+    // The earlier attempt is recorded nevertheless.
     assert!(shop.settle(&first, Next::Delivered).await);
     assert_eq!(confirm(&first).await, None, "it has ended");
     let disabled = shop.0.set_activity("", "shop", Activity::Disabled, "no");
@@ -87,7 +87,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
     assert_eq!(confirm(second).await, None, "it is another one since");
     let claims = claim(&now, 1).await.unwrap();
     assert_eq!((claims.messages.len(), claims.changed.len()), (0, 1));
-    // With another owner, nothing of the old one is confirmed.
+    // After a change of the owner, nothing of the old one is confirmed.
     let third = claim(&claims.changed[0], 1)
         .await
         .unwrap()
@@ -97,7 +97,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
     assert_eq!(confirm(&third).await, None);
 }
 
-/// A failure at the old URL neither disables the endpoint nor is its health.
+/// A failure at the old URL neither disables the endpoint nor changes its health.
 async fn an_attempt_of_before_says_nothing_of_what_the_endpoint_is<S: Store>(
     make: &impl AsyncFn() -> S,
 ) {
@@ -153,7 +153,7 @@ async fn a_long_payload_is_loaded<S: Store>(make: &impl AsyncFn() -> S) {
     }
 }
 
-/// Messages that have failed, and those that were sent again, come after fresh ones if that is wanted; the others fill up.
+/// On request, failed and resent messages come after fresh ones, and fill the rest of the claim.
 async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue(["fails", "resent"].map(message)).await;
@@ -223,7 +223,7 @@ async fn a_worker_lives_by_its_lease<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(beat("one", LONG).await, (true, 4));
     shop.0.beat("", LONG).await.unwrap_err();
 
-    // Nobody else has seen that it is over.
+    // No other worker has noticed that the lease is over.
     shop.enqueue([message("paid")]).await;
     let owned = shop.take_one("one").await;
     shop.0.beat("one", Duration::from_nanos(1)).await.unwrap();
@@ -311,10 +311,10 @@ async fn work_is_what_is_due<S: Store>(make: &impl AsyncFn() -> S) {
     let status = shop.0.endpoint("", "shop").await.unwrap().unwrap();
     assert_eq!((status.endpoint, &status.worker[..]), (replaced, "worker"));
 
-    // What runs is nothing to do.
+    // A running message is no work.
     let claimed = shop.claim("worker", &owned[0]).await;
     assert_eq!((claimed.len(), find(Duration::ZERO, 10).await), (1, vec![]));
-    // The other's is nobody's, and due first.
+    // The other worker's endpoint has no owner now, and its message is due first.
     shop.die("other").await;
     let freed = find(LONG * 2, 10).await;
     let endpoints: Vec<_> = freed.iter().map(|work| work.endpoint).collect();
@@ -366,7 +366,7 @@ async fn an_endpoint_has_one_owner<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(unknown[0].fence > second.fence);
 }
 
-/// Eight workers take forty endpoints at once: each has one owner.
+/// Eight workers concurrently take forty endpoints: each gets one owner.
 async fn owners_at_once<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for number in 0..40 {
@@ -451,7 +451,7 @@ async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() ->
     }
 }
 
-/// The first and the last are kept, in the order in which they were made.
+/// The first and the last attempts are kept, in their order.
 async fn a_schedule_without_end_keeps_few_attempts<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let id = shop.enqueue([message("paid")]).await.remove(0).id;
@@ -495,7 +495,7 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(shop.settle(&unsent, Next::Unsent).await);
     let claimed = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(claimed.attempt, 4, "what was not sent does not count");
-    // So does what is held, which says why and is due later.
+    // A held attempt does not count, either; it has a reason and is due later.
     let held = |wait| Next::Held(wait, "too large".to_owned());
     assert!(shop.settle(&claimed, held(Duration::ZERO)).await);
     let status = shop
@@ -524,7 +524,7 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
         .remove(0);
     assert_eq!(status.reason, "", "it is held no more");
     let claimed = shop.claim("worker", &owned).await.remove(0);
-    // The answer was lost, so it is written again: the attempt that runs now is another.
+    // Repeated after a lost response: the attempt that runs now is another one.
     assert!(!shop.settle(&unsent, Next::Unsent).await);
     assert!(!shop.settle(&unsent, Next::Delivered).await);
     assert_eq!(shop.claim("worker", &owned).await, [], "it runs");
@@ -546,7 +546,7 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
 }
 
-/// A message that kills whoever sends it: each owner hears that it was lost, and how often it was sent.
+/// A message that kills its worker: each owner is notified that it was lost, with the number of attempts.
 async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let id = shop.enqueue([message("poison")]).await.remove(0).id;
@@ -563,7 +563,7 @@ async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S
         let expected = settled(&sent[0], Next::Delivered);
         shop.die("dies").await;
         let mut lost = Vec::new();
-        // Who settles it dies, too, the first time.
+        // Also kill the worker that settles the message, once.
         for worker in ["dies, too", "lives"] {
             let owned = shop.take_one(worker).await;
             assert!(owned.fence > fence);
@@ -605,7 +605,7 @@ async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S
     }
 }
 
-/// In an orderly way, while an attempt runs.
+/// An orderly release while an attempt runs.
 async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([message("1"), message("2")]).await;
@@ -633,7 +633,7 @@ async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) 
         (1, sent[1].row, true)
     );
     assert!(shop.settle(&lost[0], Next::Delivered).await);
-    // All is done: nothing is left to find.
+    // All is settled: no work is left.
     shop.0
         .release("second", vec![(next.id, next.fence)])
         .await
@@ -641,7 +641,7 @@ async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) 
     assert!(shop.work("first").await.is_empty());
 }
 
-/// A worker claims and settles for one endpoint from several tasks: each message is handed out once.
+/// A worker claims and settles for one endpoint in several tasks: each message is claimed once.
 async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue((0..60).map(|event| message(&event.to_string())))
@@ -718,7 +718,7 @@ async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
         (2, "all attempts are used", "503")
     );
     assert!(dead.due_ms.is_none() && dead.ended_ms >= Some(dead.created_ms));
-    // What it was disabled for does not disable it again.
+    // The old failures do not disable it again.
     let enable = shop.0.set_activity("", "shop", Activity::Active, "");
     enable.await.unwrap();
     let again = shop.0.acquire("worker", vec![owned.id]).await.unwrap();
@@ -753,7 +753,7 @@ async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.claim("worker", &owned).await, []);
     assert!(shop.work("worker").await.is_empty());
     assert!(!shop.enqueue([message("3")]).await[0].duplicate);
-    // What runs is settled, and what disables it again does not change why it is so.
+    // A running attempt is settled; its request to disable keeps the earlier reason.
     let mut last = settled(&claimed[0], Next::Delivered);
     last.disable = Some("410".to_owned());
     assert!(shop.write(last).await);

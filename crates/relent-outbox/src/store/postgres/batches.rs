@@ -1,4 +1,4 @@
-//! What operators change in batches, so that workers and producers write in between.
+//! Operator changes in batches, so that workers and producers can write in between.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,8 +42,8 @@ impl Postgres {
 }
 
 impl Postgres {
-    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
-    /// workers undo it meanwhile.
+    /// Changes all selected messages, the earliest first, in batches. Each is visited once, so that it ends even if
+    /// workers undo its changes.
     pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
         let (mut changed, mut after) = (0, 0);
         loop {

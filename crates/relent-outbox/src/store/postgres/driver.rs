@@ -1,4 +1,4 @@
-//! Whose transaction messages are written in: one of tokio-postgres, or with the feature `sqlx` one of sqlx. The
+//! Driver of the transaction that messages are written in: tokio-postgres, or sqlx with the feature `sqlx`. The
 //! statements are the same.
 
 use std::future::Future;
@@ -10,12 +10,12 @@ use tokio_postgres::types::ToSql;
 use super::error::PostgresError;
 use super::transaction::Transaction;
 
-/// A transaction that statements are run in.
+/// A transaction that runs statements.
 pub(super) trait Session: Send {
-    /// What a statement returns.
+    /// A row of a result.
     type Row: Columns + Send + Sync;
 
-    /// The rows. The statement is prepared once for each connection.
+    /// Runs a statement and returns its rows. The statement is prepared once per connection.
     fn query(
         &mut self,
         statement: &str,
@@ -23,7 +23,7 @@ pub(super) trait Session: Send {
     ) -> impl Future<Output = Result<Vec<Self::Row>, PostgresError>> + Send;
 }
 
-/// One that goes on after what was undone.
+/// A transaction that can continue after a rollback to a savepoint.
 pub(super) trait Savepoints: Session {
     /// Runs statements without parameters.
     fn script(
@@ -32,20 +32,20 @@ pub(super) trait Savepoints: Session {
     ) -> impl Future<Output = Result<(), PostgresError>> + Send;
 }
 
-/// A parameter: one value for each message.
+/// A parameter: one value per message.
 #[derive(Clone, Copy)]
 pub(super) enum Array<'a> {
     /// `bigint[]`
     Long(&'a [i64]),
     /// `text[]`
     Text(&'a [&'a str]),
-    /// `text[]`, some of them null
+    /// `text[]`, with nulls
     Maybe(&'a [Option<&'a str>]),
     /// `bytea[]`
     Bytes(&'a [&'a [u8]]),
 }
 
-/// A row, by the numbers of its columns from 0.
+/// A row; columns are numbered from 0.
 pub(super) trait Columns {
     /// `bigint`, not null
     fn long(&self, column: usize) -> Result<i64, PostgresError>;
@@ -158,7 +158,7 @@ mod of_sqlx {
             &mut self,
             statements: &'static str,
         ) -> impl Future<Output = Result<(), PostgresError>> + Send {
-            // Not in an `async fn`: of that the compiler does not see that it may be sent.
+            // Not an `async fn`: the compiler could not prove that its future is `Send`.
             let run = Executor::execute(self, sqlx::raw_sql(statements));
             async move {
                 run.await?;

@@ -1,4 +1,4 @@
-//! Messages come in.
+//! Enqueuing of messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use crate::store::hints::Got;
 use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
 use crate::topic;
 
-/// In a transaction of the caller, which goes on without them if this fails.
+/// Enqueues messages in the caller's transaction, which continues without them if this fails.
 pub(super) async fn enqueue_in<T: Savepoints>(
     transaction: &mut T,
     messages: &[NewMessage],
@@ -32,7 +32,7 @@ fn end<T, E>(enqueued: &Result<T, E>) -> &'static str {
     }
 }
 
-/// The same for events.
+/// Publishes events in the caller's transaction, which continues without them if this fails.
 pub(super) async fn publish_in<T: Savepoints>(
     transaction: &mut T,
     events: &[NewEvent],
@@ -45,8 +45,8 @@ pub(super) async fn publish_in<T: Savepoints>(
     Ok(published)
 }
 
-/// For the endpoints that have subscribed to these events, in a transaction that is undone if this fails. With what to
-/// tell workers once it is committed.
+/// Publishes events to their subscribers, in a transaction that is rolled back if this fails. Returns the hint to send
+/// after the commit, too.
 pub(super) async fn publish<T: Session>(
     transaction: &mut T,
     events: &[NewEvent],
@@ -65,8 +65,7 @@ pub(super) async fn publish<T: Session>(
         }
     }
     let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
-    // Nobody deletes these endpoints before the messages to them are there. They are locked in the order in which they are
-    // when messages are enqueued.
+    // The lock keeps these endpoints until their messages are inserted. The order of locks is that of `enqueue`.
     let find = "SELECT i.n, e.name FROM unnest($1::text[], $2::text[], $3::bigint[]) AS i (tenant, pattern, n)
          JOIN relent_subscription_1 AS s ON s.tenant = i.tenant AND s.pattern = i.pattern
          JOIN relent_endpoint_1 AS e ON e.id = s.endpoint
@@ -95,7 +94,8 @@ pub(super) async fn publish<T: Session>(
     Ok((fan_out.published(events.len(), enqueued), hinted))
 }
 
-/// In a transaction that is undone if this fails. With what to tell workers once it is committed.
+/// Enqueues messages in a transaction that is rolled back if this fails. Returns the hint to send after the commit,
+/// too.
 pub(super) async fn enqueue<T: Session>(
     transaction: &mut T,
     messages: &[NewMessage],
@@ -110,7 +110,7 @@ pub(super) async fn enqueue<T: Session>(
         return Ok((Vec::new(), None));
     }
     let column = |of: fn(&NewMessage) -> &str| messages.iter().map(of).collect::<Vec<_>>();
-    // Each endpoint is looked up once.
+    // Look up each endpoint once.
     let mut named = BTreeMap::new();
     for message in messages {
         named.insert((&message.tenant[..], &message.endpoint[..]), 0);
@@ -122,10 +122,10 @@ pub(super) async fn enqueue<T: Session>(
     let place = |one: &NewMessage| named.get(&(&one.tenant[..], &one.endpoint[..])).copied();
     let places: Vec<i64> = messages.iter().filter_map(place).collect();
 
-    // Nobody deletes an endpoint while a message to it is on its way into the table. Rows rise in the order of the
-    // messages; they are inserted in that of the events, so that two who enqueue the same ones do not wait for each
-    // other. The sequence is looked up once. What has no endpoint stays among the input: the planner takes the other join
-    // for one of a single row, and goes through all for each.
+    // The lock keeps an endpoint while a message for it is inserted. Row numbers rise in the order of the messages, but
+    // rows are inserted in the order of the events, so that two transactions with the same events cannot deadlock. The
+    // name of the sequence is resolved once. Messages without an endpoint stay in the input: for an input of a single
+    // row the planner would otherwise choose the other join, and scan all for each.
     let insert = format!(
         "WITH {TIME},
          place AS MATERIALIZED (
@@ -200,7 +200,7 @@ pub(super) async fn enqueue<T: Session>(
     Ok((enqueued, got.hinted()))
 }
 
-/// Some are there: whether as they are now.
+/// Checks that duplicates equal the stored messages.
 async fn duplicates<T: Session>(
     transaction: &mut T,
     messages: &[NewMessage],

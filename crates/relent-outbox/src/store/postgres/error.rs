@@ -1,4 +1,4 @@
-//! Why an outbox in a PostgreSQL database cannot be read or written.
+//! Errors of an outbox in a PostgreSQL database.
 
 use std::error::Error;
 use std::fmt;
@@ -8,17 +8,17 @@ use relent_server::postgres::ConnectionError;
 use crate::invalid_message::InvalidMessage;
 use crate::store::EnqueueError;
 
-/// Why it fails.
+/// The error of an operation of [`Postgres`](super::Postgres).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PostgresError {
-    /// It could not be written or read, or it is not known whether it was.
+    /// A read or write failed, or its outcome is unknown.
     Connection(ConnectionError),
-    /// A name is not acceptable.
+    /// A name is invalid.
     Invalid(InvalidMessage),
-    /// Something stored is not as this version writes it: the words say what.
+    /// A stored value is not readable by this version, with a description.
     Stored(String),
-    /// A message was there and is not: it was purged meanwhile.
+    /// A message was purged during the operation.
     Purged,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for PostgresError {
 impl Error for PostgresError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Not the source of the source: who looks for the error of the database finds it.
+            // The error itself rather than its source, so that callers can find the error of the database.
             Self::Connection(ConnectionError::Postgres(error)) => Some(error),
             #[cfg(feature = "sqlx")]
             Self::Connection(ConnectionError::Sqlx(error)) => Some(error),

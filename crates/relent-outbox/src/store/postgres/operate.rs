@@ -1,4 +1,4 @@
-//! What operators change.
+//! Changes by operators.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::store::{BATCH, Deletion, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
-/// The first revision of an endpoint: the time, so that it is above those of one of this name that was deleted.
+/// The first revision of an endpoint: the time, so that it exceeds those of a deleted endpoint of the same name.
 const FIRST: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Whether attempts of a locked endpoint run, which may have leave to begin by the rules of before.
+/// Whether attempts of a locked endpoint run, which may still start by the old rules.
 async fn runs(transaction: &Transaction<'_>, endpoint: i64) -> Result<bool> {
     let runs = transaction
         .prepare_cached(
@@ -28,7 +28,7 @@ async fn runs(transaction: &Transaction<'_>, endpoint: i64) -> Result<bool> {
     Ok(row.try_get(0)?)
 }
 
-/// Whether it [`runs`].
+/// Registers or replaces an endpoint. Returns whether it [`runs`].
 pub(super) async fn put_endpoint(
     transaction: &Transaction<'_>,
     endpoint: &Endpoint,
@@ -65,7 +65,7 @@ pub(super) async fn put_endpoint(
     subscribe(transaction, id, endpoint).await?;
     let before: Option<i16> = before.map(|row| row.try_get(0)).transpose()?;
     if before.is_some_and(|before| before != after_dead) {
-        // What was held by the dead may go. The other way round each claim looks.
+        // Messages behind dead letters may become free. For the reverse change each claim checks.
         let keys = transaction
             .prepare_cached(
                 "SELECT DISTINCT order_key FROM relent_delivery_1
@@ -82,7 +82,7 @@ pub(super) async fn put_endpoint(
     runs(transaction, id).await
 }
 
-/// Whether what was kept before was this.
+/// Replaces the key check if it still equals `before`. Returns whether it did.
 pub(super) async fn replace_key_check(
     transaction: &Transaction<'_>,
     check: &str,
@@ -90,7 +90,7 @@ pub(super) async fn replace_key_check(
 ) -> Result<bool> {
     let statement = match before {
         Some(_) => "UPDATE relent_key_1 SET checked = $1 WHERE checked = $2",
-        // Of two that keep the first one, one waits here and finds it.
+        // If two transactions store the first one, the second waits here and finds it.
         None => {
             "INSERT INTO relent_key_1 (checked) SELECT $1 WHERE $2::text IS NULL ON CONFLICT DO NOTHING"
         }
@@ -99,7 +99,7 @@ pub(super) async fn replace_key_check(
     Ok(transaction.execute(&statement, &[&check, &before]).await? > 0)
 }
 
-/// Writes down what the endpoint subscribes to. It is locked, so that two who register it do so one after the other.
+/// Stores the subscriptions of an endpoint. It is locked, so concurrent registrations are serialized.
 async fn subscribe(transaction: &Transaction<'_>, id: i64, endpoint: &Endpoint) -> Result<()> {
     let forget = transaction
         .prepare_cached("DELETE FROM relent_subscription_1 WHERE endpoint = $1")
@@ -120,7 +120,7 @@ async fn subscribe(transaction: &Transaction<'_>, id: i64, endpoint: &Endpoint) 
     Ok(())
 }
 
-/// Whether it [`runs`]; `None` if it was not as it is said to be.
+/// Replaces an endpoint. Returns whether it [`runs`]; `None` if its revision has changed.
 pub(super) async fn replace_endpoint(
     transaction: &Transaction<'_>,
     endpoint: &Endpoint,
@@ -135,7 +135,7 @@ pub(super) async fn replace_endpoint(
         let found = transaction.query_opt(&find, &names).await?;
         found.map(|row| row.try_get(0)).transpose()? == Some(revision)
     } else {
-        // Of two that register it at once, one waits here and finds it.
+        // If two transactions register it concurrently, the second waits here and finds it.
         let add = transaction.prepare_cached(&format!(
             "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision) VALUES ($1, $2, '', 0, {FIRST})
              ON CONFLICT DO NOTHING"
@@ -148,15 +148,15 @@ pub(super) async fn replace_endpoint(
     }
 }
 
-/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end, and whether it
-/// [`runs`].
+/// Deletes a batch of messages of an endpoint, and the endpoint if none is left. Returns the count, whether that was
+/// the end, and whether the endpoint [`runs`].
 pub(super) async fn delete_some(
     transaction: &Transaction<'_>,
     tenant: &str,
     name: &str,
     discard: bool,
 ) -> Result<(Deletion, bool, bool)> {
-    // Waits for those who enqueue there, and they for this.
+    // This lock and those of producers exclude each other.
     let find = transaction
         .prepare_cached(
             "SELECT id FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR UPDATE",
@@ -182,8 +182,8 @@ pub(super) async fn delete_some(
         }
     }
     let runs = runs(transaction, id).await?;
-    // Deliveries first: whoever purges has them locked before it deletes. The last ones first: if this ends half-way, none
-    // waits for one that is gone.
+    // Deliveries first, because a purge locks them before it deletes. The last ones first, so that after an
+    // interruption no message waits for a deleted one.
     let some = transaction
         .prepare_cached(
             "WITH old AS MATERIALIZED (
@@ -208,7 +208,7 @@ pub(super) async fn delete_some(
     Ok((Deletion::Done { messages }, is_end, runs))
 }
 
-/// Whether it [`runs`]; `None` if there is none.
+/// Enables or disables an endpoint. Returns whether it [`runs`]; `None` if there is none.
 pub(super) async fn set_activity(
     transaction: &Transaction<'_>,
     tenant: &str,
@@ -235,20 +235,21 @@ pub(super) async fn set_activity(
     }
 }
 
-/// What is done to each message that an operator means.
+/// A change to each selected message.
 pub(super) struct Change {
-    /// Of messages in these states.
+    /// The states that it applies to.
     pub(super) states: &'static str,
-    /// With the time.
+    /// The assignments, which may use `now`.
     set: &'static str,
 }
 
-/// From the beginning of its schedule, with a session that is no schedule, so that it is not fresh. Each claim looks whether others are before it in its order.
+/// Restarts the schedule. The session is a marker and no schedule, so that the message is not fresh. Claims check
+/// whether earlier messages of its order key are pending.
 pub(super) const RESEND: Change = Change {
     states: "2, 3, 4",
     set: "state = 0, due = now, began = now, attempt = 0, session = '\\x72', ended = NULL, reason = ''",
 };
-/// What is due already stays so.
+/// Messages that are already due stay so.
 pub(super) const SEND_NOW: Change = Change {
     states: "0, 5",
     set: "due = least(due, now)",
@@ -291,7 +292,7 @@ pub(super) async fn change_rows(
     Ok(changed.len() as u64)
 }
 
-/// A dead one that later ones of its order wait for stays.
+/// Purges ended messages, except dead letters that block later messages of their order key.
 pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
     const ENDED: &str = "ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
         AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
@@ -309,7 +310,7 @@ pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64)
         rows.push(row.try_get(0)?);
         endpoints.extend(row.try_get::<_, Option<i64>>(1)?);
     }
-    // A claim that puts another behind one of these goes before, and is seen, or comes when it is gone.
+    // A claim that puts a message behind one of these is either earlier and visible, or runs after the deletion.
     lock(transaction, &endpoints).await?;
     let purge = transaction
         .prepare_cached(&format!(

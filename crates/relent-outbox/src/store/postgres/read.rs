@@ -1,4 +1,4 @@
-//! What is read.
+//! Read statements.
 
 use relent_server::postgres::Client;
 use tokio_postgres::Row;
@@ -25,7 +25,7 @@ pub(super) fn count(row: &Row, column: usize) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or_default())
 }
 
-/// By what keys are checked.
+/// The stored key check.
 pub(super) async fn key_check(client: &Client) -> Result<Option<String>> {
     let select = client
         .prepare_cached("SELECT checked FROM relent_key_1")
@@ -34,7 +34,7 @@ pub(super) async fn key_check(client: &Client) -> Result<Option<String>> {
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-/// The endpoint as it was registered.
+/// Parses a registered endpoint.
 pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint> {
     let unreadable = |error| PostgresError::Stored(crate::store::unreadable(tenant, name, &error));
     serde_json::from_str(text).map_err(unreadable)
@@ -67,7 +67,7 @@ fn status(row: &Row) -> Result<EndpointStatus> {
     })
 }
 
-/// For how long something has been due, if it is.
+/// Converts to milliseconds; `None` if nothing is due.
 fn lag(micros: Option<i64>) -> Option<u64> {
     let micros = u64::try_from(micros?).ok()?;
     Some(micros / 1000)
@@ -128,7 +128,7 @@ pub(super) async fn recent(client: &Client, tenant: &str, name: &str) -> Result<
     };
     let (endpoint, now): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     let from = now - i64::try_from(RECENT.as_millis()).unwrap_or(i64::MAX);
-    // The window begins later where it has more attempts than are looked at.
+    // The window starts later if it has more attempts than are considered.
     let from = row.try_get::<_, Option<i64>>(2)?.unwrap_or(from).max(from);
     let select = client
         .prepare_cached(
@@ -160,7 +160,7 @@ pub(super) async fn content(client: &Client, id: &MessageId) -> Result<Option<Co
 
 type Value = Box<dyn ToSql + Sync + Send>;
 
-/// The words of a filter, and their values.
+/// The SQL conditions of a filter, and their values.
 fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     let (mut words, mut values) = ("true".to_owned(), Vec::<Value>::new());
     let mut add = |more: &str, value: Value| {
@@ -179,11 +179,11 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         add("e.name = ?", Box::new(name.clone()));
     }
     if let Some(event) = &filter.event {
-        // The index has the endpoint first, which the join names.
+        // The index begins with the endpoint, which the join provides.
         add("m.event = ?", Box::new(event.clone()));
     }
     if let Some(search) = filter.search.as_ref().filter(|search| !search.is_empty()) {
-        // What begins so, by indices.
+        // A prefix search by indices.
         add(
             "m.row IN (SELECT row FROM relent_message_1 WHERE id BETWEEN ?::text AND ?::text || chr(1114111)
                  UNION ALL SELECT f.row FROM relent_endpoint_1 AS of, LATERAL (
@@ -214,7 +214,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         add("m.row < ?::bigint", Box::new(*before));
     }
     if let Some(state) = filter.state {
-        // By their numbers, so that the indices of single states serve.
+        // Constants, so that the partial indices by state are used.
         words.push_str(match state {
             State::Pending => " AND d.state IN (0, 5)",
             State::Running => " AND d.state = 1",
@@ -226,7 +226,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     (words, values)
 }
 
-/// With their endpoints.
+/// Messages with their endpoints.
 const MESSAGES: &str = "relent_message_1 AS m JOIN relent_delivery_1 AS d ON d.row = m.row
     JOIN relent_endpoint_1 AS e ON e.id = m.endpoint";
 
@@ -290,7 +290,7 @@ fn message(row: &Row) -> Result<MessageStatus> {
     })
 }
 
-/// Those that are meant, in these states, after this one: the earliest first.
+/// The rows of selected messages in these states, after this row, the earliest first.
 pub(super) async fn rows(
     client: &Client,
     filter: &Filter,

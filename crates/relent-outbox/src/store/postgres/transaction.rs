@@ -1,4 +1,4 @@
-//! A transaction that needs few round trips.
+//! Transactions with few round trips.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,17 +12,17 @@ use tokio_postgres::{Error, Row, Statement};
 
 use crate::store::Hinted;
 
-/// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
-/// One that has to looks so expensive then that PostgreSQL would compile it (JIT), which takes longer than a lease may.
+/// Starts a transaction. Tables are small now and large later, and plans may be cached, so no plan may scan a whole
+/// table. PostgreSQL estimates unavoidable scans as so expensive then that it would compile them (JIT), which can
+/// exceed a lease.
 const BEGIN: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
 /// [`HINT`](super::Postgres::HINT) with a payload.
 const TELL: &str = "SELECT pg_notify('relent_outbox', $1)";
 
-/// Its beginning goes to the database together with the first statement, and statements that are polled together go
-/// together, in that order: nobody waits for an answer that says nothing. Statements are prepared before. Undone when it
-/// is dropped.
+/// A transaction that starts with its first statement, in the same round trip. Statements that are polled together are
+/// sent together, in that order. Statements are prepared before. It is rolled back on drop.
 pub(super) struct Transaction<'a> {
     client: &'a Client,
     begun: AtomicBool,
@@ -38,7 +38,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Once it is committed, workers get this hint.
+    /// Sends this hint to workers after the commit.
     pub(super) fn tell(&self, hinted: &Hinted) {
         self.tells.get_or_init(|| hinted.write());
     }
@@ -79,7 +79,7 @@ impl<'a> Transaction<'a> {
         self.run(self.client.execute(statement, parameters)).await
     }
 
-    /// Each of these is sent when it is polled for the first time.
+    /// Runs a statement, which is sent when it is polled first.
     async fn run<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.begun.swap(true, Relaxed) {
             return work.await;
@@ -97,14 +97,14 @@ impl<'a> Transaction<'a> {
         self.commit_now().await
     }
 
-    /// Commits what was begun; after a statement that failed it is undone. To be polled together with the last statement,
-    /// after it, so that both need one round trip. A statement that follows begins another transaction.
+    /// Commits the transaction; after a failed statement this rolls it back. Poll it together with the last statement,
+    /// after it, so that both need one round trip. A later statement starts another transaction.
     pub(super) async fn commit_now(&self) -> Result<(), Error> {
         let commit = self.client.batch_execute("COMMIT");
         if let Some(payload) = self.tells.get() {
-            // In a transaction of its own, which writes nothing: one that does both would hold up all that commit.
+            // In a transaction of its own, which writes nothing: one that does both would block all other commits.
             let hint = self.client.prepare_cached(TELL).await?;
-            // That it fails is of no use to anybody: workers look all the same.
+            // The error is of no use: workers also poll.
             let parameters: [&(dyn ToSql + Sync); 1] = [payload];
             let hint = self.client.execute(&hint, &parameters);
             let (committed, _) = tokio::join!(biased; commit, hint);
@@ -118,7 +118,7 @@ impl<'a> Transaction<'a> {
 }
 
 impl Drop for Transaction<'_> {
-    /// It is sent, and whoever has the connection next comes after it.
+    /// Sends the rollback. The next user's statements on this connection follow it.
     fn drop(&mut self) {
         if self.begun.load(Relaxed) {
             let rollback = pin!(self.client.batch_execute("ROLLBACK"));

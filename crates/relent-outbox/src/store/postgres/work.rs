@@ -1,4 +1,4 @@
-//! What workers do.
+//! Operations of workers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) async fn beat(
     if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
-    // Whoever is about to forget it goes first, or waits.
+    // A lock against a concurrent deletion of this worker.
     let kept = transaction.prepare_cached(&format!(
         "WITH {TIME} SELECT until > now FROM relent_worker_1, time WHERE id = $1 FOR UPDATE OF relent_worker_1"
     )).await?;
@@ -55,8 +55,8 @@ pub(super) async fn beat(
     })
 }
 
-/// The endpoints of workers whose lease has expired are nobody's. They are locked and changed by two statements: one that
-/// does both looks at earlier versions of what it has locked, where others may wait for it.
+/// Deletes workers with expired leases, and releases their endpoints. Endpoints are locked and changed by two
+/// statements: a single one would see old versions of locked rows, where other transactions may wait.
 async fn forget_expired(transaction: &Transaction<'_>) -> Result<()> {
     let forget = transaction.prepare_cached(&format!(
         "WITH {TIME} DELETE FROM relent_worker_1 WHERE id IN (
@@ -83,8 +83,8 @@ fn first_column<'r, T: FromSql<'r>>(rows: &'r [Row]) -> Result<Vec<T>> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// One look into each of two indices for each endpoint that is nobody's or the worker's. Nothing about what is due is
-/// kept with the endpoint: producers would wait there for each other.
+/// Finds work by one lookup in each of two indices per endpoint that has no owner or is the worker's. Due times are not
+/// stored with the endpoint: producers would block each other there.
 pub(super) async fn find(
     transaction: &Transaction<'_>,
     worker: &str,
@@ -123,7 +123,7 @@ pub(super) async fn acquire(
     endpoints: &[i64],
 ) -> Result<Vec<Owned>> {
     forget_expired(transaction).await?;
-    // Nobody forgets the worker before its endpoints are written down as its own: they would be so for ever.
+    // The lock keeps the worker's row until its endpoints are assigned. Otherwise they could stay assigned for ever.
     let free = transaction.prepare_cached(&format!(
         "WITH {TIME},
          live AS MATERIALIZED (
@@ -151,7 +151,7 @@ pub(super) async fn acquire(
                 revision: row.try_get(5)?,
                 health: row.try_get(6)?,
             }),
-            // The others need not wait for a version that can read it.
+            // The other endpoints need not wait for a version that can read this one.
             Err(failed) => {
                 unreadable.push((id, fence));
                 error = Some(failed);
@@ -188,13 +188,13 @@ pub(super) async fn release(
     Ok(())
 }
 
-/// Endpoints that are locked change no more in this transaction, and none of their messages does but that others come in.
-/// What depends on them is a statement of its own, after this one: one that has begun before does not see what others did
-/// until it had the lock.
+/// Locks endpoints. Until the end of the transaction no other changes them or their messages, except by enqueuing.
+/// Dependent statements must follow separately: a statement sees no changes that others commit while it waits for a
+/// lock.
 const LOCK: &str =
     "SELECT FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE";
 
-/// Keeps the states of the messages of these endpoints.
+/// Locks these endpoints, and thereby the states of their messages.
 pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64>) -> Result<()> {
     let endpoints: Vec<_> = endpoints.iter().copied().collect();
     let lock = transaction.prepare_cached(LOCK).await?;
@@ -202,9 +202,9 @@ pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64
     Ok(())
 }
 
-/// Those that are due first are looked at, as many as are wanted, or `$5` if that is more. Of an order key only the first
-/// is claimed, and none while one runs: another is put behind, where no claim looks again, so that a long line is gone
-/// through once. Whoever ends what it waits for has to [`advance`] the line.
+/// Claims from the earliest due messages: as many as are wanted, or `$5` if that is more. Of an order key only the
+/// first message is claimed, and none while one runs. Others are put behind (state 5), where no claim looks again, so
+/// that a long queue is scanned once. The statement that ends a message must [`advance`] its queue.
 pub(super) const CLAIM: &str = "
     wanted AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
@@ -251,12 +251,13 @@ pub(super) const CLAIM: &str = "
         FROM claimed LEFT JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
     ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
 
-/// Of which `looked` are, those that are due first.
+/// The part `looked`: the earliest due messages.
 const DUE: &str = "
             SELECT row, order_key, due, 0 AS rank FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 0 AND due <= now
             ORDER BY due, row LIMIT greatest(r.room, $5::bigint)";
-/// The same where some want [fresh](First) ones first: `$8` says which. What is looked at twice has its first rank.
+/// The part `looked` if some claims want [fresh](First) messages first, as `$8` says. A message found twice gets its
+/// lower rank.
 const FRESH: &str = "
             SELECT row, order_key, due, min(rank) AS rank FROM (
                 (SELECT row, order_key, due, 0 AS rank FROM (
@@ -276,7 +277,7 @@ const FRESH: &str = "
                 ORDER BY due, row LIMIT greatest(r.room, $5::bigint))) AS d
             GROUP BY row, order_key, due";
 
-/// What claims.
+/// The complete statement of a claim.
 fn claim_statement(with_fresh: bool) -> String {
     let claim = match with_fresh {
         false => CLAIM.replace("{looked}", DUE),
@@ -291,8 +292,8 @@ fn claim_statement(with_fresh: bool) -> String {
     format!("WITH {TIME}, {claim}")
 }
 
-/// So many are looked at once some had to be put behind others, and so often in one transaction: what is left of a longer
-/// line is for the next claim.
+/// The number of messages examined at a time once some were put behind, and the number of repetitions in one claim. The
+/// rest of a longer queue is left to the next claim.
 const LOOK: i64 = 1000;
 const LOOKS: usize = 10;
 
@@ -301,7 +302,7 @@ pub(super) async fn claim(
     worker: &str,
     wanted: &[Wanted],
 ) -> Result<Claims> {
-    // Of one that is named twice, the last.
+    // Of an endpoint that is named twice, the last request counts.
     let wanted: BTreeMap<_, _> = wanted.iter().map(|one| (one.endpoint, one)).collect();
     let ids: Vec<_> = wanted.keys().copied().collect();
     let fences: Vec<_> = wanted.values().map(|one| one.fence.0).collect();
@@ -317,14 +318,14 @@ pub(super) async fn claim(
 
     let (mut claims, mut unreadable) = (Claims::default(), Vec::new());
     let mut changed = BTreeSet::new();
-    // A fresh one that has to be put behind is not to be made up for by one that has failed.
+    // A failed message must not replace a fresh one that was put behind.
     let first_look = if with_fresh { LOOK } else { 0 };
     for look in std::iter::once(first_look).chain([LOOK; LOOKS]) {
         let parameters: [&(dyn ToSql + Sync); 8] = [
             &worker, &ids, &fences, &most, &look, &revisions, &inline, &first,
         ];
         let parameters = &parameters[..if with_fresh { 8 } else { 7 }];
-        // Each look is a transaction: whoever claims has what it has got, also if the next look fails.
+        // Each round is a transaction, so that claimed messages are returned even if the next round fails.
         let locked: [&(dyn ToSql + Sync); 1] = [&ids];
         let (locked, rows, committed) = tokio::join!(
             biased;
@@ -354,7 +355,7 @@ pub(super) async fn claim(
                 }
             }
         }
-        // They have taken the places of others.
+        // Messages that were put behind have taken places of others.
         if put_behind == 0 || most.iter().all(|most| *most == 0) {
             break;
         }
@@ -366,7 +367,7 @@ pub(super) async fn claim(
     Ok(claims)
 }
 
-/// Endpoints of the worker as they are now. Of one that another version has written nothing is claimed.
+/// The current form of the worker's endpoints. Endpoints written by another version are omitted, and not claimed.
 async fn read_changed(
     transaction: &Transaction<'_>,
     endpoints: &BTreeSet<i64>,
@@ -392,7 +393,7 @@ async fn read_changed(
     Ok(changed)
 }
 
-/// Whether attempts may begin, with their payloads.
+/// Whether attempts may start, with their payloads.
 pub(super) async fn confirm(
     client: &Client,
     worker: &str,
@@ -433,7 +434,7 @@ pub(super) async fn confirm(
     Ok(confirmed)
 }
 
-/// Those that cannot be read are dead, and neither in the way of the others nor claimed again and again.
+/// Marks unreadable messages as dead, so that they neither block others nor are claimed again and again.
 async fn bury(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
@@ -479,11 +480,11 @@ fn read_claimed(row: &Row, revision: i64) -> Result<Claimed> {
     })
 }
 
-/// Nothing is written of an endpoint that has another fence: once it is locked here its fence is the latest. Nobody
-/// changes a delivery that runs but its owner, so what was read of it before is as it is.
+/// Settles attempts whose fencing token is the current one of the locked endpoint. Only the owner changes a running
+/// delivery, so an earlier snapshot of it is still valid.
 ///
-/// That it runs is said by a column, so that each row is looked up by its number: the index of those that run is full of
-/// those that ran.
+/// The running state is compared with a column, so that rows are found by number. The index of running ones is full of
+/// dead entries.
 const SETTLE: &str = "
     i AS MATERIALIZED (
         SELECT *, 1::smallint AS running
@@ -514,7 +515,7 @@ pub(super) async fn settle(
 ) -> Result<Vec<bool>> {
     let endpoints: BTreeSet<_> = settled.iter().map(|one| one.endpoint).collect();
     let endpoints: Vec<_> = endpoints.into_iter().collect();
-    // Of two that are about the same attempt the first is written.
+    // Of two results of the same attempt, the first is written.
     let mut seen = HashSet::new();
     let first: Vec<_> = settled
         .iter()
@@ -589,7 +590,7 @@ pub(super) async fn settle(
         &requests,
         &responses,
     ];
-    // Most need no more than that, and have it committed in the same round trip.
+    // Most need no further statement, and commit in the same round trip.
     let rows = if settled.iter().all(is_plain) {
         let (rows, committed) = tokio::join!(
             biased;
@@ -622,7 +623,7 @@ pub(super) async fn settle(
     Ok(written)
 }
 
-/// Whether nothing but the delivery and its attempt is written.
+/// Whether only the delivery and its attempt are written.
 fn is_plain(settled: &Settled) -> bool {
     let kept = settled.attempt.as_ref();
     !settled.ordered
@@ -631,7 +632,7 @@ fn is_plain(settled: &Settled) -> bool {
         && kept.is_none_or(|kept| forgotten(kept.number).is_none())
 }
 
-/// Attempts of a schedule without end.
+/// Deletes old attempts of schedules without an end.
 async fn forget(
     transaction: &Transaction<'_>,
     settled: &[Settled],
@@ -660,7 +661,7 @@ async fn forget(
     Ok(())
 }
 
-/// What attempts say of their endpoints.
+/// Writes the health and the deactivation of endpoints.
 async fn write_endpoints(
     transaction: &Transaction<'_>,
     settled: impl Iterator<Item = &Settled>,
@@ -676,7 +677,7 @@ async fn write_endpoints(
     if endpoints.is_empty() {
         return Ok(());
     }
-    // Who disabled it before had a reason.
+    // An earlier deactivation keeps its reason.
     let write = transaction.prepare_cached(
         "UPDATE relent_endpoint_1 AS e SET health = coalesce(i.health, e.health),
              reason = CASE WHEN activity = 0 THEN coalesce(i.disable, reason) ELSE reason END,
@@ -693,7 +694,7 @@ async fn write_endpoints(
     Ok(())
 }
 
-/// Those that are the first of their order now may be claimed, unless one of it runs. Their endpoints are locked.
+/// Releases the first message of each order key, unless one of the key is running. The endpoints must be locked.
 pub(super) async fn advance(
     transaction: &Transaction<'_>,
     orders: BTreeSet<(i64, String)>,

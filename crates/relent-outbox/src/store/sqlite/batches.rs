@@ -1,4 +1,4 @@
-//! What operators change in batches, so that workers and producers write in between.
+//! Operator changes in batches, so that workers and producers can write in between.
 
 use rusqlite::Connection;
 
@@ -33,8 +33,8 @@ impl Sqlite {
         }
     }
 
-    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
-    /// workers undo it meanwhile.
+    /// Changes all selected messages, the earliest first, in batches. Each is visited once, so that it ends even if
+    /// workers undo its changes.
     pub(super) async fn change_all(
         &self,
         filter: Filter,

@@ -1,4 +1,4 @@
-//! Workers claim messages.
+//! Claiming of messages by workers.
 
 use std::error::Error;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::message::MessageId;
 use crate::store::system_time;
 use crate::store::{Claimed, Claims, Confirm, First, INLINE, Wanted, unreadable_message};
 
-/// A claim of nobody's, of another's and of one that is disabled finds nothing.
+/// Finds the endpoint if the worker owns it with this fencing token and it is active.
 pub(super) const OWNED: &str = "SELECT wake, revision FROM relent_endpoint_1
     WHERE id = ?1 AND owner = ?2 AND fence = ?3 AND activity = 0";
-/// What an earlier owner has left running. It is due at all times.
+/// Messages that an earlier owner has left running. They are due at any time.
 pub(super) const LOST: &str = "
     SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x'', 0
     FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
@@ -48,16 +48,17 @@ macro_rules! fresh {
     };
 }
 
-/// What waits, also what is not yet due: the first of these says when to look again. Its payload is not read.
+/// Pending messages, including those that are not due: the first of these sets the next wake-up. Its payload is not
+/// read.
 ///
-/// Neither has a limit: SQLite would prepare it anew for each number.
+/// The statements have no limit: SQLite would prepare them again for each number.
 pub(super) const DUE: &str = waiting!("d.endpoint = ?1 AND d.state = 0 ORDER BY d.due");
-/// One of them, by its row.
+/// A single pending message, by its row.
 pub(super) const ONE: &str = waiting!("d.row = ?1");
-/// What has never failed.
+/// Messages that have never failed.
 pub(super) const FRESH: &str = fresh!("ASC");
 pub(super) const NEWEST: &str = fresh!("DESC");
-/// What waits until something that is no time, and is behind all that has one.
+/// Messages whose due time is not a number, which sort behind all numbers.
 pub(super) const NO_TIME: &str = "SELECT row, typeof(due) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due >= ''";
 pub(super) const TAKE: &str =
     "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = ?3 WHERE row = ?1";
@@ -145,7 +146,7 @@ fn inline() -> i64 {
     i64::try_from(INLINE).unwrap_or(i64::MAX)
 }
 
-/// Whether attempts may begin, with their payloads.
+/// Whether attempts may start, with their payloads.
 pub(super) fn confirm(
     connection: &Connection,
     worker: &str,
@@ -175,13 +176,13 @@ pub(super) const CONFIRM: &str = "
     WHERE d.row = ?1 AND d.endpoint = ?2 AND d.state = 1 AND d.fence = ?3
         AND e.fence = ?3 AND e.revision = ?4 AND e.owner = ?5 AND e.activity = 0";
 
-/// What may be claimed.
+/// The messages to claim.
 #[derive(Default)]
 struct Found {
     claimed: Vec<Claimed>,
-    /// Those of them that are fresh ones of this endpoint, which come again among all that are due.
+    /// The range of `claimed` with fresh messages of this endpoint, which occur again among all due ones.
     fresh: Range<usize>,
-    /// Rows, and why they cannot be read.
+    /// Rows that cannot be read, with the reason.
     unreadable: Vec<(i64, String)>,
 }
 
@@ -190,7 +191,7 @@ impl Found {
         self.claimed.len() + self.unreadable.len()
     }
 
-    /// Adds `most` of these; when the first is due that is left.
+    /// Adds up to `most` of these. Returns when the first of the remaining ones is due.
     fn add(
         &mut self,
         mut rows: Rows<'_>,
@@ -199,7 +200,7 @@ impl Found {
     ) -> rusqlite::Result<Option<i64>> {
         let full = self.len() + most;
         while let Some(row) = rows.next()? {
-            // A fraction is no time either, and stands among the others.
+            // A fraction is an invalid time, too, but sorts among the others.
             let due = match row.get_ref(1)? {
                 ValueRef::Real(due) => due as i64,
                 due => due.as_i64()?,
@@ -221,7 +222,7 @@ impl Found {
     }
 }
 
-/// How one is claimed.
+/// The parameters of a claim.
 struct One<'w> {
     wanted: &'w Wanted,
     now: i64,
@@ -256,7 +257,7 @@ impl One<'_> {
     }
 }
 
-/// One that cannot be read is dead, and neither in the way of the others nor claimed again and again.
+/// Marks an unreadable message as dead, so that it neither blocks others nor is claimed again and again.
 fn bury(
     connection: &Connection,
     now: i64,

@@ -1,10 +1,9 @@
-//! What time it is for the store, and what happens to times that turn out to be wrong.
+//! Clock of the store, which tolerates changes of the machine's clock.
 //!
-//! The time is that of the machine. It may be set back. By a little, as when it is adjusted, the time of the store stands
-//! still until that of the machine has come up. By more than [`TOLERANCE`] it follows: then the machine was ahead, and
-//! what was written meanwhile, when something is due and until when a lease holds, counts from now: nothing waits longer
-//! than it would have had to. A step forward is followed at once: what is due goes, and leases end, of which the fences
-//! take care.
+//! The clock is that of the machine, which may be set back. If it is set back a little, as in an adjustment, the
+//! store's time stands still until the machine has caught up. Beyond [`TOLERANCE`] it follows: the machine was ahead,
+//! and due times and leases written meanwhile count from now, so that nothing waits longer than intended. A step
+//! forward takes effect immediately: messages become due and leases expire, which fencing tokens make safe.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,17 +11,17 @@ use std::time::SystemTime;
 
 use crate::store::micros;
 
-/// The time of the store stands still for so long at most, in microseconds.
+/// The longest time for which the store's time stands still, in microseconds.
 pub(super) const TOLERANCE: i64 = 5_000_000;
 
-/// Tells the time, in microseconds since 1970.
+/// Returns the time, in microseconds since 1970.
 pub(super) struct Clock {
     machine: Box<dyn Fn() -> i64 + Send + Sync>,
-    /// The latest time that was given out since the machine was last set back.
+    /// The latest time returned since the machine's clock was last set back.
     latest: AtomicI64,
-    /// How often it was set back, and once for what other processes saw.
+    /// The number of times it was set back, plus one for changes that other processes may have seen.
     pub(super) steps: AtomicU64,
-    /// For how many of these the times of the store are corrected.
+    /// The number of these for which the times in the store have been corrected.
     pub(super) corrected: AtomicU64,
 }
 
@@ -52,7 +51,7 @@ impl Clock {
 
     pub(super) fn now(&self) -> i64 {
         loop {
-            // In this order: the time that was given out was read from the machine before it is read here.
+            // The order matters: every returned time was read from the machine before this reads it.
             let latest = self.latest.load(Ordering::Acquire);
             let machine = (self.machine)();
             if machine >= latest.saturating_sub(TOLERANCE) {

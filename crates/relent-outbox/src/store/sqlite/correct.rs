@@ -1,4 +1,4 @@
-//! What happens to times that turn out to be wrong: those that were written while the clock of the machine was ahead.
+//! Correction of times that were written while the machine's clock was ahead.
 
 use std::sync::atomic::Ordering;
 
@@ -10,13 +10,14 @@ use super::error::SqliteError;
 use super::queue::Touched;
 use crate::store::BATCH;
 
-/// So many are corrected with one beat, so that the next does not come too late.
+/// The number of corrections with one heartbeat, so that the next heartbeat is not late.
 const WITH_A_BEAT: usize = 50_000;
 
 impl Sqlite {
-    /// Corrects the times of the store if the machine was set back, or may have been before it was opened.
+    /// Corrects the times of the store if the machine's clock was set back, or may have been before the store was
+    /// opened.
     pub(super) async fn correct_times(&self) -> Result<(), SqliteError> {
-        // It is noticed now at the latest.
+        // Detects a step back that no other call has detected.
         self.clock.now();
         let steps = self.clock.steps.load(Ordering::Relaxed);
         if self.clock.corrected.load(Ordering::Relaxed) >= steps {
@@ -36,7 +37,7 @@ impl Sqlite {
     }
 }
 
-/// A worker that has died is found as late after the step as it would have been without.
+/// A dead worker is detected as late after the step as it would have been without the step.
 fn correct_leases(connection: &Connection, now: i64) -> Result<(), SqliteError> {
     let mut correct = connection.prepare_cached(
         "UPDATE relent_worker_1 SET until = until - (beat - ?1), beat = ?1 WHERE beat > ?2",
@@ -45,7 +46,7 @@ fn correct_leases(connection: &Connection, now: i64) -> Result<(), SqliteError> 
     Ok(())
 }
 
-/// Some of those that wait since a time that is still to come. They are due later still.
+/// Some of the messages that were written at a future time and are due even later.
 fn ahead(connection: &Connection, now: i64) -> Result<Vec<i64>, SqliteError> {
     let mut select = connection.prepare_cached(
         "SELECT row FROM relent_delivery_1 WHERE state = 0 AND due > ?1 AND written > ?1

@@ -1,4 +1,4 @@
-//! Messages come in.
+//! Enqueuing of messages.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ pub(super) const DELIVERY: &str = "
     INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key, written)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)";
 
-/// In a transaction that is undone if this fails. With what to tell workers once it is committed.
+/// Enqueues messages in a transaction that is rolled back if this fails. Returns the hint to send after the commit,
+/// too.
 pub(super) fn enqueue(
     connection: &Connection,
     now: i64,
@@ -54,7 +55,7 @@ pub(super) const SUBSCRIBED: &str = "
         WHERE tenant = ?1 AND pattern IN (SELECT value FROM json_each(?2)))
     ORDER BY e.name";
 
-/// The same for the endpoints that have subscribed to these events.
+/// Publishes events to their subscribers, in a transaction that is rolled back if this fails. Returns the hint, too.
 pub(super) fn publish(
     connection: &Connection,
     now: i64,
@@ -80,14 +81,14 @@ pub(super) fn publish(
     Ok((fan_out.published(events.len(), enqueued), hinted))
 }
 
-/// Messages that come in at once, and the statements for them.
+/// Messages that are enqueued together, and the statements for them.
 struct Batch<'c, 'm> {
     connection: &'c Connection,
     now: i64,
     endpoint: CachedStatement<'c>,
     message: CachedStatement<'c>,
     delivery: CachedStatement<'c>,
-    /// The endpoints that were looked up, by tenant and name.
+    /// The endpoints found so far, by tenant and name.
     found: BTreeMap<(&'m str, &'m str), i64>,
     touched: Touched,
     got: Got,
@@ -134,7 +135,7 @@ impl<'m> Batch<'_, 'm> {
         }
         self.got.add(endpoint, message.delay);
         let due = later(self.now, message.delay);
-        // It is the last of its order key: whether it is the first, too, is found out with the others.
+        // It is the last of its order key; `follow` finds out whether it is also the first.
         let state = if let Some(order) = &message.order {
             self.touched.add(endpoint, Some(order.clone()));
             5
@@ -157,7 +158,7 @@ impl<'m> Batch<'_, 'm> {
     }
 }
 
-/// The message is there: whether as it is now.
+/// Checks that a duplicate equals the stored message.
 fn duplicate(
     connection: &Connection,
     endpoint: i64,

@@ -1,4 +1,4 @@
-//! Why an outbox in an SQLite database cannot be read or written.
+//! Errors of an outbox in an SQLite database.
 
 use std::error::Error;
 use std::fmt;
@@ -8,15 +8,15 @@ use relent_server::sqlite::WriterError;
 use crate::invalid_message::InvalidMessage;
 use crate::store::EnqueueError;
 
-/// Why it fails.
+/// The error of an operation of [`Sqlite`](super::Sqlite).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SqliteError {
-    /// It could not be written or read.
+    /// A read or write failed.
     Writer(WriterError),
-    /// A name is not acceptable.
+    /// A name is invalid.
     Invalid(InvalidMessage),
-    /// Something stored is not as this version writes it: the words say what.
+    /// A stored value is not readable by this version, with a description.
     Stored(String),
     /// The database is in memory, where nothing is durable.
     NotAFile,
@@ -37,7 +37,7 @@ impl fmt::Display for SqliteError {
 
 impl Error for SqliteError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the error itself is in this one.
+        // `Display` already includes the text of the inner error.
         match self {
             Self::Writer(error) => error.source(),
             Self::Invalid(_) | Self::Stored(_) | Self::NotAFile => None,

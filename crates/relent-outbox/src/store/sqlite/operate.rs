@@ -1,4 +1,4 @@
-//! What operators change.
+//! Changes by operators.
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -8,14 +8,14 @@ use super::read;
 use crate::endpoint::{Activity, AfterDead, Endpoint};
 use crate::store::{BATCH, Deletion, EndpointStatus, text};
 
-/// Whether attempts of it run, which may have leave to begin by the rules of before.
+/// Whether attempts of the endpoint run, which may still start by the old rules.
 pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1")?
         .exists([endpoint])
 }
 
-/// Whether it [`runs`].
+/// Registers or replaces an endpoint. Returns whether it [`runs`].
 pub(super) fn put_endpoint(
     connection: &Connection,
     endpoint: &Endpoint,
@@ -32,7 +32,7 @@ pub(super) fn put_endpoint(
         AfterDead::Block => 0,
         AfterDead::Skip => 1,
     };
-    // The time, so that it is above those of an endpoint of this name that was deleted.
+    // The first revision is the time, so that it exceeds those of a deleted endpoint of the same name.
     let mut put = connection.prepare_cached(
         "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision)
          VALUES (?1, ?2, ?3, ?4, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
@@ -43,7 +43,7 @@ pub(super) fn put_endpoint(
     let id = put.query_row((names.0, names.1, spec, after_dead), |row| row.get(0))?;
     subscribe(connection, id, endpoint)?;
     if before.is_some_and(|before| before != after_dead) {
-        // What was held by the dead may go, or the other way round.
+        // Messages behind dead letters may become free, or the reverse.
         let mut keys = connection.prepare(
             "SELECT DISTINCT order_key FROM relent_delivery_1
              WHERE endpoint = ?1 AND order_key IS NOT NULL AND state = 3",
@@ -57,7 +57,7 @@ pub(super) fn put_endpoint(
     Ok(runs(connection, id)?)
 }
 
-/// Writes down what the endpoint subscribes to.
+/// Stores the subscriptions of an endpoint.
 fn subscribe(connection: &Connection, id: i64, endpoint: &Endpoint) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM relent_subscription_1 WHERE endpoint = ?1")?
@@ -71,7 +71,7 @@ fn subscribe(connection: &Connection, id: i64, endpoint: &Endpoint) -> rusqlite:
     Ok(())
 }
 
-/// Whether it [`runs`]; `None` if it was not as it is said to be.
+/// Replaces an endpoint. Returns whether it [`runs`]; `None` if its revision has changed.
 pub(super) fn replace_endpoint(
     connection: &Connection,
     endpoint: &Endpoint,
@@ -86,8 +86,8 @@ pub(super) fn replace_endpoint(
     }
 }
 
-/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end, and whether it
-/// [`runs`].
+/// Deletes a batch of messages of an endpoint, and the endpoint if none is left. Returns the count, whether that was
+/// the end, and whether the endpoint [`runs`].
 pub(super) fn delete_some(
     connection: &Connection,
     tenant: &str,
@@ -109,7 +109,7 @@ pub(super) fn delete_some(
         return Ok((Deletion::Refused { pending, dead }, true, false));
     }
     let runs = runs(connection, id)?;
-    // The last ones first: if this ends half-way, none waits for one that is gone.
+    // The last ones first, so that after an interruption no message waits for a deleted one.
     let mut some = connection
         .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
     let rows = some.query_map([id], |row| row.get(0))?;
@@ -134,7 +134,7 @@ pub(super) fn delete_some(
     Ok((Deletion::Done { messages }, is_end, runs))
 }
 
-/// Whether what was kept before was this.
+/// Replaces the key check if it still equals `before`. Returns whether it did.
 pub(super) fn replace_key_check(
     connection: &Connection,
     check: &str,
@@ -151,7 +151,7 @@ pub(super) fn replace_key_check(
     Ok(true)
 }
 
-/// Whether it [`runs`]; `None` if there is none.
+/// Enables or disables an endpoint. Returns whether it [`runs`]; `None` if there is none.
 pub(super) fn set_activity(
     connection: &Connection,
     tenant: &str,
@@ -174,7 +174,8 @@ pub(super) fn set_activity(
     Ok(set.optional()?.map(runs).transpose()?)
 }
 
-/// From the beginning of its schedule, with a session that is no schedule, so that it is not fresh, behind what is before it in its order.
+/// Restarts the schedule, behind earlier messages of the order key. The session is a marker and no schedule, so that
+/// the message is not fresh.
 const RESEND: &str = "UPDATE relent_delivery_1
     SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, written = ?2, attempt = 0, session = x'72', ended = NULL, reason = ''
     WHERE row = ?1 AND state IN (2, 3, 4) RETURNING endpoint, order_key";
@@ -182,11 +183,11 @@ const CANCEL: &str = "UPDATE relent_delivery_1
     SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2
     WHERE row = ?1 AND state IN (0, 3, 5) RETURNING endpoint, order_key";
 
-/// What is due already stays so.
+/// Messages that are already due stay so.
 const SEND_NOW: &str = "UPDATE relent_delivery_1 SET due = min(due, ?2), written = ?2
     WHERE row = ?1 AND state IN (0, 5) RETURNING endpoint, order_key";
 
-/// What is done to each message that an operator means, with the states that it may be in.
+/// The statement of a change to each selected message, and the states that it applies to.
 pub(super) type Change = fn() -> (&'static str, &'static str);
 
 pub(super) fn resend() -> (&'static str, &'static str) {
@@ -220,7 +221,7 @@ pub(super) fn change_rows(
     Ok(changed)
 }
 
-/// Those of these rows that still may be.
+/// Purges those of these rows that may still be purged.
 pub(super) fn purge(
     connection: &Connection,
     before: i64,

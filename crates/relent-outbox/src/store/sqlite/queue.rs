@@ -1,14 +1,13 @@
-//! What has to stay true when a delivery changes its state.
+//! Invariants of deliveries and endpoints after a change of state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension};
 
-/// Endpoints and order keys whose deliveries have changed their states.
+/// Endpoints and order keys whose deliveries have changed state.
 #[derive(Default)]
 pub(super) struct Touched {
-    /// When the earliest is due of those that are due there now and were not before; `None` if it is to be found out what
-    /// there is to do.
+    /// The earliest due time among deliveries that became pending; `None` if the endpoint's wake-up must be computed.
     endpoints: BTreeMap<i64, Option<i64>>,
     orders: BTreeSet<(i64, String)>,
 }
@@ -21,13 +20,13 @@ impl Touched {
         }
     }
 
-    /// One without an order key waits now, and did not before.
+    /// Adds a delivery without order key that became pending.
     pub(super) fn waits(&mut self, endpoint: i64, due: i64) {
         let earliest = self.endpoints.entry(endpoint).or_insert(Some(due));
         *earliest = earliest.map(|earliest| earliest.min(due));
     }
 
-    /// Makes true what follows from the states.
+    /// Restores the invariants.
     pub(super) fn follow(self, connection: &Connection) -> rusqlite::Result<()> {
         for (endpoint, order) in &self.orders {
             advance(connection, *endpoint, order)?;
@@ -44,8 +43,8 @@ impl Touched {
     }
 }
 
-/// Of the messages of an order key only the first may be claimed, and none while one runs: the others are behind it, where
-/// no claim looks, so that a long line costs no more than a short one.
+/// Lets the first message of an order key be claimed, unless one of the key is running. Others are put behind (state
+/// 5), where no claim looks, so that a long queue costs no more than a short one.
 fn advance(connection: &Connection, endpoint: i64, order: &str) -> rusqlite::Result<()> {
     let running = connection
         .prepare_cached(RUNNING)?
@@ -78,7 +77,7 @@ pub(super) const FIRST: &str = "
         UNION ALL SELECT min(row) FROM line
             WHERE state = 3 AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND after_dead = 0))";
 
-/// Something is due then, or earlier.
+/// Moves the wake-up of an endpoint to this time, if it is later.
 pub(super) const EARLIER: &str =
     "UPDATE relent_endpoint_1 SET wake = ?2 WHERE id = ?1 AND (wake IS NULL OR wake > ?2)";
 pub(super) const WAKE: &str =
@@ -88,7 +87,7 @@ pub(super) const LEFT: &str =
 pub(super) const NEXT: &str =
     "SELECT due FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 ORDER BY due";
 
-/// Writes down when a worker has something to do at the endpoint.
+/// Stores the time at which a worker must next serve the endpoint.
 pub(super) fn wake(connection: &Connection, endpoint: i64) -> rusqlite::Result<()> {
     let found = connection
         .prepare_cached(WAKE)?
@@ -102,14 +101,14 @@ pub(super) fn wake(connection: &Connection, endpoint: i64) -> rusqlite::Result<(
         Some(0)
     } else {
         let mut next = connection.prepare_cached(NEXT)?;
-        // A claim makes one dead that waits until something that is no time.
+        // Due immediately if its due time is not a number: a claim marks it as dead.
         let due = next.query_row([endpoint], |row| Ok(row.get(0).unwrap_or_default()));
         due.optional()?
     };
     set_wake(connection, endpoint, was, is)
 }
 
-/// The same if it is known.
+/// Stores a known wake-up.
 pub(super) fn set_wake(
     connection: &Connection,
     endpoint: i64,

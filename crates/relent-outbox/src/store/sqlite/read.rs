@@ -1,4 +1,4 @@
-//! What is read, without holding up what is written.
+//! Read statements, which do not block writes.
 
 use bytes::Bytes;
 use rusqlite::types::{Value, ValueRef};
@@ -18,7 +18,7 @@ pub(super) fn message_id(id: String) -> Result<MessageId, SqliteError> {
     MessageId::try_from(id).map_err(invalid)
 }
 
-/// A text that somebody may look at, whatever is there.
+/// Converts any stored value to a text for display.
 fn readable(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(match row.get_ref(column)? {
         ValueRef::Null => String::new(),
@@ -32,13 +32,13 @@ pub(super) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or_default())
 }
 
-/// By what keys are checked.
+/// The stored key check.
 pub(super) fn key_check(connection: &Connection) -> Result<Option<String>, SqliteError> {
     let mut select = connection.prepare_cached("SELECT checked FROM relent_key_1")?;
     Ok(select.query_row([], |row| row.get(0)).optional()?)
 }
 
-/// The endpoint as it was registered.
+/// Parses a registered endpoint.
 pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint, SqliteError> {
     let unreadable = |error| SqliteError::Stored(crate::store::unreadable(tenant, name, &error));
     serde_json::from_str(text).map_err(unreadable)
@@ -53,7 +53,7 @@ const ENDPOINT: &str = "SELECT spec, activity, reason, owner, health, tenant, na
         revision
     FROM relent_endpoint_1 AS e";
 
-/// Its text is made out later: only a row can be read here.
+/// A row whose `spec` is parsed later: only SQLite errors can be returned while reading a row.
 type Status = (String, String, String, EndpointStatus);
 
 fn status(row: &Row<'_>, now: i64) -> rusqlite::Result<Status> {
@@ -80,7 +80,7 @@ fn read_spec((tenant, name, text, mut status): Status) -> Result<EndpointStatus,
     Ok(status)
 }
 
-/// For how long what is due then has been so.
+/// The time since `due`, in milliseconds; `None` if that is in the future.
 fn lag(due: Option<i64>, now: i64) -> Option<u64> {
     let since = now.checked_sub(due?)?;
     u64::try_from(since).ok().map(|micros| micros / 1000)
@@ -147,7 +147,7 @@ pub(super) fn recent(
     let mut first = connection.prepare_cached(
         "SELECT began FROM relent_attempt_1 WHERE id = (SELECT max(id) FROM relent_attempt_1) - ?1 + 1",
     )?;
-    // The window begins later where it has more attempts than are looked at.
+    // The window starts later if it has more attempts than are considered.
     let first = first.query_row([most], |row| row.get(0)).optional()?;
     let from = first.unwrap_or(from).max(from);
     let mut select = connection.prepare_cached(
@@ -161,7 +161,7 @@ pub(super) fn recent(
     Ok(Some(Recent::of(now, from, &attempts)))
 }
 
-/// The words of a filter, and their values.
+/// The SQL conditions of a filter, and their values.
 fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     let (mut text, mut values) = ("true".to_owned(), Vec::new());
     let mut add = |words: &str, value: Value| {
@@ -187,14 +187,14 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         );
     }
     if let Some(event) = &filter.event {
-        // By the index, which has the endpoint first.
+        // The index begins with the endpoint.
         add(
             "m.endpoint IN (SELECT id FROM relent_endpoint_1) AND m.event = ?",
             Value::Text(event.clone()),
         );
     }
     if let Some(search) = filter.search.as_ref().filter(|search| !search.is_empty()) {
-        // What begins so, by indices.
+        // A prefix search by indices.
         add(
             "m.row IN (SELECT row FROM relent_message_1 WHERE id BETWEEN ? AND ? || char(1114111)
                  UNION ALL SELECT row FROM relent_message_1 WHERE endpoint IN (SELECT id FROM relent_endpoint_1)
@@ -221,7 +221,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         add("m.row < ?", Value::Integer(*before));
     }
     if let Some(state) = filter.state {
-        // By their numbers, so that the indices of single states serve.
+        // Constants, so that the partial indices by state are used.
         text.push_str(match state {
             State::Pending => " AND d.state IN (0, 5)",
             State::Running => " AND d.state = 1",
@@ -274,13 +274,13 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
             )));
         }
     };
-    // Also of one that waits until something that is no time.
+    // The due time may be invalid.
     let due: i64 = row.get(11).unwrap_or_default();
     let ended: Option<i64> = row.get(12)?;
     let text = |column| readable(row, column);
     let ordered = row.get_ref(5)? != ValueRef::Null;
     Ok(MessageStatus {
-        // Also of one that no claim can read, so that somebody sees it.
+        // Also show a message that no claim can read.
         id: MessageId::stored(text(0)?),
         place: row.get(13)?,
         tenant: text(1)?,
@@ -299,7 +299,7 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
     })
 }
 
-/// Those that are meant, in these states, after this one: the earliest first.
+/// The rows of selected messages in these states, after this row, the earliest first.
 pub(super) fn rows(
     connection: &Connection,
     filter: &Filter,
@@ -325,7 +325,7 @@ pub(super) fn content(
     let mut select = connection
         .prepare_cached("SELECT content_type, payload FROM relent_message_1 WHERE id = ?1")?;
     let found = select.query_row([id.as_str()], |row| {
-        // Also of one that no claim can read.
+        // Also show a message that no claim can read.
         let payload = match row.get_ref(1)? {
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Bytes::copy_from_slice(bytes),
             _ => Bytes::new(),
@@ -362,7 +362,7 @@ pub(super) fn attempts(
     Ok(attempts.collect::<Result<_, _>>()?)
 }
 
-/// Of a delivery `d` and the time `?1`. A dead one that others wait for stays.
+/// SQL condition for a delivery `d` and the time `?1`. Dead letters that block others are kept.
 pub(super) const PURGEABLE: &str = "d.ended < ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
     AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
     AND EXISTS (SELECT 1 FROM relent_delivery_1 AS next

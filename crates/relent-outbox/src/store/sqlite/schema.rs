@@ -1,7 +1,7 @@
-//! The tables, and how those of an earlier version become those of this one.
+//! Tables, and their upgrade from earlier versions.
 //!
-//! The number in their names is the version of what is in them. A version whose tables this one would misread gives them
-//! another number; what it only adds are columns with a default, and indices.
+//! The number in table names is the version of their content. A version whose tables this one would misread uses
+//! another number. Compatible versions add only columns with a default, and indices.
 
 use rusqlite::{Connection, ffi};
 
@@ -89,7 +89,7 @@ pub(super) const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
 ";
 
-/// Makes the tables, or makes those of an earlier version as they are now: all of it or nothing.
+/// Creates the tables, or upgrades those of an earlier version, all or nothing.
 pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     refuse_later(connection)?;
     if is_current(connection)? {
@@ -113,7 +113,7 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     created
 }
 
-/// A later version has the messages in other tables: what is put into these, nobody would deliver.
+/// Refuses tables of a later version: its workers would not deliver messages in the tables of this version.
 fn refuse_later(connection: &Connection) -> rusqlite::Result<()> {
     let later = names(
         connection,
@@ -127,7 +127,7 @@ fn refuse_later(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// SQLite would have these name the table that is taken away, so that they fail, or are gone with it.
+/// Refuses objects that depend on the recreated table: SQLite would make them refer to the old table, or delete them.
 fn refuse_dependents(connection: &Connection) -> rusqlite::Result<()> {
     let dependents = names(
         connection,
@@ -155,7 +155,7 @@ fn refused(why: String) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(why))
 }
 
-/// The last thing that was added is there.
+/// Whether the most recent additions exist.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(has_column(connection, "relent_key_1", "checked")?
         && has_column(connection, "relent_attempt_1", "response")?)
@@ -168,7 +168,7 @@ fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::R
 }
 
 fn make(connection: &Connection) -> rusqlite::Result<()> {
-    // Another process may have been first.
+    // Another process may have been faster.
     refuse_later(connection)?;
     if is_current(connection)? {
         return Ok(());
@@ -178,7 +178,7 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
     )?;
     if tables.exists([])? {
         refuse_dependents(connection)?;
-        // An identifier must not be given to another endpoint when the one that had it is deleted.
+        // An identifier must not be reused after its endpoint is deleted.
         connection.execute_batch("ALTER TABLE relent_endpoint_1 RENAME TO relent_endpoint_0")?;
         connection.execute_batch(TABLES)?;
         connection.execute_batch(
@@ -200,7 +200,7 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
             connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
-    // Beside one that runs, others of its order key may have been free to go.
+    // In earlier versions, messages could be pending beside a running one of the same order key.
     let mut running = connection.prepare(
         "SELECT DISTINCT endpoint, order_key FROM relent_delivery_1 WHERE state = 1 AND order_key IS NOT NULL",
     )?;

@@ -1,4 +1,4 @@
-//! Workers write what came of the messages that they claimed.
+//! Recording of results by workers.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::queue::Touched;
 use crate::store::{AttemptRecord, Next, Settled, forgotten, text};
 use crate::store::{later, micros};
 
-/// Whether nobody has the endpoint, and its fence.
+/// Whether the endpoint has no owner, and its fencing token.
 pub(super) const ENDPOINT: &str = "SELECT owner = '', fence FROM relent_endpoint_1 WHERE id = ?1";
 
 macro_rules! settle {
@@ -24,7 +24,7 @@ macro_rules! settle {
     };
 }
 
-/// Most have no order key. To return it costs as much as the statement.
+/// For messages without order key, the common case. Returning the key costs as much as the whole statement.
 pub(super) const SETTLE: &str = settle!("NULL");
 pub(super) const SETTLE_ORDERED: &str = settle!("NOT NULL RETURNING order_key");
 pub(super) const ATTEMPT: &str = "
@@ -60,16 +60,16 @@ pub(super) fn settle(
     Ok(written)
 }
 
-/// What is settled at once, and the statements for it.
+/// Results that are settled together, and the statements for them.
 struct Batch<'c, 's> {
     connection: &'c Connection,
     now: i64,
     settle: CachedStatement<'c>,
     settle_ordered: CachedStatement<'c>,
     attempt: CachedStatement<'c>,
-    /// Of each endpoint whether nobody has it, and its fence. Nothing that is settled changes these.
+    /// For each endpoint, whether it has no owner, and its fencing token. Settling changes neither.
     endpoints: BTreeMap<i64, Option<(bool, i64)>>,
-    /// What is remembered of each endpoint, by its revision.
+    /// The latest health of each endpoint, by its revision.
     health: BTreeMap<(i64, i64), &'s [u8]>,
     touched: Touched,
 }
@@ -88,7 +88,7 @@ impl<'s> Batch<'_, 's> {
         Ok(found)
     }
 
-    /// Whether it was written.
+    /// Settles one attempt. Returns whether it was written.
     fn settle(&mut self, settled: &'s Settled) -> rusqlite::Result<bool> {
         let endpoint = settled.endpoint;
         let Some((nobodys, fence)) = self.endpoint(endpoint)? else {
@@ -104,7 +104,7 @@ impl<'s> Batch<'_, 's> {
             self.health.insert((endpoint, settled.revision), health);
         }
         if let Some(reason) = &settled.disable {
-            // Who disabled it before had a reason.
+            // An earlier deactivation keeps its reason.
             self.connection
                 .prepare_cached(
                     "UPDATE relent_endpoint_1 SET activity = 1, reason = ?3
@@ -139,7 +139,7 @@ impl<'s> Batch<'_, 's> {
         ];
         if self.settle.execute(values)? > 0 {
             match (&settled.next, due) {
-                // While it ran under this fence it was not left by anybody, so nothing is to be done instead.
+                // Under its current owner it was not counted as left running, so the wake-up stays valid.
                 (Next::Delivered | Next::Dead(_), _) if !nobodys => {}
                 (_, Some(due)) if !nobodys => self.touched.waits(settled.endpoint, due),
                 _ => self.touched.add(settled.endpoint, None),
@@ -155,7 +155,7 @@ impl<'s> Batch<'_, 's> {
         Ok(written)
     }
 
-    /// Keeps an attempt, and forgets one of before if they become many.
+    /// Records an attempt, and deletes old ones of a long schedule.
     fn keep(&mut self, row: i64, attempt: &AttemptRecord) -> rusqlite::Result<()> {
         self.attempt.execute(params![
             row,

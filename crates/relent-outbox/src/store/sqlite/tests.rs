@@ -21,14 +21,14 @@ fn open() -> (Sqlite, TempDir) {
     (store, directory)
 }
 
-/// The store of a machine whose clock is this one, in microseconds.
+/// Opens the store with this clock, in microseconds.
 fn open_at(directory: &TempDir, time: &Arc<AtomicI64>) -> Sqlite {
     let time = Arc::clone(time);
     let clock = Clock::new(move || time.load(Ordering::Relaxed));
     Sqlite::open_at(directory.path().join("outbox.db"), |_| Ok(()), clock).unwrap()
 }
 
-/// A store, and the clock of its machine.
+/// A store with a clock that the test controls.
 fn open_with_clock() -> (Sqlite, TempDir, Arc<AtomicI64>) {
     let directory = tempfile::tempdir().unwrap();
     let time = Arc::new(AtomicI64::new(1_700_000_000_000_000));
@@ -44,7 +44,7 @@ async fn shop(store: &Sqlite) {
     store.put_endpoint(endpoint).await.unwrap();
 }
 
-/// The worker has all endpoints that have work.
+/// The worker takes all endpoints with work.
 async fn take(store: &Sqlite, worker: &str) -> Vec<Owned> {
     store.beat(worker, LEASE).await.unwrap();
     let work = store.find_work(worker, Duration::ZERO, 100).await.unwrap();
@@ -74,7 +74,7 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
     }
 }
 
-/// The way of a message whose worker stalls past its lease and comes back.
+/// A message whose worker stalls beyond its lease and continues.
 #[tokio::test]
 async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_but_counted() {
     let (store, _directory, time) = open_with_clock();
@@ -99,7 +99,7 @@ async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_bu
     assert_eq!(store.settle(vec![again.clone()]).await.unwrap(), [true]);
     let sent = claim(&store, "second", &second[0]).await;
     assert_eq!((sent[0].attempt, &sent[0].session[..]), (2, &[1][..]));
-    // The answer to the settle was lost, and it comes again.
+    // The response to the settle was lost, and it is repeated.
     assert_eq!(store.settle(vec![again]).await.unwrap(), [false]);
     assert!(!store.beat("first", LEASE).await.unwrap().kept);
     assert!(store.beat("second", LEASE).await.unwrap().kept);
@@ -164,7 +164,7 @@ async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_comm
         }
     );
     assert!(unknown, "{refused}");
-    // The caller goes on without them.
+    // The caller's transaction continues without them.
     Sqlite::enqueue_in(&transaction, &[message("committed")]).unwrap();
     transaction.commit().unwrap();
     let messages = store.messages(Filter::default(), 10).await.unwrap();
@@ -214,7 +214,7 @@ async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_l
     store.enqueue(vec![message("paid")]).await.unwrap();
     let shop = store.find_work("worker", Duration::ZERO, 1).await.unwrap()[0].endpoint;
     assert_eq!(hints.next().await, Hinted::Endpoints([shop].into()));
-    // It was there already.
+    // A duplicate causes no hint.
     store.enqueue(vec![message("paid")]).await.unwrap();
     store.hint();
     assert_eq!(hints.next().await, Hinted::Anything);
@@ -223,13 +223,13 @@ async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_l
     assert_eq!(hints.next().await, Hinted::Anything);
     let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
     assert!(nothing.is_err());
-    // The store is gone: nobody tells, and nothing goes round.
+    // The store is gone: no hint arrives, and no loop spins.
     drop(store);
     let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
     assert!(nothing.is_err());
 }
 
-/// Puts so many messages there, due in an hour; every second one waits behind one of its order.
+/// Inserts messages that are due at `due`; every second one waits behind another of its order key.
 fn backlog(connection: &Connection, due: i64, many: i64) {
     connection
         .execute(
@@ -252,8 +252,9 @@ fn backlog(connection: &Connection, due: i64, many: i64) {
     queue::wake(connection, 1).unwrap();
 }
 
-/// Claiming, settling and enqueuing cost the same with two hundred thousand messages that are not due, or that wait for
-/// their turn, as with ten: in instructions of SQLite's machine, which do not depend on how busy this one is.
+/// Claiming, settling and enqueuing cost the same with two hundred thousand messages that are not due or wait for their
+/// order key as with ten. The unit is instructions of SQLite's virtual machine, which do not depend on the machine's
+/// load.
 #[test]
 fn what_is_not_due_costs_nothing() {
     let mut costs = Vec::new();
@@ -293,7 +294,7 @@ fn what_is_not_due_costs_nothing() {
             let settled = steps.load(Ordering::Relaxed);
             [enqueued - before, claimed - enqueued, settled - claimed]
         };
-        // All statements are prepared.
+        // The first call prepares all statements.
         cost(2);
         costs.push(cost(2));
     }
@@ -301,7 +302,7 @@ fn what_is_not_due_costs_nothing() {
     assert!(costs[0].iter().all(|cost| *cost > 20), "{costs:?}");
 }
 
-/// Looking for work touches what has work, and nothing of ten thousand endpoints that have to wait.
+/// Searching for work reads only endpoints with work, and none of ten thousand others.
 #[tokio::test]
 async fn work_is_found_without_looking_at_each_endpoint() {
     let (store, _directory) = open();
@@ -348,7 +349,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
     find.await.unwrap();
 }
 
-/// SQLite prepares some statements anew whenever they run with other values. None that a message needs is one of these.
+/// SQLite re-prepares some statements whenever their values change. No statement on the path of a message may be one.
 #[test]
 fn no_statement_is_prepared_twice() {
     let connection = &Connection::open_in_memory().unwrap();

@@ -1,4 +1,4 @@
-//! What workers do.
+//! Operations of workers.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(super) fn lives(connection: &Connection, now: i64, worker: &str) -> rusqlite
         .exists((worker, now))
 }
 
-/// The endpoints of workers whose lease has expired are nobody's.
+/// Deletes workers with expired leases, and releases their endpoints.
 fn forget_expired(connection: &Connection, now: i64) -> rusqlite::Result<()> {
     let mut expired =
         connection.prepare_cached("DELETE FROM relent_worker_1 WHERE until <= ?1 RETURNING id")?;
@@ -63,7 +63,7 @@ fn forget_expired(connection: &Connection, now: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What has work of each of these owners: nobody, and the worker.
+/// Finds endpoints with work by owner: none, or the worker.
 pub(super) const FIND: &str = "SELECT id, fence, wake, revision FROM relent_endpoint_1
     WHERE activity = 0 AND owner = ?1 AND wake <= ?2 ORDER BY wake";
 
@@ -132,7 +132,7 @@ pub(super) fn acquire(
         };
         let endpoint = match spec(&tenant, &name, &text) {
             Ok(endpoint) => endpoint,
-            // The others need not wait for a version that can read it.
+            // The other endpoints need not wait for a version that can read this one.
             Err(error) => {
                 unreadable = Some(error);
                 continue;
@@ -155,7 +155,7 @@ pub(super) fn acquire(
     }
 }
 
-/// An endpoint as it is now, if it can be read: for the worker that has it.
+/// The current form of an endpoint that a worker owns, if it can be read.
 pub(super) fn changed(connection: &Connection, id: i64) -> Result<Option<Owned>, SqliteError> {
     let mut select = connection.prepare_cached(
         "SELECT tenant, name, spec, fence, revision, health FROM relent_endpoint_1 WHERE id = ?1",
@@ -171,7 +171,7 @@ pub(super) fn changed(connection: &Connection, id: i64) -> Result<Option<Owned>,
         };
         Ok((text(0)?, text(1)?, text(2)?, owned))
     })?;
-    // Another version has written it: none of it is claimed, and the others are.
+    // Another version has written it: its messages are not claimed, but those of others are.
     let Ok(endpoint) = spec(&tenant, &name, &text) else {
         return Ok(None);
     };

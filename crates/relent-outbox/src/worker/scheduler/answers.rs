@@ -1,4 +1,4 @@
-//! What each answer of the store and the end of each attempt change.
+//! Handling of store responses, finished attempts and heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::worker::calls::{Done, Kind};
 use crate::worker::lane::{Lane, Ticket};
 use crate::worker::slots::Pool;
 
-/// After endpoints could not be acquired, the next look is no later than that.
+/// The longest time until the next search after a failed acquisition.
 const ACQUIRE_AGAIN: Duration = Duration::from_secs(5);
 
-/// After so many leases a worker with room asks again for what was another's: each time it costs as much as all those have
-/// endpoints, as they are named.
+/// The number of leases after which a worker below its share tries again to acquire endpoints of other workers. Each
+/// try costs as much as there are such endpoints, as they are named by hints.
 const ASK_AGAIN_AFTER: u32 = 4;
 
-/// An attempt has a slot of those that answer soon for so small a part of the time after which its endpoint is slow.
+/// An attempt holds a slot of fast endpoints for this fraction of `slow_after`.
 const TURNS_AFTER: u32 = 10;
 
-/// How the store is asked again that fails.
+/// The retry policy for a failing store.
 static ASK_AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
     .max_delay(Duration::from_secs(5))
     .unlimited_retries()
@@ -79,9 +79,9 @@ impl<S: Store> Scheduler<S> {
                 observe::store_error(kind.name(), &error);
                 match kind {
                     Kind::Acquire => {
-                        // Whatever was acquired is found as this worker's, and acquired again. The store may be well, and
-                        // an endpoint be none that this version can read: then nothing else waits, and no hint asks for it
-                        // again.
+                        // Any acquired endpoint is found as this worker's, and acquired again. The store may work, and
+                        // an endpoint be unreadable by this version. Other calls therefore do not wait, and no hint
+                        // requests it again.
                         let wanted = std::mem::take(&mut self.acquiring);
                         self.named.acquired(&wanted, &HashSet::new());
                         self.poll_at = self.poll_at.min(now + ACQUIRE_AGAIN);
@@ -91,14 +91,14 @@ impl<S: Store> Scheduler<S> {
                     Kind::Claim => self.on_claim_failed(now),
                     Kind::Settle => {
                         self.settle_failed = true;
-                        // If the store cannot keep one of them, the others come before it.
+                        // If the store cannot write one of them, smaller batches let the others pass.
                         self.settle_batch = (self.settle_batch / 2).max(1);
                         for mut pending in std::mem::take(&mut self.settling) {
                             pending.is_repeated = true;
                             self.unsettled.push_back(pending);
                         }
                     }
-                    // It is found as this worker's, and acquired again.
+                    // The endpoints are found as this worker's, and acquired again.
                     Kind::Release => {}
                 }
                 let wait = self.away(now);
@@ -108,7 +108,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// The store has failed: how long it is left alone.
+    /// Records a failure of the store, and returns the pause.
     fn away(&mut self, now: Instant) -> Duration {
         let at = self.core(now);
         let session = self.away.get_or_insert_with(|| Session::new(at, true));
@@ -139,14 +139,14 @@ impl<S: Store> Scheduler<S> {
         } in found
         {
             if let Some(lane) = self.lanes.get_mut(&endpoint) {
-                // What was taken since is not known to that look.
+                // The search does not know of acquisitions after its start.
                 let is_older = lane.taken < self.looked_at;
                 if owned != Some(lane.fence) && is_older {
-                    // It was another's meanwhile.
+                    // Another worker had it meanwhile.
                     self.leave(endpoint);
                     continue;
                 }
-                // Registered anew: what runs ends by the old rules, and what begins from now on goes by the new ones.
+                // The registration has changed: running attempts end by the old rules, new ones start by the new rules.
                 let is_stale = lane.revision != revision && is_older;
                 lane.stale |= is_stale;
                 is_new |= due.is_zero() && !lane.due;
@@ -161,8 +161,8 @@ impl<S: Store> Scheduler<S> {
                 }
             } else if !self.stopping && !self.acquiring.contains(&endpoint) {
                 match owned {
-                    // This worker's, since the answer that said so was lost, or what was to give it back failed. While it
-                    // has no room for it, nobody else could have it either.
+                    // This worker owns it, because a response was lost or a release failed. While it is beyond this
+                    // worker's share, no other worker could acquire it.
                     Some(fence) if self.lanes.len() >= share => {
                         self.to_release.push((endpoint, fence));
                         self.release_due = true;
@@ -172,7 +172,7 @@ impl<S: Store> Scheduler<S> {
             }
         }
         if self.is_cut && is_new {
-            // There may be more behind those, which the next look is for as well.
+            // There may be more behind those; the next search also covers them.
             self.poll_at = now + LOOK_GAP;
         }
     }
@@ -181,7 +181,7 @@ impl<S: Store> Scheduler<S> {
         let core_now = self.core(now);
         let pulse = *self.pulse.borrow();
         let may_send = !self.stopping && pulse.is_held(now) && pulse.lost == self.lost;
-        // How many each endpoint has got, and whether one of them has failed before.
+        // For each endpoint, the number of messages and whether one of them has failed before.
         let mut got: HashMap<i64, (usize, bool)> = HashMap::new();
         for claimed in claims.messages {
             let endpoint = claimed.endpoint;
@@ -189,7 +189,7 @@ impl<S: Store> Scheduler<S> {
             *count += 1;
             *any_has_failed |= !claimed.is_fresh();
             let lane = self.lanes.get_mut(&endpoint);
-            // What is given back may have been claimed with a lease that is lost, and be another's by now.
+            // A leaving endpoint may have been claimed with a lost lease, and belong to another worker by now.
             let may_send = may_send && lane.as_ref().is_some_and(|lane| !lane.leaving);
             let mut ticket = lane.and_then(|lane| lane.claiming.pop());
             let has_room = self.has_room(&claimed, ticket.as_mut());
@@ -243,8 +243,8 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// Whether there is room for a payload that is long, which the ticket has then. What has none is given back, and waits
-    /// for it.
+    /// Whether there is memory for a long payload, which then moves to the ticket. A message without memory is returned
+    /// to the store, and the endpoint waits for memory.
     fn has_room(&mut self, claimed: &Claimed, ticket: Option<&mut Ticket>) -> bool {
         let size = match claimed.size {
             0..=INLINE => 0,
@@ -271,7 +271,7 @@ impl<S: Store> Scheduler<S> {
         size == 0 || ticket.room.is_some()
     }
 
-    /// What was claimed, if anything was, comes back as lost when the endpoint is taken anew.
+    /// Handles a failed claim: claimed messages, if any, return as lost when the endpoint is acquired again.
     fn on_claim_failed(&mut self, now: Instant) {
         let core_now = self.core(now);
         for (id, ..) in std::mem::take(&mut self.claiming) {
@@ -334,7 +334,7 @@ impl<S: Store> Scheduler<S> {
             let at = now + slow_after / TURNS_AFTER;
             self.turning.push_back((at, task.id()));
         }
-        // The claim is no time that the endpoint took.
+        // The time of the claim does not count as response time of the endpoint.
         permit.restart(core_now);
         let running = Running {
             claimed,
@@ -347,8 +347,8 @@ impl<S: Store> Scheduler<S> {
         self.running.insert(task.id(), running);
     }
 
-    /// Whether it has to go alone, and does not yet: the attempt before was lost with its worker, and none follows if this
-    /// one is. What kills its worker is dead then, and nothing that was beside it.
+    /// Whether the message needs isolation and does not have it yet: its previous attempt was lost with its worker, and
+    /// none follows if this one is lost, too. If sending it kills the worker, only this message becomes dead.
     fn goes_alone(&mut self, claimed: &Claimed) -> bool {
         let Some(lane) = self
             .lanes
@@ -367,7 +367,7 @@ impl<S: Store> Scheduler<S> {
         true
     }
 
-    /// A message was claimed and is not sent: an earlier worker died with it, or this one may not, or not yet.
+    /// Settles a claimed message that is not sent: an earlier worker was lost with it, or this one may not send it now.
     fn not_sent(&mut self, now: Instant, claimed: &Claimed) {
         if !claimed.lost {
             self.settle(now, claimed, Next::Unsent, claimed.session.clone(), None);
@@ -419,7 +419,7 @@ impl<S: Store> Scheduler<S> {
             is_of_now = epoch == lane.epoch;
             lane.running_now -= usize::from(is_of_now);
             match &sent {
-                // The gate that let it go is gone, and so is what it was about.
+                // The attempt belongs to an earlier circuit breaker and registration.
                 _ if !is_of_now => {}
                 Ok(sent) if sent.fault.is_none() => {
                     lane.mended();
@@ -451,7 +451,7 @@ impl<S: Store> Scheduler<S> {
                     next = Next::Held(LONGEST_WAIT, fault.error);
                     self.look_at(claimed.endpoint);
                 } else if let Some(lane) = lane.filter(|_| is_of_now) {
-                    // What was wrong with the rules of before need not be wrong with those of now.
+                    // A fault under the old rules need not exist under the current ones.
                     lane.hold(now, fault);
                 }
                 let session = claimed.session.clone();
@@ -489,7 +489,7 @@ impl<S: Store> Scheduler<S> {
         self.look_at(endpoint);
     }
 
-    /// An attempt failed. `told`: it says something about the endpoint.
+    /// Handles a failed attempt. `told`: the failure is evidence about the endpoint.
     fn failed(
         &mut self,
         now: Instant,
@@ -506,7 +506,7 @@ impl<S: Store> Scheduler<S> {
         let rules = Arc::clone(&lane.rules);
         let mut disable = None;
         let error = printable(&refused.error, MAX_EXCERPT);
-        // An attempt by the rules of before says nothing of what the endpoint is now.
+        // An attempt by old rules is no evidence about the current endpoint.
         if told && lane.revision == claimed.revision {
             lane.health.failed(store_now, &error);
             disable = match sent.disable {
@@ -522,7 +522,7 @@ impl<S: Store> Scheduler<S> {
             &mut self.random,
         );
         if sent.hold && matches!(next, Next::Dead(_)) {
-            // It has one more attempt, when somebody enables the endpoint.
+            // It has one more attempt when the endpoint is enabled.
             next = Next::Again(Duration::ZERO);
         }
         if let Next::Dead(reason) = &next {
@@ -534,7 +534,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    /// Disables the endpoint of what was settled last.
+    /// Disables the endpoint of the last settled result.
     fn disable(&mut self, id: i64, reason: String) {
         if let Some(pending) = self.unsettled.back_mut() {
             pending.settled.disable = Some(reason);
@@ -542,7 +542,7 @@ impl<S: Store> Scheduler<S> {
         self.leave(id);
     }
 
-    /// Notes what is to be written.
+    /// Queues a result to be written.
     fn settle(
         &mut self,
         now: Instant,
@@ -607,7 +607,7 @@ impl<S: Store> Scheduler<S> {
             };
             lane.unsettled = lane.unsettled.saturating_sub(1);
             let is_written = written.get(at) == Some(&true);
-            // Not written again, while the endpoint was this worker's all the time: the first try had an effect.
+            // Rejected although this worker owned the endpoint throughout: the first try has taken effect.
             let was_written = pending.is_repeated && pending.lost == self.lost;
             if let Some(reason) = &pending.settled.disable
                 && (is_written || was_written)
@@ -617,13 +617,15 @@ impl<S: Store> Scheduler<S> {
                 observe::disabled(&endpoint.tenant, &endpoint.name, reason);
             }
             if !is_written {
-                // The endpoint is another's, or the answer to an earlier try was lost. Taken anew, it is known again.
+                // Another worker owns the endpoint, or the response to an earlier try was lost. Acquiring it again
+                // refreshes it.
                 self.leave(id);
                 continue;
             }
             match pending.settled.next {
                 Next::Again(after) if after <= self.config.poll => {
-                    // The store counts from some time between the call and its answer. Who asks too early gets nothing.
+                    // The store counts from a time between call and response. A claim that is too early returns
+                    // nothing.
                     let before = self.settle_began.saturating_duration_since(pending.ended);
                     self.dues.insert((now + after.saturating_sub(before), id));
                 }
@@ -655,7 +657,7 @@ impl<S: Store> Scheduler<S> {
             self.ask_again_at = now + ASK_AGAIN_AFTER * self.config.lease;
             self.named.ask_again();
         }
-        // A tenth more is no reason to move endpoints about.
+        // Up to a tenth above the share, endpoints stay where they are.
         let most = pulse.share + pulse.share / 10 + 1;
         let excess = self.lanes.len().saturating_sub(most);
         if excess > 0 {

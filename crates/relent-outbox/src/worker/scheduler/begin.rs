@@ -1,4 +1,4 @@
-//! Which call of the store begins, and what it is for.
+//! Start of store calls: their arguments and preconditions.
 
 use std::future::Future;
 
@@ -30,7 +30,7 @@ impl<S: Store> Scheduler<S> {
         }
         let share = self.pulse.borrow().share;
         if share < self.lanes.len() + wanted {
-            // Those that have nothing to do make room.
+            // Release endpoints that have nothing to do.
             let excess = self.lanes.len() + wanted - share;
             let idle = self
                 .lanes
@@ -43,7 +43,7 @@ impl<S: Store> Scheduler<S> {
         }
         let most = share.saturating_sub(self.lanes.len()).min(wanted);
         if most == 0 {
-            // There may be more endpoints by now, or fewer workers, than at the last beat.
+            // There may be more endpoints, or fewer workers, since the last heartbeat.
             self.to_acquire.clear();
             self.named.fresh.clear();
             self.is_short = true;
@@ -57,7 +57,7 @@ impl<S: Store> Scheduler<S> {
         while self.acquiring.len() < most
             && let Some(id) = (self.named.fresh.pop_first()).or_else(|| self.to_acquire.pop_front())
         {
-            // A hint may have named what a look has found, and it is a lane by now.
+            // A hint may have named an endpoint that a search has found, and that the worker owns by now.
             if !self.lanes.contains_key(&id) {
                 self.acquiring.insert(id);
             }
@@ -126,7 +126,7 @@ impl<S: Store> Scheduler<S> {
                 .filter(|lane| pending.changes_health && lane.revision == settled.revision)
                 .map(|lane| lane.health.write());
             if let Next::Again(after) = &mut settled.next {
-                // It counts from the end of the attempt, and the store counts from now.
+                // The delay counts from the end of the attempt, but the store counts from now.
                 *after = after.saturating_sub(now.saturating_duration_since(pending.ended));
             }
             settled

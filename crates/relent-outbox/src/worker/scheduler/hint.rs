@@ -1,4 +1,4 @@
-//! What a hint changes: what it names need not be looked for, which costs as much as there are endpoints with work.
+//! Handling of hints: named endpoints need no search for work, which costs as much as there are endpoints with work.
 
 use super::Scheduler;
 use crate::store::{Hinted, Store};
@@ -14,21 +14,22 @@ impl<S: Store> Scheduler<S> {
             if self.lanes.contains_key(&id) {
                 self.hear_due(id);
             } else if self.acquiring.contains(&id) || self.named.elsewhere.contains(&id) {
-                // A lane is due when it is new.
+                // A new endpoint is marked as due.
             } else if self.lanes.len() + self.acquiring.len() + self.named.fresh.len() < share {
                 self.named.fresh.insert(id);
             } else {
-                // Others make room for it if it is nobody's, and not if it is another's.
+                // If it has no owner, others are released for it.
                 self.named.sought.insert(id);
                 self.look_soon();
             }
         }
     }
 
-    /// The store says that the lane has a message that is due.
+    /// Notes that the endpoint has a due message, according to the store.
     pub(super) fn hear_due(&mut self, id: i64) {
         match self.lanes.get_mut(&id) {
-            // It is known, and has no leave before that: a gate is closed. There may be many such.
+            // It is known, and waits for permission, such as at a circuit breaker that is down. There may be many such
+            // hints.
             Some(lane) if lane.due && lane.wakes.is_some() => {
                 lane.due_again |= !lane.claiming.is_empty();
             }

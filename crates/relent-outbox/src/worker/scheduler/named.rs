@@ -1,21 +1,22 @@
-//! Endpoints that hints have named.
+//! Endpoints named by hints.
 
 use std::collections::{BTreeSet, HashSet};
 
-/// So many endpoints are remembered as another's. Then they are forgotten, and one hint of each costs a look again.
+/// The number of endpoints remembered as owned by other workers. Beyond it all are forgotten, and one hint of each
+/// costs a search again.
 const MOST_ELSEWHERE: usize = 1 << 17;
 
-/// Endpoints that hints have named and this worker does not have.
+/// Endpoints that hints have named and this worker does not own.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// To be acquired, without a look.
+    /// To be acquired without a search.
     pub(super) fresh: BTreeSet<i64>,
-    /// The next look is for them, since this worker has its share.
+    /// To be found by the next search, because this worker already has its share.
     pub(super) sought: HashSet<i64>,
-    /// The look that is on its way is for them.
+    /// To be found by the running search.
     pub(super) looked_for: HashSet<i64>,
-    /// They could not be acquired, or were not found: another's, or disabled. When that ends, a look finds them, if they
-    /// have work at that time, or a hint some leases later.
+    /// Not acquired or not found: owned by another worker, or disabled. Once that changes, a search finds those with
+    /// work; a hint counts again only some leases later.
     pub(super) elsewhere: HashSet<i64>,
 }
 
@@ -24,18 +25,18 @@ impl Named {
         self.looked_for = std::mem::take(&mut self.sought);
     }
 
-    /// A look has found these, and all that there is.
+    /// Handles the complete result of a search.
     pub(super) fn found(&mut self, found: &HashSet<i64>) {
         let looked_for = std::mem::take(&mut self.looked_for);
         self.add_elsewhere(looked_for.difference(found).copied());
     }
 
-    /// A look has found nothing that is of use here.
+    /// Handles a truncated result of a search, which proves no absence.
     pub(super) fn nothing_known(&mut self) {
         self.looked_for.clear();
     }
 
-    /// Of those that were to be acquired it has these.
+    /// Handles the result of an acquisition.
     pub(super) fn acquired(&mut self, wanted: &HashSet<i64>, has: &HashSet<i64>) {
         for id in has {
             self.elsewhere.remove(id);
@@ -43,7 +44,7 @@ impl Named {
         self.add_elsewhere(wanted.difference(has).copied());
     }
 
-    /// This worker has room: what was another's may have been given back, by one that has no room for it.
+    /// Forgets other workers' endpoints: this worker is below its share, and others may have released theirs.
     pub(super) fn ask_again(&mut self) {
         self.elsewhere.clear();
     }

@@ -1,9 +1,9 @@
-//! A changed endpoint is in force for every attempt that begins after the change has returned.
+//! A change of an endpoint applies to every attempt that starts after the change has returned.
 
 use super::*;
 use crate::store::GRANT;
 
-/// Where each attempt of this endpoint went, and when it began.
+/// The start and the URL of each attempt.
 type Begun = Arc<Mutex<Vec<(Instant, String)>>>;
 
 fn noting(
@@ -19,7 +19,7 @@ fn noting(
     (receivers, begun)
 }
 
-/// Changes it as a store does: what was granted before has ended when this returns.
+/// Changes the URL as a store does: earlier permissions have expired when this returns.
 async fn put(store: &Memory, url: &str) -> Instant {
     store.change(1, |endpoint| endpoint.url = url.to_owned());
     sleep(GRANT).await;
@@ -35,7 +35,7 @@ async fn no_attempt_that_begins_after_a_change_has_returned_goes_by_the_old_rule
             gust: 400,
             ..memory::Weather::default()
         });
-        // Some attempts hang, so that nothing may wait for their end.
+        // Some attempts hang, so a change must not wait for their end.
         let (receivers, begun) = noting(|job| match job.payload.first() {
             Some(b'h') => (3600 * SECOND, None),
             _ => (Duration::from_millis(20), None),
@@ -93,7 +93,7 @@ async fn a_change_is_in_force_within_a_second_while_attempts_of_before_hang() {
     running.worker.abort();
 }
 
-/// A rate that is changed again and again makes no requests, and a lower one holds from the next attempt on.
+/// Repeated changes of a rate allow no extra requests, and a lower rate applies from the next attempt on.
 #[tokio::test(start_paused = true)]
 async fn a_changed_request_rate_is_in_force_and_changes_make_no_room() {
     let paced = |limit: &str| format!("{TEN}\nrequest_rate.limit = {limit}\n");
@@ -116,7 +116,7 @@ async fn a_changed_request_rate_is_in_force_and_changes_make_no_room() {
     let _ = running.stop().await;
 }
 
-/// An answer of the old URL neither disables the endpoint nor says that it is down.
+/// A response of the old URL neither disables the endpoint nor counts as its failure.
 #[tokio::test(start_paused = true)]
 async fn what_the_old_url_answers_says_nothing_of_the_new_one() {
     let store = Memory::new([endpoint(0)]);

@@ -1,4 +1,4 @@
-//! Schedules that are contracts, and faults of this side.
+//! Schedules that are contracts, and local faults.
 
 use relent_core::Hint;
 
@@ -18,7 +18,7 @@ delays = ["15s", "15s", "30s", "3m"]
 
 type Begun = Arc<Mutex<HashMap<String, Vec<Instant>>>>;
 
-/// When the attempts of each of so many messages begin, at an endpoint that answers so.
+/// The start times of the attempts of each of `messages` messages, at an endpoint that behaves as `receive`.
 async fn begun(
     messages: usize,
     receive: impl Fn(usize) -> (Duration, Option<Failure>) + Send + Sync + 'static,
@@ -34,7 +34,7 @@ async fn begun(
         receive(count)
     });
     let running = start(&store, &receivers, config("one"));
-    // The lane is there before.
+    // The worker already owns the endpoint.
     sleep(SECOND).await;
     for _ in 0..messages {
         store.add(1, "x");
@@ -82,7 +82,7 @@ async fn a_retry_after_delays_no_message_of_a_contractual_schedule() {
     assert_kept(&attempts, 20, SECOND / 10);
 }
 
-/// Attempts that fail by a fault of this side until then, with how many there were.
+/// A transport whose attempts fail by a local fault until then, with the number of attempts.
 fn faulty(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&made);
@@ -129,7 +129,8 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
             let _ = stopped.await;
         }));
         sleep(200 * SECOND).await;
-        // One message of each endpoint finds out, ever more seldom; or each message for itself.
+        // A single message of each endpoint tests whether the fault is fixed, less and less often; or each message for
+        // itself.
         let (endpoints, tries) = match kind.is_of_message() {
             true => (0, 400..=560),
             false => (2, 20..=49),

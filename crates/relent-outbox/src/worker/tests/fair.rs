@@ -1,10 +1,10 @@
-//! Messages and endpoints that fail or hang delay the others by no more than a bound.
+//! Failing or hanging messages and endpoints delay others by no more than a bound.
 
 use super::*;
 use crate::store::INLINE;
 
-/// How long good messages wait at most until their attempt begins, of those that come one after another while so many fail
-/// always. All of those have failed before.
+/// The longest wait of deliverable messages until their attempt starts, while `failing` others always fail. All of
+/// those have failed before.
 async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) -> Duration {
     let store = Memory::new([endpoint]);
     let latest = Arc::new(Mutex::new(Duration::ZERO));
@@ -30,7 +30,7 @@ async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) 
     for _ in 0..failing {
         store.add(1, "bad");
     }
-    // Some good ones among them, so that each of the bad ones fails for the first time.
+    // Deliverable messages among them keep the breaker normal, so that each of the others fails for the first time.
     until(|| {
         good(&store);
         let hits = receivers.hits.lock().unwrap();
@@ -48,7 +48,7 @@ async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) 
     *latest.lock().unwrap()
 }
 
-/// A policy by which a message goes on failing for as long as the test.
+/// A policy by which a message keeps failing during the whole test.
 const ALWAYS: &str = r#"
 max_retries = 1000
 jitter = "none"
@@ -77,7 +77,7 @@ async fn a_good_message_begins_within_two_probes_however_many_fail_always() {
     }
 }
 
-/// None of the bad ones has been tried when the good one comes in behind them.
+/// None of the others has been attempted when the deliverable message is enqueued behind them.
 #[tokio::test(start_paused = true)]
 async fn a_good_message_is_found_behind_as_many_that_are_still_to_fail() {
     let store = Memory::new([endpoint(0).policy(ALWAYS)]);
@@ -93,7 +93,7 @@ async fn a_good_message_is_found_behind_as_many_that_are_still_to_fail() {
     let good = store.add(1, "good");
     let began = Instant::now();
     until(|| store.row(good, |row| row.ended.is_some())).await;
-    // Three probes: the first that is due, the last that is due, and one that has failed.
+    // Three probes: the earliest due fresh message, the latest due one, and one that has failed.
     assert!(began.elapsed() <= 15 * SECOND, "{:?}", began.elapsed());
     running.worker.abort();
 }
@@ -122,8 +122,8 @@ async fn a_key_whose_first_message_always_fails_delays_no_other_key() {
     running.worker.abort();
 }
 
-/// How late messages to endpoints that answer begin at most, while so many others begin to hang at the same time: all of
-/// them new to the worker, or having answered until then.
+/// The largest delay of messages to responsive endpoints, while `hanging` others start to hang at the same time. Those
+/// are new to the worker, or have responded until then.
 async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
     let healthy = 100;
     let store = Memory::new(
@@ -186,7 +186,7 @@ async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at
     }
 }
 
-/// Beyond all slots a new endpoint waits until attempts time out. One that answers does not.
+/// Beyond all slots a new endpoint waits until attempts time out; a responsive one does not.
 #[tokio::test(start_paused = true)]
 async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang() {
     let store = Memory::new((0..101).map(endpoint));
@@ -213,7 +213,7 @@ async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang()
     running.worker.abort();
 }
 
-/// What an endpoint's last owner has found out holds for the next.
+/// The health that one owner has recorded applies for the next owner.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_next_owner() {
     let store = Memory::new((0..40).map(endpoint));
@@ -222,7 +222,7 @@ async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_n
     }
     let hangs = Receivers::new(|_| (3600 * SECOND, None));
     let running = start(&store, &hangs, config("one"));
-    // Each has run into its limit, and is due again.
+    // Each attempt has timed out, and its message is due again.
     sleep(20 * SECOND).await;
     let _ = running.stop().await;
     let mut few = config("two");
@@ -234,7 +234,7 @@ async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_n
     running.worker.abort();
 }
 
-/// Bytes of long payloads that attempts hold, and the most of them.
+/// The bytes of long payloads that attempts hold, and their maximum.
 #[derive(Default)]
 struct Bytes {
     held: AtomicUsize,
@@ -263,7 +263,7 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
                     .fetch_max(held + job.payload.len(), Ordering::Relaxed);
                 let counted = Arc::clone(&counted);
                 let size = job.payload.len();
-                // It runs into its limit.
+                // The attempt times out.
                 tokio::spawn(async move {
                     sleep(15 * SECOND - Duration::from_millis(1)).await;
                     counted.held.fetch_sub(size, Ordering::Relaxed);
@@ -276,7 +276,7 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
         config.body_bytes = body_bytes;
         let running = start(&store, &receivers, config);
         sleep(3 * SECOND).await;
-        // Short messages go meanwhile.
+        // Short messages are delivered meanwhile.
         let began = Instant::now();
         let short = store.add(101, "x");
         until(|| store.row(short, |row| row.ended.is_some())).await;
@@ -284,7 +284,7 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
         sleep(120 * SECOND).await;
         let most = count.most.load(Ordering::Relaxed);
         assert!(most <= body_bytes.max(mib), "{most} of {body_bytes}");
-        // Endpoints that hang have half of it.
+        // Hanging endpoints hold half of the limit.
         assert!(
             most >= (body_bytes / 2).max(mib) / 2,
             "{most} of {body_bytes}"
@@ -293,8 +293,7 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
     }
 }
 
-/// A payload is nowhere any more once it is written, so that messages whose receivers are slow to answer do not wait for
-/// each other.
+/// A payload is freed once it is written, so that messages for slow receivers do not wait for each other.
 #[tokio::test(start_paused = true)]
 async fn long_messages_are_all_delivered_with_room_for_one() {
     static PAYLOAD: [u8; 100_000] = [7; 100_000];

@@ -1,4 +1,4 @@
-//! Answers of the store that are lost or late, when others have taken over meanwhile.
+//! Lost or late responses of the store, when other workers have taken over meanwhile.
 
 use relent::random::SessionRandom;
 use relent_core::Scope;
@@ -6,8 +6,8 @@ use relent_core::Scope;
 use super::memory::Weather;
 use super::*;
 
-/// Worker `one` loses its lease at 50 s while the answer to its claim is on its way, `two` takes over, and `one` has a lease
-/// again before the answer comes, at 65 s. How many attempts run at once.
+/// Returns the number of concurrent attempts. Worker `one` loses its lease at 50 s while its claim is waiting for a
+/// response. `two` takes over. `one` gets a lease again before the response arrives at 65 s.
 async fn at_once_after_a_late_claim(beat_is_lost: bool) -> usize {
     let store = Memory::new([endpoint(0)]);
     store.set_weather(Weather::default());
@@ -47,11 +47,11 @@ async fn a_lease_is_lost_also_if_the_answer_that_says_so_is() {
     assert_eq!(at_once_after_a_late_claim(true).await, 1);
 }
 
-/// What a call that failed was to give back is not kept from the others.
+/// A failed release does not keep the endpoint from other workers.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_a_worker_has_no_room_for_is_given_back_in_the_end() {
     let store = Memory::new((0..4).map(endpoint));
-    // Each has always something to do.
+    // Each endpoint always has due messages.
     let receivers = Receivers::new(|_| (5 * SECOND, None));
     for endpoint in 1..=4 {
         for _ in 0..1000 {
@@ -60,7 +60,7 @@ async fn an_endpoint_that_a_worker_has_no_room_for_is_given_back_in_the_end() {
     }
     let one = start(&store, &receivers, config("one"));
     sleep(25 * SECOND).await;
-    // One of them is more than the share of the first by now.
+    // One endpoint exceeds the share of the first worker now.
     store.fail("release", &[Fault::Before]);
     let two = start(&store, &receivers, config("two"));
     sleep(30 * SECOND).await;
@@ -104,7 +104,7 @@ async fn an_endpoint_that_cannot_be_read_delays_no_other() {
     let _ = one.stop().await;
 }
 
-/// What is written slowly is due as much later.
+/// A result that is written slowly does not delay the next attempt as much.
 #[tokio::test(start_paused = true)]
 async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
     for seed in 0..10 {
@@ -141,7 +141,7 @@ async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
     }
 }
 
-/// Several attempts run when the endpoint says that it is gone, and each asks for the endpoint to be disabled.
+/// Several attempts run when the endpoint responds with 410, and each asks to disable the endpoint.
 #[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
 async fn one_disabling_of_an_endpoint_counts_once_however_often_it_is_written() {

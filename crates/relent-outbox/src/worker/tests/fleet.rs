@@ -1,5 +1,5 @@
-//! Workers that come, go and lose their lease over a store whose calls fail and whose hints are lost, doubled, late or
-//! wrong, while operators change the endpoints: by chance, with many seeds.
+//! Random tests of workers that join, leave, die and lose leases. Store calls fail; hints are lost, duplicated, late or
+//! wrong; operators change endpoints. Many seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ use crate::worker::scheduler::Scheduler;
 
 const CALLS: [&str; 6] = ["beat", "find", "acquire", "claim", "settle", "release"];
 
-/// An attempt that runs.
+/// A running attempt.
 #[derive(Clone, PartialEq, Debug)]
 struct Attempt {
     worker: String,
@@ -32,7 +32,7 @@ struct Attempt {
     id: String,
 }
 
-/// What the receivers see.
+/// Observations of the receivers.
 #[derive(Default)]
 struct Seen {
     running: Vec<Attempt>,
@@ -42,7 +42,7 @@ struct Seen {
     latest: Duration,
 }
 
-/// Ends when it is dropped, as with its worker.
+/// A running attempt that ends on drop, as when its worker dies.
 struct Begun(Arc<Mutex<Seen>>, Attempt);
 
 impl Drop for Begun {
@@ -140,7 +140,7 @@ impl Fleet {
                     }
                     seen.begun += 1;
                     let due = Duration::from_micros(u64::try_from(due).unwrap());
-                    // Others wait for those before them, too.
+                    // Ordered messages also wait for earlier ones, so they are not measured.
                     if seen.first.insert(attempt.id.clone()) && order < 0 {
                         seen.latest = seen.latest.max(now.saturating_sub(due));
                     }
@@ -191,7 +191,7 @@ impl Fleet {
         }
     }
 
-    /// It does not come to giving anything back.
+    /// Aborts a worker without any release.
     fn kill(&mut self) {
         if !self.workers.is_empty() {
             let at = usize::try_from(self.below(self.workers.len() as u64)).unwrap();
@@ -205,7 +205,7 @@ impl Fleet {
         self.endpoints[usize::try_from(self.below(self.endpoints.len() as u64)).unwrap()]
     }
 
-    /// Adds a message, and tells of it or not.
+    /// Adds a message, with a hint or without.
     fn add(&mut self) {
         let endpoint = self.some_endpoint();
         let order = i64::try_from(self.below(4)).unwrap() - 2;
@@ -214,7 +214,7 @@ impl Fleet {
             _ => Duration::ZERO,
         };
         let due = (self.origin.elapsed() + delay).as_micros();
-        // What waits for another with its key is as late as that.
+        // A message behind a delayed one of its key would be as late.
         let order = if delay.is_zero() { order } else { -1 };
         let payload = format!("{endpoint} {order} {due}");
         let order = u64::try_from(order).ok();
@@ -359,14 +359,14 @@ async fn workers_that_share_endpoints_are_soon_and_call_the_store_little() {
             let seen = fleet.seen.lock().unwrap();
             (seen.latest, seen.begun)
         };
-        // A poll later at most, but for a call that takes longer than others.
+        // At most one poll later, plus a slow call.
         assert!(
             latest < Duration::from_millis(1500),
             "seed {seed}: {:?}",
             latest
         );
-        // Four claims for each attempt, a look of each worker for each message and poll, and each worker asks for each
-        // endpoint once between two beats: more only while it changes who has what.
+        // Four claims per attempt; one search per worker, message and poll; one acquisition per worker and endpoint
+        // between two heartbeats. There are more only while ownership changes.
         let polls = 5 * usize::try_from(began.elapsed().as_secs()).unwrap();
         let bounds = [
             ("claim", 4 * begun),

@@ -1,4 +1,4 @@
-//! What a worker says of what it holds back.
+//! The report of a worker about endpoints that it holds back.
 
 use relent_core::Hint;
 
@@ -26,7 +26,7 @@ async fn it_says_what_waits_until_when_and_why() {
         "e0" => (SECOND / 10, Some(refused())),
         "e1" => (SECOND / 10, Some(minute)),
         "e2" => (20 * SECOND, None),
-        // The worker does not make more at once.
+        // It uses the only slow slot.
         "e5" => (100 * SECOND, None),
         _ => (SECOND / 10, None),
     });

@@ -1,4 +1,4 @@
-//! What hints name is delivered at once, and needs no look for work.
+//! Endpoints named by hints are served immediately, without a search for work.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::worker::WorkerConfig;
 const HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(100);
 
-/// It looks when it starts, and then only at a hint.
+/// A worker that searches at its start, and then only after hints.
 fn rarely(name: &str) -> WorkerConfig {
     WorkerConfig {
         poll: HOUR,
@@ -35,7 +35,7 @@ async fn what_a_hint_names_is_delivered_at_once_without_a_look() {
     let running = start(&store, &receivers, rarely("one"));
     sleep(SECOND).await;
     let looks = store.calls("find");
-    // One that it does not have yet, then as one that it has.
+    // First for an endpoint that it does not own, then for an owned one.
     for _ in 0..3 {
         store.add(2, "x");
         store.hint(names([2]));
@@ -43,7 +43,7 @@ async fn what_a_hint_names_is_delivered_at_once_without_a_look() {
         assert_eq!(store.unended(), 0);
     }
     assert_eq!(store.calls("find"), looks);
-    // What names nothing is worth a look, which finds more.
+    // A hint without names causes a search, which finds all.
     store.add(1, "x");
     store.add(3, "x");
     store.hint(Hinted::Anything);
@@ -69,13 +69,13 @@ async fn an_endpoint_that_is_parked_is_not_asked_about_however_often_it_is_named
         sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(store.calls("find"), looks);
-    // Its probes.
+    // Only its probes.
     let claims = store.calls("claim") - claims;
     assert!(claims <= 10, "{claims} claims in two seconds");
     let _ = running.stop().await;
 }
 
-/// Each worker hears of the endpoints of both.
+/// Each worker gets the hints of all endpoints.
 #[tokio::test(start_paused = true)]
 async fn what_another_worker_has_is_not_looked_for_each_time() {
     let store = Memory::new((0..40).map(endpoint));
@@ -94,7 +94,7 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
         name_all().await;
         assert_eq!(store.unended(), 0);
     };
-    // Each knows of the other at its next beat, and what one of them has no room for is the other's some leases later.
+    // Workers learn of each other with the next heartbeat. Endpoints beyond a share move some leases later.
     for _ in 0..30 {
         sleep(15 * SECOND).await;
         name_all().await;
@@ -111,7 +111,7 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
     }
     assert_eq!(store.calls("find"), looks);
     assert_eq!(receivers.hits(), 40 * 51);
-    // One ends: what it had is given back, and the other has to look for it.
+    // One worker ends: it releases its endpoints, and the other must search for them.
     let _ = one.stop().await;
     store.hint(Hinted::Anything);
     sleep(15 * SECOND).await;
@@ -126,7 +126,7 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
     let _ = two.stop().await;
 }
 
-/// How late the attempts begin, at most.
+/// Receivers that record the largest delay of an attempt.
 fn lateness(takes: Duration) -> (Receivers, Arc<Mutex<Duration>>) {
     let latest = Arc::new(Mutex::new(Duration::ZERO));
     let (noted, origin) = (Arc::clone(&latest), Instant::now());
@@ -140,7 +140,7 @@ fn lateness(takes: Duration) -> (Receivers, Arc<Mutex<Duration>>) {
     (receivers, latest)
 }
 
-/// Whatever a worker does when a hint comes, such as waiting for the answer to a claim.
+/// Whatever the worker does when a hint arrives, such as waiting for a claim.
 #[tokio::test(start_paused = true)]
 async fn no_hint_is_forgotten() {
     for seed in 0..40 {
@@ -156,7 +156,7 @@ async fn no_hint_is_forgotten() {
             let endpoint = i64::try_from(1 + below(5)).unwrap();
             store.add(endpoint, origin.elapsed().as_micros().to_string());
             told_later.insert(endpoint);
-            // Several at once, now and then with one that has got nothing.
+            // Several endpoints per hint, sometimes with one that has no message.
             if below(3) > 0 {
                 if below(4) == 0 {
                     told_later.insert(i64::try_from(1 + below(7)).unwrap());
@@ -174,7 +174,7 @@ async fn no_hint_is_forgotten() {
     }
 }
 
-/// Several of one endpoint wait at the same time, and only the first was ever looked for.
+/// Several retries of one endpoint wait at the same time, although a search returns only the first due time.
 #[tokio::test(start_paused = true)]
 async fn each_repeat_of_an_endpoint_begins_when_it_is_due() {
     let store = Memory::new([endpoint(0).policy(TEN.replace("1s", "300ms"))]);
@@ -184,7 +184,7 @@ async fn each_repeat_of_an_endpoint_begins_when_it_is_due() {
         let mut began = noted.lock().unwrap();
         let times = began.entry(job.id.to_string()).or_default();
         times.push(Instant::now());
-        // Each is refused once, and that is no reason to close the gate.
+        // Each message is refused once, without evidence against the endpoint.
         let failure = refused().scope(Scope::Request);
         (Duration::ZERO, (times.len() == 1).then_some(failure))
     });

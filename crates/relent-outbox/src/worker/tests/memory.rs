@@ -1,4 +1,4 @@
-//! A store in memory, for tests in virtual time: the rules of [`Store`], without a database.
+//! A store in memory for tests in virtual time: the rules of [`Store`], without a database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -23,17 +23,17 @@ use crate::store::{
 #[derive(Clone)]
 pub(super) struct Memory(Arc<Mutex<Tables>>);
 
-/// What a call does wrong.
+/// A fault of a store call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// It fails, and has done nothing.
+    /// The call fails without effect.
     Before,
-    /// It fails, and has done what it was to do.
+    /// The call fails, but has taken effect.
     After,
     Panic,
-    /// It never answers.
+    /// The call never returns.
     Hang,
-    /// It does what it was to do, and answers 20 s later.
+    /// The call takes effect, and returns 20 s later.
     Late,
 }
 
@@ -48,19 +48,19 @@ struct Tables {
     hints: broadcast::Sender<Hinted>,
 }
 
-/// Calls take a while by chance, and some of them go wrong.
+/// Random latency and faults of calls.
 pub(super) struct Weather {
     pub(super) random: SessionRandom,
-    /// A call takes up to twice as long as usual, and so many times as long once in 64 calls.
+    /// A call takes up to twice its baseline latency; once in 64 calls it takes `gust` times as long.
     pub(super) gust: u32,
-    /// Of 1000 calls.
+    /// The number of faulty calls per 1,000.
     pub(super) faulty: u64,
-    /// The beats of these workers fail.
+    /// The workers whose heartbeats fail.
     pub(super) mute: BTreeSet<String>,
 }
 
 impl Default for Weather {
-    /// Nothing goes wrong.
+    /// Random latency without faults.
     fn default() -> Self {
         Self {
             random: SessionRandom::with_seed(1),
@@ -98,7 +98,7 @@ struct EndpointRow {
     fence: i64,
     health: Vec<u8>,
     disabled: Option<String>,
-    /// Another version has written it.
+    /// Another version has written the endpoint.
     unreadable: bool,
     due: BTreeSet<(Instant, i64)>,
     running: BTreeSet<i64>,
@@ -147,14 +147,14 @@ impl Memory {
         self.0.lock().unwrap()
     }
 
-    /// Lets the next calls of this name fail so, one after another.
+    /// Makes the next calls of this name fail in this way, one after another.
     pub(super) fn fail(&self, call: &'static str, faults: &[Fault]) {
         self.lock()
             .faults
             .insert(call, faults.iter().rev().copied().collect());
     }
 
-    /// How many calls of this name there were.
+    /// The number of calls with this name.
     pub(super) fn calls(&self, name: &str) -> usize {
         self.lock().calls.get(name).copied().unwrap_or_default()
     }
@@ -237,12 +237,12 @@ impl Memory {
         Health::read(&self.lock().endpoints[&endpoint].health)
     }
 
-    /// Forgets that the worker lives.
+    /// Ends the lease of a worker.
     pub(super) fn expire(&self, worker: &str) {
         self.lock().workers.remove(worker);
     }
 
-    /// Another worker has taken the endpoint, and given it back.
+    /// Simulates that another worker has acquired and released the endpoint.
     pub(super) fn pass_on(&self, endpoint: i64) {
         let mut tables = self.lock();
         let row = tables.endpoints.get_mut(&endpoint).unwrap();
@@ -269,12 +269,12 @@ impl Memory {
         self.lock().endpoints.get_mut(&endpoint).unwrap().unreadable = true;
     }
 
-    /// Registers it anew.
+    /// Registers the endpoint again.
     pub(super) fn replace(&self, endpoint: i64) {
         self.change(endpoint, |_| {});
     }
 
-    /// Registers it anew, changed.
+    /// Registers the endpoint again with changes.
     pub(super) fn change(&self, endpoint: i64, change: impl FnOnce(&mut Endpoint)) {
         if let Some(row) = self.lock().endpoints.get_mut(&endpoint) {
             row.revision += 1;
@@ -282,7 +282,7 @@ impl Memory {
         }
     }
 
-    /// Deletes it with its messages, and registers another with the same name.
+    /// Deletes the endpoint with its messages, and registers another one with the same name.
     pub(super) fn delete_and_put(&self, endpoint: i64) -> i64 {
         let mut tables = self.lock();
         let next = *tables.endpoints.keys().next_back().unwrap() + 1;
@@ -296,14 +296,14 @@ impl Memory {
         next
     }
 
-    /// Who has it, and lives.
+    /// The owner of the endpoint, if it has a lease.
     pub(super) fn owner(&self, endpoint: i64) -> Option<String> {
         let tables = self.lock();
         let row = tables.endpoints.get(&endpoint)?;
         tables.lives(&row.owner).then(|| row.owner.clone())
     }
 
-    /// How many workers have a lease.
+    /// The number of workers with a lease.
     pub(super) fn leases(&self) -> usize {
         self.lock().workers.len()
     }
@@ -313,7 +313,7 @@ impl Memory {
         name: &'static str,
         call: impl FnOnce(&mut Tables) -> T,
     ) -> Result<T, Broken> {
-        // What is written takes longer than what is read.
+        // Writes take longer than reads.
         let usual = Duration::from_millis(if name == "settle" { 6 } else { 2 });
         let (latency, fault) = {
             let mut tables = self.lock();
@@ -332,7 +332,7 @@ impl Memory {
             Some(Fault::After | Fault::Late) | None => {}
         }
         let done = call(&mut self.lock());
-        // What comes in meanwhile the answer does not know.
+        // The response does not include changes made meanwhile.
         sleep(latency / 2).await;
         match fault {
             Some(Fault::Late) => {
@@ -360,7 +360,7 @@ impl EndpointRow {
         }
     }
 
-    /// Those that are due and may go: of each order key the first, if none of it runs.
+    /// The messages that may be claimed: of each order key the first, if none of it runs.
     fn free(
         &self,
         rows: &BTreeMap<i64, Row>,
@@ -536,7 +536,7 @@ impl Store for Memory {
                     owned.push(row.owned(id));
                 }
             }
-            // The others need not wait for it.
+            // The other endpoints need not wait for the unreadable one.
             match unreadable && owned.is_empty() {
                 true => Err(Broken),
                 false => Ok(owned),

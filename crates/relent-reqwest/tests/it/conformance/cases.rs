@@ -1,5 +1,4 @@
-//! The scripts over HTTP: a request, its policy, what its destination has been through, and what the
-//! server does.
+//! Scripts over HTTP: a request, its policy, the history of its destination, and the responses of the server.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -18,12 +17,12 @@ use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy, StopReason};
 use crate::scripted::{Step, cut, pattern, response};
 
 pub const MILLI: Duration = Duration::from_millis(1);
-/// More than is kept of a body that streams.
+/// Longer than the cap of a streamed body.
 const LONG: usize = 100_000;
-/// The number of the random stream that all draw from.
+/// The seed of the random stream of all implementations.
 pub const SEED: u64 = 7;
 
-/// What is sent.
+/// The body of a request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Content {
     None,
@@ -48,17 +47,17 @@ impl Content {
     }
 }
 
-/// What the destination has been through when the call comes.
+/// The history of the destination before the call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Before {
     Nothing,
-    /// All of it failed: its gate is closed, if the policy has one.
+    /// All requests failed, so its circuit breaker is down, if the policy has one.
     Down,
-    /// It has asked everybody to stay away for this long.
+    /// It sent a `Retry-After` of this time.
     Busy(Duration),
-    /// Somebody has just made a request.
+    /// A request was just made.
     Asked,
-    /// All retries that may be have been made.
+    /// All allowed retries were made.
     Exhausted,
 }
 
@@ -99,7 +98,7 @@ impl Before {
     }
 }
 
-/// A request, its policy, and what the server does.
+/// A request, its policy, and the responses of the server.
 #[derive(Clone)]
 pub struct Case {
     pub name: &'static str,
@@ -108,10 +107,10 @@ pub struct Case {
     pub policy: PolicyBuilder,
     pub before: Before,
     pub steps: Vec<Step>,
-    /// The requests that arrive, and why it ends.
+    /// The number of requests that arrive, and the reason to stop.
     pub requests: usize,
     pub reason: Option<StopReason>,
-    /// Whether other attempts join one that takes long.
+    /// Whether a slow attempt is hedged.
     pub hedged: bool,
 }
 
@@ -127,7 +126,7 @@ fn silence() -> Step {
     Step::Stall(Vec::new())
 }
 
-/// A refusal whose body stops on the way.
+/// A refused response whose body stalls.
 fn refusal_without_end() -> Step {
     Step::Stall(cut(503, &[], &pattern(9, 1000), 100))
 }
@@ -185,7 +184,7 @@ impl Case {
     }
 }
 
-/// How attempts end, and what is repeated.
+/// Results of attempts, and which of them are retried.
 pub fn outcomes() -> Vec<Case> {
     let (post, put) = (Method::POST, Method::PUT);
     let ok = || answer(200, &[]);
@@ -278,7 +277,7 @@ pub fn outcomes() -> Vec<Case> {
             Some(StopReason::NotReplayable),
         )
         .sends(put.clone(), Content::Long),
-        // The policy's own reason stands.
+        // The policy's own reason takes precedence.
         get(
             "such a stream and no retry",
             [answer(503, &[])],
@@ -320,7 +319,7 @@ fn budgeted(policy: PolicyBuilder) -> PolicyBuilder {
     })
 }
 
-/// What a destination holds back (rules 4 and 7).
+/// Calls that a destination holds back.
 pub fn held_back() -> Vec<Case> {
     let ok = || answer(200, &[]);
     let refused = || answer(503, &[]);
@@ -387,7 +386,7 @@ pub fn held_back() -> Vec<Case> {
     ]
 }
 
-/// The same for those that hand out a response with its head: the rest of its body is an error then.
+/// Calls held back after a response whose head was returned: the rest of its body is an error.
 pub fn held_back_in_the_middle() -> Vec<Case> {
     let ok = || answer(200, &[]);
     vec![
@@ -401,7 +400,7 @@ pub fn held_back_in_the_middle() -> Vec<Case> {
     ]
 }
 
-/// Where the deadline falls (rule 6).
+/// Positions of the deadline.
 pub fn deadlines() -> Vec<Case> {
     let ok = || answer(200, &[]);
     let short = |policy: PolicyBuilder| policy.deadline(MILLI * 400);
@@ -447,7 +446,7 @@ pub fn deadlines() -> Vec<Case> {
     ]
 }
 
-/// Attempts that others join.
+/// Hedged attempts.
 pub fn hedges() -> Vec<Case> {
     let ok = || answer(200, &[]);
     vec![
@@ -499,7 +498,7 @@ pub fn hedges() -> Vec<Case> {
     ]
 }
 
-/// Calls to be dropped wherever they wait, at a destination that counts everything.
+/// Calls to be dropped at any await, at a destination with all controls.
 pub fn dropped() -> Vec<Case> {
     let refused = || answer(503, &[]);
     let all = |case: Case| case.by(|policy| gated(budgeted(paced(policy, 100.0))));

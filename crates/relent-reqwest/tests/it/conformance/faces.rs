@@ -1,4 +1,4 @@
-//! The faces: all that make attempts over HTTP in this process, and what is compared of them.
+//! All implementations that retry over HTTP in this process, and the results that are compared.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,17 +36,17 @@ pub(crate) enum Face {
 }
 
 pub(crate) const FACES: [Face; 4] = [Face::Layer, Face::Client, Face::WholeBody, Face::Middleware];
-/// Those that hand out a response before its body has been read.
+/// Implementations that return a response before its body is read.
 pub(crate) const BY_HEAD: [Face; 3] = [Face::Layer, Face::Client, Face::Middleware];
-/// Those whose attempts others may join.
+/// Implementations that can hedge.
 pub(crate) const HEDGED: [Face; 2] = [Face::Layer, Face::Client];
 
-/// Of an attempt: how it failed, the wait after it, and why it was the last, if it was.
+/// Of an attempt: its failure, the delay after it, and the reason to stop, if it was the last.
 type Judged = (Option<(Kind, Cause)>, Option<Duration>, Option<StopReason>);
-/// Of a request: method, which attempt it says it is, length and body.
+/// Of a request: method, stated attempt number, stated length, and body.
 type Arrived = (String, Option<String>, Option<String>, Vec<u8>);
 
-/// What can be told of a call.
+/// The observable results of a call.
 #[derive(PartialEq, Debug)]
 pub(crate) struct Told {
     status: Option<u16>,
@@ -56,7 +56,7 @@ pub(crate) struct Told {
     pub(crate) requests: Vec<Arrived>,
 }
 
-/// A call that is to be made: where it goes, and how often it has.
+/// A call to be made: its server, and its counter of attempts.
 pub(crate) struct Stage<'c> {
     case: &'c Case,
     server: Server,
@@ -78,7 +78,7 @@ fn stream_of(content: Content) -> impl Body<Data = Bytes, Error = Infallible> + 
     StreamBody::new(stream::iter(pieces))
 }
 
-/// Counts the attempts that a middleware makes.
+/// Counts the attempts of a middleware.
 struct Counting(Arc<AtomicU32>);
 
 #[async_trait]
@@ -104,7 +104,7 @@ impl<'c> Stage<'c> {
         }
     }
 
-    /// Another call to the same destination, whose server begins its script anew.
+    /// Another call to the same destination, whose server restarts its script.
     pub(crate) fn again(&self) -> Self {
         Self {
             there: self.there.clone(),
@@ -112,7 +112,7 @@ impl<'c> Stage<'c> {
         }
     }
 
-    /// The attempts that have begun.
+    /// The number of attempts that have started.
     pub(crate) fn begun(&self) -> u32 {
         self.begun.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a client tells the server that it calls.
+//! Headers that a client sends to the server about its retries.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use super::{DEADLINE, Seen, client, quick};
 use crate::scripted::{Server, Step, response};
 
-/// The value of this field in each of the requests.
+/// The value of this header in each request.
 fn told(server: &Server, name: &str) -> Vec<Option<String>> {
     let seen = server.seen();
     seen.iter()
@@ -108,7 +108,7 @@ async fn a_download_tells_too() {
     );
 }
 
-/// A service that fails the calls to `/fail`, and tells what arrives.
+/// A service that fails the calls to `/fail`, and records the requests.
 fn local(
     seen: Seen,
 ) -> impl Service<
@@ -159,7 +159,7 @@ async fn every_64th_call_carries_the_histogram_of_all_clones() {
     ];
     for call in 1..=128_usize {
         let client = clones[call % 2].clone();
-        // One call takes four attempts, and one is cancelled in its first.
+        // One call takes four attempts, and one is cancelled during its first.
         match call {
             10 => drop(client.oneshot(get("/fail")).await.unwrap()),
             20 => {
@@ -251,7 +251,7 @@ async fn the_layer_takes_the_nearer_deadline_of_request_and_policy() {
             .unwrap();
         let summary: &Summary = response.extensions().get().unwrap();
         assert_eq!(summary.reason, Some(StopReason::RetriesExhausted));
-        // Each wait is 1 ms.
+        // Each delay is 1 ms.
         let left = [0, 1, 2, 3].map(|waited| Duration::from_millis(expected - waited));
         assert_eq!(seen.remaining(), left);
     }

@@ -11,14 +11,14 @@ use relent_core::{Intake, KeyedLimiter, Limiter};
 use super::*;
 use crate::servers;
 
-/// By a clock that the test sets, with limits in Redis and the same in the core.
+/// The same limits in Redis and in the core, with a clock that the test sets.
 struct Pair {
     limits: Arc<Limits>,
     core: Vec<KeyedLimiter>,
     connection: MultiplexedConnection,
 }
 
-/// Redis removes nothing by its own clock while that of the test is ahead of it.
+/// The test's clock is ahead of Redis's, so Redis expires nothing on its own.
 const CENTURY: u64 = 3_200_000_000_000_000_000;
 
 impl Pair {
@@ -41,7 +41,7 @@ impl Pair {
         }
     }
 
-    /// What both say of a request with these keys, one for each quota.
+    /// Returns the decisions of both on a request with these keys, one for each quota.
     async fn judge(
         &mut self,
         now: Instant,
@@ -76,7 +76,7 @@ impl Pair {
             verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, &applied))),
             taken: Taken::Redis,
         };
-        // One in three of those that are let in is not served.
+        // One in three admitted requests is not served.
         if core.verdict.is_ok() && (now.as_nanos() / 1000).is_multiple_of(3) {
             for limiter in &mut limiters {
                 limiter.give_back(now, arrival.cost);
@@ -98,8 +98,8 @@ fn config() -> impl Strategy<Value = LimiterConfig> {
     })
 }
 
-/// Whether it is the request that was refused last, at the time that it was told; else the pause before a request in
-/// microseconds, its caller, cost, and its key at each quota.
+/// Whether to repeat the latest rejected request at its time; else the pause before a request in microseconds. Then
+/// caller, cost, and the key for each quota.
 type Step = (bool, u64, Option<u64>, u32, [Option<u64>; 3]);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -155,7 +155,7 @@ async fn the_script_judges_as_the_core_does() {
             }
         }
     }
-    // The steps come to what is compared.
+    // The cases cover enough of each outcome.
     assert!(
         tickets > 100 && refused > 1000 && decisions > 4000,
         "{tickets} {refused} {decisions}"
@@ -288,7 +288,7 @@ fn a_share_is_a_part_of_the_rate_and_of_the_burst() {
     assert_eq!(Away::Open.share(&quota).config, config);
 }
 
-/// A number that is missing is no 0, which would let everybody in.
+/// A missing number must not be read as 0, which would admit every request.
 #[test]
 fn a_reply_that_is_not_understood_is_no_judgement() {
     let applied = [7, 9].map(|quota| Applied { quota, key: None });
@@ -320,7 +320,7 @@ fn a_reply_that_is_not_understood_is_no_judgement() {
     );
 }
 
-/// Redis was stopped: its requests were judged without it.
+/// Redis was stopped, so the process decided without it.
 #[tokio::test]
 async fn what_redis_executes_too_late_takes_no_quota() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {

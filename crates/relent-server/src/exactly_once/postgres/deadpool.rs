@@ -1,4 +1,4 @@
-//! The transactions are those of tokio-postgres.
+//! Transactional requests with transactions of tokio-postgres.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -11,14 +11,14 @@ use crate::postgres::Transaction;
 use crate::store::Postgres;
 
 impl Postgres {
-    /// Runs the work if the key is free, in the transaction that its record and its answer are written in. While it
-    /// runs, others with this key hear so at once ([`Claimed::InFlight`](crate::store::Claimed::InFlight)) and hold no
-    /// connection: it has an advisory lock of its transaction, whose number is made of the key.
+    /// Runs the work if the key is free, in the transaction of its record and response. Meanwhile other requests with
+    /// this key immediately get [`Claimed::InFlight`](crate::store::Claimed::InFlight), and hold no connection. This
+    /// uses an advisory lock of the transaction, with a number derived from the key.
     ///
     /// The work may run again: see the [module](crate::exactly_once).
     ///
     /// # Errors
-    /// That of the work, or of the store.
+    /// The error of the work, or of the store.
     pub async fn exactly_once<W, B, E>(&self, keyed: Keyed, work: W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
@@ -59,12 +59,12 @@ impl Postgres {
 }
 
 impl ExactlyOnce<Postgres> {
-    /// Runs the work if the key is free, as [`Postgres::exactly_once`], and waits for another one that has the
-    /// key; the answer for the client, whether it ran, was replayed or is refused.
+    /// Runs the work if the key is free, like [`Postgres::exactly_once`], and otherwise waits for the key. Returns
+    /// the response for the client: of the work, replayed, or a rejection.
     ///
     /// # Errors
-    /// That of the work, which is rolled back; [`AlreadyRun`](crate::exactly_once::AlreadyRun) if this is the second call
-    /// in one request.
+    /// The error of the work, which is rolled back. [`AlreadyRun`](crate::exactly_once::AlreadyRun) for the second
+    /// call in one request.
     pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
     where
         W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,

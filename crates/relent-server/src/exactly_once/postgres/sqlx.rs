@@ -1,4 +1,4 @@
-//! The transactions are those of sqlx.
+//! Transactional requests with transactions of sqlx.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -12,10 +12,10 @@ use crate::postgres::{IsolationLevel, SqlxTransaction};
 use crate::store::Postgres;
 
 impl Postgres<PgPool> {
-    /// The same as [`Postgres::exactly_once`] with a transaction of sqlx.
+    /// Runs the work with a transaction of sqlx, otherwise like [`Postgres::exactly_once`].
     ///
     /// # Errors
-    /// That of the work, or of the store.
+    /// The error of the work, or of the store.
     pub async fn exactly_once<W, B, E>(&self, keyed: Keyed, work: W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
@@ -53,7 +53,7 @@ impl Postgres<PgPool> {
     }
 }
 
-/// The statement that begins a transaction.
+/// Returns the statement that begins a transaction.
 const fn begin(isolation: IsolationLevel) -> &'static str {
     match isolation {
         IsolationLevel::ReadUncommitted => "BEGIN ISOLATION LEVEL READ UNCOMMITTED",
@@ -64,12 +64,12 @@ const fn begin(isolation: IsolationLevel) -> &'static str {
 }
 
 impl ExactlyOnce<Postgres<PgPool>> {
-    /// Runs the work if the key is free, as [`Postgres::exactly_once`], and waits for another one that has the
-    /// key; the answer for the client, whether it ran, was replayed or is refused.
+    /// Runs the work if the key is free, like [`Postgres::exactly_once`], and otherwise waits for the key. Returns
+    /// the response for the client: of the work, replayed, or a rejection.
     ///
     /// # Errors
-    /// That of the work, which is rolled back; [`AlreadyRun`](crate::exactly_once::AlreadyRun) if this is the second call
-    /// in one request.
+    /// The error of the work, which is rolled back. [`AlreadyRun`](crate::exactly_once::AlreadyRun) for the second
+    /// call in one request.
     pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
     where
         W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,

@@ -1,4 +1,4 @@
-//! Why records cannot be read or written.
+//! Errors of the PostgreSQL store.
 
 use std::error::Error;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use crate::postgres::ConnectionError;
 use crate::store::{ResolveError, WriteError};
 
-/// Why it fails.
+/// An error of the PostgreSQL store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PostgresError {
-    /// It could not be written, or it is not known whether it was.
+    /// A database operation failed, or its result is not known.
     Connection(ConnectionError),
-    /// A record is not as this version writes it.
+    /// A record is not in the format of this version.
     Record(Box<dyn Error + Send + Sync>),
-    /// Others have changed the record again and again.
+    /// Concurrent changes of the record exhausted all attempts.
     Contended,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for PostgresError {
 impl Error for PostgresError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Not the source of the source: who looks for the error of the database finds it.
+            // The error itself, not its source, so that callers can find the database error in the chain.
             Self::Connection(ConnectionError::Postgres(error)) => Some(error),
             #[cfg(feature = "sqlx")]
             Self::Connection(ConnectionError::Sqlx(error)) => Some(error),

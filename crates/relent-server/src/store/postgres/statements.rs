@@ -1,4 +1,4 @@
-//! What is said to PostgreSQL: one statement for a claim, and one for a change.
+//! The SQL statements: one for a claim, and one for a change.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use crate::server_clock::ServerClock;
 use crate::store::micros::{FOREVER, instant, of, span};
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
-/// Spreads the bits of a key over the number of its lock: a key may repeat itself.
+/// The multiplier that hashes a key to its advisory lock number.
 const MIX: i64 = 0x517c_c1b7_2722_0a95;
-/// How often a claim looks again, since others have changed the record between two statements.
+/// How often a claim repeats its statement after concurrent changes of the record.
 pub(super) const LOOKS: usize = 10;
-/// When to look again at a key that another transaction has.
+/// The remaining time that is returned while another transaction has the key.
 const SOON: Duration = Duration::from_millis(100);
 
-/// When the statement began, in microseconds since 1970.
+/// The start of the statement, in microseconds since 1970.
 pub(super) const CLOCK: &str = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint";
 
-/// The texts, with a clock in them.
+/// The texts of the statements, with a clock expression.
 pub(crate) struct Sql {
     claim: String,
     claim_locked: String,
     write: String,
-    /// Fails by [`NONE_WRITTEN`] if there is no record that it may write, so that nothing can be committed behind it.
+    /// Fails with [`NONE_WRITTEN`] if it writes no record, so that the transaction cannot be committed.
     write_or_fail: String,
     remove: String,
     replace: String,
@@ -35,8 +35,8 @@ pub(crate) struct Sql {
 
 impl Sql {
     pub(super) fn new(clock: &str) -> Self {
-        // A record that is there is read, and the core decides. The statement sees none that another has put in
-        // since it began: then it is neither new nor there.
+        // Reads an existing record, and the core decides. The statement does not see a record that was inserted after
+        // it began: then the record is neither new nor found.
         let claim = |held: &str, in_time: &str| {
             format!(
                 "WITH time AS MATERIALIZED (SELECT {clock} AS now, {held} AS held),
@@ -52,9 +52,11 @@ impl Sql {
                  FROM time LEFT JOIN relent_idempotency_1 ON relent_idempotency_1.key = $1"
             )
         };
-        // What the record is after the change $4. An execution before it may have had an effect.
+        // The stage after the change `$4`. If an earlier execution may have had an effect, a release becomes unknown
+        // (3).
         let stage = "CASE WHEN $4 IN (2, 5) AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage WHEN $4 = 5 THEN 2 ELSE $4 END";
-        // An execution that has ended may write the same end again. What is given back has never begun, so its fence is not known.
+        // An execution may write the same end again. A claim that is given back never started, so its fencing token
+        // is not compared.
         let write = format!(
             "UPDATE relent_idempotency_1 SET
                  stage = {stage},
@@ -109,13 +111,13 @@ impl Sql {
     }
 }
 
-/// How a division by the number of records fails if that is zero.
+/// The SQLSTATE of a division by zero, the number of written records.
 pub(crate) const NONE_WRITTEN: &str = "22012";
 
-/// A record as it was read, and its answer in bytes.
+/// A record and its encoded response.
 type Stored = (Record, Option<Vec<u8>>);
 
-/// `None` if there is none.
+/// Reads a record from a row; `None` if there is none.
 pub(super) fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError> {
     let Some(fingerprint) = row.bytes(0)? else {
         return Ok(None);
@@ -152,24 +154,24 @@ const fn stage(stage: Stage) -> i16 {
         Stage::Running { .. } => 0,
         Stage::Completed => 1,
         Stage::Released => 2,
-        // A stage to come is not to be taken for one that may run.
+        // Stages added to the enum later are stored as 3, which is never runnable.
         _ => 3,
     }
 }
 
-/// What a claim came to, and whose record decided it.
+/// The result of a claim, and the owner of the record that decided it.
 pub(crate) struct Found {
     pub(crate) claimed: Claimed,
     pub(crate) owner: Option<u128>,
 }
 
-/// How a claim takes effect.
+/// The mode of a claim.
 #[derive(Clone, Copy)]
 pub(crate) enum Mode<'c> {
-    /// By itself, and until then: its caller waits no longer, so nothing would run. A database that was stopped executes
-    /// later what it was sent.
+    /// The claim is committed on its own, but not after this time, when its caller no longer waits. A stalled
+    /// database may execute statements late.
     Until(&'c ServerClock, Instant),
-    /// With its transaction. Others of its kind are kept off until the end of that.
+    /// The claim is part of a transaction, whose advisory lock excludes other transactional claims of the key.
     Locked,
 }
 
@@ -184,7 +186,7 @@ impl Sql {
         config: &ClaimConfig,
     ) -> Result<Found, PostgresError> {
         let owner_bytes = owner.to_be_bytes();
-        // Keys are digests, but for those that somebody else has made.
+        // Keys are usually digests, but callers may construct others, so all bytes are hashed.
         let (chunks, _) = key.0.as_chunks();
         let lock = chunks.iter().fold(0_i64, |lock, chunk| {
             (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
@@ -212,7 +214,8 @@ impl Sql {
             let now = instant(micros);
             let (held, new) = (row.flag(10)?, row.flag(11)?);
             let stored = record(&row)?;
-            // Or it was late: then the time of the database is known by now.
+            // No record is visible: a concurrent insert, or the claim was late. The clock of the database is known
+            // now.
             if stored.is_none() && held && !new {
                 continue;
             }
@@ -220,7 +223,7 @@ impl Sql {
             let (claim, change) = Record::claim(before, now, config, owner, fingerprint);
             let by = before.map(|record| record.owner);
             if let Some(after) = change {
-                // The transaction that has the lock will change it.
+                // The transaction that holds the lock is about to change the record.
                 if !held {
                     let claimed = Claimed::InFlight(SOON);
                     return Ok(Found {
@@ -266,7 +269,7 @@ impl Sql {
         })
     }
 
-    /// Another has the key, or nobody has: it was kept for so long, or the clock was set forward.
+    /// Returns whether the lease is lost or the record is gone: expired, or the clock was set forward.
     async fn why_not_written<S: Session>(
         &self,
         session: &mut S,
@@ -281,7 +284,7 @@ impl Sql {
         Ok(stored.map_or(WriteError::Gone, |_| WriteError::Lost))
     }
 
-    /// The same, and commits the transaction.
+    /// Like `write`, and commits the transaction.
     pub(crate) async fn write_and_commit(
         &self,
         transaction: impl Opened,
@@ -297,7 +300,7 @@ impl Sql {
             .await
     }
 
-    /// Puts this record in the place of one that was read, until then; whether that was still there.
+    /// Replaces a record if it is unchanged and `until` has not passed; returns whether it did.
     pub(super) async fn replace<S: Session>(
         &self,
         session: &mut S,
@@ -334,7 +337,7 @@ impl Sql {
         Ok(session.query(&self.replace, &parameters).await?.is_some())
     }
 
-    /// At most so many records; how many it has removed.
+    /// Removes at most `most` expired records, and returns their number.
     pub(super) async fn remove_expired<S: Session>(
         &self,
         session: &mut S,
@@ -347,7 +350,7 @@ impl Sql {
     }
 }
 
-/// What a change is written with.
+/// Returns the parameters of a change.
 fn written<'a>(
     key: &'a Key,
     owner: &'a [u8; 16],

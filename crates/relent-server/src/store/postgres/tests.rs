@@ -7,7 +7,7 @@ async fn the_statements_decide_as_the_core_does_at_each_time() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
-    // One connection, so that it has the time that was set.
+    // One connection, so that all statements see the session's clock.
     let pool = crate::postgres::pool(&server.config(), 1).unwrap();
     let mut postgres = Postgres::new(pool.clone());
     postgres.sql = Arc::new(Sql::new("current_setting('test.now')::bigint"));
@@ -21,11 +21,11 @@ async fn the_statements_decide_as_the_core_does_at_each_time() {
             client.batch_execute(&set).await.unwrap();
         };
         let begin = relent_core::Instant::from_nanos(seed * 10_000_000_000_000);
-        // And when the clock of the database is set, forward or back.
+        // From seed 6 on the database clock is also set forward and back.
         if seed < 6 {
             conformance::check_in_time(&postgres, set, begin, 1000, seed).await;
         } else {
-            // No claim removes what has expired: if the clock goes back after that, it is gone all the same.
+            // Prevents removals by claims: a record would stay removed when the clock goes back.
             postgres.claims.store(0, Ordering::Relaxed);
             let step = conformance::step;
             conformance::check_at_times(&postgres, set, begin, step, 250, seed).await;
@@ -48,7 +48,7 @@ async fn what_is_unknown_is_found_by_its_index_and_in_order() {
     let postgres = Postgres::new(pool.clone());
     postgres.create_tables().await.unwrap();
     let client = pool.get().await.unwrap();
-    // Ten requests of 20,000 run, or are unknown.
+    // Ten of 20,000 requests run or are unknown.
     let fill = "INSERT INTO relent_idempotency_1
         SELECT int8send(n) || '', '', '', 1, CASE WHEN n % 2000 = 0 THEN n / 2000 % 2 * 3 ELSE 1 END, 0, 0, false,
             9000000000000000 + n

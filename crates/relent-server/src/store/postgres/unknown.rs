@@ -42,7 +42,7 @@ impl Sql {
         Ok(found)
     }
 
-    /// Looks at the record, lets the core decide, and replaces it if it is still as it was.
+    /// Reads the record, lets the core decide, and replaces the record if it is unchanged.
     pub(super) async fn resolve<S: Session>(
         &self,
         session: &mut S,

@@ -1,7 +1,8 @@
--- KEYS: the record. ARGV: owner, fingerprint, lease and keep in microseconds, takeover, and until when the caller waits.
--- Returns what to do, fence, time (end of the lease, or what is left of it), step, repeated, answer, now.
+-- KEYS: the record. ARGV: owner, fingerprint, lease and retention in microseconds, takeover, and the time until which
+-- the caller waits. Returns decision, fencing token, time (end of the lease, or its rest), step, repeated, response,
+-- now.
 
--- Redis executes what it was sent before it stood still. The caller has given up by then, so nothing would run.
+-- After a stall Redis executes claims whose callers no longer wait. Such a claim must do nothing.
 if now > tonumber(ARGV[6]) then
     return {'late', 0, 0, 0, 0, '', now}
 end
@@ -24,7 +25,7 @@ end
 if r.stage == RELEASED then
     return run(r.fence + 1, 0, 0)
 end
--- Before anything that tells of the other request.
+-- This check comes first, so that nothing of the other request is revealed.
 if r.fingerprint ~= fingerprint then
     return {'mismatch', 0, 0, 0, 0, '', now}
 end

@@ -1,19 +1,19 @@
--- What all scripts begin with, after `now`: the time of the server in microseconds since 1970.
+-- The common start of all scripts, after `now`: the time of the server in microseconds since 1970.
 --
--- This is relent_core::claim once more, in Lua: a property test compares the two, decision by decision.
+-- This is relent_core::claim in Lua; a property test compares all decisions of the two.
 
--- Exact as a number of Lua; in the year 2255.
+-- In the year 2255; a Lua number is exact up to it.
 local FOREVER = 9007199254740991
 local VERSION = 1
 local RUNNING, COMPLETED, RELEASED, UNKNOWN = 0, 1, 2, 3
--- Version, stage, repeated, step, fence, end of the lease, end of the record, owner, fingerprint. The answer follows.
+-- Version, stage, repeated, step, fencing token, end of the lease, expiry, owner, fingerprint. The response follows.
 local FORMAT = '>BBBI4I8I8I8c16c32'
 
 local function after(instant, span)
     return math.min(instant + span, FOREVER)
 end
 
--- nil if it may be forgotten: whether it has been removed already makes no difference.
+-- Returns nil if the record has expired, whether Redis has removed it yet or not.
 local function parse(bytes)
     local version, stage, repeated, step, fence, ends, expires, owner, fingerprint, rest = struct.unpack(FORMAT, bytes)
     if version ~= VERSION then
@@ -28,13 +28,13 @@ local function parse(bytes)
     }
 end
 
--- nil if there is none.
+-- Returns nil if there is no record.
 local function read()
     local bytes = redis.call('GET', KEYS[1])
     return bytes and parse(bytes) or nil
 end
 
--- Redis removes it when it may be forgotten, and not before.
+-- Redis removes the record at its expiry.
 local function put(r, answer)
     local bytes = struct.pack(FORMAT, VERSION, r.stage, r.repeated, r.step, r.fence, r.ends, r.expires, r.owner, r.fingerprint)
     redis.call('SET', KEYS[1], bytes .. answer, 'PXAT', string.format('%.0f', math.ceil(r.expires / 1000)))

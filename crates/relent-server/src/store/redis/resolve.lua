@@ -1,6 +1,6 @@
--- KEYS: the record. ARGV: as it was found: owner, fence, whether it runs, end of the lease, step, repeated, end of the
--- record, fingerprint; and what it becomes: completed or released, owner, keep in microseconds, answer.
--- Returns 'resolved', or why not.
+-- KEYS: the record. ARGV: the record as found: owner, fencing token, whether it runs, end of the lease, step,
+-- repeated, expiry, fingerprint; then the new state: completed or released, owner, retention in microseconds,
+-- response. Returns 'resolved', or the reason why it is not.
 local becomes = ({completed = COMPLETED, released = RELEASED})[ARGV[9]]
 local fence = tonumber(ARGV[2]) + 1
 
@@ -8,7 +8,7 @@ local r = read()
 if not r then
     return 'absent'
 end
--- The same may be written again.
+-- The same resolution may be repeated.
 if r.stage == becomes and r.owner == ARGV[10] and r.fence == fence then
     return 'resolved'
 end

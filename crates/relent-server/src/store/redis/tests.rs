@@ -13,7 +13,7 @@ async fn the_scripts_decide_as_the_core_does_at_each_time() {
     let mut redis = Redis::connect_unchecked(client).await.unwrap();
     let clock = "local now = tonumber(redis.call('GET', 'clock'))\n";
     redis.scripts = Arc::new(Scripts::new(clock));
-    // Redis removes nothing by its own clock while that of the test is ahead of it.
+    // The test's clock is ahead of Redis's, so Redis expires nothing on its own.
     let century = relent_core::Instant::from_nanos(3_200_000_000_000_000_000);
     for seed in 0..18 {
         let connection = redis.connection.clone();
@@ -23,7 +23,7 @@ async fn the_scripts_decide_as_the_core_does_at_each_time() {
             let _: () = connection.set("clock", micros).await.unwrap();
         };
         let redis = redis.clone().namespace(&format!("seed {seed}"));
-        // And when the clock of the server is set, forward or back.
+        // From seed 12 on the server's clock is also set forward and back.
         if seed < 12 {
             conformance::check_in_time(&redis, set, century, 1500, seed).await;
         } else {

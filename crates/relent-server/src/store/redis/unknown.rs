@@ -8,15 +8,15 @@ use super::super::micros::{instant, of, span};
 use super::{Redis, RedisError};
 use crate::store::{Key, Resolution, UnknownOutcome};
 
-/// So many keys are looked at in one call, which keeps others waiting for about a millisecond.
+/// Keys that one call scans, which blocks other clients for about 1 ms.
 const AT_ONCE: usize = 1000;
 
-/// A record as the script tells it: key, fingerprint, owner, fence, whether it runs, the end of its lease, step, repeated,
-/// and when it expires.
+/// A record in the reply of the script: key, fingerprint, owner, fencing token, whether it runs, end of the lease,
+/// step, repeated, and expiry.
 type Found = (Vec<u8>, Vec<u8>, Vec<u8>, u64, u8, i64, u32, u8, i64);
 
 impl Redis {
-    /// The first so many after this one. Redis has no order of keys, so all of them are looked at.
+    /// Returns the first `most` outcomes after `after`. Redis does not order keys, so all are scanned.
     pub(super) async fn scan(
         &self,
         after: Option<&UnknownOutcome>,
@@ -37,7 +37,7 @@ impl Redis {
                 let Some((key, record)) = read(found) else {
                     return Err(RedisError::Record(crate::store::answer::InvalidAnswer));
                 };
-                // It may be reported more than once.
+                // A scan may report a key more than once.
                 let found = UnknownOutcome::of(key, record, instant(now), config);
                 let follows = |found: &UnknownOutcome| {
                     after.is_none_or(|after| after.place() < found.place())
@@ -54,7 +54,7 @@ impl Redis {
         }
     }
 
-    /// Of the names of all records.
+    /// Returns the pattern of the keys of all records.
     fn pattern(&self) -> Vec<u8> {
         let mut pattern = Vec::with_capacity(self.namespace.len() + 2);
         for byte in self.namespace.bytes() {

@@ -1,5 +1,5 @@
--- KEYS: the record. ARGV: owner, fence, change, lease and keep in microseconds, step, answer.
--- Returns the end of the lease in microseconds, 0 if it is as before, -1 if it is lost, -2 if there is no record.
+-- KEYS: the record. ARGV: owner, fencing token, change, lease and retention in microseconds, step, response. Returns
+-- the end of the lease in microseconds, 0 if it is unchanged, -1 if it is lost, -2 if there is no record.
 local change, answer = ARGV[3], ARGV[7]
 local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -7,7 +7,7 @@ local r = read()
 if not r then
     return -2
 end
--- What is given back has never begun, so its fence is not known.
+-- A claim that is given back never started, so its fencing token is not compared.
 if r.owner ~= ARGV[1] or (change ~= 'give-back' and r.fence ~= tonumber(ARGV[2])) then
     return -1
 end
@@ -15,7 +15,7 @@ if change == 'give-back' then
     change = 'release'
 end
 local stage = ({complete = COMPLETED, release = RELEASED, ['give-up'] = UNKNOWN})[change]
--- An execution before it may have had an effect.
+-- An earlier execution may have had an effect.
 if change == 'release' and (r.repeated == 1 or r.step > 0) then
     stage = UNKNOWN
 end

@@ -1,25 +1,25 @@
-//! The clock of the records: that of the machine, held back where it jumps.
+//! The clock of the SQLite store: the machine's clock, with jumps smoothed.
 
 use std::time::Duration;
 
 use relent_core::Instant;
 use relent_core::claim::ClaimConfig;
 
-/// The clock of the machine may go ahead of the time that passes by so much in one step: it is adjusted.
+/// A jump of the machine's clock up to this is an ordinary adjustment.
 const ADJUSTED: Duration = Duration::from_secs(1);
 
-/// The time of the records, from readings of the clock of the machine and of the time that has passed between them.
+/// Computes the store's time from readings of the machine's clock and of a monotonic clock.
 ///
-/// When the clock of the machine is set forward, or the machine has slept, executions that run have not had the time to
-/// renew their leases. So for as long as a lease lasts the time of the records goes on as if nothing had happened, and
-/// what is written lasts as much longer. When the clock is set back the time stands still.
+/// If the machine's clock jumps forward, or the machine was suspended, running executions had no time to renew their
+/// leases. So for the duration of a lease the store's time continues without the jump, and new leases and records
+/// last that much longer. If the clock is set back, the store's time stands still.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// What the clock of the machine showed last.
+    /// The last reading of the machine's clock.
     machine: Option<Instant>,
     /// The latest time that was returned.
     latest: Instant,
-    /// How far the time is held back, and for how much longer.
+    /// How far the store's time is held back, and for how long still.
     behind: Duration,
     left: Duration,
     /// The longest lease so far.
@@ -27,8 +27,8 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The time, if the clock of the machine shows this and so much time has passed since the last reading; and how long
-    /// leases and records last by that time.
+    /// Returns the store's time for a reading of the machine's clock and the time since the last reading; and the
+    /// configuration with durations by the store's time.
     pub(super) fn read(
         &mut self,
         machine: Instant,
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(clock.read(past, HOUR, &CONFIG).0, past);
     }
 
-    /// By the rules of the core, with a renewal in each third of the lease.
+    /// Uses the decisions of the core, and renews every third of the lease.
     #[test]
     fn a_step_forward_ends_no_lease_that_is_renewed_and_a_lease_later_the_time_is_that_of_the_machine()
      {
@@ -106,7 +106,7 @@ mod tests {
             panic!("the key is free");
         };
         for round in 0..12 {
-            // Twice, the second time while it is held back.
+            // Jumps twice, the second time while the time is held back.
             if round == 3 || round == 5 {
                 machine = machine.saturating_add(HOUR);
             }
@@ -118,14 +118,14 @@ mod tests {
                 "{round}: {claim:?}"
             );
             (record, lease) = record.renew(now, &lease, &config).unwrap();
-            // Others, who have begun since, see by the clock of the machine that it runs.
+            // Newly started processes, which use the machine's clock, see a valid lease.
             assert_eq!(lease.until, machine.saturating_add(CONFIG.lease), "{round}");
         }
         assert_eq!(
             clock.read(machine, Duration::ZERO, &CONFIG),
             (machine, CONFIG)
         );
-        // What is not renewed is over.
+        // Without renewal the lease expires.
         let (now, _) = clock.read(machine.saturating_add(CONFIG.lease), CONFIG.lease, &CONFIG);
         assert!(now >= lease.until);
     }

@@ -1,4 +1,4 @@
-//! Why records cannot be read or written.
+//! Errors of the SQLite store.
 
 use std::error::Error;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 use crate::sqlite::WriterError;
 use crate::store::{ResolveError, WriteError};
 
-/// Why it fails.
+/// An error of the SQLite store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SqliteError {
-    /// It could not be written.
+    /// The record could not be written.
     Writer(WriterError),
-    /// A record is not as this version writes it.
+    /// A record is not in the format of this version.
     Record(Box<dyn Error + Send + Sync>),
 }
 

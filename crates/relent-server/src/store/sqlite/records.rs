@@ -1,4 +1,4 @@
-//! The records of a database, and the statements that read and write them.
+//! The records of a database, with the statements that read and write them.
 
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
@@ -7,23 +7,23 @@ use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
 use super::error::SqliteError;
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
-/// So many expired records are removed together.
+/// The number of expired records that are removed together.
 const BATCH: i64 = 128;
 
-/// What a request with a key is to do, and what decided it.
+/// The decision on a request with a key.
 pub(crate) struct Found {
     pub(crate) claimed: Claimed,
-    /// The record that is there.
+    /// The stored record.
     pub(crate) before: Option<Record>,
-    /// What is to be written in its place.
+    /// The record to write instead.
     pub(crate) change: Option<Record>,
 }
 
-/// A record, and its answer in bytes.
+/// A record and its encoded response.
 type Stored = (Record, Option<Vec<u8>>);
 
-/// The records of a database, and the statements that read and write them, each prepared once it is needed: what is in
-/// the database may be none of this store's.
+/// The records of a database, with their statements. Each is prepared on first use, since the database may have no
+/// tables of this store.
 pub(crate) struct Records<'c> {
     connection: &'c Connection,
     read: Option<Statement<'c>>,
@@ -32,7 +32,7 @@ pub(crate) struct Records<'c> {
     remove: Option<Statement<'c>>,
 }
 
-/// The statement that is held here.
+/// Returns the prepared statement, and prepares it on first use.
 fn held<'s, 'c>(
     place: &'s mut Option<Statement<'c>>,
     connection: &'c Connection,
@@ -58,7 +58,7 @@ impl<'c> Records<'c> {
         }
     }
 
-    /// A request comes with this key: what it is to do. Nothing is written.
+    /// Decides on a request with this key, without writing.
     pub(crate) fn find(
         &mut self,
         now: Instant,
@@ -77,7 +77,7 @@ impl<'c> Records<'c> {
         })
     }
 
-    /// An execution changes its record.
+    /// Applies a change of an execution to its record.
     pub(super) fn write(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl<'c> Records<'c> {
         }
     }
 
-    /// Writes a record, also in the place of another.
+    /// Inserts or replaces a record.
     pub(crate) fn put(
         &mut self,
         key: &Key,
@@ -146,7 +146,7 @@ impl<'c> Records<'c> {
         insert_by(insert, key, record, answer).map(drop)
     }
 
-    /// Writes the first record of a key; whether there was none.
+    /// Inserts the first record of a key; returns false if there was one.
     pub(crate) fn put_first(
         &mut self,
         key: &Key,
@@ -160,15 +160,15 @@ impl<'c> Records<'c> {
         Ok(insert_by(insert, key, record, answer)? == 1)
     }
 
-    /// Removes some that have expired. How many is in the text: a statement whose limit is bound is prepared anew at
-    /// each run.
+    /// Removes expired records. The limit is part of the text: SQLite prepares a statement with a bound limit again
+    /// for each run.
     pub(super) fn remove_expired(&mut self, now: Instant) -> rusqlite::Result<usize> {
         let delete = held(&mut self.remove, self.connection, &delete(BATCH))?;
         delete.execute([nanos(now)])
     }
 }
 
-/// Removes at most so many records that have expired.
+/// Returns the statement that removes up to `most` expired records.
 pub(super) fn delete(most: i64) -> String {
     format!(
         "DELETE FROM relent_idempotency_1 WHERE rowid IN (
@@ -176,7 +176,7 @@ pub(super) fn delete(most: i64) -> String {
     )
 }
 
-/// How many records it has written.
+/// Runs the insert, and returns the number of written records.
 fn insert_by(
     insert: &mut Statement<'_>,
     key: &Key,
@@ -187,7 +187,7 @@ fn insert_by(
         Stage::Running { until } => (0_u8, until),
         Stage::Completed => (1, Instant::ORIGIN),
         Stage::Released => (2, Instant::ORIGIN),
-        // A stage to come is not to be taken for one that may run.
+        // Stages added to the enum later are stored as 3, which is never runnable.
         _ => (3, Instant::ORIGIN),
     };
     insert.execute(params![
@@ -204,7 +204,7 @@ fn insert_by(
     ])
 }
 
-/// SQLite has signed integers: times are good until 2262.
+/// SQLite integers are signed, so times are valid until 2262.
 pub(super) fn nanos(instant: Instant) -> i64 {
     i64::try_from(instant.as_nanos()).unwrap_or(i64::MAX)
 }

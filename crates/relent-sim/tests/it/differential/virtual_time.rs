@@ -52,7 +52,7 @@ impl VirtualTime {
         state.ready.lock().unwrap().push_back(number);
     }
 
-    /// Polls what is ready until nothing is.
+    /// Polls ready tasks until none is left.
     pub(crate) fn run_ready(&self) {
         let ready = self.0.borrow().ready.clone();
         loop {
@@ -76,13 +76,13 @@ impl VirtualTime {
         }
     }
 
-    /// When the next timer is due.
+    /// The time of the next timer.
     pub(crate) fn next(&self) -> Option<u64> {
         let state = self.0.borrow();
         state.timers.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// It is that time now, and the next timer runs out if it is due.
+    /// Sets the time, and fires the next timer if it is due.
     pub(crate) fn advance(&self, now: u64) {
         let mut state = self.0.borrow_mut();
         state.now = now;

@@ -1,4 +1,4 @@
-//! A clock that a script moves, and that cancels what waits at a time of the script's.
+//! A clock that a script advances, and that cancels waits at a time of the script.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relent::clock::{BlockingSleeper, Clock, Instant, Sleeper};
 
-/// Clones are one and the same.
+/// Clones share one state.
 #[derive(Clone, Default)]
 pub struct Scripted(Rc<State>);
 
@@ -16,14 +16,14 @@ pub struct Scripted(Rc<State>);
 struct State {
     now: Cell<Duration>,
     cancel_at: Cell<Option<Duration>>,
-    /// When the first of those who sleep is to be woken.
+    /// The earliest end of a running sleep.
     next: Cell<Option<Duration>>,
 }
 
 impl Scripted {
     pub fn new(cancel_at: Option<Duration>) -> Self {
         let clock = Self::default();
-        // Not at the origin, so that there is a time before.
+        // Not at the origin, so that earlier instants exist.
         clock.0.now.set(Duration::from_secs(1000));
         clock
             .0
@@ -40,13 +40,13 @@ impl Scripted {
         self.0.now.get() - Duration::from_secs(1000)
     }
 
-    /// Whether the caller has gone away.
+    /// Whether the caller has cancelled.
     pub fn is_over(&self) -> bool {
         let at = self.0.cancel_at.get();
         at.is_some_and(|at| at <= self.0.now.get())
     }
 
-    /// Waits, up to when the caller goes away. Whether it has not.
+    /// Waits, at most until the caller cancels. Returns whether it has not cancelled.
     fn wait(&self, time: Duration) -> bool {
         let until = self.0.now.get() + time;
         match self.0.cancel_at.get() {
@@ -61,14 +61,14 @@ impl Scripted {
         }
     }
 
-    /// Nothing happens before somebody is to be woken: that is now.
+    /// Advances to the end of the earliest sleep.
     pub fn skip(&self) {
         if let Some(next) = self.0.next.take() {
             self.wait(next.saturating_sub(self.0.now.get()));
         }
     }
 
-    /// Completes when the caller goes away.
+    /// Completes when the caller cancels.
     pub async fn gone(self) {
         std::future::poll_fn(|_| match self.is_over() {
             true => Poll::Ready(()),
@@ -98,7 +98,7 @@ impl BlockingSleeper for Scripted {
     }
 }
 
-/// A sleep up to a time.
+/// A sleep until a time.
 pub struct Nap {
     clock: Scripted,
     until: Duration,

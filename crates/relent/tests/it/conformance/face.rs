@@ -1,4 +1,4 @@
-//! The faces, and what is compared of them.
+//! The retry loops under test, and the compared results.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -15,18 +15,18 @@ use relent::{Destination, Failure, GaveUp, StopReason, blocking, retry_mut, retr
 use super::clock::Scripted;
 use super::script::Script;
 
-/// What a face did. Times are in milliseconds since the beginning.
+/// The result of a loop. Times are in milliseconds since the start.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Account {
     /// When each attempt started.
     pub starts: Vec<u128>,
-    /// Why it gave up.
+    /// The reason for giving up.
     pub reason: Option<&'static str>,
-    /// When it was over.
+    /// When the call ended.
     pub ended: u128,
-    /// If it gave up.
+    /// The trace, if it gave up.
     pub trace: Vec<Entry>,
-    /// What it left in the budget, in thousandths.
+    /// The remaining budget, in thousandths.
     pub budget: Option<i64>,
 }
 
@@ -40,20 +40,20 @@ pub struct Entry {
     pub stop: Option<&'static str>,
 }
 
-/// A way to make a call.
+/// A retry loop under test.
 pub trait Face {
     /// Plays the script to its end.
     fn play(&self, script: &Script) -> Account;
 
-    /// Plays it for so many polls, drops it, and looks at what it leaves behind. Whether there was
-    /// anything to drop: no face that blocks has.
+    /// Polls the loop this many times, drops it, and checks that nothing remains. Returns whether
+    /// there was anything to drop; `false` for blocking loops.
     fn drop_after(&self, script: &Script, polls: u32) -> bool {
         let _ = (script, polls);
         false
     }
 }
 
-/// The world of one call.
+/// The environment of one call.
 struct Stage<'s> {
     script: &'s Script,
     clock: Scripted,
@@ -75,7 +75,7 @@ impl<'s> Stage<'s> {
         })
     }
 
-    /// One attempt, which takes its time at once.
+    /// One attempt, which advances the clock by its duration.
     fn attempt(&self, number: u32) -> Ended {
         let now = self.clock.since_start().as_millis();
         self.starts.borrow_mut().push(now);
@@ -134,7 +134,7 @@ fn of_failure(failure: &Failure) -> Failure {
     *failure
 }
 
-/// Polls it to its end.
+/// Polls the future to its end.
 fn finish<F: std::future::Future>(clock: &Scripted, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -147,7 +147,7 @@ fn finish<F: std::future::Future>(clock: &Scripted, future: F) -> F::Output {
     unreachable!("it never ends")
 }
 
-/// Polls it a few times and drops it. Whether it was not over.
+/// Polls the future a few times and drops it. Returns whether it was unfinished.
 fn drop_after<F: std::future::Future>(stage: &Stage<'_>, future: F, polls: u32) -> bool {
     let start = stage.budget();
     let mut context = Context::from_waker(Waker::noop());
@@ -176,7 +176,7 @@ fn drop_after<F: std::future::Future>(stage: &Stage<'_>, future: F, polls: u32) 
     runs
 }
 
-/// An async face: `$call` is made of the stage and its operation.
+/// Implements an async loop; `$call` is made of the stage and its operation.
 macro_rules! future_face {
     ($name:ident, |$stage:ident| $call:expr) => {
         pub struct $name;
@@ -224,7 +224,7 @@ future_face!(Borrowed, |stage| retry_mut(
 .cancel_on(stage.clock.clone().gone())
 .run());
 
-/// The future by a policy that hedges, whose hedge never comes.
+/// The future with a policy that hedges, but whose hedge is never due.
 pub struct Hedged;
 
 impl Hedged {
@@ -264,7 +264,7 @@ impl Face for Blocked {
     }
 }
 
-/// A loop as anybody would write it.
+/// A hand-written loop, as a user would write it.
 pub struct Written;
 
 impl Face for Written {

@@ -1,4 +1,5 @@
-//! What happens to a call: its policy, how its attempts end, what holds it back, when its caller goes.
+//! The script of a call: its policy, the outcomes of its attempts, what holds it back, and its
+//! cancellation.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
     Nothing,
-    /// The destination asks everybody to stay away for a while when the attempt of this number starts;
-    /// before the first: 0.
+    /// The destination starts a cooldown when the attempt of this number starts; 0 is before the
+    /// first.
     Cooldown(u32),
-    /// There is one slot in two seconds, and somebody has just taken one.
+    /// There is one slot in two seconds, and another caller has just taken one.
     RequestRate,
-    /// The gate is closed.
+    /// The circuit breaker is down.
     Gate,
-    /// There is no token.
+    /// The budget is empty.
     Budget,
 }
 
@@ -48,7 +49,7 @@ impl Outcome {
 #[derive(Clone, Debug)]
 pub struct Script {
     pub policy: Policy,
-    /// How long each attempt takes, and how it ends; the last goes on.
+    /// The duration and outcome of each attempt; the last repeats.
     pub attempts: Vec<(Duration, Outcome)>,
     pub hold: Hold,
     pub cancel_at: Option<Duration>,
@@ -62,14 +63,14 @@ impl Script {
         self.attempts[index.min(last)]
     }
 
-    /// The destination as the call finds it, at `now`.
+    /// The destination at the start of the call, at `now`.
     pub fn there(&self, now: Instant) -> Destination {
         let there = Destination::new(&self.policy).with_random(SessionRandom::with_seed(self.seed));
         match self.hold {
             Hold::Nothing => {}
             Hold::Cooldown(_) => self.begins(&there, 0, now),
             Hold::RequestRate | Hold::Gate => {
-                // Somebody else was there before.
+                // Another caller was there before.
                 let once = self.policy.clone().into_builder().max_retries(0);
                 let once = once.build().unwrap();
                 let clock = &Still(now);
@@ -94,7 +95,7 @@ impl Script {
         there
     }
 
-    /// What begins there when this attempt starts.
+    /// Applies the effect that the script has at the start of this attempt.
     pub fn begins(&self, there: &Destination, attempt: u32, now: Instant) {
         if self.hold == Hold::Cooldown(attempt) {
             let asked = Failure::throttled().hint(Hint::after(Duration::from_secs(5)));
@@ -112,7 +113,7 @@ impl relent::clock::Clock for &Still {
     }
 }
 
-/// So many scripts, always the same.
+/// The first `count` scripts, always the same.
 pub fn all(count: u64) -> impl Iterator<Item = Script> {
     (0..count).map(|seed| script(&mut SessionRandom::with_seed(seed), seed))
 }

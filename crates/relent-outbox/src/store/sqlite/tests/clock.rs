@@ -1,4 +1,4 @@
-//! The clock of the machine is set.
+//! Changes of the machine's clock.
 
 use super::*;
 use crate::store::sqlite::clock::TOLERANCE;
@@ -43,7 +43,7 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
 
     time.fetch_add(DAY, Ordering::Relaxed);
     let owned = take(&store, "worker").await;
-    // By now all is due.
+    // Now all messages are due.
     let claimed = claim(&store, "worker", &owned[0]).await;
     assert_eq!(claimed.len(), 2);
     let again = claimed
@@ -61,11 +61,11 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
     time.fetch_sub(DAY, Ordering::Relaxed);
     assert!(!due(&store, "worker", 3600 * SECOND).await);
     assert!(store.beat("worker", LEASE).await.unwrap().kept);
-    // What was on its way is written.
+    // The running attempts have been settled.
     assert!(!due(&store, "worker", 59 * SECOND).await);
     assert!(due(&store, "worker", 60 * SECOND).await);
     time.fetch_add(20 * SECOND, Ordering::Relaxed);
-    // Not once more, also not for a process that has seen nothing of it.
+    // Times are corrected once, even by a process that has not seen the step.
     drop(store);
     let store = open_at(&directory, &time);
     assert!(store.beat("worker", LEASE).await.unwrap().kept);
@@ -76,13 +76,13 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
     let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
     let written = store.settle(delivered.collect()).await.unwrap();
     assert_eq!(written, [true; 3]);
-    // The one that was behind waits for no more.
+    // The message behind the first one of its key is free now.
     assert_eq!(claim(&store, "worker", &owned[0]).await.len(), 1);
     assert!(!due(&store, "worker", 71 * 3600 * SECOND).await);
     assert!(due(&store, "worker", 72 * 3600 * SECOND).await);
 }
 
-/// What was written before the machine was ahead keeps its time, however late that is.
+/// Messages written before the machine was ahead keep their due time, however late it is.
 #[tokio::test]
 async fn what_was_written_with_the_right_time_is_not_moved() {
     let (store, _directory, time) = open_with_clock();
@@ -119,7 +119,7 @@ async fn a_worker_that_dies_while_the_machine_is_ahead_is_found_a_lease_later() 
     assert!(claimed[0].lost);
 }
 
-/// What runs while the machine is set back is settled as if nothing were.
+/// An attempt that runs while the machine's clock is set back is settled as usual.
 #[tokio::test]
 async fn an_attempt_over_a_step_back_is_written() {
     let (store, _directory, time) = open_with_clock();

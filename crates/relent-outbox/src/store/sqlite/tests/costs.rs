@@ -1,10 +1,10 @@
-//! What a call costs in steps of SQLite does not grow with what waits, or is over.
+//! The cost of a call in instructions of SQLite does not grow with the number of pending or ended messages.
 
 use super::*;
 use crate::store::State;
 
-/// So many wait at each endpoint, of which a quarter is not due and a tenth is behind another; and as many are delivered,
-/// and one is dead.
+/// A store with `each` pending messages per endpoint, of which a quarter is not due and a tenth is behind another. As
+/// many are delivered, and one is dead.
 fn filled(endpoints: i64, each: i64) -> (Connection, Arc<AtomicU64>) {
     let mut connection = Connection::open_in_memory().unwrap();
     keep_statements(&connection).unwrap();
@@ -37,7 +37,7 @@ fn filled(endpoints: i64, each: i64) -> (Connection, Arc<AtomicU64>) {
     (connection, steps)
 }
 
-/// The steps of each call, by name.
+/// The instructions of each call, by name.
 fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     let (connection, steps) = filled(endpoints, each);
     let connection = &connection;
@@ -152,7 +152,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     measured
 }
 
-/// It may cost more with more endpoints, or with more messages at one.
+/// The cost may grow with the number of endpoints, or with that of messages per endpoint, but not with their product.
 #[test]
 fn no_call_looks_at_all_messages() {
     let (fewer_endpoints, fewer_each, many) = (steps(100, 100), steps(1000, 10), steps(1000, 100));

@@ -1,4 +1,4 @@
-//! Rows that somebody else has written, or a disk.
+//! Rows that other programs have written, or that are corrupted.
 
 use super::*;
 use crate::endpoint::AfterDead;
@@ -35,7 +35,7 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
     let claimed = claim(&store, "worker", &owned[0]).await;
     let found: Vec<_> = claimed.iter().map(|one| &one.id).collect();
     assert_eq!(found, [&enqueued[2].id]);
-    // It is not in the way of the next of its order either.
+    // It does not block the next message of its order key, either.
     let claimed = claim(&store, "worker", &owned[0]).await;
     assert_eq!((&claimed[0].id, claimed.len()), (&enqueued[4].id, 1));
     assert!(claim(&store, "worker", &owned[0]).await.is_empty());
@@ -59,7 +59,7 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
     }
     assert_eq!(store.summary().await.unwrap().dead, 3);
 
-    // Put right and resent, it goes.
+    // After a correction and a resend, it is claimed.
     let mend = store.writer().run(|connection| {
         connection.execute(
             "UPDATE relent_message_1 SET content_type = 'text/plain' WHERE row = 2",
@@ -83,7 +83,7 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
     );
 }
 
-/// The one that runs and was left by a worker that died.
+/// An unreadable message that was running when its worker died.
 #[tokio::test]
 async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
     let (store, _directory, time) = open_with_clock();
@@ -113,7 +113,7 @@ async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
     );
 }
 
-/// Whatever somebody has written there: such a message does not wait for ever, and nothing else does for it.
+/// Whatever is stored there: such a message does not wait for ever, and blocks nothing else.
 #[tokio::test]
 async fn one_that_waits_until_what_is_no_time_is_a_dead_letter() {
     for (due, busy) in [

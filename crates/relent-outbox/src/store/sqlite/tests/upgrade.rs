@@ -1,8 +1,8 @@
-//! A file that an earlier version has written.
+//! Files that an earlier version has written.
 
 use super::*;
 
-/// The tables as they were before deliveries said when they were written.
+/// The tables of the version before deliveries had the time of writing.
 const BEFORE: &str = "
     CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
         id         INTEGER NOT NULL PRIMARY KEY,
@@ -70,8 +70,8 @@ const BEFORE: &str = "
     CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
 ";
 
-/// What that version has there: a worker that has died with two messages of one order key on their way or about to be,
-/// which it allowed after one was resent, and others behind them; and what is pending, dead and delivered.
+/// Rows of that version: a dead worker with two messages of one order key, one running and one pending, which it
+/// allowed after a resend. Others are behind them; further ones are pending, dead and delivered.
 const ROWS: &str = r#"
     INSERT INTO relent_endpoint_1 VALUES
         (1, '', 'shop', '{"name":"shop","url":"https://shop.example/notify"}', 1, 0, 0, '', x'', 'dead', 3, 0),
@@ -145,7 +145,7 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
     let attempts = store.attempts(&"msg_5".parse().unwrap()).await.unwrap();
     assert_eq!((attempts.len(), attempts[0].status), (1, Some(503)));
 
-    // What was lost comes first, and what is free; of the order key nothing else while one runs.
+    // Lost messages come first, then free ones. Nothing else of an order key is claimed while one runs.
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
     let found: Vec<_> = claimed
@@ -162,7 +162,7 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
         let delivered = settled(&claimed[0], Next::Delivered);
         assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
     }
-    // An event that is there is there, and identifiers go on where they were.
+    // A stored event stays a duplicate, and row numbers continue.
     let again = store
         .enqueue(vec![message("6"), message("7")])
         .await
@@ -172,7 +172,7 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
     assert!(claimed[0].row > 6 && claimed[0].id == again[1].id);
     assert_eq!(store.resend(Filter::default()).await.unwrap(), 6);
 
-    // What is up to date stays as it is.
+    // Current tables stay unchanged.
     let is = schema(&before);
     drop(store);
     let store = Sqlite::open(&file).unwrap();
@@ -184,14 +184,14 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
 fn a_file_that_cannot_be_brought_up_to_date_stays_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = write_before(&directory);
-    // The name that the old table is to have meanwhile is taken.
+    // The temporary name of the old table is taken.
     connection
         .execute_batch("CREATE TABLE relent_endpoint_0 (other)")
         .unwrap();
     let before = schema(&connection);
     assert!(Sqlite::open(directory.path().join("outbox.db")).is_err());
     assert_eq!(schema(&connection), before);
-    // In a transaction of the caller, which goes on.
+    // Within the caller's transaction, which continues.
     let transaction = connection.transaction().unwrap();
     transaction
         .execute_batch("CREATE TABLE orders (id)")
@@ -211,7 +211,7 @@ fn a_file_that_cannot_be_brought_up_to_date_stays_as_it_is() {
     );
 }
 
-/// Several processes that begin at once, each with a connection of its own.
+/// Opens the file concurrently by eight connections, as several processes do.
 fn open_at_once(file: &std::path::Path) -> Vec<Sqlite> {
     let together = std::sync::Barrier::new(8);
     std::thread::scope(|threads| {
@@ -229,7 +229,7 @@ async fn several_that_open_an_earlier_file_at_once_all_have_it() {
     for _ in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let before = write_before(&directory);
-        // An upgrade that ran twice would make the table anew from one that is empty, or fail.
+        // A second upgrade would recreate the table from an empty one, or fail.
         let stores = open_at_once(&directory.path().join("outbox.db"));
         let fresh = Connection::open_in_memory().unwrap();
         Sqlite::create_tables(&fresh).unwrap();
@@ -309,7 +309,7 @@ fn what_depends_on_a_table_that_is_made_anew_is_named() {
             .unwrap();
         drop(Sqlite::open(directory.path().join("outbox.db")).unwrap());
         connection.execute_batch(dependent).unwrap();
-        // In a file that is up to date it is nobody's business.
+        // With current tables such objects are allowed.
         drop(Sqlite::open(directory.path().join("outbox.db")).unwrap());
     }
 }
