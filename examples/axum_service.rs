@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use relent::policy::PolicyError;
 use relent::{Policy, StopReason};
-use relent_http::{CallerFacts, ErrorResponse, Mark};
+use relent_http::{CallerContext, ErrorResponse, Mark};
 use relent_reqwest::{Client, Error, IdempotencyKey};
 use tokio::net::TcpListener;
 
@@ -79,42 +79,46 @@ fn shop(warehouse: String) -> Result<Router, Box<dyn std::error::Error>> {
 
 async fn price(
     State(shop): State<Shop>,
-    above: Above,
+    incoming: IncomingRequest,
     Path(item): Path<String>,
 ) -> Result<String, Failed> {
     let url = format!("{}/price/{item}", shop.warehouse);
-    let request = shop.client.get(url).headers(above.pass_on());
+    let request = shop.client.get(url).headers(incoming.pass_on());
     Ok(succeeded(request.send().await)?.text().await?)
 }
 
-async fn order(State(shop): State<Shop>, above: Above, order: String) -> Result<String, Failed> {
+async fn order(
+    State(shop): State<Shop>,
+    incoming: IncomingRequest,
+    order: String,
+) -> Result<String, Failed> {
     let request = shop.client.post(format!("{}/orders", shop.warehouse));
     // The caller's key, so that a repeated request books no second order.
-    let key = above.key.clone().unwrap_or_else(IdempotencyKey::new);
-    let request = request.idempotency_key(key).headers(above.pass_on());
+    let key = incoming.key.clone().unwrap_or_else(IdempotencyKey::new);
+    let request = request.idempotency_key(key).headers(incoming.pass_on());
     Ok(succeeded(request.body(order).send().await)?.text().await?)
 }
 
 /// The caller's headers, and the time of arrival.
-struct Above {
-    caller: CallerFacts,
+struct IncomingRequest {
+    caller: CallerContext,
     key: Option<IdempotencyKey>,
     arrived: Instant,
 }
 
-impl<S: Sync> FromRequestParts<S> for Above {
+impl<S: Sync> FromRequestParts<S> for IncomingRequest {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self {
-            caller: CallerFacts::of(&parts.headers),
+            caller: CallerContext::from_headers(&parts.headers),
             key: IdempotencyKey::of(&parts.headers),
             arrived: Instant::now(),
         })
     }
 }
 
-impl Above {
+impl IncomingRequest {
     /// Headers for an outgoing request on behalf of this one, with the time left.
     fn pass_on(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -156,7 +160,7 @@ impl IntoResponse for Failed {
 
 #[derive(Clone, Default)]
 struct Warehouse {
-    asked: Arc<Mutex<HashMap<String, u32>>>,
+    request_counts: Arc<Mutex<HashMap<String, u32>>>,
     booked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -180,7 +184,7 @@ async fn stocked(
         true => StatusCode::SERVICE_UNAVAILABLE,
         false => StatusCode::OK,
     };
-    tell(&method, path, &headers, status);
+    log_request(&method, path, &headers, status);
     (status, "4 euros").into_response()
 }
 
@@ -202,23 +206,23 @@ async fn book(State(warehouse): State<Warehouse>, headers: HeaderMap) -> Respons
         true => StatusCode::INTERNAL_SERVER_ERROR,
         false => StatusCode::OK,
     };
-    tell(&Method::POST, "/orders", &headers, status);
+    log_request(&Method::POST, "/orders", &headers, status);
     (status, format!("orders booked: {orders}")).into_response()
 }
 
 impl Warehouse {
     fn is_first(&self, what: &str) -> bool {
-        let Ok(mut asked) = self.asked.lock() else {
+        let Ok(mut request_counts) = self.request_counts.lock() else {
             return false;
         };
-        let count = asked.entry(what.to_owned()).or_default();
+        let count = request_counts.entry(what.to_owned()).or_default();
         *count += 1;
         *count == 1
     }
 }
 
-fn tell(method: &Method, path: &str, headers: &HeaderMap, status: StatusCode) {
-    let caller = CallerFacts::of(headers);
+fn log_request(method: &Method, path: &str, headers: &HeaderMap, status: StatusCode) {
+    let caller = CallerContext::from_headers(headers);
     let left = caller.remaining.unwrap_or_default().as_millis();
     println!(
         "    [warehouse] {method} {path}: attempt {}, {left} ms left -> {status}",

@@ -25,13 +25,13 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Router, response};
-use relent::random::{Draw, Random, SessionRandom};
-use relent::{Backoff, GaveUp, NamedPolicy, Policy, Polled, poll, retry};
+use relent::random::{FixedRandom, Random, SessionRandom};
+use relent::{Backoff, GaveUp, NamedPolicy, Policy, PollOutcome, poll_until, retry};
 use relent_http::webhook::{Signer, SigningKey, Verifier, VerifyingKey};
 use relent_reqwest::network::classify;
-use relent_reqwest::{Client, recipe};
-use relent_server::exactly_once::{ExactlyOnce, WorkError};
+use relent_reqwest::{Client, default_builder};
 use relent_server::store::Sqlite;
+use relent_server::transactional::{Transactional, WorkError};
 use relent_server::webhook::{Delivery, WebhookLayer};
 use rusqlite::{Connection, params};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,7 +65,7 @@ fn settle(transaction: &Connection, number: u32, told_by: &str) -> rusqlite::Res
 /// Handles a notification with a valid signature. Settlement, record and acknowledgement are one transaction.
 async fn notified(
     State(store): State<Sqlite>,
-    Extension(once): Extension<ExactlyOnce<Sqlite>>,
+    Extension(once): Extension<Transactional<Sqlite>>,
     Extension(delivery): Extension<Delivery>,
 ) -> response::Response {
     let body = std::str::from_utf8(delivery.body()).unwrap_or_default();
@@ -106,21 +106,21 @@ async fn watch(store: Sqlite, client: Client, provider: String, number: u32) -> 
             Ok::<bool, Failed>(connection.query_row(find, [number], |row| row.get(0))?)
         });
         if !open.await? {
-            return Ok(Polled::Done(()));
+            return Ok(PollOutcome::Done(()));
         }
         // The client retries failures. If it gives up, the next poll asks again.
         let url = format!("{provider}/payments/{number}");
         let state = async { client.get(url).send().await.ok()?.text().await.ok() };
         if state.await.as_deref() != Some("paid") {
-            return Ok(Polled::Pending);
+            return Ok(PollOutcome::Pending);
         }
         let settled = store
             .writer()
             .run(move |transaction| Ok::<_, Failed>(settle(transaction, number, "poll")?));
         settled.await?;
-        Ok(Polled::Done(()))
+        Ok(PollOutcome::Done(()))
     };
-    poll(&policy, look)
+    poll_until(&policy, look)
         .await
         .map_err(|gave_up: GaveUp<Failed>| gave_up.to_string().into())
 }
@@ -144,7 +144,10 @@ async fn merchant(directory: &File, address: &str, provider: &str) -> Result<(),
         .max_retries(2)
         .attempt_timeout(Duration::from_secs(2))
         .build()?;
-    let client = Client::made_by(|| recipe().no_proxy().pool_max_idle_per_host(0), policy)?;
+    let client = Client::from_builder(
+        || default_builder().no_proxy().pool_max_idle_per_host(0),
+        policy,
+    )?;
     for number in open.await? {
         let (store, client, provider) = (store.clone(), client.clone(), provider.to_owned());
         tokio::spawn(async move {
@@ -155,7 +158,7 @@ async fn merchant(directory: &File, address: &str, provider: &str) -> Result<(),
     }
     let key: VerifyingKey = SECRET.parse()?;
     let notifications =
-        WebhookLayer::new(store.clone(), "provider", Verifier::new([key])).exactly_once();
+        WebhookLayer::new(store.clone(), "provider", Verifier::new([key])).transactional();
     let router = Router::new()
         .route("/notifications", post(notified))
         .layer(notifications)
@@ -187,9 +190,9 @@ async fn deliver(
     attempts: &Attempts,
 ) -> Result<(), Failed> {
     let policy = NamedPolicy::load("wechat-pay")?.policy;
-    let waits = policy.waits(Draw::at(0.5)).map(|wait| wait / 1000);
+    let waits = policy.waits(FixedRandom::at(0.5)).map(|wait| wait / 1000);
     let signer = Signer::new(key);
-    let client = recipe()
+    let client = default_builder()
         .no_proxy()
         .pool_max_idle_per_host(0)
         .timeout(Duration::from_secs(5))
@@ -237,8 +240,8 @@ async fn payment(
 // The network.
 
 /// Condition of a connection.
-enum Weather {
-    Fair,
+enum ConnectionFault {
+    NoFault,
     /// Closed during the request.
     Cut,
     /// Closed when the response arrives.
@@ -246,24 +249,24 @@ enum Weather {
 }
 
 /// Forwards connections to `to`. Refuses connections at intervals, and cuts some, until the storm ends.
-async fn network(address: String, to: String, seed: u64, calm: Instant) -> Result<(), Failed> {
+async fn network(address: String, to: String, seed: u64, storm_end: Instant) -> Result<(), Failed> {
     let mut random = SessionRandom::with_seed(seed);
     loop {
         let listener = TcpListener::bind(&address).await?;
-        let stormy = Instant::now() < calm;
+        let stormy = Instant::now() < storm_end;
         let take = async {
             loop {
                 let Ok((client, _)) = listener.accept().await else {
                     continue;
                 };
-                let weather = match random.next_u64() % 10 {
-                    0..3 if stormy => Weather::Cut,
-                    3..6 if stormy => Weather::AnswerLost,
-                    _ => Weather::Fair,
+                let fault = match random.next_u64() % 10 {
+                    0..3 if stormy => ConnectionFault::Cut,
+                    3..6 if stormy => ConnectionFault::AnswerLost,
+                    _ => ConnectionFault::NoFault,
                 };
                 let to = to.clone();
                 // Failed connections are the purpose of this function.
-                tokio::spawn(async move { drop(carry(client, &to, weather).await) });
+                tokio::spawn(async move { drop(carry(client, &to, fault).await) });
             }
         };
         let up = Duration::from_millis(if stormy { 600 } else { 60_000 });
@@ -274,16 +277,18 @@ async fn network(address: String, to: String, seed: u64, calm: Instant) -> Resul
     }
 }
 
-async fn carry(mut client: TcpStream, to: &str, weather: Weather) -> std::io::Result<()> {
+async fn carry(mut client: TcpStream, to: &str, fault: ConnectionFault) -> std::io::Result<()> {
     let mut server = TcpStream::connect(to).await?;
-    match weather {
-        Weather::Fair => drop(tokio::io::copy_bidirectional(&mut client, &mut server).await),
-        Weather::Cut => {
+    match fault {
+        ConnectionFault::NoFault => {
+            drop(tokio::io::copy_bidirectional(&mut client, &mut server).await)
+        }
+        ConnectionFault::Cut => {
             let mut part = [0; 100];
             client.read_exact(&mut part).await?;
             server.write_all(&part).await?;
         }
-        Weather::AnswerLost => {
+        ConnectionFault::AnswerLost => {
             let (mut from_client, mut to_client) = client.split();
             let (mut from_server, mut to_server) = server.split();
             let mut first = [0; 1];
@@ -301,7 +306,7 @@ async fn carry(mut client: TcpStream, to: &str, weather: Weather) -> std::io::Re
 
 const PAYMENTS: u32 = 60;
 /// Time between two payments.
-const EVERY: Duration = Duration::from_millis(100);
+const PAYMENT_INTERVAL: Duration = Duration::from_millis(100);
 const KILLS: u32 = 5;
 /// Forged notifications for an order that is never paid: number 0.
 const FORGED: u32 = 5;
@@ -322,14 +327,14 @@ impl<'a> Merchant<'a> {
             .arg(directory)
             .args([address, provider]);
         let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut said)?;
+            BufReader::new(stdout).read_line(&mut output)?;
         }
-        if said.is_empty() {
+        if output.is_empty() {
             return Err(format!("the merchant does not begin: {}", child.wait()?).into());
         }
-        let address = said.trim().to_owned();
+        let address = output.trim().to_owned();
         Ok(Self {
             child,
             address,
@@ -369,19 +374,19 @@ async fn play(directory: &File) -> Result<Attempts, Failed> {
     tokio::spawn(axum::serve(listener, router).into_future());
 
     // The storm lasts as long as payments are made.
-    let calm = Instant::now() + EVERY * PAYMENTS;
+    let storm_end = Instant::now() + PAYMENT_INTERVAL * PAYMENTS;
     let (to_provider, to_merchant) = (address().await?, address().await?);
-    tokio::spawn(network(to_provider.clone(), provider, 1, calm));
+    tokio::spawn(network(to_provider.clone(), provider, 1, storm_end));
     let asked = format!("http://{to_provider}");
     let mut merchant = Merchant::start(directory, "127.0.0.1:0", &asked)?;
     let known = merchant.address.clone();
-    tokio::spawn(network(to_merchant.clone(), known.clone(), 2, calm));
+    tokio::spawn(network(to_merchant.clone(), known.clone(), 2, storm_end));
 
     let attempts = Arc::new(Attempts::default());
     let url = format!("http://{to_merchant}/notifications");
     let mut notifications = JoinSet::new();
     for number in 1..=PAYMENTS {
-        sleep(EVERY).await;
+        sleep(PAYMENT_INTERVAL).await;
         if let Some(paid) = paid.get(number as usize) {
             paid.store(true, Ordering::Relaxed);
         }
@@ -397,7 +402,7 @@ async fn play(directory: &File) -> Result<Attempts, Failed> {
         }
     }
     // The storm has ended, so each of these gets one response.
-    let client = recipe().no_proxy().build()?;
+    let client = default_builder().no_proxy().build()?;
     for number in 0..FORGED {
         let key: SigningKey = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA".parse()?;
         let (id, body) = (format!("msg_forged_{number}"), "paid=0");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use relent::{Backoff, Policy, Polled, VirtualClock, poll};
+use relent::{Backoff, Policy, PollOutcome, VirtualClock, poll_until};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,14 +13,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
     let clock = VirtualClock::new();
     let mut looks = 0;
-    let state = poll(&policy, || {
+    let state = poll_until(&policy, || {
         looks += 1;
         let done = clock.elapsed() >= Duration::from_secs(3600);
         async move {
             Ok::<_, std::io::Error>(if done {
-                Polled::Done("paid")
+                PollOutcome::Done("paid")
             } else {
-                Polled::Pending
+                PollOutcome::Pending
             })
         }
     })

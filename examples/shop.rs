@@ -28,10 +28,10 @@ use axum::routing::{get, post};
 use axum::{Router, response};
 use relent::{Backoff, Policy};
 use relent_reqwest::{Client, IdempotencyKey};
-use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use relent_server::store::Sqlite;
+use relent_server::transactional::{Transactional, WorkError};
 use rusqlite::{Connection, params};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -53,7 +53,7 @@ fn charge(connection: &Connection, way: &str, number: u32) -> rusqlite::Result<u
 }
 
 /// Work before the charge, such as checking the stock.
-async fn think() {
+async fn check_stock() {
     sleep(Duration::from_millis(5)).await;
 }
 
@@ -61,7 +61,7 @@ fn shop(store: Sqlite) -> Router {
     // One transaction contains the key, the charge, the response and the receipt to be sent.
     let once = IdempotencyLayer::anonymous(store.clone())
         .require(|_| true)
-        .exactly_once();
+        .transactional();
     Router::new()
         .route("/payments/{number}", post(pay_once))
         .layer(once)
@@ -76,7 +76,7 @@ async fn pay(State(store): State<Sqlite>, Path(number): Path<u32>) -> response::
 }
 
 async fn charge_alone(store: Sqlite, way: &'static str, number: u32) -> response::Response {
-    think().await;
+    check_stock().await;
     let charged = store.writer().run(move |connection| {
         charge(connection, way, number)?;
         Ok::<_, Failed>("paid")
@@ -87,10 +87,10 @@ async fn charge_alone(store: Sqlite, way: &'static str, number: u32) -> response
 /// Charges in the transaction of the key. The receipt is a row of it, too, for a process that sends receipts later. So
 /// one receipt is sent for each committed charge, and for no other.
 async fn pay_once(
-    Extension(once): Extension<ExactlyOnce<Sqlite>>,
+    Extension(once): Extension<Transactional<Sqlite>>,
     Path(number): Path<u32>,
 ) -> response::Response {
-    think().await;
+    check_stock().await;
     let paid = once.run(move |connection| {
         charge(connection, "payments", number)?;
         connection.execute("INSERT INTO receipts VALUES (?1)", [number])?;
@@ -123,7 +123,7 @@ async fn pay_order(
     Path(number): Path<u32>,
     headers: HeaderMap,
 ) -> response::Response {
-    think().await;
+    check_stock().await;
     let version = match Preconditions::of(&headers).and_then(|seen| seen.version()) {
         Ok(version) => version.cast_signed(),
         Err(error) => return refused(error),
@@ -164,7 +164,7 @@ async fn unique(store: Sqlite, url: &str, namespace: &str) -> Result<Router, Fai
     }
     // A production service uses `connect`, which rejects a Redis that may lose keys.
     let redis = Redis::connect_unchecked(redis::Client::open(url)?).await?;
-    let mut claim = relent_core::claim::ClaimConfig::DEFAULT;
+    let mut claim = relent_core::idempotency::ClaimConfig::DEFAULT;
     claim.lease = Duration::from_secs(1);
     let layer = IdempotencyLayer::anonymous(redis.namespace(namespace))
         .require(|_| true)
@@ -204,7 +204,7 @@ const ORDERS: u32 = 60;
 /// A customer who clicks twice is simulated by two clients with the same request.
 const CLICKS: u32 = 2;
 /// The number of concurrent customers.
-const AT_ONCE: usize = 8;
+const CONCURRENT_CUSTOMERS: usize = 8;
 const KILLS: u32 = 5;
 
 /// The shop's process, and the arguments to restart it.
@@ -220,14 +220,14 @@ impl<'a> Shop<'a> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(directory).arg(address).args(redis);
         let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut said)?;
+            BufReader::new(stdout).read_line(&mut output)?;
         }
-        if said.is_empty() {
+        if output.is_empty() {
             return Err(format!("the shop does not begin: {}", child.wait()?).into());
         }
-        let address = said.trim().to_owned();
+        let address = output.trim().to_owned();
         Ok(Self {
             child,
             address,
@@ -253,29 +253,29 @@ impl Drop for Shop<'_> {
 
 /// The final result for a customer.
 #[derive(PartialEq)]
-enum Heard {
+enum ClickResult {
     Paid,
     /// The shop does not know whether it has charged.
     Unknown,
 }
 
 /// One click: repeats its request until it gets a response. It sends the key in every way, even if the shop ignores it.
-async fn click(client: Client, url: String, key: IdempotencyKey) -> Result<Heard, Failed> {
+async fn click(client: Client, url: String, key: IdempotencyKey) -> Result<ClickResult, Failed> {
     let response = client.post(url).idempotency_key(key).send().await?;
     if response.status() == StatusCode::CONFLICT {
-        return Ok(Heard::Unknown);
+        return Ok(ClickResult::Unknown);
     }
     response.error_for_status()?;
-    Ok(Heard::Paid)
+    Ok(ClickResult::Paid)
 }
 
 /// One click of a customer who reads the order first. If it has changed meanwhile, the customer reads it again.
-async fn look_and_click(client: Client, url: String) -> Result<Heard, Failed> {
+async fn look_and_click(client: Client, url: String) -> Result<ClickResult, Failed> {
     loop {
         let order = client.get(&url).send().await?.error_for_status()?;
         let version = order.headers()[ETAG].clone();
         if order.text().await? == "paid" {
-            return Ok(Heard::Paid);
+            return Ok(ClickResult::Paid);
         }
         let paid = client.put(&url).header(IF_MATCH, version).send().await?;
         if paid.status() != StatusCode::PRECONDITION_FAILED {
@@ -293,16 +293,16 @@ async fn play(shop: &mut Shop<'_>, way: &'static str) -> Result<u32, Failed> {
         .max_elapsed(Duration::from_secs(30))
         .build()?;
     let client = Client::new(policy)?;
-    let (line, ended) = (
-        Arc::new(Semaphore::new(AT_ONCE)),
+    let (permits, ended) = (
+        Arc::new(Semaphore::new(CONCURRENT_CUSTOMERS)),
         Arc::new(AtomicU32::new(0)),
     );
     let mut customers = JoinSet::new();
     for number in 1..=ORDERS {
         let url = format!("http://{}/{way}/{number}", shop.address);
-        let (client, line, ended) = (client.clone(), Arc::clone(&line), Arc::clone(&ended));
+        let (client, permits, ended) = (client.clone(), Arc::clone(&permits), Arc::clone(&ended));
         customers.spawn(async move {
-            let _turn = line.acquire().await?;
+            let _turn = permits.acquire().await?;
             let key = IdempotencyKey::new();
             let mut clicks = JoinSet::new();
             for _ in 0..CLICKS {
@@ -315,8 +315,8 @@ async fn play(shop: &mut Shop<'_>, way: &'static str) -> Result<u32, Failed> {
                 });
             }
             let mut unknown = false;
-            while let Some(heard) = clicks.join_next().await {
-                unknown |= heard?? == Heard::Unknown;
+            while let Some(result) = clicks.join_next().await {
+                unknown |= result?? == ClickResult::Unknown;
             }
             ended.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Failed>(u32::from(unknown))

@@ -4,7 +4,7 @@
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
-use relent_http::{CallerFacts, Mark, histogram};
+use relent_http::{CallerContext, Mark, histogram};
 
 const NAMES: [&str; 4] = [
     "relent-attempt",
@@ -21,7 +21,7 @@ fuzz_target!(|fields: Vec<(u8, Vec<u8>)>| {
             headers.append(name, value);
         }
     }
-    let caller = CallerFacts::of(&headers);
+    let caller = CallerContext::of(&headers);
     assert!(caller.attempt >= 1);
     if let Some(counts) = caller.histogram {
         let again = histogram::format(&counts).map(|value| histogram::parse(value.as_bytes()));
@@ -33,5 +33,5 @@ fuzz_target!(|fields: Vec<(u8, Vec<u8>)>| {
     }
     let mut below = HeaderMap::new();
     caller.pass_on(std::time::Duration::ZERO, &mut below);
-    assert_eq!(CallerFacts::of(&below).remaining, caller.remaining);
+    assert_eq!(CallerContext::of(&below).remaining, caller.remaining);
 });

@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use relent::Policy;
 use relent::clock::Instant;
 use relent::driver::{Decision, Session};
-use relent::random::Draw;
-use relent_http::{HintOptions, RequestFacts, classify, hint};
+use relent::random::FixedRandom;
+use relent_http::{HintOptions, RequestInfo, classify, hint};
 use relent_http::rate_limit::XRateLimitReset;
 
 const NAMES: [&str; 17] = [
@@ -49,13 +49,13 @@ fuzz_target!(|input: (u16, u64, Vec<(u8, Vec<u8>)>)| {
         let options = HintOptions { x_rate_limit_reset: reset, ..HintOptions::default() };
         let _ = hint(&headers, now, &options);
         let Ok(status) = StatusCode::from_u16(status) else { return };
-        let facts = RequestFacts::of(&Method::GET, &HeaderMap::new());
+        let facts = RequestInfo::of(&Method::GET, &HeaderMap::new());
         let Some(failure) = classify(status, &headers, facts, now, &options) else { continue };
         let mut session = Session::new(Instant::ORIGIN, true);
         session.on_attempt();
         let policy = Policy::PATIENT;
         let decision =
-            session.on_failure(policy, Instant::ORIGIN, &failure, &mut Draw::at(1.0), None);
+            session.on_failure(policy, Instant::ORIGIN, &failure, &mut FixedRandom::at(1.0), None);
         if let Decision::Retry { after } = decision {
             // Not before the hint, and no later than twice the longest hint.
             assert!(failure.hint.delay().is_none_or(|hint| after >= hint));

@@ -4,7 +4,7 @@
 use http::header::{HeaderMap, HeaderValue};
 use http::Method;
 use libfuzzer_sys::fuzz_target;
-use relent_http::{IdempotencyKey, KeyForm, RequestFacts};
+use relent_http::{IdempotencyKey, KeyForm, RequestInfo};
 
 fuzz_target!(|values: Vec<Vec<u8>>| {
     let mut headers = HeaderMap::new();
@@ -15,7 +15,7 @@ fuzz_target!(|values: Vec<Vec<u8>>| {
     }
     let key = IdempotencyKey::of(&headers);
     // A key, and nothing else, makes a POST repeatable.
-    let facts = RequestFacts::of(&Method::POST, &headers);
+    let facts = RequestInfo::of(&Method::POST, &headers);
     assert_eq!(facts.keyed, key.is_some());
     assert!(key.is_none() || headers.len() == 1);
     if let Some(key) = key {

@@ -18,7 +18,7 @@ use relent_server::webhook::{Delivery, WebhookLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-const MOST: usize = 64;
+const MAX_BODY_BYTES: usize = 64;
 
 type Field = (Vec<u8>, Vec<u8>);
 
@@ -47,7 +47,7 @@ fuzz_target!(|input: (bool, String, u32, Vec<Field>, Vec<Vec<u8>>)| {
     });
     let key: VerifyingKey = SECRET.parse().expect("a key");
     let layer = WebhookLayer::new(Memory::new(), "sender", Verifier::new([key]));
-    let service = layer.clock(move || now).max_body(MOST).layer(service);
+    let service = layer.clock(move || now).max_body(MAX_BODY_BYTES).layer(service);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime").block_on(async {
         for repeated in [false, true] {
@@ -57,7 +57,7 @@ fuzz_target!(|input: (bool, String, u32, Vec<Field>, Vec<Vec<u8>>)| {
             let (parts, ()) = request.clone().into_parts();
             let answer = service.clone().oneshot(Request::from_parts(parts, body_of)).await;
             let Ok(answer) = answer;
-            let fits = body.len() <= MOST;
+            let fits = body.len() <= MAX_BODY_BYTES;
             let known = signed && fits;
             // A wrong announced length may be rejected.
             assert!(!known || announced || answer.status().is_success());

@@ -4,13 +4,13 @@ use crate::clock::Lag;
 
 /// The usual lag of an event loop, in nanoseconds, above which the run measures the loop itself. A circuit breaker
 /// takes a delay of this size for a queue.
-pub const BUSY: u64 = 10_000_000;
+pub const BUSY_LAG_NANOS: u64 = 10_000_000;
 /// A process that paused for this long, in nanoseconds, may have sent a request or a response into another phase of
 /// the run. It is half of the time between two probes of a circuit breaker.
-pub const STALL: u64 = 250_000_000;
+pub const PAUSE_NANOS: u64 = 250_000_000;
 /// If a run takes more than this share of the machine, and more than all other processes, the run itself keeps the
 /// machine busy.
-pub const OWN: f64 = 0.05;
+pub const OWN_SHARE: f64 = 0.05;
 
 /// The shares of the processors' time during a run, each from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -36,8 +36,8 @@ pub enum Agreement {
 /// run.
 #[must_use]
 pub fn disturbed(machine: Lag, share: Share) -> bool {
-    let by_itself = share.own > OWN && share.own > share.others;
-    !by_itself && (machine.usual > BUSY || machine.worst > STALL)
+    let by_itself = share.own > OWN_SHARE && share.own > share.others;
+    !by_itself && (machine.usual > BUSY_LAG_NANOS || machine.worst > PAUSE_NANOS)
 }
 
 /// The verdict on a run, from the lag of its event loops and of the machine, and its difference to the simulation.
@@ -46,7 +46,7 @@ pub fn disturbed(machine: Lag, share: Share) -> bool {
 /// blocking code. A `herd` is exempt, since its clients all start simultaneously and keep their loops busy at the
 /// start.
 #[must_use]
-pub fn judge(
+pub fn verdict_of(
     loops: Lag,
     machine: Lag,
     share: Share,
@@ -56,7 +56,7 @@ pub fn judge(
     match (differs, disturbed(machine, share)) {
         (Some(what), true) => Agreement::Disturbed(what),
         (Some(what), false) => Agreement::Differs(what),
-        (None, false) if loops.usual > BUSY && !herd => {
+        (None, false) if loops.usual > BUSY_LAG_NANOS && !herd => {
             Agreement::Differs("event loops are late, and others are not the reason".to_owned())
         }
         (None, _) => Agreement::Agrees,
@@ -68,16 +68,16 @@ mod tests {
     use super::*;
 
     const ON_TIME: Lag = Lag {
-        usual: BUSY,
-        worst: STALL,
+        usual: BUSY_LAG_NANOS,
+        worst: PAUSE_NANOS,
     };
     const LATE: Lag = Lag {
-        usual: BUSY + 1,
-        worst: STALL,
+        usual: BUSY_LAG_NANOS + 1,
+        worst: PAUSE_NANOS,
     };
     const STOOD_STILL: Lag = Lag {
         usual: 0,
-        worst: STALL + 1,
+        worst: PAUSE_NANOS + 1,
     };
     const SHARED: Share = Share {
         own: 0.1,
@@ -85,7 +85,7 @@ mod tests {
     };
 
     #[test]
-    fn measured_lateness_alone_decides_whether_a_run_was_disturbed() {
+    fn only_measured_lag_decides_whether_a_run_was_disturbed() {
         let what = || "1.96 attempts".to_owned();
         for (machine, verdict) in [
             (ON_TIME, Agreement::Differs(what())),
@@ -94,7 +94,7 @@ mod tests {
         ] {
             assert_eq!(disturbed(machine, SHARED), machine != ON_TIME);
             for herd in [false, true] {
-                let judged = |differs| judge(machine, machine, SHARED, herd, differs);
+                let judged = |differs| verdict_of(machine, machine, SHARED, herd, differs);
                 assert_eq!(judged(Some(what())), verdict);
                 assert_eq!(judged(None), Agreement::Agrees);
             }
@@ -102,21 +102,21 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_is_late_on_a_machine_that_is_not_is_a_difference() {
+    fn a_late_event_loop_on_a_punctual_machine_is_a_difference() {
         assert!(matches!(
-            judge(LATE, ON_TIME, SHARED, false, None),
+            verdict_of(LATE, ON_TIME, SHARED, false, None),
             Agreement::Differs(_)
         ));
         for herd in [false, true] {
-            let differs = judge(LATE, ON_TIME, SHARED, herd, Some("goodput".to_owned()));
+            let differs = verdict_of(LATE, ON_TIME, SHARED, herd, Some("goodput".to_owned()));
             assert_eq!(differs, Agreement::Differs("goodput".to_owned()));
         }
-        let herd = judge(LATE, ON_TIME, SHARED, true, None);
+        let herd = verdict_of(LATE, ON_TIME, SHARED, true, None);
         assert_eq!(herd, Agreement::Agrees);
     }
 
     #[test]
-    fn who_keeps_the_machine_busy_himself_was_not_disturbed() {
+    fn a_run_that_keeps_the_machine_busy_itself_is_not_disturbed() {
         for (own, others, by_itself) in [
             (0.9, 0.0, true),
             (0.2, 0.1, true),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_played_over_sockets_is_refused_and_not_left_out() {
+    fn scenarios_that_cannot_run_over_sockets_are_rejected() {
         for name in [
             "herd",
             "chain",
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_give_the_policy_their_deadline_and_never_more_time_than_it_takes() {
+    fn the_policy_gets_the_deadline_and_timeout_of_its_callers() {
         let case = case("stall", &[("clients.attempt_timeout", "700ms")]);
         let scenario = case.scenario().unwrap();
         let policy = case.policy(&scenario).unwrap();

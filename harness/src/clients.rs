@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use relent::failure::Cause;
 use relent::{Policy, Summary};
-use relent_reqwest::{Client, recipe};
+use relent_reqwest::{Client, default_builder};
 use relent_sim::{Request, RequestOutcome, Scenario, requests};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::{Start, Watch};
 use crate::server::say;
 use crate::stdin;
-use crate::wire::Said;
+use crate::wire::Message;
 
 /// The share of the clients that a process runs.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub async fn ask(
     address: &str,
 ) -> Result<(), Box<dyn Error>> {
     // Proxies of the environment do not apply on this machine.
-    let http = recipe().no_proxy().build()?;
+    let http = default_builder().no_proxy().build()?;
     let policy = Arc::new(policy);
     let own = (0..).zip(requests(scenario, seed).unwrap_or_default());
     let own: Vec<(u64, Request)> = own
@@ -54,20 +54,20 @@ pub async fn ask(
     let mut clients: HashMap<u32, Client> = HashMap::new();
     for (_, request) in &own {
         let client = || {
-            Client::over(http.clone(), Arc::clone(&policy))
-                .redirects_are_watched()
+            Client::from_client(http.clone(), Arc::clone(&policy))
+                .redirects_are_tracked()
                 .cross_layer()
                 .traced()
         };
         clients.entry(request.process).or_insert_with(client);
     }
-    say([Said::Ready(String::new())])?;
+    say([Message::Ready(String::new())])?;
     let mut told = stdin::lines();
     let Some(wall) = stdin::start(&mut told).await else {
         return Ok(());
     };
     let start = Start::at(wall);
-    let crowd = Crowd {
+    let crowd = ClientProcess {
         start,
         blocked,
         address: address.to_owned(),
@@ -89,15 +89,15 @@ pub async fn ask(
         return Ok(());
     }
     let odd = crowd.odd.take().into_iter();
-    let odd = odd.map(|(what, count)| Said::Odd(count, what.to_owned()));
+    let odd = odd.map(|(what, count)| Message::Odd(count, what.to_owned()));
     let outcomes = crowd.said.take().into_iter();
-    let outcomes = outcomes.map(|(name, outcome)| Said::Request(name, outcome));
+    let outcomes = outcomes.map(|(name, outcome)| Message::Request(name, outcome));
     let (late, used) = watch.end();
-    let rest = odd.chain([Said::Late(late), Said::Used(used), Said::End]);
+    let rest = odd.chain([Message::Late(late), Message::Used(used), Message::End]);
     Ok(say(outcomes.chain(rest))?)
 }
 
-struct Crowd {
+struct ClientProcess {
     start: Start,
     blocked: Duration,
     address: String,
@@ -107,7 +107,7 @@ struct Crowd {
     odd: RefCell<BTreeMap<&'static str, u64>>,
 }
 
-impl Crowd {
+impl ClientProcess {
     async fn ask_all(self: &Rc<Self>, own: &[(u64, Request)], clients: &HashMap<u32, Client>) {
         let mut asking = JoinSet::new();
         for (name, request) in own {

@@ -104,7 +104,7 @@ impl Lateness {
 }
 
 /// The interval of the measurements.
-const EVERY: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(5);
 
 /// Measures the lag of its event loop.
 ///
@@ -143,7 +143,7 @@ impl Watch {
         let mut before = 0;
         loop {
             // A tick is due every 5 ms, also while the loop is blocked: each missed one counts.
-            due += EVERY;
+            due += TICK;
             tokio::time::sleep_until(due).await;
             let late = nanos(due.elapsed());
             let so_far = waited_for_a_processor();
@@ -177,7 +177,7 @@ impl Watch {
 /// The machine's part in the lag of a tick: the thread's wait for a processor since the last tick, plus the rest of
 /// the wait that delayed that one.
 fn machines_part(late: u64, waited: u64, before: u64) -> u64 {
-    let left = before.saturating_sub(nanos(EVERY));
+    let left = before.saturating_sub(nanos(TICK));
     late.min(waited.saturating_add(left))
 }
 
@@ -186,7 +186,7 @@ fn idle(stopped: &Receiver<()>) -> Vec<u64> {
     let mut late = Vec::new();
     let mut due = Instant::now();
     loop {
-        due += EVERY;
+        due += TICK;
         let ahead = due.saturating_duration_since(Instant::now());
         match stopped.recv_timeout(ahead) {
             Err(RecvTimeoutError::Timeout) => late.push(nanos(due.elapsed())),
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_is_late_once_in_a_while_has_a_worst_and_a_usual_lag() {
+    fn the_lag_has_a_maximum_and_a_95th_percentile() {
         let mut late = vec![10; 960];
         late.extend([1000; 40]);
         let lag = Lag::of(late);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_late_only_by_what_the_thread_has_waited_for_a_processor() {
+    fn the_machine_lag_is_the_wait_of_the_thread_for_a_processor() {
         let ms = 1_000_000;
         assert_eq!(machines_part(60 * ms, 0, 0), 0, "the code on it blocked");
         assert_eq!(machines_part(60 * ms, 55 * ms, 0), 55 * ms);
@@ -258,22 +258,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_that_its_own_code_blocks_is_late_and_the_kernel_does_not_blame_the_machine() {
+    async fn a_blocked_event_loop_is_late_without_machine_lag() {
         let mut watch = Watch::new(0);
         let blocked = Duration::from_millis(300);
         tokio::select! {
             () = watch.watch() => {}
             () = async {
-                tokio::time::sleep(EVERY * 2).await;
+                tokio::time::sleep(TICK * 2).await;
                 thread::sleep(blocked);
-                tokio::time::sleep(EVERY * 2).await;
+                tokio::time::sleep(TICK * 2).await;
             } => {}
         }
         assert!(
             watch
                 .loops
                 .iter()
-                .any(|late| *late >= nanos(blocked - 2 * EVERY))
+                .any(|late| *late >= nanos(blocked - 2 * TICK))
         );
         // On an idle machine it has not waited at all; on a busy one not while it slept.
         let machine: Vec<_> = watch.loops.iter().zip(&watch.machine).collect();
@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_too_late_begins_late() {
+    fn a_late_start_command_counts_as_lag() {
         assert_eq!(Start::at(wall_clock() + 3_600_000_000_000).late(), 0);
         assert!(Start::at(wall_clock() - 1_000_000_000).late() >= 1_000_000_000);
     }
 
     #[test]
-    fn time_counts_from_the_start_in_every_process() {
+    fn all_processes_count_time_from_the_same_start() {
         let wall = wall_clock();
         let (one, other) = (Start::at(wall), Start::at(wall));
         let (first, second) = (one.now(), other.now());

@@ -8,17 +8,17 @@ use relent_sim::study::{Estimate, run_all};
 use relent_sim::{Arrivals, Metrics, Scenario};
 
 use crate::clock::{Lag, Lateness};
-use crate::crowd::Measured;
+use crate::processes::Measured;
 
 /// The quantile of Student's t for 99.99 % of single runs, from about 50 seeds on: a table of a hundred numbers has
 /// an outlier in one of a hundred cases.
-const T: f64 = 4.2;
+const T_99_99_PERCENT: f64 = 4.2;
 /// The resolution of timers is a millisecond: those of the request, of the service and of a delay.
 const TIMERS_MS: f64 = 3.0;
 /// The relative width of the buckets of latencies.
-const BUCKET: f64 = 1.0 / 128.0;
+const BUCKET_WIDTH_SHARE: f64 = 1.0 / 128.0;
 /// Measures that do not occur in these scenarios.
-const LEFT_OUT: [&str; 2] = ["drops", "eff."];
+const OMITTED_MEASURES: [&str; 2] = ["drops", "eff."];
 
 /// A number, simulated and measured.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) 
     let runs: Vec<&Metrics> = simulated.iter().collect();
     let measures = measure::ALL
         .iter()
-        .filter(|measure| !LEFT_OUT.contains(&measure.name));
+        .filter(|measure| !OMITTED_MEASURES.contains(&measure.name));
     measures
         .map(|measure| {
             let values: Vec<f64> = runs.iter().filter_map(|run| (measure.value)(run)).collect();
@@ -107,8 +107,8 @@ fn slack(scenario: &Scenario, measure: &Measure, values: &[f64], lag: Lag) -> f6
     let millis = |nanos: u64| nanos as f64 / 1e6;
     let most = values.iter().copied().fold(0.0, f64::max);
     match (measure.name, measure.unit) {
-        ("p50" | "p99", _) => TIMERS_MS + millis(lag.usual) + most * BUCKET,
-        (_, "ms") => TIMERS_MS + millis(lag.worst) + most * BUCKET,
+        ("p50" | "p99", _) => TIMERS_MS + millis(lag.usual) + most * BUCKET_WIDTH_SHARE,
+        (_, "ms") => TIMERS_MS + millis(lag.worst) + most * BUCKET_WIDTH_SHARE,
         // Counted in whole seconds.
         ("ttr", _) => 1.0,
         (_, "s") => (TIMERS_MS + millis(lag.worst)) / 1e3,
@@ -135,7 +135,7 @@ fn expected(values: &[f64], slack: f64) -> Option<(f64, f64)> {
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
-    let half = T * deviation * (1.0 + 1.0 / count).sqrt();
+    let half = T_99_99_PERCENT * deviation * (1.0 + 1.0 / count).sqrt();
     let low = values.iter().copied().reduce(f64::min)?;
     let high = values.iter().copied().reduce(f64::max)?;
     // No number is below 0.
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_herd_saves_the_permits_that_the_limiter_gives_meanwhile() {
+    fn a_late_herd_saves_the_permits_that_accrue_meanwhile() {
         let lag = Lag {
             usual: 0,
             worst: 150_000_000,
@@ -213,11 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn one_more_run_is_expected_near_the_others_and_none_where_there_are_none() {
+    fn the_expected_interval_of_one_more_run_follows_the_others() {
         assert_eq!(expected(&[], 1.0), None);
         assert_eq!(expected(&[5.0; 50], 0.0), Some((5.0, 5.0)));
         let (low, high) = expected(&[1.0, 2.0, 3.0], 0.5).unwrap();
-        let half = T * (4.0_f64 / 3.0).sqrt();
+        let half = T_99_99_PERCENT * (4.0_f64 / 3.0).sqrt();
         assert!(low == 0.0 && (high - (2.0 + half + 0.5)).abs() < 1e-9);
     }
 }

@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use relent::Hint;
 use relent::failure::Audience;
-use relent_http::{CallerFacts, Mark, set_hint};
+use relent_http::{CallerContext, Mark, set_hint};
 use relent_sim::{ArrivingAttempt, Scenario, ServiceAnswer, Serving, Wait, WaitFormat};
 use tokio::sync::{Notify, oneshot};
 
@@ -21,7 +21,7 @@ use crate::wire::AttemptRecord;
 pub(crate) struct Noted(ArrivingAttempt);
 
 /// The state that all connections share.
-pub(crate) struct Desk {
+pub(crate) struct HttpService {
     pub(crate) start: Start,
     status: StatusCode,
     format: WaitFormat,
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub(crate) attempts: Vec<AttemptRecord>,
 }
 
-impl Desk {
+impl HttpService {
     pub(crate) fn new(scenario: &Scenario, seed: u64, start: Start) -> Self {
         let limiter = scenario.service.limiter;
         Self {
@@ -85,7 +85,7 @@ impl Desk {
     pub(crate) fn note<B>(&self, request: &Request<B>) -> Noted {
         // The path is the name of the request: the same for all of its attempts.
         let key = request.uri().path().trim_start_matches('/').parse().ok();
-        let number = CallerFacts::of(request.headers()).attempt;
+        let number = CallerContext::from_headers(request.headers()).attempt;
         let mut state = self.state();
         let id = state.attempts.len() as u32;
         state.attempts.push(AttemptRecord {

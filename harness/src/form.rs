@@ -143,7 +143,7 @@ mod tests {
     use crate::case::Case;
 
     #[test]
-    fn every_form_of_every_scenario_can_be_played() {
+    fn every_scaled_form_of_every_scenario_is_valid() {
         for form in Form::value_variants() {
             for name in [
                 "blackout",

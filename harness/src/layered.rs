@@ -9,32 +9,32 @@ use axum::body::Body;
 use axum::{Extension, Router};
 use relent_server::ServerLayer;
 use relent_server::idempotency::IdempotencyLayer;
-use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+use relent_server::overload::{ConcurrencyConfig, ConcurrencyLimiterConfig, OverloadLayer};
 use relent_server::store::Memory;
 use relent_sim::{Effect, Scenario};
 
-use crate::desk::{Desk, Noted};
+use crate::desk::{HttpService, Noted};
 
 /// The scenario for the handler, without the parts that the layers provide.
-pub(crate) fn inside(scenario: &Scenario) -> Scenario {
-    let mut inside = scenario.clone();
-    inside.service.shedder = None;
-    inside.service.queue = None;
-    inside
+pub(crate) fn without_layers(scenario: &Scenario) -> Scenario {
+    let mut without_layers = scenario.clone();
+    without_layers.service.shedder = None;
+    without_layers.service.queue = None;
+    without_layers
 }
 
 /// The service.
 ///
 /// # Errors
 /// The scenario has no load shedder, so the layers would add one that is not simulated.
-pub(crate) fn app(scenario: &Scenario, desk: &Arc<Desk>) -> Result<Router, String> {
+pub(crate) fn app(scenario: &Scenario, desk: &Arc<HttpService>) -> Result<Router, String> {
     let shedder = scenario.service.shedder.as_ref().ok_or(
         "the layers shed, so the scenario has to: such as --set service.shedder.target=20ms",
     )?;
-    let slots = SlotsConfig {
+    let slots = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(scenario.service.workers),
         shedder: shedder.into(),
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     };
     let overload = OverloadLayer::new(&slots).map_err(|error| error.to_string())?;
     let keyed = IdempotencyLayer::anonymous(Memory::new());

@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand};
 use relent_harness::case::{Case, change};
 use relent_harness::clients::{self, Share};
 use relent_harness::compare::{compare, simulate, table};
-use relent_harness::crowd::measure;
 use relent_harness::form::Form;
+use relent_harness::processes::measure;
 use relent_harness::server;
 
 /// Runs scenarios of the simulator over sockets on 127.0.0.1, with a server and client processes,

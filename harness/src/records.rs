@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use relent::Policy;
 use relent_sim::{Request, RequestOutcome, Scenario, requests};
 
-use crate::crowd::Measured;
+use crate::processes::Measured;
 use crate::wire::AttemptRecord;
 
 /// Contradictions in the records of a run, as text. None of them depends on time. Each request of the scenario ends
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_contradiction_is_found_however_late_the_machine_is() {
+    fn every_contradiction_is_found_at_any_machine_lag() {
         type Change = fn(&mut Measured);
         let cases: [(Change, &str); 11] = [
             (|run| run.ended.truncate(1), "request 1 did not end"),

@@ -17,8 +17,8 @@ use tokio::task::{JoinSet, LocalSet};
 use tower::ServiceExt;
 
 use crate::clock::{Start, Watch};
-use crate::desk::Desk;
-use crate::wire::Said;
+use crate::desk::HttpService;
+use crate::wire::Message;
 use crate::{layered, stdin};
 
 /// The accept queue: all clients of a herd connect simultaneously.
@@ -30,18 +30,25 @@ const BACKLOG: u32 = 16_384;
 /// It cannot listen, or its output cannot be written.
 pub async fn serve(scenario: &Scenario, seed: u64, layers: bool) -> io::Result<()> {
     let listener = listen((Ipv4Addr::LOCALHOST, 0).into())?;
-    say([Said::Ready(listener.local_addr()?.to_string())])?;
+    say([Message::Ready(listener.local_addr()?.to_string())])?;
     let mut told = stdin::lines();
     let Some(wall) = stdin::start(&mut told).await else {
         return Ok(());
     };
     let start = Start::at(wall);
     let (desk, front) = match layers {
-        false => (Arc::new(Desk::new(scenario, seed, start)), Front::Bare),
+        false => (
+            Arc::new(HttpService::new(scenario, seed, start)),
+            Entry::ServiceOnly,
+        ),
         true => {
-            let desk = Arc::new(Desk::new(&layered::inside(scenario), seed, start));
+            let desk = Arc::new(HttpService::new(
+                &layered::without_layers(scenario),
+                seed,
+                start,
+            ));
             let app = layered::app(scenario, &desk).map_err(io::Error::other)?;
-            (desk, Front::Layers(app))
+            (desk, Entry::Layers(app))
         }
     };
     let deaths = layered::deaths(scenario, layers);
@@ -64,12 +71,12 @@ pub async fn serve(scenario: &Scenario, seed: u64, layers: bool) -> io::Result<(
     state.answer();
     let (late, used) = watch.end();
     let rest = [
-        Said::Executions(state.serving.executions()),
-        Said::Late(late),
-        Said::Used(used),
-        Said::End,
+        Message::Executions(state.serving.executions()),
+        Message::Late(late),
+        Message::Used(used),
+        Message::End,
     ];
-    say(state.attempts.drain(..).map(Said::Attempt).chain(rest))
+    say(state.attempts.drain(..).map(Message::Attempt).chain(rest))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -81,7 +88,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Writes these lines to the parent process.
-pub(crate) fn say(lines: impl IntoIterator<Item = Said>) -> io::Result<()> {
+pub(crate) fn say(lines: impl IntoIterator<Item = Message>) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     for line in lines {
         writeln!(out, "{line}")?;
@@ -90,9 +97,9 @@ pub(crate) fn say(lines: impl IntoIterator<Item = Said>) -> io::Result<()> {
 }
 
 /// The first receiver of an attempt.
-enum Front {
+enum Entry {
     /// The service itself.
-    Bare,
+    ServiceOnly,
     /// An axum service with the layers of relent-server.
     Layers(Router),
 }
@@ -100,8 +107,8 @@ enum Front {
 /// Accepts connections except while the service is dead: then no socket listens, and all connections are cut.
 async fn accept(
     listener: TcpListener,
-    desk: &Arc<Desk>,
-    front: &Front,
+    desk: &Arc<HttpService>,
+    front: &Entry,
     deaths: &[(u64, u64)],
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
@@ -120,7 +127,7 @@ async fn accept(
 }
 
 /// Serves connections for as long as it is polled. They are cut when it is dropped.
-async fn take(listener: &TcpListener, desk: &Arc<Desk>, front: &Front) {
+async fn take(listener: &TcpListener, desk: &Arc<HttpService>, front: &Entry) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -134,8 +141,8 @@ async fn take(listener: &TcpListener, desk: &Arc<Desk>, front: &Front) {
         let _ = stream.set_nodelay(true);
         let desk = Arc::clone(desk);
         let app = match front {
-            Front::Bare => None,
-            Front::Layers(app) => Some(app.clone()),
+            Entry::ServiceOnly => None,
+            Entry::Layers(app) => Some(app.clone()),
         };
         connections.spawn_local(async move {
             let service = service_fn(|mut request: Request<Incoming>| {

@@ -22,7 +22,7 @@ pub struct AttemptRecord {
 
 /// A line from a process to its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum Message {
     /// The server listens at this address, or a client process is prepared.
     Ready(String),
     /// The request of this number has ended.
@@ -41,7 +41,7 @@ pub enum Said {
     End,
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(at) => write!(f, "ready {at}"),
@@ -89,7 +89,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-impl FromStr for Said {
+impl FromStr for Message {
     type Err = Unreadable;
 
     fn from_str(line: &str) -> Result<Self, Unreadable> {
@@ -98,13 +98,13 @@ impl FromStr for Said {
     }
 }
 
-fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
+fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Message> {
     fn next<T: FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
         words.next()?.parse().ok()
     }
     Some(match words.next()? {
-        "ready" => Said::Ready(words.next().unwrap_or_default().to_owned()),
-        "request" => Said::Request(
+        "ready" => Message::Ready(words.next().unwrap_or_default().to_owned()),
+        "request" => Message::Request(
             next(words)?,
             RequestOutcome {
                 request: Request {
@@ -116,13 +116,13 @@ fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
                 succeeded: next::<u8>(words)? == 1,
             },
         ),
-        "attempt" => Said::Attempt(AttemptRecord {
+        "attempt" => Message::Attempt(AttemptRecord {
             at: next(words)?,
             request: next(words)?,
             attempt: next(words)?,
             executed: next::<u8>(words)? == 1,
         }),
-        "executions" => Said::Executions(next(words)?),
+        "executions" => Message::Executions(next(words)?),
         "late" => {
             let mut lag = || {
                 Some(Lag {
@@ -130,14 +130,14 @@ fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
                     worst: next(words)?,
                 })
             };
-            Said::Late(Lateness {
+            Message::Late(Lateness {
                 loops: lag()?,
                 machine: lag()?,
             })
         }
-        "used" => Said::Used(next(words)?),
-        "odd" => Said::Odd(next(words)?, words.collect::<Vec<_>>().join(" ")),
-        "end" => Said::End,
+        "used" => Message::Used(next(words)?),
+        "odd" => Message::Odd(next(words)?, words.collect::<Vec<_>>().join(" ")),
+        "end" => Message::End,
         _ => return None,
     })
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn process_messages_are_parsed_as_written() {
         let outcome = RequestOutcome {
             request: Request { at: 7, process: 3 },
             attempts: 2,
@@ -165,17 +165,17 @@ mod tests {
             machine: Lag { usual: 1, worst: 2 },
         };
         for said in [
-            Said::Ready("127.0.0.1:80".to_owned()),
-            Said::Request(8, outcome),
-            Said::Attempt(arrival),
-            Said::Executions(5),
-            Said::Late(late),
-            Said::Used(6),
-            Said::Odd(4, "connection reset".to_owned()),
-            Said::End,
+            Message::Ready("127.0.0.1:80".to_owned()),
+            Message::Request(8, outcome),
+            Message::Attempt(arrival),
+            Message::Executions(5),
+            Message::Late(late),
+            Message::Used(6),
+            Message::Odd(4, "connection reset".to_owned()),
+            Message::End,
         ] {
             assert_eq!(said.to_string().parse(), Ok(said));
         }
-        assert!("request 1 2".parse::<Said>().is_err());
+        assert!("request 1 2".parse::<Message>().is_err());
     }
 }

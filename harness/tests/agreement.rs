@@ -10,11 +10,11 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{LazyLock, RwLock};
 
-use relent_harness::agreement::{Agreement, judge};
+use relent_harness::agreement::{Agreement, verdict_of};
 use relent_harness::case::Case;
 use relent_harness::compare::{Comparison, compare, simulate, table};
-use relent_harness::crowd::{Measured, measure};
 use relent_harness::form::Form;
+use relent_harness::processes::{Measured, measure};
 use relent_harness::records::contradictions;
 use relent_sim::{Arrivals, Metrics};
 
@@ -24,7 +24,7 @@ const SEEDS: u64 = 50;
 /// The most runs, if the machine disturbs them.
 const TRIES: u64 = 3;
 /// The numbers that characterize a policy.
-const TELLING: [&str; 4] = ["goodput", "ampl.", "ttr", "drain"];
+const CHARACTERISTIC_MEASURES: [&str; 4] = ["goodput", "ampl.", "ttr", "drain"];
 /// The variable with the file to which disturbed tests are appended.
 const LIST: &str = "RELENT_DISTURBED";
 
@@ -143,7 +143,7 @@ fn play(
         };
         let (late, share) = (run.measured.late, run.measured.share);
         let machine = run.measured.machine;
-        let verdict = judge(late.loops, machine, share, herd, differs(&run));
+        let verdict = verdict_of(late.loops, machine, share, herd, differs(&run));
         match verdict {
             Agreement::Disturbed(what) if seed < TRIES => {
                 say(&format!("disturbed, so it is made again: {what}\n{text}"));
@@ -187,7 +187,7 @@ fn agrees(scenario: &str, policy: &str, layers: bool, differs: impl Fn(&Run) -> 
 
 /// The test passes if the planted defect is found, and is reported if the machine disturbed the run.
 fn is_found(scenario: &str, policy: &str, plant: impl Fn(&mut Case)) {
-    match play(scenario, policy, false, plant, telling) {
+    match play(scenario, policy, false, plant, characteristic) {
         (Agreement::Agrees, text) => panic!("the planted defect was not found\n{text}"),
         (Agreement::Differs(_), _) => {}
         (Agreement::Disturbed(what), text) => report_disturbed(&what, &text),
@@ -196,54 +196,54 @@ fn is_found(scenario: &str, policy: &str, plant: impl Fn(&mut Case)) {
 
 /// Every characteristic number could be that of one more simulated run, and at most this share of the requests that
 /// succeed in the run with the same seed is lost.
-fn telling_but_for(run: &Run, lost: f64) -> Option<String> {
+fn characteristic_with_loss(run: &Run, lost: f64) -> Option<String> {
     let (twin, measured) = (run.twin.goodput, run.measured.metrics.goodput);
     if measured < twin - lost {
         return Some(format!("goodput is {measured}, and not {twin}"));
     }
-    let telling = |one: &&Comparison| TELLING.contains(&one.measure.name);
-    let mut telling = run.comparisons.iter().filter(telling);
-    let differs = telling.find(|one| !one.agrees())?;
+    let characteristic = |one: &&Comparison| CHARACTERISTIC_MEASURES.contains(&one.measure.name);
+    let mut characteristic = run.comparisons.iter().filter(characteristic);
+    let differs = characteristic.find(|one| !one.agrees())?;
     Some(format!("{} differs", differs.measure.name))
 }
 
 /// Every characteristic number could be that of one more simulated run, as 99.99 % of them are. Hardly any request is
 /// lost that is not lost in the run with the same seed.
-fn telling(run: &Run) -> Option<String> {
-    telling_but_for(run, 0.002)
+fn characteristic(run: &Run) -> Option<String> {
+    characteristic_with_loss(run, 0.002)
 }
 
 #[test]
-fn a_blackout_over_sockets_is_the_simulated_one() {
-    agrees("blackout", "standard", false, telling);
+fn a_blackout_over_sockets_matches_the_simulated_one() {
+    agrees("blackout", "standard", false, characteristic);
 }
 
 #[test]
-fn a_stall_over_sockets_is_the_simulated_one() {
-    agrees("stall", "standard", false, telling);
+fn a_stall_over_sockets_matches_the_simulated_one() {
+    agrees("stall", "standard", false, characteristic);
 }
 
 #[test]
-fn a_herd_at_a_rate_limit_over_sockets_is_the_simulated_one() {
-    agrees("rate-limit", "standard", false, telling);
+fn a_herd_at_a_rate_limit_over_sockets_matches_the_simulated_one() {
+    agrees("rate-limit", "standard", false, characteristic);
 }
 
 /// The layers order waiters by other rules than the simulated queue (a retry goes last), and send another Retry-After
 /// with rejections. So single requests have other outcomes, but the characteristic numbers are those of a simulated
 /// run.
 fn layered(run: &Run) -> Option<String> {
-    telling_but_for(run, 0.03)
+    characteristic_with_loss(run, 0.03)
 }
 
 /// Half of the capacity is gone for six seconds: 80 requests per second on 50.
 #[test]
-fn a_brownout_behind_the_layers_is_the_simulated_one() {
+fn a_brownout_behind_the_layers_matches_the_simulated_one() {
     agrees("brownout", "standard", true, layered);
 }
 
 /// The process is dead for five seconds: connections are cut, and then refused.
 #[test]
-fn the_death_of_a_service_behind_the_layers_is_the_simulated_blackout() {
+fn a_dead_service_behind_the_layers_matches_the_simulated_blackout() {
     agrees("blackout", "standard", true, layered);
 }
 
@@ -276,6 +276,6 @@ fn a_policy_that_is_not_the_simulated_one_is_found() {
 
 /// 15 requests per second in each process.
 #[test]
-fn code_that_blocks_the_event_loop_is_found_and_not_taken_for_a_busy_machine() {
+fn blocking_code_is_found_and_not_mistaken_for_a_busy_machine() {
     is_found("stall", "standard", |case| case.block_ms = 50);
 }

@@ -32,7 +32,7 @@ fn prepared(role: &str, own: &[String]) -> (Child, ChildStdin, String) {
 /// When the parent process ends, the standard input of its processes is closed. This test hangs if one of them goes
 /// on.
 #[test]
-fn who_cannot_be_told_anything_any_more_ends() {
+fn a_process_ends_when_its_standard_input_is_closed() {
     for started in [false, true] {
         let (mut server, mut tell_server, address) = prepared("serve", &[]);
         let own = [

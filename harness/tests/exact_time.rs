@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::get;
 use relent::Policy;
-use relent_core::LimiterConfig;
-use relent_harness::agreement::{Agreement, Share, judge};
+use relent_core::admission::LimiterConfig;
+use relent_harness::agreement::{Agreement, Share, verdict_of};
 use relent_harness::clock::{Lateness, Watch, machine_time};
-use relent_reqwest::{Client, recipe};
+use relent_reqwest::{Client, default_builder};
 use relent_server::admission::{AdmissionLayer, Quota};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 const RATE: u32 = 100;
 const BURST: u32 = 10;
 /// The interval between attempts of a caller that ignores the Retry-After.
-const DEAF: Duration = Duration::from_millis(50);
+const IGNORING_INTERVAL: Duration = Duration::from_millis(50);
 /// The most runs, if the machine disturbs them.
 const TRIES: u32 = 3;
 
@@ -62,8 +62,8 @@ fn service(first: Arc<OnceLock<Instant>>) -> Router {
 }
 
 /// The attempts of a caller that obeys the Retry-After.
-async fn told(http: reqwest::Client, url: String, caller: u32) -> u32 {
-    let client = Client::over(http, Policy::STANDARD.clone());
+async fn obedient_caller(http: reqwest::Client, url: String, caller: u32) -> u32 {
+    let client = Client::from_client(http, Policy::STANDARD.clone());
     let response = client
         .get(url)
         .header("x-caller", caller)
@@ -75,18 +75,18 @@ async fn told(http: reqwest::Client, url: String, caller: u32) -> u32 {
 }
 
 /// A caller that ignores the Retry-After.
-async fn deaf(http: reqwest::Client, url: String, caller: u32) {
+async fn ignoring_caller(http: reqwest::Client, url: String, caller: u32) {
     loop {
         let response = http.get(&url).header("x-caller", caller).send().await;
         if response.is_ok_and(|response| response.status().is_success()) {
             return;
         }
-        tokio::time::sleep(DEAF).await;
+        tokio::time::sleep(IGNORING_INTERVAL).await;
     }
 }
 
 /// Runs this many callers, of which one in `deaf_one_in` ignores the Retry-After.
-async fn crowd(callers: u32, deaf_one_in: u32) -> (f64, f64) {
+async fn run_callers(callers: u32, deaf_one_in: u32) -> (f64, f64) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(16_384).unwrap();
@@ -94,14 +94,14 @@ async fn crowd(callers: u32, deaf_one_in: u32) -> (f64, f64) {
     let first = Arc::new(OnceLock::new());
     let service = service(Arc::clone(&first));
     let server = tokio::spawn(async move { axum::serve(listener, service).await });
-    let http = recipe().no_proxy().build().unwrap();
+    let http = default_builder().no_proxy().build().unwrap();
     let (mut obedient, mut others) = (JoinSet::new(), JoinSet::new());
     for caller in 0..callers {
         let (http, url) = (http.clone(), url.clone());
         if caller % deaf_one_in == deaf_one_in - 1 {
-            others.spawn(deaf(http, url, caller));
+            others.spawn(ignoring_caller(http, url, caller));
         } else {
-            obedient.spawn(told(http, url, caller));
+            obedient.spawn(obedient_caller(http, url, caller));
         }
     }
     let attempts = obedient.join_all().await;
@@ -126,7 +126,7 @@ fn run(callers: u32, deaf_one_in: u32) -> Run {
     let mut watch = Watch::new(0);
     let (time, attempts) = runtime.block_on(async {
         tokio::select! {
-            done = crowd(callers, deaf_one_in) => done,
+            done = run_callers(callers, deaf_one_in) => done,
             () = watch.watch() => panic!("it ends only when it is dropped"),
         }
     });
@@ -154,7 +154,7 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
     for attempt in 1..=TRIES {
         let run = run(callers, deaf_one_in);
         let text = format!(
-            "{callers} callers, one in {deaf_one_in} deaf: {:.3} of the ideal time, {:.3} attempts; {:?}, {:?}",
+            "{callers} callers, one in {deaf_one_in} ignoring_caller: {:.3} of the ideal time, {:.3} attempts; {:?}, {:?}",
             run.time, run.attempts, run.late, run.share
         );
         eprintln!("{text}");
@@ -165,7 +165,7 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
         let late = 2.0 * run.late.loops.worst as f64 / 1e9 / ideal(callers);
         let is_exact = run.time <= 1.05 + late && run.attempts <= 2.05;
         let differs = (!is_exact).then(|| text.clone());
-        match judge(run.late.loops, run.late.machine, run.share, true, differs) {
+        match verdict_of(run.late.loops, run.late.machine, run.share, true, differs) {
             Agreement::Agrees => return,
             Agreement::Disturbed(_) if attempt < TRIES => {}
             Agreement::Disturbed(what) => return report_disturbed(&what),
@@ -190,14 +190,14 @@ fn report_disturbed(what: &str) {
 }
 
 #[test]
-fn a_crowd_is_served_at_the_rate_with_two_attempts_each() {
+fn many_callers_are_served_at_the_rate_with_two_attempts_each() {
     is_exact(400, u32::MAX);
     is_exact(400, 5);
 }
 
 #[test]
 #[ignore = "it takes half a minute"]
-fn a_thousand_are_served_at_the_rate_with_two_attempts_each() {
+fn a_thousand_callers_are_served_at_the_rate_with_two_attempts_each() {
     is_exact(1000, u32::MAX);
     is_exact(1000, 5);
 }

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioExecutor;
 use relent_benches::loopback::serve;
 use relent_benches::subjects::reqwest::{client, own_retry, plain, reqwest_retry};
 use relent_http::RetryLayer;
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{Client, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;
 use tokio::task::JoinSet;
@@ -127,11 +127,11 @@ fn medians(pairs: &[(f64, f64)]) -> (f64, f64) {
 }
 
 fn bare() -> Caller {
-    by_reqwest(recipe())
+    by_reqwest(default_builder())
 }
 
-fn by_reqwest(recipe: reqwest::ClientBuilder) -> Caller {
-    let client = client(recipe);
+fn by_reqwest(builder: reqwest::ClientBuilder) -> Caller {
+    let client = client(builder);
     Arc::new(move |url| {
         let sent = client.get(url).send();
         Box::pin(async { sent.await.ok().map(|response| response.status()) })
@@ -139,7 +139,7 @@ fn by_reqwest(recipe: reqwest::ClientBuilder) -> Caller {
 }
 
 fn through(with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Caller {
-    let stack = with(ClientBuilder::new(client(recipe()))).build();
+    let stack = with(ClientBuilder::new(client(default_builder()))).build();
     Arc::new(move |url| {
         let request = stack.get(url);
         Box::pin(async { Some(request.send().await.ok()?.status()) })
@@ -147,7 +147,7 @@ fn through(with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Caller {
 }
 
 fn clients() -> Vec<(&'static str, Caller)> {
-    let relent = Client::over(client(recipe()), plain()).redirects_are_watched();
+    let relent = Client::from_client(client(default_builder()), plain()).redirects_are_tracked();
     vec![
         ("bare, against itself", bare()),
         (
@@ -157,11 +157,14 @@ fn clients() -> Vec<(&'static str, Caller)> {
                 Box::pin(async { Some(sent.await.ok()?.status()) })
             }),
         ),
-        ("reqwest's own retry", by_reqwest(own_retry(recipe()))),
+        (
+            "reqwest's own retry",
+            by_reqwest(own_retry(default_builder())),
+        ),
         ("middleware, bare", through(|stack| stack)),
         (
             "middleware, relent",
-            through(|stack| stack.with(RetryMiddleware::new(plain()).redirects_are_watched())),
+            through(|stack| stack.with(RetryMiddleware::new(plain()).redirects_are_tracked())),
         ),
         (
             "middleware, reqwest-retry",

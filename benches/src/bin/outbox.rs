@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
 use relent_outbox::store::{
-    AttemptRecord, Claimed, Next, Postgres, Settled, Sqlite, Store, Wanted,
+    AfterAttempt, AttemptRecord, ClaimRequest, Claimed, Postgres, Settled, Sqlite, Store,
 };
 use relent_server::postgres::pool;
 use relent_server::sqlite::Writer;
@@ -98,11 +98,11 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
         store.put_endpoint(endpoint).await?;
     }
     store.enqueue(messages(u64::MAX)).await?;
-    store.beat(WORKER, Duration::from_secs(3600)).await?;
+    store.heartbeat(WORKER, Duration::from_secs(3600)).await?;
     let work = store.find_work(WORKER, Duration::ZERO, 1000).await?;
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire(WORKER, endpoints).await?;
-    let wanted = owned.iter().map(|owned| Wanted::of(owned, 100));
+    let wanted = owned.iter().map(|owned| ClaimRequest::of(owned, 100));
     let wanted: Vec<_> = wanted.collect();
     let claimed = store.claim(WORKER, wanted.clone()).await?.messages;
     let settled = store.settle(claimed.iter().map(delivered).collect());
@@ -195,12 +195,12 @@ fn delivered(claimed: &Claimed) -> Settled {
         number: claimed.attempt,
         began: claimed.began,
         ordered: claimed.ordered,
-        next: Next::Delivered,
+        next: AfterAttempt::Delivered,
         session: vec![1; 50],
         attempt: Some(AttemptRecord {
             number: 1,
-            began_ms: 1,
-            took_ms: 1,
+            started_ms: 1,
+            duration_ms: 1,
             status: Some(200),
             error: String::new(),
             excerpt: "ok".to_owned(),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use relent_benches::receivers::{Failed, Receivers, SERVE, processor_seconds, sender, serve};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
-use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{Postgres, Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
@@ -91,8 +91,8 @@ async fn measure<S: Store>(
     if let Some(nats) = nats {
         worker = worker.relay(queue(nats).await?);
         for _ in 0..DELIVERERS {
-            let config = DelivererConfig::default();
-            let deliverer = Deliverer::new(queue(nats).await?, sender()?, config);
+            let config = NatsWorkerConfig::default();
+            let deliverer = NatsWorker::new(queue(nats).await?, sender()?, config);
             delivering.push(tokio::spawn(deliverer.run(stopped())));
         }
         what += " and NATS";

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
 use relent_server::Body;
 use relent_server::overload::{OverloadLayer, SlotBody};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -92,10 +92,10 @@ struct Services {
 
 impl Services {
     async fn make() -> Result<Self, Failed> {
-        let busy = SlotsConfig {
+        let busy = ConcurrencyLimiterConfig {
             concurrency: ConcurrencyConfig::fixed(1),
             queue: 0,
-            ..SlotsConfig::DEFAULT
+            ..ConcurrencyLimiterConfig::DEFAULT
         };
         // With this timeout, the slot is not released during the run.
         let overload = OverloadLayer::new(&busy)?.slot_timeout(Duration::from_secs(3600));

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Response, StatusCode};
 use redis::Value;
-use relent_core::claim::{ClaimConfig, Fingerprint};
-use relent_server::exactly_once::{Done, Keyed, WorkError};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
 use relent_server::postgres::pool;
-use relent_server::store::{Answer, Change, Claimed, Key, Postgres, Redis, Store};
+use relent_server::store::{Change, Claimed, Key, Postgres, Redis, Store, StoredResponse};
+use relent_server::transactional::{Keyed, TransactionResult, WorkError};
 use tokio::task::JoinSet;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -160,9 +160,9 @@ async fn complete<S: Store>(store: &S, number: u64, change: Change) -> Result<()
     Ok(())
 }
 
-fn answer() -> Arc<Answer> {
+fn answer() -> Arc<StoredResponse> {
     let body = Some("paid".into());
-    Arc::new(Answer::from_parts(
+    Arc::new(StoredResponse::from_parts(
         StatusCode::OK,
         HeaderMap::new(),
         body,
@@ -208,7 +208,7 @@ async fn redis() -> Result<(), Failed> {
         };
         let (lease, keep) = (
             CONFIG.lease.as_micros().to_string(),
-            CONFIG.keep.as_micros().to_string(),
+            CONFIG.retention.as_micros().to_string(),
         );
         let (owner, print) = ("o".repeat(16), "f".repeat(32));
         let claim = || {
@@ -307,7 +307,7 @@ async fn postgres() -> Result<(), Failed> {
         let one = move |_| {
             let (store, number) = (shared.clone(), numbers.fetch_add(1, Ordering::Relaxed));
             async move {
-                let done = store.exactly_once(Keyed::new(key(number), PRINT), |transaction| {
+                let done = store.transactional(Keyed::new(key(number), PRINT), |transaction| {
                     Box::pin(async move {
                         let charge = transaction.prepare_cached(CHARGE).await?;
                         transaction.execute(&charge, &[]).await?;
@@ -315,7 +315,7 @@ async fn postgres() -> Result<(), Failed> {
                     })
                 });
                 match done.await? {
-                    Done::Ran(_) => Ok(()),
+                    TransactionResult::Ran(_) => Ok(()),
                     other => Err(format!("{other:?}").into()),
                 }
             }
@@ -387,7 +387,7 @@ async fn transaction(store: &Postgres) -> Result<String, Failed> {
     );
     let (lease, keep) = (
         CONFIG.lease.as_micros().to_string(),
-        CONFIG.keep.as_micros().to_string(),
+        CONFIG.retention.as_micros().to_string(),
     );
     let claim = statement(
         "pg_try_advisory",

@@ -18,7 +18,8 @@ use governor::{Quota as Governed, RateLimiter};
 use http::{Request, Response};
 use http_body_util::Empty;
 use relent::clock::VirtualClock;
-use relent_core::{Arrival, Instant, Intake, KeyedLimiter, Limiter, LimiterConfig};
+use relent_core::Instant;
+use relent_core::admission::{AdmissionController, Arrival, KeyedLimiter, Limiter, LimiterConfig};
 use relent_server::admission::{AdmissionLayer, Quota};
 use tower::{Layer, Service};
 
@@ -62,7 +63,7 @@ fn limiter(n: u64) {
         return;
     };
     for call in 0..n {
-        let _ = black_box(limiter.judge(Instant::from_nanos(call), None, 1));
+        let _ = black_box(limiter.admit(Instant::from_nanos(call), None, 1));
     }
 }
 
@@ -70,9 +71,9 @@ fn intake(n: u64) {
     let Some(limiter) = new_limiter() else {
         return;
     };
-    let mut intake = Intake::new().limiter(limiter);
+    let mut intake = AdmissionController::new().limiter(limiter);
     for call in 0..n {
-        let _ = black_box(intake.judge(Instant::from_nanos(call), &Arrival::FIRST));
+        let _ = black_box(intake.admit(Instant::from_nanos(call), &Arrival::FIRST));
     }
 }
 
@@ -98,7 +99,7 @@ fn keyed(n: u64) {
     let now = Instant::ORIGIN;
     for call in 0..KEYS + n {
         let mut keyed = keyed.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = black_box(keyed.limiter(now, key(call)).judge(now, None, 1));
+        let _ = black_box(keyed.limiter(now, key(call)).admit(now, None, 1));
     }
 }
 

@@ -10,7 +10,7 @@ use relent::clock::{Clock, Instant, StdClock};
 use relent::destination::Budget;
 use relent::policy::BudgetConfig;
 use relent::random::SessionRandom;
-use relent::{Backoff, Destination, Jitter, Kind, Policy, blocking, retry};
+use relent::{Backoff, Destination, FailureKind, Jitter, Policy, blocking, retry};
 
 use crate::work::{
     Allowance, LIMIT, answer, ask, ask_four_times, ask_later, fourth_time, poll_once, poll_twice,
@@ -273,7 +273,7 @@ fn attempt_limit(n: u64) {
 /// A budget that three retries per request do not exhaust.
 fn plentiful() -> Budget {
     let config = BudgetConfig {
-        reserve: CAPACITY,
+        initial_tokens: CAPACITY,
         capacity: CAPACITY,
         ..BudgetConfig::DEFAULT
     };
@@ -299,7 +299,7 @@ impl Allowance for Budget {
     fn pair(&self, turn: u64) {
         self.on_request();
         let now = Instant::from_nanos(turn * 100);
-        black_box(self.withdraw(now, Kind::Ambiguous));
+        black_box(self.withdraw(now, FailureKind::Ambiguous));
     }
 }
 
@@ -310,7 +310,7 @@ pub struct ByTheClock(pub Budget);
 impl Allowance for ByTheClock {
     fn pair(&self, _: u64) {
         self.0.on_request();
-        black_box(self.0.withdraw(StdClock.now(), Kind::Ambiguous));
+        black_box(self.0.withdraw(StdClock.now(), FailureKind::Ambiguous));
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use relent::{Backoff, Jitter, Policy};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{Client, RetryMiddleware};
 use reqwest::retry;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
@@ -23,19 +23,19 @@ use crate::{Row, Scenario};
 
 /// Its rows.
 pub const ROWS: &[Row] = &[
-    row("bare", |n| sent_by_reqwest(n, recipe())),
+    row("bare", |n| sent_by_reqwest(n, default_builder())),
     row("bare, and a copy of the request", sent_and_copied),
     row("relent", |n| sent_by_relent(n, plain())),
     row("relent, budget and deadline", |n| sent_by_relent(n, full())),
     row("reqwest's own retry", |n| {
-        sent_by_reqwest(n, own_retry(recipe()));
+        sent_by_reqwest(n, own_retry(default_builder()));
     }),
     row("middleware, bare", |n| {
         sent_through(n, |stack| stack);
     }),
     row("middleware, relent", |n| {
         sent_through(n, |stack| {
-            stack.with(RetryMiddleware::new(plain()).redirects_are_watched())
+            stack.with(RetryMiddleware::new(plain()).redirects_are_tracked())
         });
     }),
     row("middleware, reqwest-retry", |n| {
@@ -63,14 +63,14 @@ fn full() -> Policy {
 }
 
 /// reqwest's own retries of a 503.
-pub fn own_retry(recipe: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
+pub fn own_retry(builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
     let classified = retry::for_host("127.0.0.1")
         .max_retries_per_request(3)
         .classify_fn(|answered| match answered.status() {
             Some(StatusCode::SERVICE_UNAVAILABLE) => answered.retryable(),
             _ => answered.success(),
         });
-    recipe.retry(classified)
+    builder.retry(classified)
 }
 
 /// The middleware of reqwest-retry with as many retries.
@@ -84,19 +84,19 @@ pub fn reqwest_retry() -> RetryTransientMiddleware<ExponentialBackoff> {
 
 /// A client of reqwest.
 #[must_use]
-pub fn client(recipe: reqwest::ClientBuilder) -> reqwest::Client {
-    let built = recipe.build();
+pub fn client(builder: reqwest::ClientBuilder) -> reqwest::Client {
+    let built = builder.build();
     built.unwrap_or_else(|error| unreachable!("nothing in it can fail: {error}"))
 }
 
-fn sent_by_reqwest(n: u64, recipe: reqwest::ClientBuilder) {
-    let client = client(recipe);
+fn sent_by_reqwest(n: u64, builder: reqwest::ClientBuilder) {
+    let client = client(builder);
     each(n, async |url| client.get(url).send().await.is_ok());
 }
 
 /// The copy that a retrying caller must keep, since sending consumes the request.
 fn sent_and_copied(n: u64) {
-    let client = client(recipe());
+    let client = client(default_builder());
     each(n, async |url| {
         let Ok(request) = client.get(url).build() else {
             return false;
@@ -107,12 +107,12 @@ fn sent_and_copied(n: u64) {
 }
 
 fn sent_by_relent(n: u64, policy: Policy) {
-    let client = Client::over(client(recipe()), policy).redirects_are_watched();
+    let client = Client::from_client(client(default_builder()), policy).redirects_are_tracked();
     each(n, async |url| client.get(url).send().await.is_ok());
 }
 
 fn sent_through(n: u64, with: impl FnOnce(ClientBuilder) -> ClientBuilder) {
-    let stack: ClientWithMiddleware = with(ClientBuilder::new(client(recipe()))).build();
+    let stack: ClientWithMiddleware = with(ClientBuilder::new(client(default_builder()))).build();
     each(n, async |url| stack.get(url).send().await.is_ok());
 }
 

@@ -2,13 +2,13 @@
 
 use relent::Policy;
 use relent::clock::TokioClock;
-use relent::driver::{Driver, Leave, Stop, Target};
+use relent::driver::{CallPermit, Driver, Stop, Target};
 use relent::random::Random;
 
-use crate::live::{Countdown, Live};
+use crate::live::{Countdown, SessionMessages};
 
 /// Reports that the hedging of the policy does not apply.
-pub(crate) fn say_what_does_not_apply(policy: &Policy, live: Live, why: &str) {
+pub(crate) fn report_no_hedging(policy: &Policy, live: SessionMessages, why: &str) {
     if policy.hedge().is_some() && policy.max_retries() != Some(0) {
         live.say(|| format!("the [hedge] of the policy does not apply: {why}"));
     }
@@ -20,12 +20,12 @@ pub(crate) fn say_what_does_not_apply(policy: &Policy, live: Live, why: &str) {
 /// The session must give up.
 pub(crate) async fn admitted<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-    live: Live,
-) -> Result<Leave, Stop> {
+    live: SessionMessages,
+) -> Result<CallPermit, Stop> {
     let countdown = Countdown::new(live);
     tokio::select! {
         biased;
-        entered = driver.entered_telling(|queued| countdown.queued(queued)) => entered,
+        entered = driver.entered_notifying(|queued| countdown.queued(queued)) => entered,
         never = countdown.draw() => match never {},
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn say(line: &str) {
 }
 
 /// Writes one line about an error to standard error, with relent's name in red.
-pub(crate) fn complain(line: &str) {
+pub(crate) fn report_error(line: &str) {
     let _ = writeln!(anstream::stderr(), "{ERROR}relent:{ERROR:#} {line}");
 }
 

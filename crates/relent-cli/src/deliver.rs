@@ -17,7 +17,7 @@ mod worker;
 
 use clap::Subcommand;
 
-use crate::quit::Quit;
+use crate::quit::ExitError;
 use crate::runtime::block_on;
 
 /// The end of `relent deliver --help`.
@@ -87,37 +87,37 @@ pub(crate) enum DeliverCommand {
 ///
 /// # Errors
 /// The subcommand failed; the message says why.
-pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
+pub(crate) fn run(command: DeliverCommand) -> Result<i32, ExitError> {
     match command {
-        DeliverCommand::Serve(args) => keep_on(serve::run(&args)),
-        DeliverCommand::Worker(args) => keep_on(worker::run(&args)),
+        DeliverCommand::Serve(args) => run_server(serve::run(&args)),
+        DeliverCommand::Worker(args) => run_server(worker::run(&args)),
         DeliverCommand::Verify(args) => verify::run(&args),
-        DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(Quit::failed)?,
-        DeliverCommand::List(args) => ask(list::list(args)),
-        DeliverCommand::DeadLetters(args) => ask(list::dead_letters(args)),
-        DeliverCommand::Show(args) => ask(list::show(args)),
-        DeliverCommand::Publish(args) => ask(publish::run(args)),
-        DeliverCommand::SendNow(args) => ask(again::send_now(args)),
-        DeliverCommand::Resend(args) => ask(again::resend(args)),
-        DeliverCommand::Cancel(args) => ask(again::cancel(args)),
-        DeliverCommand::Replay(args) => ask(again::replay(args)),
-        DeliverCommand::Endpoints(command) => ask(endpoints::run(command)),
+        DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(ExitError::failed)?,
+        DeliverCommand::List(args) => run_client(list::list(args)),
+        DeliverCommand::DeadLetters(args) => run_client(list::dead_letters(args)),
+        DeliverCommand::Show(args) => run_client(list::show(args)),
+        DeliverCommand::Publish(args) => run_client(publish::run(args)),
+        DeliverCommand::SendNow(args) => run_client(again::send_now(args)),
+        DeliverCommand::Resend(args) => run_client(again::resend(args)),
+        DeliverCommand::Cancel(args) => run_client(again::cancel(args)),
+        DeliverCommand::Replay(args) => run_client(again::replay(args)),
+        DeliverCommand::Endpoints(command) => run_client(endpoints::run(command)),
     }
 }
 
 /// Runs a server process until a signal asks for the end, on a multi-threaded runtime.
-fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit> {
+fn run_server(serving: impl Future<Output = Result<i32, ExitError>>) -> Result<i32, ExitError> {
     log::to_stderr();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Quit::failed(format!("cannot start: {error}")))?;
+        .map_err(|error| ExitError::failed(format!("cannot start: {error}")))?;
     let result = runtime.block_on(serving);
     runtime.shutdown_background();
     result
 }
 
 /// Runs a client command against a server.
-fn ask(asking: impl Future<Output = Result<(), Quit>>) -> Result<i32, Quit> {
-    block_on(asking).map_err(Quit::failed)?.map(|()| 0)
+fn run_client(asking: impl Future<Output = Result<(), ExitError>>) -> Result<i32, ExitError> {
+    block_on(asking).map_err(ExitError::failed)?.map(|()| 0)
 }

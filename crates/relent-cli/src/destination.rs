@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access, close};
 use tempfile::{Builder, NamedTempFile};
 
-use crate::console::complain;
+use crate::console::report_error;
 
 /// The most symbolic links that are followed; the limit of the system.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// The permissions of a new file, before the system applies the `umask`.
-const NEW: u32 = 0o666;
+const NEW_FILE_MODE: u32 = 0o666;
 
 /// An output that an option names.
 #[derive(Debug)]
-pub(crate) enum Destination {
+pub(crate) enum OutputFile {
     /// A regular file, or a name that does not exist yet.
     File(NewFile),
     /// A special file (`/dev/null`, a pipe), which must not be replaced by a regular file.
@@ -26,25 +26,25 @@ pub(crate) enum Destination {
 
 /// The kind of file that exists under a name.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum OutputTarget {
     /// A regular file, or a name that does not exist yet.
-    File(Place),
+    File(RegularFile),
     /// A special file, such as `/dev/null` or a pipe.
     Special(File),
 }
 
 /// The path of a regular file that can be replaced by a new one.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegularFile {
     /// The path after following all symbolic links, which are kept.
     path: PathBuf,
     /// The existing file.
-    old: Option<Old>,
+    old: Option<OldMetadata>,
 }
 
 /// The metadata of a replaced file that the new file takes over.
 #[derive(Clone, Copy, Debug)]
-struct Old {
+struct OldMetadata {
     mode: u32,
     user: u32,
     group: u32,
@@ -53,7 +53,7 @@ struct Old {
     links: u64,
 }
 
-impl Old {
+impl OldMetadata {
     fn of(there: &Metadata) -> Self {
         Self {
             mode: there.mode() & 0o777,
@@ -65,28 +65,28 @@ impl Old {
     }
 }
 
-/// A new file for a [`Place`]. If it is dropped before it is complete, it is removed.
+/// A new file for a [`RegularFile`]. If it is dropped before it is complete, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     new: NamedTempFile,
-    place: Place,
+    place: RegularFile,
 }
 
-impl Destination {
+impl OutputFile {
     /// Opens `name` for writing. A regular file is first written under a temporary name in the same folder, which
     /// begins with `prefix`.
     ///
     /// # Errors
     /// `name` cannot be written.
     pub(crate) fn open(name: &Path, prefix: &str) -> io::Result<Self> {
-        match Found::at(name)? {
-            Found::File(place) => place.new_file(prefix).map(Self::File),
-            Found::Special(file) => Ok(Self::Special(file)),
+        match OutputTarget::at(name)? {
+            OutputTarget::File(place) => place.new_file(prefix).map(Self::File),
+            OutputTarget::Special(file) => Ok(Self::Special(file)),
         }
     }
 }
 
-impl Found {
+impl OutputTarget {
     /// Checks whether `name` can be written.
     ///
     /// # Errors
@@ -100,13 +100,13 @@ impl Found {
                 if !there.is_file() {
                     return Ok(Self::Special(file));
                 }
-                Place {
+                RegularFile {
                     path: name.canonicalize()?,
-                    old: Some(Old::of(&there)),
+                    old: Some(OldMetadata::of(&there)),
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Place {
-                path: behind_links(name)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => RegularFile {
+                path: follow_links(name)?,
                 old: None,
             },
             Err(error) => return Err(error),
@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-impl Place {
+impl RegularFile {
     /// The path after following all symbolic links.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -130,7 +130,7 @@ impl Place {
 
     /// The permissions for creating a new file: never more than those of the old file.
     pub(crate) fn mode(&self) -> u32 {
-        self.old.map_or(NEW, |old| old.mode)
+        self.old.map_or(NEW_FILE_MODE, |old| old.mode)
     }
 
     /// Creates a temporary file in the same folder, whose name begins with `prefix`.
@@ -152,8 +152,8 @@ impl Place {
     /// # Errors
     /// The file cannot be written completely, or the folder cannot be changed.
     pub(crate) fn put(&self, file: File, from: &Path) -> io::Result<Option<String>> {
-        let lost = self.old.and_then(|old| dress(&file, old));
-        unless_unsupported(file.sync_all())?;
+        let lost = self.old.and_then(|old| apply_metadata(&file, old));
+        ignore_unsupported(file.sync_all())?;
         // Network file systems report some errors only at close.
         close(file)?;
         fs::rename(from, &self.path)?;
@@ -164,7 +164,7 @@ impl Place {
     /// Makes created, renamed and removed entries of the folder durable.
     fn sync_folder(&self) -> io::Result<()> {
         match File::open(self.folder()) {
-            Ok(folder) => unless_unsupported(folder.sync_all()),
+            Ok(folder) => ignore_unsupported(folder.sync_all()),
             // A folder may be writable without being readable.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             Err(error) => Err(error),
@@ -185,25 +185,25 @@ impl NewFile {
         self.new.as_file()
     }
 
-    /// Replaces the old file by the new one, as [`Place::put`] does. Reports attributes that could not
+    /// Replaces the old file by the new one, as [`RegularFile::put`] does. Reports attributes that could not
     /// be kept on standard error.
     ///
     /// # Errors
-    /// As [`Place::put`].
+    /// As [`RegularFile::put`].
     pub(crate) fn complete(self) -> io::Result<()> {
         let (file, path) = self.new.into_parts();
         let lost = self.place.put(file, &path)?;
         // The file was renamed: there is no temporary file to remove.
         let _ = path.keep();
         if let Some(lost) = lost {
-            complain(&format!("{}: {lost}", self.place.path.display()));
+            report_error(&format!("{}: {lost}", self.place.path.display()));
         }
         Ok(())
     }
 }
 
 /// Gives `new` the mode and the owner of `old`, and names those that could not be kept.
-fn dress(new: &File, old: Old) -> Option<String> {
+fn apply_metadata(new: &File, old: OldMetadata) -> Option<String> {
     let mut lost = Vec::new();
     let mut mode = old.mode;
     match keep_owner(new, old) {
@@ -233,7 +233,7 @@ fn dress(new: &File, old: Old) -> Option<String> {
 }
 
 /// Gives `new` the owner of `old`. If that is not allowed, returns the user and the group that it has instead.
-fn keep_owner(new: &File, old: Old) -> io::Result<Option<(u32, u32)>> {
+fn keep_owner(new: &File, old: OldMetadata) -> io::Result<Option<(u32, u32)>> {
     let owner = |file: &Metadata| (file.uid(), file.gid());
     let now = new.metadata()?;
     if owner(&now) == (old.user, old.group) || fchown(new, Some(old.user), Some(old.group)).is_ok()
@@ -246,9 +246,9 @@ fn keep_owner(new: &File, old: Old) -> io::Result<Option<(u32, u32)>> {
 }
 
 /// Follows symbolic links to the path of a file that does not exist yet; `name` itself if it is no link.
-fn behind_links(name: &Path) -> io::Result<PathBuf> {
+fn follow_links(name: &Path) -> io::Result<PathBuf> {
     let mut path = name.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         match fs::read_link(&path) {
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
             Err(_) => return Ok(path),
@@ -258,7 +258,7 @@ fn behind_links(name: &Path) -> io::Result<PathBuf> {
 }
 
 /// Ignores the error of file systems that do not support syncing.
-fn unless_unsupported(synced: io::Result<()>) -> io::Result<()> {
+fn ignore_unsupported(synced: io::Result<()>) -> io::Result<()> {
     match synced {
         Err(error)
             if matches!(

@@ -6,6 +6,7 @@ mod data;
 mod ending;
 mod hop;
 mod limits;
+pub(crate) mod network_errors;
 mod output;
 mod part;
 mod progress;
@@ -15,7 +16,6 @@ mod resolve;
 mod trust;
 mod tunnels;
 mod verbose;
-pub(crate) mod words;
 mod write_out;
 
 use std::fmt::Display;
@@ -32,51 +32,52 @@ use relent::failure::Cause;
 use relent::hook::Queued;
 use relent::trace::TraceJson;
 use relent::{Attempt, Failure, Policy, Summary};
-use relent_reqwest::{AttemptError, Body, Client, Download, DownloadHook, Failed, Last};
-use relent_reqwest::{recipe, watched};
+use relent_reqwest::{
+    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult,
+};
+use relent_reqwest::{default_builder, track_redirects};
 use reqwest::redirect;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use crate::admission::say_what_does_not_apply;
-use crate::console::{complain, print};
-use crate::live::{Countdown, Live, Waiting};
-use crate::quit::Quit;
-use crate::signals::{Signals, outlive_file_limit};
+use crate::admission::report_no_hedging;
+use crate::console::{print, report_error};
+use crate::live::{Countdown, NextRetry, SessionMessages};
+use crate::quit::ExitError;
+use crate::signals::{Signals, ignore_file_size_signal};
 use crate::trace_out::TraceOut;
 pub(crate) use args::{AFTER_HELP, FetchArgs};
-pub(crate) use curl::instead;
+pub(crate) use curl::replacement_for;
 use ending::Ending;
-use hop::Hops;
+use hop::ManualRedirects;
+use network_errors::Route;
 use output::{Output, UNWRITABLE};
-use progress::Shown;
+use progress::SharedBar;
 use proxies::Proxies;
-use request::Start;
+use request::RequestHead;
 use trust::Trust;
-use words::Way;
-use write_out::Watched;
+use write_out::SharedFetchData;
 
 /// The minimum number of bytes of a body in each `--idle-timeout`.
-const LEAST: u64 = 1 << 10;
+const MIN_BODY_BYTES: u64 = 1 << 10;
 /// The time for the body of a final error response after the deadline, so that a stalled reader cannot block the exit.
-const LAST_BODY: Duration = Duration::from_secs(1);
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Fetches until there is a complete response or the policy stops, and returns the exit status.
 ///
 /// # Errors
 /// Nothing was sent: the arguments are wrong, data cannot be read, or the output cannot be written.
-pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
+pub(crate) async fn run(args: FetchArgs) -> Result<i32, ExitError> {
     let mut signals = Signals::listen()
-        .and_then(|signals| outlive_file_limit().map(|()| signals))
-        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
-    let start = Start::from_args(&args).map_err(Quit::usage)?;
-    let policy = policy(&args).map_err(Quit::usage)?;
+        .and_then(|signals| ignore_file_size_signal().map(|()| signals))
+        .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
+    let start = RequestHead::from_args(&args).map_err(ExitError::usage)?;
+    let policy = policy(&args).map_err(ExitError::usage)?;
     let proxies = match args.unix_socket {
         // A Unix socket replaces all proxies.
         Some(_) => Proxies::default(),
-        None => {
-            Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref()).map_err(Quit::usage)?
-        }
+        None => Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref())
+            .map_err(ExitError::usage)?,
     };
     let over_tls = start.url().scheme() == "https" || args.location || proxies.any_over_tls();
     // Opening a named pipe blocks until its other end is open.
@@ -87,10 +88,10 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let trace = args.options.trace.clone();
     let trace = spawn_blocking(move || trace.as_deref().map(TraceOut::open).transpose());
     let trace = unless_cancelled(&mut signals, trace).await?;
-    let trace = trace.map_err(cannot_start)?.map_err(Quit::usage)?;
+    let trace = trace.map_err(cannot_start)?.map_err(ExitError::usage)?;
     let output = Output::open(&args, start.method(), start.url());
     let mut output = unless_cancelled(&mut signals, output).await??;
-    let way = Way {
+    let way = Route {
         url: start.url().clone(),
         proxies,
         idle_timeout: args.idle_timeout,
@@ -102,14 +103,14 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let own_host = prepared.request.headers().contains_key(HOST);
     let client = client(&args, &way, trust, own_host, policy.clone())?;
     let download = Download::new(&client, prepared.request.clone());
-    let mut download = download.min_rate(LEAST, args.idle_timeout);
+    let mut download = download.min_rate(MIN_BODY_BYTES, args.idle_timeout);
     if args.repeatable {
         download = download.repeatable(true);
     }
     let download = match args.continues() {
         true => output
             .take_up(download.assume_unchanged())
-            .map_err(|error| Quit {
+            .map_err(|error| ExitError {
                 status: UNWRITABLE,
                 message: format!("-C: {error}"),
             })?,
@@ -118,23 +119,23 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
 
     let quiet = args.says_nothing();
     let live = match args.silent && args.show_error && !args.options.quiet {
-        true => Live::new(quiet).telling_end(),
-        false => Live::new(quiet),
+        true => SessionMessages::new(quiet).reporting_end(),
+        false => SessionMessages::new(quiet),
     };
     let why = "an attempt includes the body, and two bodies cannot go to one output";
-    say_what_does_not_apply(&policy, live, why);
+    report_no_hedging(&policy, live, why);
     let countdown = Countdown::new(live);
     let mut fetch = Fetch {
         args: &args,
         way: &way,
         countdown: &countdown,
         bar: output.bar(),
-        hops: Hops::new(args.location && own_host, prepared.request.clone()),
+        hops: ManualRedirects::new(args.location && own_host, prepared.request.clone()),
         seen: output.seen.clone(),
         not_followed: None,
         failed: None,
     };
-    fetch.seen.lock().asking(&way.url);
+    fetch.seen.lock().on_request(&way.url);
     output.follows = fetch.hops.by_hand();
     let (mut ending, summary) = match download {
         Some(download) => {
@@ -177,7 +178,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
             json = json.idempotency_key(key);
         }
         if let Err(error) = trace.finish(&json) {
-            complain(&error);
+            report_error(&error);
         }
     }
     if let Some(format) = &args.write_out {
@@ -191,7 +192,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         seen.elapsed = summary.elapsed;
         seen.exit = status;
         if let Err(error) = print(&format.fill(&seen)) {
-            complain(&format!("-w: {error}"));
+            report_error(&format!("-w: {error}"));
         }
     }
     Ok(status)
@@ -201,16 +202,16 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
 async fn unless_cancelled<T>(
     signals: &mut Signals,
     work: impl Future<Output = T>,
-) -> Result<T, Quit> {
+) -> Result<T, ExitError> {
     tokio::select! {
         biased;
-        signal = signals.cancelled() => Err(Quit::by_signal(signal)),
+        signal = signals.cancelled() => Err(ExitError::by_signal(signal)),
         done = work => Ok(done),
     }
 }
 
-fn cannot_start(error: impl Display) -> Quit {
-    Quit::failed(format!("cannot start: {error}"))
+fn cannot_start(error: impl Display) -> ExitError {
+    ExitError::failed(format!("cannot start: {error}"))
 }
 
 fn policy(args: &FetchArgs) -> Result<Arc<Policy>, String> {
@@ -227,42 +228,45 @@ fn policy(args: &FetchArgs) -> Result<Arc<Policy>, String> {
 
 fn client(
     args: &FetchArgs,
-    way: &Way,
+    way: &Route,
     trust: Trust,
     own_host: bool,
     policy: Arc<Policy>,
-) -> Result<Client, Quit> {
+) -> Result<Client, ExitError> {
     const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
     let (location, connect_timeout) = (args.location, args.connect_timeout);
     let (idle_timeout, proxies) = (args.idle_timeout, way.proxies.clone());
-    let resolved = resolve::choose(&args.resolve, &way.url).map_err(Quit::usage)?;
+    let resolved = resolve::choose(&args.resolve, &way.url).map_err(ExitError::usage)?;
     let unix_socket = args.unix_socket.clone();
     let plain = move || {
-        let recipe = trust.apply(resolve::apply(recipe().user_agent(AGENT), &resolved));
-        let recipe = match &unix_socket {
-            Some(path) => recipe.unix_socket(path.clone()),
-            None => recipe,
+        let builder = trust.apply(resolve::apply(
+            default_builder().user_agent(AGENT),
+            &resolved,
+        ));
+        let builder = match &unix_socket {
+            Some(path) => builder.unix_socket(path.clone()),
+            None => builder,
         };
         match connect_timeout {
-            Some(limit) => recipe.connect_timeout(limit),
-            None => recipe,
+            Some(limit) => builder.connect_timeout(limit),
+            None => builder,
         }
     };
     let tunnels = proxies.tunnels(|| {
-        let builder = plain().redirect(watched(redirect::Policy::none()));
+        let builder = plain().redirect(track_redirects(redirect::Policy::none()));
         // A tunnel consumes its connection, and HTTP/2 would share it.
         builder.http1_only().pool_max_idle_per_host(0)
     });
     let tunnels = tunnels.map_err(|error| cannot_start(AttemptError::Transport(error)))?;
-    let recipe = move || {
-        let recipe = plain()
-            .redirect(watched(hop::policy(location, own_host)))
+    let builder = move || {
+        let builder = plain()
+            .redirect(track_redirects(hop::policy(location, own_host)))
             .read_timeout(idle_timeout)
             .referer(false);
-        proxies.apply(recipe, tunnels.as_ref())
+        proxies.apply(builder, tunnels.as_ref())
     };
     let options = args.options.clone();
-    Client::made_by(recipe, policy)
+    Client::from_builder(builder, policy)
         // The builder has set `--idle-timeout` as the read timeout.
         .map(|client| {
             client
@@ -276,11 +280,11 @@ fn client(
 /// The progress of a download as shown to the user, and its final state.
 struct Fetch<'c> {
     args: &'c FetchArgs,
-    way: &'c Way,
+    way: &'c Route,
     countdown: &'c Countdown,
-    bar: Shown,
-    hops: Hops,
-    seen: Watched,
+    bar: SharedBar,
+    hops: ManualRedirects,
+    seen: SharedFetchData,
     /// The reason why the final redirect was not followed.
     not_followed: Option<String>,
     /// The failure of the last attempt, with its description.
@@ -290,19 +294,19 @@ struct Fetch<'c> {
 impl DownloadHook for Fetch<'_> {
     fn before_attempt(&mut self, attempt: Attempt) {
         self.countdown.clear();
-        self.seen.lock().asking(&self.way.url);
+        self.seen.lock().on_request(&self.way.url);
         if self.args.verbose {
-            verbose::asking(self.hops.request(), attempt.number);
+            verbose::on_request(self.hops.request(), attempt.number);
         }
     }
 
-    fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
+    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, wait: Option<Duration>) {
         self.bar.clear();
-        if let Last::Refused(response) = &failed.last {
+        if let LastResult::Refused(response) = &failed.last {
             if self.args.verbose {
-                verbose::answered(response.version(), response.status(), response.headers());
+                verbose::on_response(response.version(), response.status(), response.headers());
             }
-            self.seen.lock().answered(
+            self.seen.lock().on_response(
                 response.status().as_u16(),
                 response.url(),
                 response.headers().get(CONTENT_TYPE),
@@ -310,7 +314,7 @@ impl DownloadHook for Fetch<'_> {
         }
         let outcome = self.way.outcome(failed);
         if let Some(wait) = wait {
-            self.countdown.wait(Waiting {
+            self.countdown.wait(NextRetry {
                 attempt,
                 outcome: outcome.clone(),
                 hint: failed.failure.hint,
@@ -327,8 +331,8 @@ impl DownloadHook for Fetch<'_> {
     fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {
         let next = self.hops.next(head)?;
         if self.args.verbose {
-            verbose::answered(head.version(), head.status(), head.headers());
-            verbose::going_on(&next);
+            verbose::on_response(head.version(), head.status(), head.headers());
+            verbose::on_redirect(&next);
         }
         Some(next)
     }
@@ -336,7 +340,7 @@ impl DownloadHook for Fetch<'_> {
 
 /// The result of a download, and the signal that has ended it.
 struct Received<'c> {
-    result: Result<Response<()>, Option<Last>>,
+    result: Result<Response<()>, Option<LastResult>>,
     summary: Summary,
     download: Download<'c>,
     signal: Option<Signal>,
@@ -391,13 +395,13 @@ impl Fetch<'_> {
             return Ending::HeldBack;
         };
         let response = match last {
-            Last::Refused(response) => response,
-            Last::Error(error) => {
+            LastResult::Refused(response) => response,
+            LastResult::Error(error) => {
                 return Ending::failed(&failure, self.way.looks_up_proxy(), outcome, error);
             }
         };
         output.refuse();
-        let end = end.map(|end| end.max(Instant::now() + LAST_BODY));
+        let end = end.map(|end| end.max(Instant::now() + ERROR_BODY_TIMEOUT));
         let ending = tokio::select! {
             biased;
             signal = signals.cancelled() => Ending::Cancelled(signal),
@@ -407,7 +411,7 @@ impl Fetch<'_> {
             },
             () = until(end) => Ending::Refused {
                 outcome,
-                printed: Err(AttemptError::Timeout(LAST_BODY)),
+                printed: Err(AttemptError::Timeout(ERROR_BODY_TIMEOUT)),
             },
         };
         self.bar.clear();
@@ -417,13 +421,13 @@ impl Fetch<'_> {
     /// Handles the successful response.
     fn complete(&mut self, head: &Response<()>, output: &Output) -> Ending {
         if self.args.verbose {
-            verbose::answered(head.version(), head.status(), head.headers());
+            verbose::on_response(head.version(), head.status(), head.headers());
         }
         let url = output::url_of(head);
         let kind = head.headers().get(CONTENT_TYPE);
         self.seen
             .lock()
-            .answered(head.status().as_u16(), &url, kind);
+            .on_response(head.status().as_u16(), &url, kind);
         let leads = output::is_redirect(head);
         self.not_followed = (leads && self.args.location).then(|| self.hops.why_not(head));
         let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_reads_two_or_three_digits() {
+    fn human_durations_have_two_or_three_digits() {
         for (nanos, text) in [
             (0, "0s"),
             (51_200, "51us"),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_shows_what_was_written_without_the_noise_of_a_draw() {
+    fn table_durations_are_rounded_by_magnitude() {
         for (nanos, text) in [
             (0, "0s"),
             (300, "300ns"),

@@ -28,15 +28,15 @@ const DIM: Style = Style::new().dimmed();
 /// On a terminal one line counts down and is erased when the delay is over; elsewhere each retry is
 /// one line of a log. In quiet mode nothing is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Live {
+pub(crate) struct SessionMessages {
     quiet: bool,
     /// Whether the final error is reported even in quiet mode.
-    tells_end: bool,
+    reports_end: bool,
 }
 
 /// A failed attempt that is followed by another.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct NextRetry {
     /// The number of the failed attempt; the first is 1.
     pub(crate) attempt: u32,
     /// The outcome: `exit 1`, `status 503`.
@@ -47,23 +47,23 @@ pub(crate) struct Waiting {
     pub(crate) wait: Duration,
 }
 
-impl Live {
+impl SessionMessages {
     /// Creates the output, which writes nothing if `quiet`.
     pub(crate) const fn new(quiet: bool) -> Self {
         Self {
             quiet,
-            tells_end: !quiet,
+            reports_end: !quiet,
         }
     }
 
     /// Reports the final error even in quiet mode.
-    pub(crate) const fn telling_end(mut self) -> Self {
-        self.tells_end = true;
+    pub(crate) const fn reporting_end(mut self) -> Self {
+        self.reports_end = true;
         self
     }
 
     /// Waits for the delay and shows it. Can be dropped at any time: the line is erased.
-    pub(crate) async fn wait(&self, waiting: &Waiting) {
+    pub(crate) async fn wait(&self, waiting: &NextRetry) {
         let countdown = Countdown::new(*self);
         countdown.wait(waiting.clone());
         tokio::select! {
@@ -74,12 +74,12 @@ impl Live {
     }
 
     /// Whether relent shows a countdown on a terminal.
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn is_on_terminal(&self) -> bool {
         !self.quiet && shows_countdown()
     }
 
     /// Reports why there is no other attempt. Reports nothing after a cancellation, which the user caused.
-    pub(crate) fn gave_up(&self, summary: &Summary, last: &str) {
+    pub(crate) fn report_end(&self, summary: &Summary, last: &str) {
         let Some(reason) = summary
             .reason
             .filter(|reason| *reason != StopReason::Cancelled)
@@ -87,7 +87,7 @@ impl Live {
             return;
         };
         let end = Self {
-            quiet: !self.tells_end,
+            quiet: !self.reports_end,
             ..*self
         };
         end.say(|| {
@@ -129,7 +129,7 @@ impl Live {
     }
 }
 
-impl Waiting {
+impl NextRetry {
     fn line(&self, left: Duration) -> String {
         let hint = self.hint.delay().map_or_else(String::new, |delay| {
             format!(" ({} {})", header(self.hint.source.name()), human(delay))
@@ -176,13 +176,13 @@ pub(crate) fn shows_countdown() -> bool {
 /// Shows how long a delay still takes, concurrently with the loop that waits.
 #[derive(Debug)]
 pub(crate) struct Countdown {
-    live: Live,
-    shown: RefCell<Option<Shown>>,
+    live: SessionMessages,
+    shown: RefCell<Option<ShownDelay>>,
     changed: Notify,
 }
 
 /// The delay that is counted down.
-struct Shown {
+struct ShownDelay {
     until: Instant,
     text: Box<dyn Fn(Duration) -> String>,
     line: Line,
@@ -190,7 +190,7 @@ struct Shown {
 
 impl Countdown {
     /// Creates a countdown that shows nothing yet.
-    pub(crate) fn new(live: Live) -> Self {
+    pub(crate) fn new(live: SessionMessages) -> Self {
         Self {
             live,
             shown: RefCell::default(),
@@ -199,7 +199,7 @@ impl Countdown {
     }
 
     /// Shows the delay before the next attempt.
-    pub(crate) fn wait(&self, waiting: Waiting) {
+    pub(crate) fn wait(&self, waiting: NextRetry) {
         let wait = waiting.wait;
         self.show(wait, move |left| waiting.line(left));
     }
@@ -227,12 +227,12 @@ impl Countdown {
     }
 
     fn show(&self, wait: Duration, text: impl Fn(Duration) -> String + 'static) {
-        if !self.live.is_watched() {
+        if !self.live.is_on_terminal() {
             self.live.say(|| text(wait));
             return;
         }
         let until = Instant::now().checked_add(wait);
-        *self.shown.borrow_mut() = until.filter(|_| !wait.is_zero()).map(|until| Shown {
+        *self.shown.borrow_mut() = until.filter(|_| !wait.is_zero()).map(|until| ShownDelay {
             until,
             text: Box::new(text),
             line: Line,
@@ -243,7 +243,7 @@ impl Countdown {
     /// Updates the line as time passes. Can be dropped at any time.
     pub(crate) async fn draw(&self) -> Infallible {
         loop {
-            let moves = self.shown.borrow().as_ref().is_some_and(Shown::draw);
+            let moves = self.shown.borrow().as_ref().is_some_and(ShownDelay::draw);
             tokio::select! {
                 () = sleep(TICK), if moves => {}
                 () = self.changed.notified() => {}
@@ -252,7 +252,7 @@ impl Countdown {
     }
 }
 
-impl Shown {
+impl ShownDelay {
     /// Draws the line; returns whether any time is left.
     fn draw(&self) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -264,9 +264,9 @@ impl Shown {
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for ShownDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shown")
+        f.debug_struct("ShownDelay")
             .field("until", &self.until)
             .finish_non_exhaustive()
     }
@@ -301,8 +301,8 @@ mod tests {
     use relent::failure::HintSource;
 
     #[test]
-    fn a_line_says_which_attempt_why_and_how_long() {
-        let mut waiting = Waiting {
+    fn a_retry_line_names_attempt_outcome_and_delay() {
+        let mut waiting = NextRetry {
             attempt: 1,
             outcome: "status 503".to_owned(),
             hint: Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfter),

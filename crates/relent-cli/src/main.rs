@@ -38,7 +38,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use relent::policy::nearest;
 
-use crate::quit::Quit;
+use crate::quit::ExitError;
 use crate::runtime::block_on;
 
 const AFTER_HELP: &str = "\
@@ -126,24 +126,24 @@ enum Command {
 fn main() {
     let status = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),
-        Err(error) => refuse(&error),
+        Err(error) => report_parse_error(&error),
     };
     std::process::exit(status.unwrap_or_else(|quit| {
         if !quit.message.is_empty() {
-            console::complain(&quit.message);
+            console::report_error(&quit.message);
         }
         quit.status
     }));
 }
 
 impl Command {
-    fn run(self) -> Result<i32, Quit> {
+    fn run(self) -> Result<i32, ExitError> {
         match self {
             Self::Run(args) => block_on(run::run(args))
                 .and_then(|status| status)
-                .map_err(Quit::own_error),
+                .map_err(ExitError::own_error),
             Self::Fetch(args) => block_on(fetch::run(*args))
-                .map_err(Quit::failed)
+                .map_err(ExitError::failed)
                 .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
             #[cfg(feature = "simulate")]
@@ -158,7 +158,7 @@ impl Command {
 }
 
 /// Prints the requested help or version, or explains in one line the error in the command line.
-fn refuse(error: &clap::Error) -> Result<i32, Quit> {
+fn report_parse_error(error: &clap::Error) -> Result<i32, ExitError> {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp
@@ -171,7 +171,7 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
         };
         return match printed {
             // The reader has closed the stream because it needs no more: that is no error.
-            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Err(Quit::failed(
+            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Err(ExitError::failed(
                 format!("cannot write to standard output: {failed}"),
             )),
             _ => Ok(error.exit_code()),
@@ -189,13 +189,13 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     }
     let message = format!(
         "{}; see `relent{path} --help`",
-        foreign(error, &path)
-            .or_else(|| mistyped(error, known))
+        explain_option(error, &path)
+            .or_else(|| suggest_subcommand(error, known))
             .unwrap_or_else(|| one_line(&error.to_string())),
     );
     Err(match path.as_str() {
-        " run" => Quit::own_error(message),
-        _ => Quit::usage(message),
+        " run" => ExitError::own_error(message),
+        _ => ExitError::usage(message),
     })
 }
 
@@ -217,7 +217,7 @@ fn renamed(name: &str) -> Option<&'static str> {
 
 /// Explains an option that other tools have or that was renamed, and names the present one. `path` is the
 /// subcommand, with a space before each of its words.
-fn foreign(error: &clap::Error, path: &str) -> Option<String> {
+fn explain_option(error: &clap::Error, path: &str) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -225,7 +225,7 @@ fn foreign(error: &clap::Error, path: &str) -> Option<String> {
         return None;
     };
     if path == " fetch"
-        && let Some(line) = fetch::instead(option)
+        && let Some(line) = fetch::replacement_for(option)
     {
         return Some(line);
     }
@@ -236,12 +236,12 @@ fn foreign(error: &clap::Error, path: &str) -> Option<String> {
     }
     Some(format!(
         "there is no {option} here: {}",
-        options::ours(option)?
+        options::equivalent_option(option)?
     ))
 }
 
 /// Suggests a subcommand for an unknown one. (clap does not find transposed letters.)
-fn mistyped(error: &clap::Error, command: &clap::Command) -> Option<String> {
+fn suggest_subcommand(error: &clap::Error, command: &clap::Command) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };

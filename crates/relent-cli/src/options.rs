@@ -125,7 +125,7 @@ pub(crate) struct Retries(Option<u32>);
 
 /// The policy that results from the options.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ResolvedPolicy {
     /// The name for messages.
     pub(crate) name: String,
     pub(crate) policy: Policy,
@@ -137,11 +137,11 @@ impl PolicyOptions {
     /// # Errors
     /// The policy cannot be loaded: the message names the option or the environment variable. Or an
     /// option contradicts the policy: the message names the option.
-    pub(crate) fn resolve(&self) -> Result<Chosen, String> {
+    pub(crate) fn resolve(&self) -> Result<ResolvedPolicy, String> {
         self.resolve_in(std::env::var(VARIABLE))
     }
 
-    fn resolve_in(&self, variable: Result<String, VarError>) -> Result<Chosen, String> {
+    fn resolve_in(&self, variable: Result<String, VarError>) -> Result<ResolvedPolicy, String> {
         let off = variable.as_deref() == Ok(OFF);
         let (spec, blame) = match (&self.policy, variable) {
             (Some(spec), _) => (spec.clone(), format!("--policy {spec}: ")),
@@ -175,7 +175,7 @@ impl PolicyOptions {
             .map_or_else(SessionRandom::new, SessionRandom::with_seed)
     }
 
-    fn change(&self, name: String, policy: Policy) -> Result<Chosen, String> {
+    fn change(&self, name: String, policy: Policy) -> Result<ResolvedPolicy, String> {
         let mut backoff = policy.backoff().clone();
         if let Some(initial) = self.initial {
             *first_delay(&mut backoff)
@@ -189,7 +189,7 @@ impl PolicyOptions {
                 _ => return Err(missing("--factor", factor.to_string(), &name, &policy)),
             }
         }
-        self.check_ceiling(&name, &policy, &mut backoff)?;
+        self.check_max_delay(&name, &policy, &mut backoff)?;
         let mut builder = policy.into_builder().backoff(backoff);
         if let Some(delay) = self.delay {
             // A constant delay does not grow, so it needs no cap.
@@ -217,13 +217,13 @@ impl PolicyOptions {
             builder = builder.attempt_timeout(timeout);
         }
         match builder.build() {
-            Ok(policy) => Ok(Chosen { name, policy }),
+            Ok(policy) => Ok(ResolvedPolicy { name, policy }),
             Err(error) => Err(self.blame(&name, &error)),
         }
     }
 
     /// Explains the most frequent contradiction, a first delay above the cap, and names the option to change.
-    fn check_ceiling(
+    fn check_max_delay(
         &self,
         name: &str,
         policy: &Policy,
@@ -257,7 +257,7 @@ impl PolicyOptions {
         let given = self.given();
         let flag = format!("--{}", error.key().replace('_', "-"));
         match given.iter().find(|(option, _)| *option == flag) {
-            // `check_ceiling` has checked the cap already: this error is about a rule of the policy.
+            // `check_max_delay` has checked the cap already: this error is about a rule of the policy.
             Some((option, value)) if *option != "--max-delay" => {
                 format!("{option} {value}: {}", error.accepted())
             }
@@ -292,7 +292,7 @@ impl PolicyOptions {
 }
 
 /// Names the option to use instead of an option of another tool that retries.
-pub(crate) fn ours(option: &str) -> Option<&'static str> {
+pub(crate) fn equivalent_option(option: &str) -> Option<&'static str> {
     Some(match option {
         "--timeout" | "--time-limit" => {
             "use --attempt-timeout D for each attempt, or --deadline D for all attempts together"
@@ -352,7 +352,7 @@ fn missing(option: &str, value: impl Display, name: &str, policy: &Policy) -> St
 }
 
 /// Rejects a value that is another option: the value of this one is missing.
-fn no_option(text: &str) -> Result<(), String> {
+fn reject_option(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err("the option needs a value, and this is another option".to_owned());
     }
@@ -360,7 +360,7 @@ fn no_option(text: &str) -> Result<(), String> {
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    no_option(text)?;
+    reject_option(text)?;
     let parsed = parse_duration(text);
     let too_long = match &parsed {
         Ok(duration) => u64::try_from(duration.as_nanos()).is_err(),
@@ -375,7 +375,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn retries(text: &str) -> Result<Retries, String> {
-    no_option(text)?;
+    reject_option(text)?;
     if text == "unlimited" {
         return Ok(Retries(None));
     }
@@ -385,7 +385,7 @@ pub(crate) fn retries(text: &str) -> Result<Retries, String> {
 }
 
 fn attempts(text: &str) -> Result<Retries, String> {
-    no_option(text)?;
+    reject_option(text)?;
     if text == "unlimited" {
         return Ok(Retries(None));
     }
@@ -396,7 +396,7 @@ fn attempts(text: &str) -> Result<Retries, String> {
 }
 
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
-    no_option(text)?;
+    reject_option(text)?;
     digits(text).ok_or_else(|| format!("use a whole number from 0 to {}", u64::MAX))
 }
 
@@ -409,7 +409,7 @@ pub(crate) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    no_option(text)?;
+    reject_option(text)?;
     text.parse()
         .ok()
         .filter(|factor: &f64| *factor >= 1.0 && factor.is_finite())
@@ -417,7 +417,7 @@ fn factor(text: &str) -> Result<f64, String> {
 }
 
 fn jitter(text: &str) -> Result<Jitter, String> {
-    no_option(text)?;
+    reject_option(text)?;
     text.parse()
         .map_err(|error: relent::policy::JitterError| error.to_string())
 }

@@ -9,8 +9,8 @@ use clap::Subcommand;
 use relent::policy::{PolicyFile, Severity};
 use relent::{NamedPolicy, presets};
 
-use crate::console::{complain, print};
-use crate::quit::Quit;
+use crate::console::{print, report_error};
+use crate::quit::ExitError;
 
 /// The end of `relent policy --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -34,11 +34,11 @@ Exit status: 0; 1 if there is an error or the result cannot be written;
 With several files the worst status counts: 2, then 1, then 3.";
 
 /// The exit status of a file that has warnings and no errors.
-const WARNINGS: i32 = 3;
+const EXIT_WARNINGS: i32 = 3;
 
 /// The most bytes that are read of a file: more than a policy file may have, so that a file that is too large is
 /// reported as such.
-const MOST: u64 = 2 << 20;
+const MAX_FILE_BYTES: u64 = 2 << 20;
 
 /// The subcommands of `relent policy`.
 #[derive(Subcommand, Debug)]
@@ -63,7 +63,7 @@ pub(crate) enum PolicyCommand {
 ///
 /// # Errors
 /// A policy cannot be loaded, a file has findings, or the output cannot be written.
-pub(crate) fn run(command: &PolicyCommand) -> Result<(), Quit> {
+pub(crate) fn run(command: &PolicyCommand) -> Result<(), ExitError> {
     match command {
         PolicyCommand::List => list(),
         PolicyCommand::Show { policy } => show(policy),
@@ -71,45 +71,51 @@ pub(crate) fn run(command: &PolicyCommand) -> Result<(), Quit> {
     }
 }
 
-fn list() -> Result<(), Quit> {
+fn list() -> Result<(), ExitError> {
     let width = presets::names().iter().map(|name| name.len()).max();
     let width = width.unwrap_or_default();
     let mut text = String::new();
     for preset in presets::all() {
-        let loaded = preset.load().map_err(|e| Quit::failed(e.to_string()))?;
+        let loaded = preset
+            .load()
+            .map_err(|e| ExitError::failed(e.to_string()))?;
         let about = loaded.description.unwrap_or_default();
         let _ = writeln!(text, "{:width$}  {about}", preset.name);
     }
-    print(&text).map_err(Quit::failed)
+    print(&text).map_err(ExitError::failed)
 }
 
-fn show(spec: &str) -> Result<(), Quit> {
+fn show(spec: &str) -> Result<(), ExitError> {
     if let Some(preset) = presets::get(spec) {
-        return print(preset.text).map_err(Quit::failed);
+        return print(preset.text).map_err(ExitError::failed);
     }
-    let named = NamedPolicy::load(spec).map_err(|e| Quit::usage(e.to_string()))?;
-    let policy = toml::to_string(&named.policy).map_err(|e| Quit::failed(e.to_string()))?;
+    let named = NamedPolicy::load(spec).map_err(|e| ExitError::usage(e.to_string()))?;
+    let policy = toml::to_string(&named.policy).map_err(|e| ExitError::failed(e.to_string()))?;
     let mut text = String::new();
     for (key, value) in [("description", named.description), ("source", named.source)] {
         if let Some(value) = value {
             let _ = writeln!(text, "{key} = {}", toml::Value::String(value));
         }
     }
-    print(&(text + &policy)).map_err(Quit::failed)
+    print(&(text + &policy)).map_err(ExitError::failed)
 }
 
 /// Checks every file, also after a bad one; the worst status is the result.
-fn check(files: &[String]) -> Result<(), Quit> {
+fn check(files: &[String]) -> Result<(), ExitError> {
     let mut worst = 0;
     for file in files {
         let status = match check_file(file) {
             Ok(Checked { good, findings }) => {
-                print(&good).map_err(Quit::failed)?;
-                findings.iter().for_each(|finding| complain(finding));
-                if findings.is_empty() { 0 } else { WARNINGS }
+                print(&good).map_err(ExitError::failed)?;
+                findings.iter().for_each(|finding| report_error(finding));
+                if findings.is_empty() {
+                    0
+                } else {
+                    EXIT_WARNINGS
+                }
             }
             Err(quit) => {
-                complain(&quit.message);
+                report_error(&quit.message);
                 quit.status
             }
         };
@@ -119,7 +125,7 @@ fn check(files: &[String]) -> Result<(), Quit> {
     }
     match worst {
         0 => Ok(()),
-        status => Err(Quit {
+        status => Err(ExitError {
             status,
             message: String::new(),
         }),
@@ -129,7 +135,7 @@ fn check(files: &[String]) -> Result<(), Quit> {
 /// Ranks exit statuses by severity.
 const fn gravity(status: i32) -> i32 {
     match status {
-        WARNINGS => 1,
+        EXIT_WARNINGS => 1,
         0 => 0,
         status => status + 1,
     }
@@ -142,7 +148,7 @@ struct Checked {
     findings: Vec<String>,
 }
 
-fn check_file(file: &str) -> Result<Checked, Quit> {
+fn check_file(file: &str) -> Result<Checked, ExitError> {
     let name = if file == "-" { "standard input" } else { file };
     let bytes = read(file).map_err(|e| {
         let instead = match file.rsplit_once('#') {
@@ -155,10 +161,10 @@ fn check_file(file: &str) -> Result<Checked, Quit> {
             }
             _ => String::new(),
         };
-        Quit::usage(format!("{name}: cannot be read: {e}{instead}"))
+        ExitError::usage(format!("{name}: cannot be read: {e}{instead}"))
     })?;
     let error = Severity::Error;
-    let failed = |why: String| Quit::failed(format!("{name}: {error}: {why}"));
+    let failed = |why: String| ExitError::failed(format!("{name}: {error}: {why}"));
     let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         failed(format!("is not UTF-8 text (from byte {at} on)"))
@@ -191,9 +197,14 @@ fn check_file(file: &str) -> Result<Checked, Quit> {
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if file == "-" {
-        io::stdin().lock().take(MOST).read_to_end(&mut bytes)?;
+        io::stdin()
+            .lock()
+            .take(MAX_FILE_BYTES)
+            .read_to_end(&mut bytes)?;
     } else {
-        File::open(file)?.take(MOST).read_to_end(&mut bytes)?;
+        File::open(file)?
+            .take(MAX_FILE_BYTES)
+            .read_to_end(&mut bytes)?;
     }
     Ok(bytes)
 }

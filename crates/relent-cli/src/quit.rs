@@ -11,12 +11,12 @@ const OWN_ERROR: i32 = 125;
 
 /// An exit status with its message, which is empty if everything has been reported already.
 #[derive(Debug)]
-pub(crate) struct Quit {
+pub(crate) struct ExitError {
     pub(crate) status: i32,
     pub(crate) message: String,
 }
 
-impl Quit {
+impl ExitError {
     /// The command line is wrong, or a file that it names: status 2.
     pub(crate) fn usage(message: String) -> Self {
         Self {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
 use relent::clock::TokioClock;
-use relent::driver::{Decision, Driver, Leave, Stop, Target};
+use relent::driver::{CallPermit, Decision, Driver, Stop, Target};
 use relent::failure::Cause;
 use relent::policy::{Pattern, format_duration};
 use relent::random::Random;
@@ -25,16 +25,16 @@ use relent::{Destination, Failure, Policy, StopReason};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::admission::{admitted, say_what_does_not_apply};
-use crate::console::{complain, say};
-use crate::live::{Live, Waiting};
+use crate::admission::{admitted, report_no_hedging};
+use crate::console::{report_error, say};
+use crate::live::{NextRetry, SessionMessages};
 use crate::options::{PolicyOptions, duration, size};
-use crate::quit::Quit;
-use crate::signals::{Signals, outlive_file_limit};
+use crate::quit::ExitError;
+use crate::signals::{Signals, ignore_file_size_signal};
 use crate::stdout;
 use crate::streams;
 use crate::trace_out::{self, TraceOut};
-use child::{Attempt, Attempted, CommandLine, Ended, Limits};
+use child::{Attempt, AttemptResult, CommandEnd, CommandLine, Limits};
 pub(crate) use error::Error;
 use exit_list::ExitList;
 use nix::sys::signal::Signal;
@@ -97,14 +97,14 @@ Exit status: 0 if the command succeeded, else that of the last attempt, and
   make the caller repeat it.";
 
 /// The exit status if relent gave up although the last attempt exited with 0.
-const GAVE_UP: i32 = 123;
+const EXIT_GAVE_UP: i32 = 123;
 /// The exit status if a time limit ended the run, as in `timeout`.
-const TIME_OVER: i32 = 124;
+const EXIT_TIME_LIMIT: i32 = 124;
 
 /// The default of `--kill-after`,
-const KILL_AFTER: Duration = Duration::from_secs(2);
+const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(2);
 /// which is at most this fraction of the deadline: 1/10.
-const PART_OF_DEADLINE: u32 = 10;
+const KILL_AFTER_DEADLINE_DIVISOR: u32 = 10;
 
 /// The arguments of `relent run`.
 #[derive(Args, Debug)]
@@ -162,7 +162,7 @@ pub(crate) struct RunArgs {
         default_missing_value = "always",
         help_heading = "Execution"
     )]
-    stream: Stream,
+    stream: StreamMode,
 
     /// The time between SIGTERM and SIGKILL when an attempt is ended [default: 2s]
     ///
@@ -201,7 +201,7 @@ pub(crate) struct RunArgs {
 
 /// The condition for passing on standard output immediately.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum Stream {
+enum StreamMode {
     /// On a terminal
     Auto,
     /// Everywhere
@@ -210,7 +210,7 @@ enum Stream {
     Never,
 }
 
-impl Stream {
+impl StreamMode {
     fn now(self) -> bool {
         match self {
             Self::Auto => io::stdout().is_terminal(),
@@ -239,30 +239,30 @@ struct Run {
     stream: bool,
     kill_after: Duration,
     max_buffer: u64,
-    live: Live,
+    live: SessionMessages,
 }
 
 /// The end of a run.
-struct End {
+struct RunEnd {
     status: i32,
     /// The reason for giving up; `None` after a success.
     stop: Option<Stop>,
     /// The last failure, for the final message.
-    verdict: Option<Verdict>,
+    verdict: Option<AttemptFailure>,
 }
 
 /// The classification of a failed attempt.
 #[derive(Debug)]
-struct Verdict {
+struct AttemptFailure {
     failure: Failure,
     /// The exit status of the attempt.
     status: i32,
     /// The reason why it is not retried, independent of the policy.
-    refused: Option<Refused>,
+    refused: Option<NotRetried>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refused {
+enum NotRetried {
     /// The command could not be started, which has been reported.
     CannotRun,
     StopOnExit,
@@ -281,7 +281,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     streams::all_open()?;
     let policy = for_commands(&args, args.options.resolve()?.policy)?;
     let kill_after = kill_after(args.kill_after, &policy)?;
-    let policy = inside_deadline(policy, kill_after)?;
+    let policy = reserve_kill_time(policy, kill_after)?;
     let mut signals = Signals::listen().map_err(|error| Error::Signals(error).to_string())?;
     let mut trace = None;
     if let Some(name) = args.options.trace.clone() {
@@ -289,7 +289,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         let opened = spawn_blocking(move || TraceOut::open(&name));
         let opened = tokio::select! {
             biased;
-            signal = signals.cancelled() => return Ok(Quit::by_signal(signal).status),
+            signal = signals.cancelled() => return Ok(ExitError::by_signal(signal).status),
             opened = opened => opened,
         };
         trace = Some(opened.map_err(|error| format!("cannot start: {error}"))??);
@@ -307,10 +307,10 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         stream: args.stream.now(),
         kill_after,
         max_buffer: args.max_buffer,
-        live: Live::new(args.options.quiet),
+        live: SessionMessages::new(args.options.quiet),
     };
     let why = "two attempts of a command never run at the same time";
-    say_what_does_not_apply(&run.policy, run.live, why);
+    report_no_hedging(&run.policy, run.live, why);
     // The destination has one caller, and the whole policy applies to it.
     let there = Destination::new(&run.policy);
     let mut driver = Driver::builder(&run.policy, TokioClock)
@@ -330,18 +330,18 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     {
         let last = verdict.last();
         match verdict.refused {
-            None => run.live.gave_up(&summary, &last),
-            Some(Refused::CannotRun) => {}
-            Some(Refused::StopOnExit) => run
+            None => run.live.report_end(&summary, &last),
+            Some(NotRetried::CannotRun) => {}
+            Some(NotRetried::StopOnExit) => run
                 .live
                 .say(|| format!("{last} is not retried: it is in --stop-on-exit")),
-            Some(Refused::NotInRetryOnExit) => run
+            Some(NotRetried::NotInRetryOnExit) => run
                 .live
                 .say(|| format!("{last} is not retried: it is not in --retry-on-exit")),
-            Some(Refused::PassedOn) => run.live.say(|| {
+            Some(NotRetried::PassedOn) => run.live.say(|| {
                 format!("{last} is not retried: its output exceeded --max-buffer and was passed on")
             }),
-            Some(Refused::InputNotKept) => run.live.say(|| {
+            Some(NotRetried::InputNotKept) => run.live.say(|| {
                 format!(
                     "{last} is not retried: standard input exceeded --max-buffer and was not kept"
                 )
@@ -349,7 +349,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         }
     }
     if let Err(error) = trace_out::finish(trace, &summary) {
-        complain(&error);
+        report_error(&error);
     }
     end.map(|end| end.status).map_err(|error| error.to_string())
 }
@@ -390,13 +390,15 @@ fn kill_after(given: Option<Duration>, policy: &Policy) -> Result<Duration, Stri
             format_duration(deadline),
         )),
         (Some(given), _) => Ok(given),
-        (None, Some(deadline)) => Ok(KILL_AFTER.min(deadline / PART_OF_DEADLINE)),
-        (None, None) => Ok(KILL_AFTER),
+        (None, Some(deadline)) => {
+            Ok(DEFAULT_KILL_AFTER.min(deadline / KILL_AFTER_DEADLINE_DIVISOR))
+        }
+        (None, None) => Ok(DEFAULT_KILL_AFTER),
     }
 }
 
 /// Moves the deadline to the time of SIGTERM, so that the command has ended at the given deadline.
-fn inside_deadline(policy: Policy, kill_after: Duration) -> Result<Policy, String> {
+fn reserve_kill_time(policy: Policy, kill_after: Duration) -> Result<Policy, String> {
     let Some(deadline) = policy.deadline() else {
         return Ok(policy);
     };
@@ -419,10 +421,10 @@ impl Run {
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
         signals: &mut Signals,
-    ) -> Result<End, Error> {
+    ) -> Result<RunEnd, Error> {
         // Buffered output goes to a file. A write beyond the file size limit must not end relent, since the command
         // would outlive it.
-        outlive_file_limit().map_err(Error::Signals)?;
+        ignore_file_size_signal().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process(self.max_buffer)?;
         // The verdict and the exit status of the previous attempt, if there was one.
         let mut last = None;
@@ -436,14 +438,14 @@ impl Run {
                 Ok(Ok(leave)) => leave,
                 Ok(Err(stop)) => {
                     let (verdict, own) = last.unzip();
-                    return Ok(End {
+                    return Ok(RunEnd {
                         status: status(own.unwrap_or(0), None, Some(stop)),
                         stop: Some(stop),
                         verdict,
                     });
                 }
                 Err(signal) => {
-                    return Ok(End {
+                    return Ok(RunEnd {
                         status: status_of(signal),
                         stop: Some(driver.on_cancel()),
                         verdict: last.map(|(verdict, _)| verdict),
@@ -452,8 +454,8 @@ impl Run {
             };
             let how = self.next_attempt(driver, leave);
             let mut attempted = child::attempt(&self.command, how, &mut stdin, signals).await?;
-            let verdict = self.judge(&attempted, &stdin);
-            self.say_what_no_status_tells(&attempted, verdict.as_ref());
+            let verdict = self.classify_attempt(&attempted, &stdin);
+            self.report_attempt(&attempted, verdict.as_ref());
             if verdict.is_some()
                 && let Some(group) = attempted.left
             {
@@ -478,14 +480,14 @@ impl Run {
                     let own = attempted.ended.status();
                     let status = status(own, attempted.cancelled, stop);
                     let interrupted = output::to_stdout(attempted.stdout, signals).await?;
-                    return Ok(End {
+                    return Ok(RunEnd {
                         status: interrupted.map_or(status, status_of),
                         stop,
                         verdict,
                     });
                 }
             };
-            let waiting = Waiting {
+            let waiting = NextRetry {
                 attempt: how.number,
                 outcome: verdict.last(),
                 hint: verdict.failure.hint,
@@ -497,7 +499,7 @@ impl Run {
                 interrupted = signals.cancelling(self.live.wait(&waiting)).await;
             }
             if let Some(signal) = interrupted {
-                return Ok(End {
+                return Ok(RunEnd {
                     status: status_of(signal),
                     stop: Some(driver.on_cancel()),
                     verdict: Some(verdict),
@@ -511,7 +513,7 @@ impl Run {
     fn next_attempt<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-        leave: Leave,
+        leave: CallPermit,
     ) -> Attempt {
         let now = Instant::now();
         let attempt = driver.on_attempt(leave);
@@ -528,7 +530,7 @@ impl Run {
             last: most.is_some_and(|most| attempt.number > most),
             stream: self.stream,
             most: self.max_buffer,
-            advise: attempt.number == 1 && self.live.is_watched(),
+            advise: attempt.number == 1 && self.live.is_on_terminal(),
         }
     }
 
@@ -537,11 +539,11 @@ impl Run {
         self.stream && stdout::reader_is_gone()
     }
 
-    fn say_what_no_status_tells(&self, attempted: &Attempted, verdict: Option<&Verdict>) {
+    fn report_attempt(&self, attempted: &AttemptResult, verdict: Option<&AttemptFailure>) {
         let program = self.command.program.display();
         match &attempted.ended {
-            Ended::NotFound => complain(&not_found(&self.command)),
-            Ended::CannotRun(error) => complain(&format!("cannot run {program}: {error}")),
+            CommandEnd::NotFound => report_error(&not_found(&self.command)),
+            CommandEnd::CannotRun(error) => report_error(&format!("cannot run {program}: {error}")),
             _ => {}
         }
         if attempted.straggler && verdict.is_none() {
@@ -553,47 +555,47 @@ impl Run {
     }
 
     /// Classifies a failed attempt; `None` is a success.
-    fn judge(&self, attempted: &Attempted, stdin: &Stdin) -> Option<Verdict> {
+    fn classify_attempt(&self, attempted: &AttemptResult, stdin: &Stdin) -> Option<AttemptFailure> {
         let status = attempted.ended.status();
         let listed = |list: &Option<ExitList>| list.as_ref().map(|list| list.contains(status));
         let kept = match (attempted.passed_on, stdin.is_exceeded()) {
-            (true, _) => Some(Refused::PassedOn),
-            (_, true) => Some(Refused::InputNotKept),
+            (true, _) => Some(NotRetried::PassedOn),
+            (_, true) => Some(NotRetried::InputNotKept),
             _ => None,
         };
-        let verdict = |cause, refused: Option<Refused>| {
+        let verdict = |cause, refused: Option<NotRetried>| {
             let refused = refused.or(kept);
             let failure = match refused {
                 None => Failure::ambiguous(),
                 Some(_) => Failure::permanent(),
             };
-            Some(Verdict {
+            Some(AttemptFailure {
                 failure: failure.cause(cause),
                 status,
                 refused,
             })
         };
         let cause = match attempted.ended {
-            Ended::NotFound | Ended::CannotRun(_) => {
-                return verdict(Cause::Exit(status), Some(Refused::CannotRun));
+            CommandEnd::NotFound | CommandEnd::CannotRun(_) => {
+                return verdict(Cause::Exit(status), Some(NotRetried::CannotRun));
             }
-            Ended::TimedOut => return verdict(Cause::Timeout, None),
-            Ended::Exit(status) => Cause::Exit(status),
-            Ended::Signal(signal) => Cause::Signal(signal),
+            CommandEnd::TimedOut => return verdict(Cause::Timeout, None),
+            CommandEnd::Exit(status) => Cause::Exit(status),
+            CommandEnd::Signal(signal) => Cause::Signal(signal),
         };
         match (listed(&self.stop_on_exit), listed(&self.retry_on_exit)) {
             (Some(true), _) if status == 0 => None,
-            (Some(true), _) => verdict(cause, Some(Refused::StopOnExit)),
+            (Some(true), _) => verdict(cause, Some(NotRetried::StopOnExit)),
             _ if attempted.matched => verdict(Cause::Output, None),
             (_, Some(true)) => verdict(cause, None),
             _ if status == 0 => None,
-            (_, Some(false)) => verdict(cause, Some(Refused::NotInRetryOnExit)),
+            (_, Some(false)) => verdict(cause, Some(NotRetried::NotInRetryOnExit)),
             (_, None) => verdict(cause, None),
         }
     }
 }
 
-impl Verdict {
+impl AttemptFailure {
     /// Describes the failure of the attempt.
     fn last(&self) -> String {
         let cause = &self.failure.cause;
@@ -609,8 +611,10 @@ impl Verdict {
 fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
     match (stop.map(|stop| stop.reason), own) {
         // The circuit breaker queues an attempt until no time is left.
-        (Some(StopReason::Deadline | StopReason::MaxElapsed | StopReason::Gate), _) => TIME_OVER,
-        (Some(_), 0) => cancelled.map_or(GAVE_UP, status_of),
+        (Some(StopReason::Deadline | StopReason::MaxElapsed | StopReason::CircuitBreaker), _) => {
+            EXIT_TIME_LIMIT
+        }
+        (Some(_), 0) => cancelled.map_or(EXIT_GAVE_UP, status_of),
         (_, status) => status,
     }
 }
@@ -618,7 +622,7 @@ fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
 /// Decides about a retry. `cancelled`: a signal has arrived, or standard output has lost its reader.
 fn decide<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-    verdict: &Verdict,
+    verdict: &AttemptFailure,
     cancelled: bool,
 ) -> Decision {
     let failure = &verdict.failure;

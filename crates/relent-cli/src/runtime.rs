@@ -3,13 +3,15 @@
 use std::os::unix::net::UnixStream;
 
 /// The number of socket pairs that the process must be able to open.
-const OPENED_FIRST: usize = 3;
+const TOKIO_SOCKET_PAIRS: usize = 3;
 
 /// Runs a future to completion on this thread.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let cannot = |error| format!("cannot start: {error}");
     // tokio panics if it cannot open its first files, so this opens as many before.
-    let room: Result<Vec<_>, _> = (0..OPENED_FIRST).map(|_| UnixStream::pair()).collect();
+    let room: Result<Vec<_>, _> = (0..TOKIO_SOCKET_PAIRS)
+        .map(|_| UnixStream::pair())
+        .collect();
     drop(room.map_err(cannot)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

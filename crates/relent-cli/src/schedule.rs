@@ -8,17 +8,17 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use http::{HeaderMap, Method, StatusCode};
-use relent::driver::{Decision, Driver, Next};
+use relent::driver::{Decision, Driver, NextStep};
 use relent::failure::{Cause, Network};
 use relent::policy::Pattern;
-use relent::random::{Draw, Random, SessionRandom};
+use relent::random::{FixedRandom, Random, SessionRandom};
 use relent::{Failure, Policy, Summary, VirtualClock};
-use relent_http::{HintOptions, RequestFacts};
+use relent_http::{HintOptions, RequestInfo};
 
 use crate::console::{print, say};
 use crate::human::human;
-use crate::options::{Chosen, PolicyOptions};
-use crate::quit::Quit;
+use crate::options::{PolicyOptions, ResolvedPolicy};
+use crate::quit::ExitError;
 use crate::trace_out::{self, TraceOut};
 
 use row::Row;
@@ -52,9 +52,9 @@ Exit status: 0; 1 if the result cannot be written; 2 if the options or the
 policy are wrong.";
 
 /// A schedule with this many retries is considered endless.
-const ENDLESS: usize = 1000;
+const ENDLESS_RETRIES: usize = 1000;
 /// The number of retries that are shown of an endless schedule, or of one without a maximum number of retries.
-const SHOWN: usize = 20;
+const SHOWN_RETRIES: usize = 20;
 
 /// The arguments of `relent schedule`.
 #[derive(Args, Debug)]
@@ -102,40 +102,41 @@ fn status(text: &str) -> Result<StatusCode, String> {
 ///
 /// # Errors
 /// The policy cannot be loaded, options contradict it, or the output cannot be written.
-pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
-    let Chosen { name, policy } = args.options.resolve().map_err(Quit::usage)?;
+pub(crate) fn run(args: &ScheduleArgs) -> Result<(), ExitError> {
+    let ResolvedPolicy { name, policy } = args.options.resolve().map_err(ExitError::usage)?;
     let trace = args.options.trace.as_deref().map(TraceOut::open);
-    let trace = trace.transpose().map_err(Quit::usage)?;
+    let trace = trace.transpose().map_err(ExitError::usage)?;
     if let Some(status) = args.status.map(|status| status.as_u16())
         && status < 400
         && !policy.makes_failure_of(status)
     {
-        return Err(Quit::usage(format!(
+        return Err(ExitError::usage(format!(
             "--status {status}: policy `{name}` does not treat it as a failure: use a status from 400 to \
              599, or one that the policy lists"
         )));
     }
     let failure = failure(args.status, &policy);
     let stream = match (args.options.seed, args.random) {
-        (Some(_), _) => Stream::Seeded(args.options.random()),
-        (None, point) => Stream::Pinned(Draw::at(point.unwrap_or(0.5))),
+        (Some(_), _) => DelayRandom::Seeded(args.options.random()),
+        (None, point) => DelayRandom::Pinned(FixedRandom::at(point.unwrap_or(0.5))),
     };
     let schedule = Schedule {
         policy: &policy,
         failure,
         stream,
     };
-    let (mut rows, mut summary) = schedule.rows(ENDLESS);
-    let cut = rows.len() == ENDLESS || (policy.max_retries().is_none() && rows.len() > SHOWN);
+    let (mut rows, mut summary) = schedule.rows(ENDLESS_RETRIES);
+    let cut = rows.len() == ENDLESS_RETRIES
+        || (policy.max_retries().is_none() && rows.len() > SHOWN_RETRIES);
     if cut {
-        (rows, summary) = schedule.rows(SHOWN);
+        (rows, summary) = schedule.rows(SHOWN_RETRIES);
     }
 
     if args.json {
-        print(&json(&rows)).map_err(Quit::failed)?;
+        print(&json(&rows)).map_err(ExitError::failed)?;
     } else {
         let draws = match (&schedule.stream, args.options.seed) {
-            (Stream::Seeded(_), Some(seed)) => format!("drawn with seed {seed}"),
+            (DelayRandom::Seeded(_), Some(seed)) => format!("drawn with seed {seed}"),
             _ => format!("each draw at {}", args.random.unwrap_or(0.5)),
         };
         let after = match failure.cause {
@@ -143,13 +144,13 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
             cause => cause.to_string(),
         };
         let title = format!("{name}, after {after}, {draws}");
-        let table = table::table(&title, &rows, table::Look::of_terminal());
-        print(&(table + &queueing(&policy).unwrap_or_default())).map_err(Quit::failed)?;
+        let table = table::table(&title, &rows, table::TableStyle::of_terminal());
+        print(&(table + &queueing(&policy).unwrap_or_default())).map_err(ExitError::failed)?;
     }
     if !args.options.quiet {
         if cut {
             say(&format!(
-                "policy `{name}` has more retries; the first {SHOWN} are shown"
+                "policy `{name}` has more retries; the first {SHOWN_RETRIES} are shown"
             ));
         } else if rows.is_empty() {
             say(&match policy.max_retries() {
@@ -158,25 +159,29 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
             });
         }
     }
-    trace_out::finish(trace, &summary).map_err(Quit::failed)
+    trace_out::finish(trace, &summary).map_err(ExitError::failed)
 }
 
 /// Describes how long a call may be queued, beyond the shown delays, while its destination is down.
 fn queueing(policy: &Policy) -> Option<String> {
-    let gate = policy.gate().filter(|_| !policy.is_off())?;
+    let circuit_breaker = policy.circuit_breaker().filter(|_| !policy.is_off())?;
     let limit = policy.deadline().or(policy.max_elapsed());
     let text = match limit {
         Some(limit) => format!(
             "while the destination is down, a call is queued beyond these delays, until {} after its start",
-            human(limit.min(gate.patience))
+            human(limit.min(circuit_breaker.max_queue_time))
         ),
         None => format!(
             "while the destination is down, a call is queued beyond these delays: no attempt starts later than {} \
              after the call began, or {} while there was never a response; with a deadline it is queued until \
              then, for {} at most",
-            human(gate.patience_without_deadline),
-            human(gate.patience_unanswered.min(gate.patience_without_deadline)),
-            human(gate.patience)
+            human(circuit_breaker.max_queue_time_without_deadline),
+            human(
+                circuit_breaker
+                    .max_queue_time_without_response
+                    .min(circuit_breaker.max_queue_time_without_deadline)
+            ),
+            human(circuit_breaker.max_queue_time)
         ),
     };
     Some(text + "\n")
@@ -197,7 +202,7 @@ fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
     let headers = HeaderMap::new();
     if let Some(status) = status {
         // A repeatable request: the schedule does not depend on the method.
-        let request = RequestFacts::of(&Method::GET, &headers);
+        let request = RequestInfo::of(&Method::GET, &headers);
         let (now, options) = (SystemTime::now(), HintOptions::default());
         return relent_http::classify(status, &headers, request, now, &options)
             .or_else(|| relent_http::classify_listed(policy, status, &headers, now, &options))
@@ -208,7 +213,12 @@ fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
     listed
         .chain([Failure::not_processed()])
         .chain(rules)
-        .find(|failure| policy.waits_after(*failure, Draw::at(0.5)).next().is_some())
+        .find(|failure| {
+            policy
+                .waits_after(*failure, FixedRandom::at(0.5))
+                .next()
+                .is_some()
+        })
         .unwrap_or(Failure::not_processed())
 }
 
@@ -233,17 +243,17 @@ fn example(pattern: &Pattern) -> Failure {
 struct Schedule<'p> {
     policy: &'p Policy,
     failure: Failure,
-    stream: Stream,
+    stream: DelayRandom,
 }
 
 /// The random source of the shown delays.
 #[derive(Clone, Debug)]
-enum Stream {
-    Pinned(Draw),
+enum DelayRandom {
+    Pinned(FixedRandom),
     Seeded(SessionRandom),
 }
 
-impl Random for Stream {
+impl Random for DelayRandom {
     fn next_u64(&mut self) -> u64 {
         match self {
             Self::Pinned(draw) => draw.next_u64(),
@@ -254,12 +264,12 @@ impl Random for Stream {
 
 /// A random source that can be pinned temporarily, to find the range of a delay.
 #[derive(Clone, Debug)]
-struct Pinnable<'c> {
-    pinned: &'c Cell<Option<Draw>>,
-    stream: Stream,
+struct PinnableRandom<'c> {
+    pinned: &'c Cell<Option<FixedRandom>>,
+    stream: DelayRandom,
 }
 
-impl Random for Pinnable<'_> {
+impl Random for PinnableRandom<'_> {
     fn next_u64(&mut self) -> u64 {
         match self.pinned.get() {
             Some(mut draw) => draw.next_u64(),
@@ -277,23 +287,23 @@ impl Schedule<'_> {
             .traced()
             .start();
         // The range of a delay ignores the time left, unless the policy shortens the last delay to it.
-        let ranging = if self.policy.cut_last_wait() {
+        let ranging = if self.policy.final_attempt_before_deadline() {
             Some(self.policy.clone())
         } else {
-            timeless(self.policy)
+            without_time_limits(self.policy)
         };
         let pinned = Cell::new(None);
         let mut range = ranging.as_ref().map(|policy| {
             let (pinned, stream) = (&pinned, self.stream.clone());
-            policy.waits_after(self.failure, Pinnable { pinned, stream })
+            policy.waits_after(self.failure, PinnableRandom { pinned, stream })
         });
         let mut rows = Vec::new();
         let mut total = Duration::ZERO;
         let stop = loop {
             match driver.enter(None) {
-                Next::Start(leave) => driver.on_attempt(leave),
-                Next::Stop(stop) => break stop,
-                Next::Wait { after, .. } => {
+                NextStep::Start(leave) => driver.on_attempt(leave),
+                NextStep::Stop(stop) => break stop,
+                NextStep::Wait { after, .. } => {
                     clock.advance(after);
                     continue;
                 }
@@ -308,7 +318,7 @@ impl Schedule<'_> {
             clock.advance(delay);
             total = total.saturating_add(delay);
             let at = |point| {
-                pinned.set(Some(Draw::at(point)));
+                pinned.set(Some(FixedRandom::at(point)));
                 let wait = range.clone().and_then(|mut waits| waits.next());
                 pinned.set(None);
                 wait.unwrap_or(delay)
@@ -330,7 +340,7 @@ impl Schedule<'_> {
 }
 
 /// The policy without its time limits.
-fn timeless(policy: &Policy) -> Option<Policy> {
+fn without_time_limits(policy: &Policy) -> Option<Policy> {
     let builder = policy.clone().into_builder().max_elapsed(Duration::MAX);
     builder.deadline(Duration::MAX).build().ok()
 }

@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// The signals that are forwarded to the command. After one of the first group no attempt is made.
-const PASSED_ON: [&[Signal]; 2] = [
-    ENDING,
+const FORWARDED: [&[Signal]; 2] = [
+    TERMINATING,
     &[Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH],
 ];
 
 /// Signals that end a process: from a user, a terminal, a watchdog (SIGABRT), a timer, `ulimit -t` (SIGXCPU) or a power
 /// supply. Their default action would end relent, and leave the command behind.
-const ENDING: &[Signal] = &[
+const TERMINATING: &[Signal] = &[
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -35,7 +35,7 @@ const ENDING: &[Signal] = &[
 
 /// Whether `signal` cancels the session: no attempt is made after it.
 pub(crate) fn cancels(signal: Signal) -> bool {
-    ENDING.contains(&signal)
+    TERMINATING.contains(&signal)
 }
 
 /// A stream of the signals to this process; none is lost between two attempts.
@@ -56,7 +56,7 @@ impl Signals {
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored_at_start();
         let mut streams = Vec::new();
-        let wanted = PASSED_ON
+        let wanted = FORWARDED
             .into_iter()
             .flatten()
             .copied()
@@ -108,16 +108,16 @@ impl Signals {
 ///
 /// # Errors
 /// The system refuses a handler.
-pub(crate) fn outlive_file_limit() -> io::Result<()> {
+pub(crate) fn ignore_file_size_signal() -> io::Result<()> {
     // The handler stays when the stream is dropped.
     signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).map(drop)
 }
 
 /// The process group of a command: its leader's process id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group(pub(crate) Pid);
+pub(crate) struct ProcessGroup(pub(crate) Pid);
 
-impl Group {
+impl ProcessGroup {
     /// Sends `signal` to every member.
     ///
     /// An error does not abort the run. ESRCH means that all members are gone. EPERM means that the
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_no_member_that_runs() {
+    fn an_ended_process_does_not_count_as_a_running_member() {
         let group = Pid::from_raw(42);
         assert!(runs_in("50 (sh) S 1 42 42 0 -1", group));
         assert!(runs_in("50 (a) b) (c)) T 1 42 42 0 -1", group));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_whose_ended_members_nobody_has_looked_at_is_gone() {
+    fn a_process_group_with_only_unreaped_members_is_gone() {
         let child = std::os::unix::process::CommandExt::process_group(
             &mut std::process::Command::new("sleep"),
             0,
@@ -212,7 +212,7 @@ mod tests {
         .arg("1000")
         .spawn();
         let mut child = child.unwrap();
-        let group = Group(Pid::from_raw(child.id() as i32));
+        let group = ProcessGroup(Pid::from_raw(child.id() as i32));
         assert_eq!(group.has_ended(), Some(false));
         group.send(Signal::SIGKILL);
         // Waits for the end without reaping the process.
@@ -225,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_gone_or_not_ours_never_aborts() {
+    fn signalling_a_missing_process_group_is_no_error() {
         let mut child = std::process::Command::new("true");
         std::os::unix::process::CommandExt::process_group(&mut child, 0);
         let mut child = child.spawn().unwrap();
         child.wait().unwrap();
-        let group = Group(Pid::from_raw(child.id() as i32));
+        let group = ProcessGroup(Pid::from_raw(child.id() as i32));
         assert!(group.is_gone());
         group.send(Signal::SIGTERM);
     }

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::console::print;
 use crate::options::seed;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent simulate --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -43,7 +43,7 @@ Examples:
       relent simulate --format
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
-  Draw charts: all numbers in one file for a browser, or one picture:
+  FixedRandom charts: all numbers in one file for a browser, or one picture:
       relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.svg
 
@@ -163,9 +163,9 @@ the options, a policy or a scenario are wrong.";
 const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \
     `relent simulate --show blackout` for a scenario to start from";
 /// The most bytes of a scenario: 1 MiB.
-const MOST: u64 = 1 << 20;
+const MAX_SCENARIO_BYTES: u64 = 1 << 20;
 /// The most seeds: more do not improve the result.
-const MOST_SEEDS: u64 = 10_000;
+const MAX_SEEDS: u64 = 10_000;
 
 /// The arguments of `relent simulate`.
 #[derive(Args, Debug)]
@@ -253,7 +253,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE.html", value_parser = charts::page)]
     report: Option<PathBuf>,
 
-    /// Draw one scenario
+    /// FixedRandom one scenario
     #[arg(long, value_name = "FILE.svg", value_parser = charts::picture)]
     plot: Option<PathBuf>,
 
@@ -335,8 +335,8 @@ fn toml_of(page: &str) -> String {
 fn seeds(text: &str) -> Result<u64, String> {
     seed(text)
         .ok()
-        .filter(|seeds| (1..=MOST_SEEDS).contains(seeds))
-        .ok_or_else(|| format!("use a whole number from 1 to {MOST_SEEDS}"))
+        .filter(|seeds| (1..=MAX_SEEDS).contains(seeds))
+        .ok_or_else(|| format!("use a whole number from 1 to {MAX_SEEDS}"))
 }
 
 fn change(text: &str) -> Result<(String, String), String> {
@@ -348,7 +348,7 @@ fn change(text: &str) -> Result<(String, String), String> {
 
 /// A policy or scenario with its given name and the text of its file.
 #[derive(Clone)]
-struct Named<T> {
+struct NamedItem<T> {
     name: String,
     value: T,
     text: String,
@@ -358,7 +358,7 @@ struct Named<T> {
 ///
 /// # Errors
 /// Policies, scenarios or changes are wrong, runs were given up, or the output cannot be written.
-pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), ExitError> {
     if args.list {
         return list();
     }
@@ -370,7 +370,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
             FormatOf::Scenario => scenarios::FORMAT,
             FormatOf::Service => relent_sim::advise::FORMAT,
         };
-        return print(&toml_of(format)).map_err(Quit::failed);
+        return print(&toml_of(format)).map_err(ExitError::failed);
     }
     let threads = match args.jobs {
         Some(jobs) => jobs as usize,
@@ -387,10 +387,10 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         specs => specs.to_vec(),
     };
     let policies = specs.iter().map(|spec| {
-        let value = policy(spec).map_err(Quit::usage)?;
+        let value = policy(spec).map_err(ExitError::usage)?;
         named(spec, value)
     });
-    let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
+    let policies: Vec<NamedItem<Policy>> = policies.collect::<Result<_, ExitError>>()?;
     if let Some(file) = &args.grid {
         return grid::run(args, file, &policies, threads);
     }
@@ -404,14 +404,14 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     // Everything is read before anything runs.
     let scenarios = names.into_iter().map(|name| {
         let (value, text) = scenario(&name, &args.set)?;
-        Ok(Named { name, value, text })
+        Ok(NamedItem { name, value, text })
     });
-    let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
+    let scenarios: Vec<NamedItem<Scenario>> = scenarios.collect::<Result<_, ExitError>>()?;
     // A table and a report compare all policies with `off`, also if it was not given.
     let only_json = args.json && args.report.is_none();
     let off = match only_json || specs.iter().any(|spec| spec == ranked::OFF) {
         true => None,
-        false => Some(policy(ranked::OFF).map_err(Quit::failed)?),
+        false => Some(policy(ranked::OFF).map_err(ExitError::failed)?),
     };
 
     let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
@@ -448,45 +448,47 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
                 ranked::report(scenario, &rows, &seeds)
             }
         };
-        bar.suspend(|| print(&text)).map_err(Quit::failed)?;
+        bar.suspend(|| print(&text)).map_err(ExitError::failed)?;
         charts.add(scenario, seeds[0], results, without, threads, &on_run);
     }
     bar.finish_and_clear();
     charts.write(&policies, &seeds, &args.set)?;
     match given_up {
         0 => Ok(()),
-        runs => Err(Quit::failed(format!(
+        runs => Err(ExitError::failed(format!(
             "{runs} of the runs were given up: the policy makes too many attempts for a simulation"
         ))),
     }
 }
 
-fn list() -> Result<(), Quit> {
+fn list() -> Result<(), ExitError> {
     let width = scenarios::names().iter().map(|name| name.len()).max();
     let width = width.unwrap_or_default();
     let mut text = String::new();
     for builtin in scenarios::all() {
-        let scenario = builtin.load().map_err(|e| Quit::failed(e.to_string()))?;
+        let scenario = builtin
+            .load()
+            .map_err(|e| ExitError::failed(e.to_string()))?;
         let _ = writeln!(text, "{:width$}  {}", builtin.name, scenario.description);
     }
-    print(&text).map_err(Quit::failed)
+    print(&text).map_err(ExitError::failed)
 }
 
-fn show(name: &str) -> Result<(), Quit> {
+fn show(name: &str) -> Result<(), ExitError> {
     match scenarios::get(name) {
-        Some(builtin) => print(builtin.text).map_err(Quit::failed),
-        None => Err(Quit::usage(format!(
+        Some(builtin) => print(builtin.text).map_err(ExitError::failed),
+        None => Err(ExitError::usage(format!(
             "no scenario {name:?}: {}",
-            meant(name)
+            suggestion(name)
         ))),
     }
 }
 
 /// Loads a built-in scenario or a file.
-fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, String), Quit> {
+fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, String), ExitError> {
     let text = match scenarios::get(name) {
         Some(builtin) => builtin.text.to_owned(),
-        None => read(name).map_err(Quit::usage)?,
+        None => read(name).map_err(ExitError::usage)?,
     };
     let changes: Vec<_> = changes
         .iter()
@@ -494,12 +496,12 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, Strin
         .collect();
     match Scenario::parse_with(&text, &changes) {
         Ok(scenario) => Ok((scenario, text)),
-        Err(error) => Err(Quit::usage(format!("{name}: {error}\n{SEE_FORMAT}"))),
+        Err(error) => Err(ExitError::usage(format!("{name}: {error}\n{SEE_FORMAT}"))),
     }
 }
 
 /// Suggests a built-in scenario for an unknown name.
-fn meant(name: &str) -> String {
+fn suggestion(name: &str) -> String {
     match scenarios::nearest(name) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("the built-in ones are {}", scenarios::names().join(", ")),
@@ -510,10 +512,14 @@ fn read(path: &str) -> Result<String, String> {
     if !Path::new(path).exists() {
         return Err(format!(
             "no scenario {path:?}: there is no file of that name; {}\n{SEE_FORMAT}",
-            meant(path)
+            suggestion(path)
         ));
     }
-    read_at_most(Path::new(path), MOST, "a scenario has at most 1 MiB")
+    read_at_most(
+        Path::new(path),
+        MAX_SCENARIO_BYTES,
+        "a scenario has at most 1 MiB",
+    )
 }
 
 /// Reads the text of a file of at most `most` bytes; `large` is the message for a larger one.
@@ -532,10 +538,10 @@ fn read_at_most(path: &Path, most: u64, large: &str) -> Result<String, String> {
 }
 
 /// Returns a policy with its name and its text as TOML.
-fn named(name: &str, value: Policy) -> Result<Named<Policy>, Quit> {
-    let text = toml::to_string(&value).map_err(|error| Quit::failed(error.to_string()))?;
+fn named(name: &str, value: Policy) -> Result<NamedItem<Policy>, ExitError> {
+    let text = toml::to_string(&value).map_err(|error| ExitError::failed(error.to_string()))?;
     let name = name.to_owned();
-    Ok(Named { name, value, text })
+    Ok(NamedItem { name, value, text })
 }
 
 fn policy(spec: &str) -> Result<Policy, String> {
@@ -626,8 +632,8 @@ fn layers(metrics: &Metrics) -> Vec<LayerCounts> {
 
 /// Formats one line for each seed. Runs that were given up have no numbers, and are left out.
 fn json(
-    scenario: &Named<Scenario>,
-    policies: &[Named<Policy>],
+    scenario: &NamedItem<Scenario>,
+    policies: &[NamedItem<Policy>],
     seeds: &[u64],
     results: &[Vec<RunResult>],
 ) -> String {

@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The bytes of a spool that stay in memory; further bytes go to a temporary file.
-pub(crate) const MEMORY: usize = 1 << 20;
+pub(crate) const MAX_MEMORY_BYTES: usize = 1 << 20;
 
 /// An append-only sequence of bytes that can be read from any position, repeatedly.
 ///
-/// The first [`MEMORY`] bytes stay in memory. The rest is written to an unnamed file in the directory for
+/// The first [`MAX_MEMORY_BYTES`] bytes stay in memory. The rest is written to an unnamed file in the directory for
 /// temporary files (`TMPDIR`, else `/tmp`), which vanishes with the process.
 /// A failed [`append`](Spool::append) leaves the spool as it was.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Spool {
     /// The temporary file cannot be created or written (a full disk); the message names the directory.
     /// None of `bytes` is kept then.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (head, rest) = bytes.split_at(bytes.len().min(MEMORY - self.head.len()));
+        let (head, rest) = bytes.split_at(bytes.len().min(MAX_MEMORY_BYTES - self.head.len()));
         if !rest.is_empty() {
             self.append_to_file(rest)
                 .map_err(|e| in_temporary_directory(&e))?;
@@ -110,13 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beyond_the_bound_go_to_a_file_and_come_back_in_order() {
-        let bytes: Vec<u8> = (0..3 * MEMORY + 17).map(|i| (i % 251) as u8).collect();
+    fn spool_bytes_beyond_the_limit_go_to_a_file_in_order() {
+        let bytes: Vec<u8> = (0..3 * MAX_MEMORY_BYTES + 17)
+            .map(|i| (i % 251) as u8)
+            .collect();
         let mut spool = Spool::default();
         for chunk in bytes.chunks(100_003) {
             spool.append(chunk).unwrap();
         }
-        assert_eq!(spool.head.len(), MEMORY);
+        assert_eq!(spool.head.len(), MAX_MEMORY_BYTES);
         assert!(spool.tail.is_some());
         assert_eq!(spool.len(), bytes.len() as u64);
         assert!(contents(&spool, 65_536) == bytes);
@@ -127,20 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_bound_needs_no_file() {
+    fn a_spool_at_its_memory_limit_needs_no_file() {
         let mut spool = Spool::default();
-        spool.append(&vec![7; MEMORY]).unwrap();
+        spool.append(&vec![7; MAX_MEMORY_BYTES]).unwrap();
         assert!(spool.tail.is_none());
-        assert_eq!(contents(&spool, 1 << 16).len(), MEMORY);
+        assert_eq!(contents(&spool, 1 << 16).len(), MAX_MEMORY_BYTES);
         spool.append(b"x").unwrap();
         assert!(spool.tail.is_some());
         assert_eq!(contents(&spool, 1 << 16).last(), Some(&b'x'));
     }
 
     #[test]
-    fn a_failed_append_says_where_and_keeps_what_was_there() {
+    fn a_failed_spool_append_names_the_folder_and_keeps_earlier_bytes() {
         let mut spool = Spool::default();
-        spool.append(&vec![1; MEMORY]).unwrap();
+        spool.append(&vec![1; MAX_MEMORY_BYTES]).unwrap();
         // /dev/full answers every write with "no space left on device".
         spool.tail = Some(
             File::options()
@@ -152,14 +154,14 @@ mod tests {
         let error = spool.append(b"more").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().contains("TMPDIR"), "{error}");
-        assert_eq!(spool.len(), MEMORY as u64);
-        assert_eq!(contents(&spool, 1 << 16).len(), MEMORY);
+        assert_eq!(spool.len(), MAX_MEMORY_BYTES as u64);
+        assert_eq!(contents(&spool, 1 << 16).len(), MAX_MEMORY_BYTES);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn what_is_read_is_what_was_appended(
+        fn a_spool_returns_the_appended_bytes(
             lens in proptest::collection::vec(0usize..400_000, 0..8),
             position in 0u64..3_000_000,
         ) {

@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 
-use crate::streams::Stream;
+use crate::streams::StdStream;
 
 /// Fails if standard output was closed when relent was started.
 pub(crate) fn check() -> io::Result<()> {
-    if Stream::Stdout.was_closed() {
+    if StdStream::Stdout.was_closed() {
         return Err(io::Error::other(
             "it is closed; if nothing is wanted there, use >/dev/null",
         ));

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 /// A standard stream, by the number of its descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stream {
+pub(crate) enum StdStream {
     Stdin = 0,
     Stdout = 1,
     Stderr = 2,
@@ -22,7 +22,7 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 /// Runs before Rust's start-up code, when the descriptors are still those of the parent process.
 #[ctor::ctor]
-fn look() {
+fn record_closed() {
     let closed = [
         is_closed(&io::stdin()),
         is_closed(&io::stdout()),
@@ -38,7 +38,7 @@ fn is_closed(stream: &impl AsFd) -> bool {
     fcntl(stream.as_fd(), FcntlArg::F_GETFD).is_err()
 }
 
-impl Stream {
+impl StdStream {
     /// Whether it was closed when relent was started.
     pub(crate) fn was_closed(self) -> bool {
         CLOSED.load(Ordering::Relaxed) >> (self as u8) & 1 == 1
@@ -51,9 +51,9 @@ impl Stream {
 /// A stream was closed; the message names the first one.
 pub(crate) fn all_open() -> Result<(), String> {
     for (stream, name, instead) in [
-        (Stream::Stdin, "standard input", "</dev/null"),
-        (Stream::Stdout, "standard output", ">/dev/null"),
-        (Stream::Stderr, "standard error", "2>/dev/null"),
+        (StdStream::Stdin, "standard input", "</dev/null"),
+        (StdStream::Stdout, "standard output", ">/dev/null"),
+        (StdStream::Stderr, "standard error", "2>/dev/null"),
     ] {
         if stream.was_closed() {
             return Err(format!(

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use relent::Summary;
 use relent::trace::TraceJson;
 
-use crate::destination::Destination;
+use crate::destination::OutputFile;
 
 /// The output of the trace. It is opened before the first attempt, so that a bad path fails early.
 #[derive(Debug)]
 pub(crate) struct TraceOut {
     /// The name as given, for messages.
     name: PathBuf,
-    to: To,
+    to: TraceTarget,
 }
 
 #[derive(Debug)]
-enum To {
+enum TraceTarget {
     Stderr,
-    Named(Destination),
+    Named(OutputFile),
 }
 
 impl TraceOut {
@@ -29,9 +29,9 @@ impl TraceOut {
     /// The path cannot be written.
     pub(crate) fn open(name: &Path) -> Result<Self, String> {
         let to = if name == Path::new("-") {
-            Ok(To::Stderr)
+            Ok(TraceTarget::Stderr)
         } else {
-            Destination::open(name, ".relent-trace-").map(To::Named)
+            OutputFile::open(name, ".relent-trace-").map(TraceTarget::Named)
         };
         match to {
             Ok(to) => Ok(Self {
@@ -51,9 +51,9 @@ impl TraceOut {
     /// The trace cannot be written after all (a full disk). An existing trace is left unchanged.
     pub(crate) fn finish(self, trace: &TraceJson) -> Result<(), String> {
         let result = match self.to {
-            To::Stderr => trace.write(io::stderr().lock()),
-            To::Named(Destination::Special(file)) => trace.write(file),
-            To::Named(Destination::File(new)) => {
+            TraceTarget::Stderr => trace.write(io::stderr().lock()),
+            TraceTarget::Named(OutputFile::Special(file)) => trace.write(file),
+            TraceTarget::Named(OutputFile::File(new)) => {
                 trace.write(new.file()).and_then(|()| new.complete())
             }
         };

@@ -11,39 +11,52 @@
 //!
 //! A transport sleeps, wakes, sends, and reports outcomes. It decides nothing.
 
+pub(crate) mod cold;
+pub(crate) mod decision;
+pub(crate) mod fast_path;
+pub(crate) mod progress;
+pub(crate) mod race;
+pub(crate) mod session;
+pub(crate) mod trace;
+
+pub use cold::Cold;
+pub use progress::Progress;
+pub use race::{Race, RaceOutcome};
+pub use session::InvalidSavedSession;
+
 mod admission;
+mod blocked_by;
+mod destination_state;
 mod extras;
 mod hedging;
-mod holding;
-mod leaving;
 mod outcome;
-mod place;
 mod queued;
 mod recording;
+mod reporting;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::budget::Budget;
-use crate::cold::Cold;
-use crate::decision::{Decision, Stop, StopReason};
+use crate::destination::budget::Budget;
+
+use crate::call::decision::{Decision, Stop, StopReason};
+use crate::call::session::Session;
+use crate::call::trace::Trace;
+use crate::destination::outbound::BlockedBy;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
-use crate::outbound::Holding;
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::repeatable::Repeatable;
-use crate::session::Session;
 use crate::time::Instant;
-use crate::trace::Trace;
-pub use admission::{Leave, Next};
+pub use admission::{CallPermit, NextStep};
+pub use destination_state::{DestinationSlot, DestinationState};
 use extras::Extras;
-pub use hedging::Racer;
-pub use place::{Entered, Place};
+pub use hedging::RaceAttempt;
 pub use queued::{Queued, QueuedBy};
 
 /// Start of a call whose clock has not been read.
-const NOT_YET: Instant = Instant::MAX;
+const UNREAD_CLOCK: Instant = Instant::MAX;
 
 /// Inputs and observers of a [`Call`]. A driver has one for each call, or creates it for each step.
 ///
@@ -51,7 +64,7 @@ const NOT_YET: Instant = Instant::MAX;
 /// arbitrary code.
 pub trait Environment {
     /// Storage for the state of a call at its destination; `()` if there is no destination.
-    type Place: Place;
+    type DestinationSlot: DestinationSlot;
     /// Access to the destination.
     type Access: Access;
     /// The random stream of the call.
@@ -125,8 +138,8 @@ pub trait Environment {
     #[inline]
     fn on_admission(
         &self,
-        before: Option<(Holding, Duration)>,
-        after: Option<Holding>,
+        before: Option<(BlockedBy, Duration)>,
+        after: Option<BlockedBy>,
         now: Option<Instant>,
     ) {
         let _ = (before, after, now);
@@ -221,17 +234,16 @@ impl Default for CallOptions<'_> {
 /// ```
 /// use core::convert::Infallible;
 /// use core::time::Duration;
-/// use relent_core::{
-///     Backoff, Budget, Call, CallOptions, Decision, Destination, Draw, Environment, Failure, Instant,
-///     Next, Policy,
-/// };
+/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Next, Policy};
+/// use relent_core::call::{Call, CallOptions, Environment};
+/// use relent_core::destination::{Budget, Destination};
 ///
-/// struct Alone(Policy, Draw);
+/// struct Alone(Policy, FixedRandom);
 ///
 /// impl Environment for Alone {
-///     type Place = ();
+///     type DestinationSlot = ();
 ///     type Access = Infallible;
-///     type Random = Draw;
+///     type Random = FixedRandom;
 ///
 ///     fn policy(&self) -> &Policy {
 ///         &self.0
@@ -239,7 +251,7 @@ impl Default for CallOptions<'_> {
 ///     fn destination(&self) -> Option<&Destination<Infallible>> {
 ///         None
 ///     }
-///     fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut Draw) {
+///     fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut FixedRandom) {
 ///         (&self.0, None, &mut self.1)
 ///     }
 ///     fn now(&self) -> Instant {
@@ -248,7 +260,7 @@ impl Default for CallOptions<'_> {
 /// }
 ///
 /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(1).build()?;
-/// let mut alone = Alone(policy, Draw::at(1.0));
+/// let mut alone = Alone(policy, FixedRandom::at(1.0));
 /// let mut call = Call::new(CallOptions::new(), &alone);
 /// let Next::Start(leave) = call.next(&mut alone, None) else {
 ///     unreachable!("nobody has to be asked");
@@ -262,8 +274,8 @@ impl Default for CallOptions<'_> {
 #[derive(Debug)]
 pub struct Call<'w, L> {
     session: Session,
-    place: L,
-    attends: Attends,
+    destination_state: L,
+    work: CallWork,
     /// Whether it has given up before an attempt and reported that.
     over: bool,
     /// Whether timeouts ended all its attempts.
@@ -274,7 +286,7 @@ pub struct Call<'w, L> {
 /// Work beside the attempts, in increasing order; each value includes those before. Most calls pay one
 /// comparison for it.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
-enum Attends {
+enum CallWork {
     Nothing,
     Destination,
     /// Attempts need the clock.
@@ -292,11 +304,14 @@ enum Timeouts {
     NotAll,
 }
 
-impl<'w, L: Place> Call<'w, L> {
+impl<'w, L: DestinationSlot> Call<'w, L> {
     /// A call that begins when its clock is first read.
     #[inline]
-    pub fn new(options: CallOptions<'w>, environment: &impl Environment<Place = L>) -> Self {
-        Self::begun(NOT_YET, options, environment)
+    pub fn new(
+        options: CallOptions<'w>,
+        environment: &impl Environment<DestinationSlot = L>,
+    ) -> Self {
+        Self::begun(UNREAD_CLOCK, options, environment)
     }
 
     /// A call that began at this instant.
@@ -304,7 +319,7 @@ impl<'w, L: Place> Call<'w, L> {
     pub fn begun(
         at: Instant,
         options: CallOptions<'w>,
-        environment: &impl Environment<Place = L>,
+        environment: &impl Environment<DestinationSlot = L>,
     ) -> Self {
         let CallOptions {
             repeatable,
@@ -318,19 +333,19 @@ impl<'w, L: Place> Call<'w, L> {
         }
         let mut session = Session::new(at, true);
         session.set_repeatable(repeatable);
-        let attends = if extras.is_some() || traced {
-            Attends::Extras
+        let work = if extras.is_some() || traced {
+            CallWork::Extras
         } else if environment.policy().needs_time() {
-            Attends::Clock
+            CallWork::Clock
         } else if environment.destination().is_some() {
-            Attends::Destination
+            CallWork::Destination
         } else {
-            Attends::Nothing
+            CallWork::Nothing
         };
         Self {
             session,
-            place: L::default(),
-            attends,
+            destination_state: L::default(),
+            work,
             over: false,
             timeouts: Timeouts::None,
             extras: Cold::new(extras),
@@ -359,12 +374,15 @@ impl<'w, L: Place> Call<'w, L> {
     #[must_use]
     pub fn started(&self) -> Option<Instant> {
         let started = self.session.started();
-        (started != NOT_YET).then_some(started)
+        (started != UNREAD_CLOCK).then_some(started)
     }
 
     /// The attempt timeout, if the policy has one and every failure so far was that timeout.
     #[must_use]
-    pub fn timed_out<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
+    pub fn timed_out<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+    ) -> Option<Duration> {
         match self.timeouts {
             Timeouts::All => self.session.attempt_timeout(environment.policy()),
             Timeouts::None | Timeouts::NotAll => None,
@@ -387,7 +405,10 @@ impl<'w, L: Place> Call<'w, L> {
 
     /// The reason if the next attempt may not start any more: `max_elapsed` or the deadline has passed.
     /// `None` while it may.
-    pub fn too_late<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<StopReason> {
+    pub fn too_late<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> Option<StopReason> {
         let now = self.now(environment);
         self.is_late(environment, now)
             .then(|| self.limit_at(environment, now))
@@ -396,15 +417,19 @@ impl<'w, L: Place> Call<'w, L> {
     /// Whether this is after the last instant at which an attempt may start. A first attempt that
     /// starts when the call begins is never late.
     #[inline]
-    fn is_late<E: Environment<Place = L>>(&self, environment: &E, now: Instant) -> bool {
+    fn is_late<E: Environment<DestinationSlot = L>>(&self, environment: &E, now: Instant) -> bool {
         now > self.session.started()
             && (now > self.session.last_start(environment.policy())
-                || now > self.open_end(environment))
+                || now > self.no_deadline_end(environment))
     }
 
     /// The reason why no attempt may start at this instant.
-    fn limit_at<E: Environment<Place = L>>(&self, environment: &E, at: Instant) -> StopReason {
-        match at > self.open_end(environment) {
+    fn limit_at<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+        at: Instant,
+    ) -> StopReason {
+        match at > self.no_deadline_end(environment) {
             true => StopReason::MaxElapsed,
             false => self.session.limit_at(environment.policy(), at),
         }
@@ -414,19 +439,22 @@ impl<'w, L: Place> Call<'w, L> {
     /// may start, by the circuit breaker of the policy. `None` if there is a time limit, or no
     /// destination with a breaker.
     #[inline]
-    pub fn without_deadline<E: Environment<Place = L>>(&self, environment: &E) -> Option<Duration> {
+    pub fn without_deadline<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+    ) -> Option<Duration> {
         let policy = environment.policy();
-        let (gate, there) = (policy.gate()?, environment.destination()?);
+        let (circuit_breaker, there) = (policy.circuit_breaker()?, environment.destination()?);
         let is_open = policy.deadline().is_none()
             && policy.max_elapsed().is_none()
             && environment.answer_by() == Instant::MAX
             && !policy.is_off();
-        is_open.then(|| gate.without_deadline(there.has_responded()))
+        is_open.then(|| circuit_breaker.without_deadline(there.has_responded()))
     }
 
     /// The last instant at which an attempt may start because of that limit.
     #[inline]
-    fn open_end<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+    fn no_deadline_end<E: Environment<DestinationSlot = L>>(&self, environment: &E) -> Instant {
         let limit = self.without_deadline(environment);
         limit.map_or(Instant::MAX, |limit| {
             self.session.since().saturating_add(limit)
@@ -435,44 +463,50 @@ impl<'w, L: Place> Call<'w, L> {
 
     /// The time left for an attempt to start, zero if there is none; `None` for no limit. For work
     /// beside the delays, such as reading a rejected response to its end.
-    pub fn room<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Duration> {
+    pub fn time_left<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> Option<Duration> {
         let now = self.now(environment);
         let last = self.session.last_start(environment.policy());
-        let last = last.min(self.open_end(environment));
+        let last = last.min(self.no_deadline_end(environment));
         (last < Instant::MAX).then(|| last.saturating_since(now))
     }
 
     /// The time left until the deadline, zero if it has passed; `None` without one.
-    pub fn remaining<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Duration> {
+    pub fn remaining<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> Option<Duration> {
         environment.policy().deadline()?;
         let now = self.now(environment);
         self.session.remaining(environment.policy(), now)
     }
 
     /// Restarts the backoff, such as after activity while polling. Time limits are not moved.
-    pub fn reset<E: Environment<Place = L>>(&mut self, environment: &E) {
+    pub fn reset<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
         self.session.reset(now);
     }
 
     /// Restarts the backoff during a delay that ends at `until`. Returns the remaining delay, which is
-    /// never longer than before. Call it once for each delay; see [`Session::hasten`].
-    pub fn hasten<E: Environment<Place = L>>(
+    /// never longer than before. Call it once for each delay; see [`Session::shorten_delay`].
+    pub fn shorten_delay<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         until: Instant,
     ) -> Duration {
         let now = self.now(environment);
         let (policy, _, random) = environment.parts();
-        let until = self.session.hasten(policy, now, until, random);
+        let until = self.session.shorten_delay(policy, now, until, random);
         until.saturating_since(now)
     }
 
     /// Reads the clock; the first reading is when the call began.
     #[inline]
-    fn now<E: Environment<Place = L>>(&mut self, environment: &E) -> Instant {
+    fn now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> Instant {
         let now = environment.now();
-        if self.session.started() == NOT_YET {
+        if self.session.started() == UNREAD_CLOCK {
             self.session.begin(now);
         }
         now
@@ -487,8 +521,10 @@ fn budget<E: Environment>(environment: &E) -> Option<&Budget> {
 
 /// The budget to return tokens to, even if a reload has removed it.
 #[inline]
-fn repaid<E: Environment>(environment: &E) -> Option<&Budget> {
-    environment.destination().map(Destination::repaid_budget)
+fn refundable_budget<E: Environment>(environment: &E) -> Option<&Budget> {
+    environment
+        .destination()
+        .map(Destination::refundable_budget)
 }
 
 /// A stop with the instant from the server's `Retry-After`, if any.

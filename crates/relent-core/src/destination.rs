@@ -1,20 +1,44 @@
 //! A destination: the service that callers share (one per host), with their shared state.
 
+pub(crate) mod backlog;
+pub(crate) mod budget;
+pub(crate) mod circuit_breaker;
+pub(crate) mod cooldown;
+pub(crate) mod hedge;
+pub(crate) mod latencies;
+#[cfg(all(test, not(loom)))]
+mod load_tests;
+pub(crate) mod outbound;
+pub(crate) mod rate_limit;
+pub(crate) mod sharded_counters;
+pub(crate) mod throttle;
+
+pub use backlog::Backlog;
+pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
+pub use circuit_breaker::{
+    AttemptKind, AttemptOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
+};
+pub use cooldown::Cooldown;
+pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};
+pub use latencies::Latencies;
+pub use outbound::{Admission, AdmissionRequest, BlockedBy, Outbound, Permit};
+pub use rate_limit::{RateLimit, RateLimitConfig};
+pub use sharded_counters::ShardedCounters;
+pub use throttle::{Throttle, ThrottleConfig};
+
 use core::convert::Infallible;
 use core::fmt;
 use core::hint::black_box;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::batch::{Batch, Lane, Lanes};
-use crate::budget::{Budget, Lesson};
-use crate::cooldown::Cooldown;
+use crate::destination::sharded_counters::{Batch, Shard};
+
+use crate::destination::circuit_breaker::Healthy;
 use crate::failure::{Failure, Hop, Scope};
-use crate::gate::{Caller, Calm, Ended, Gate};
-use crate::hedge::{Hedge, HedgeConfig};
-use crate::outbound::{Answer, Asking, Outbound, Permit};
+
 use crate::policy::Policy;
-use crate::random::{Draw, Random};
+use crate::random::{FixedRandom, Random};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::{Instant, nanos};
 
@@ -26,27 +50,28 @@ use crate::time::{Instant, nanos};
 /// thread. While the breaker is normal and nothing fails, requests and successes are counted in
 /// atomics, which are passed on a few times a second.
 ///
-/// A [`Call`](crate::Call) requests admission before each attempt, and reports the outcome.
+/// A [`Call`](crate::call::Call) requests admission before each attempt, and reports the outcome.
 ///
 /// ```
 /// use core::cell::RefCell;
-/// use relent_core::{Access, Destination, Draw, Outbound, Policy};
+/// use relent_core::{FixedRandom, Policy};
+/// use relent_core::destination::{Access, Destination, Outbound};
 ///
 /// struct OneThread(RefCell<Outbound>);
 ///
 /// impl Access for OneThread {
-///     type Random = Draw;
+///     type Random = FixedRandom;
 ///     type Waker = ();
 ///
-///     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
-///         change(&mut self.0.borrow_mut(), &mut Draw::at(0.5))
+///     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut FixedRandom) -> T) -> T {
+///         change(&mut self.0.borrow_mut(), &mut FixedRandom::at(0.5))
 ///     }
 /// }
 ///
 /// let policy = Policy::STANDARD;
 /// let outbound = Outbound::new(policy);
 /// let there = Destination::new(policy, outbound, |outbound| OneThread(RefCell::new(outbound)));
-/// assert!(there.budget().is_some() && !there.is_quiet());
+/// assert!(there.budget().is_some() && !there.needs_no_admission());
 /// ```
 pub struct Destination<A> {
     budget: Budget,
@@ -84,8 +109,8 @@ pub trait Access {
         &self,
         id: u64,
         waker: Option<&Self::Waker>,
-        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Answer,
-    ) -> Answer {
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Admission,
+    ) -> Admission {
         let _ = (id, waker);
         self.turn(ask)
     }
@@ -107,9 +132,9 @@ pub trait Access {
     }
 
     /// Counters for each thread, so that threads do not contend for one cache line. `None` before
-    /// threads [have met](Self::on_meeting), and for one thread.
+    /// threads [have met](Self::on_contention), and for one thread.
     #[inline]
-    fn lanes(&self) -> Option<&Lanes> {
+    fn shards(&self) -> Option<&ShardedCounters> {
         None
     }
 
@@ -119,18 +144,18 @@ pub trait Access {
         0
     }
 
-    /// Called when two threads have used the same counters concurrently: create [lanes](Self::lanes) if
+    /// Called when two threads have used the same counters concurrently: create [shards](Self::shards) if
     /// there are none.
     #[inline]
-    fn on_meeting(&self) {}
+    fn on_contention(&self) {}
 }
 
 /// For calls without a destination.
 impl Access for Infallible {
-    type Random = Draw;
+    type Random = FixedRandom;
     type Waker = Self;
 
-    fn turn<T>(&self, _: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
+    fn turn<T>(&self, _: impl FnOnce(&mut Outbound, &mut FixedRandom) -> T) -> T {
         match *self {}
     }
 }
@@ -141,14 +166,14 @@ impl<A> Destination<A> {
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
         let budget = policy.new_budget().unwrap_or_else(Budget::none);
         let mut outbound = outbound;
-        outbound.teach(Instant::ORIGIN, &budget);
+        outbound.signal_budget(Instant::ORIGIN, &budget);
         Self {
             budget,
             budgeted: AtomicBool::new(policy.budget().is_some()),
             cooldown: Cooldown::new(),
             longest: AtomicU64::new(nanos(policy.max_hint())),
-            quiet: AtomicBool::new(outbound.is_quiet()),
-            paced: AtomicBool::new(outbound.is_paced()),
+            quiet: AtomicBool::new(outbound.needs_no_admission()),
+            paced: AtomicBool::new(outbound.has_rate_limit()),
             responded: AtomicBool::new(false),
             batch: Batch::new(),
             access: share(outbound),
@@ -174,7 +199,7 @@ impl<A> Destination<A> {
 
     /// The budget to return tokens to, even if the policy has none any more.
     #[inline]
-    pub(crate) const fn repaid_budget(&self) -> &Budget {
+    pub(crate) const fn refundable_budget(&self) -> &Budget {
         &self.budget
     }
 
@@ -186,8 +211,12 @@ impl<A> Destination<A> {
 
     /// Prefetches the parts beside the outbound: see [`Outbound::touch`].
     #[inline]
-    pub fn touch(&self) {
-        black_box((self.budget.touch(), self.batch.touch(), self.is_paced()));
+    pub fn prefetch(&self) {
+        black_box((
+            self.budget.prefetch(),
+            self.batch.prefetch(),
+            self.has_rate_limit(),
+        ));
     }
 
     /// The access to its outbound.
@@ -200,7 +229,7 @@ impl<A> Destination<A> {
     /// then.
     #[inline]
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn needs_no_admission(&self) -> bool {
         self.quiet.load(Ordering::Relaxed) && !self.cooldown.has_begun()
     }
 
@@ -220,7 +249,7 @@ impl<A> Destination<A> {
     /// Records that an attempt got a response.
     #[inline]
     fn on_response(&self) {
-        // Written only once, so that the cache line stays shared.
+        // WriteOutcome only once, so that the cache line stays shared.
         if !self.has_responded() {
             self.responded.store(true, Ordering::Relaxed);
         }
@@ -228,7 +257,7 @@ impl<A> Destination<A> {
 
     /// Whether there is a rate limit.
     #[inline]
-    pub(crate) fn is_paced(&self) -> bool {
+    pub(crate) fn has_rate_limit(&self) -> bool {
         self.paced.load(Ordering::Relaxed)
     }
 }
@@ -242,12 +271,12 @@ impl<A: Access> Destination<A> {
         change: impl FnOnce(Outbound) -> Outbound,
     ) -> Self {
         // It is not calm any more; the next turn decides that again.
-        let counted = self.batch.take(Instant::ORIGIN, self.access.lanes());
+        let counted = self.batch.take(Instant::ORIGIN, self.access.shards());
         let outbound = outbound(&mut self.access);
         outbound.on_counted(&counted);
         *outbound = change(core::mem::take(outbound));
-        self.quiet = AtomicBool::new(outbound.is_quiet());
-        self.paced = AtomicBool::new(outbound.is_paced());
+        self.quiet = AtomicBool::new(outbound.needs_no_admission());
+        self.paced = AtomicBool::new(outbound.has_rate_limit());
         self
     }
 
@@ -268,13 +297,15 @@ impl<A: Access> Destination<A> {
             self.longest
                 .store(nanos(policy.max_hint()), Ordering::Relaxed);
             outbound.set_policy(now, policy, &self.cooldown, random);
-            match outbound.gate() {
-                Some(_) => outbound.teach(now, &self.budget),
+            match outbound.circuit_breaker() {
+                Some(_) => outbound.signal_budget(now, &self.budget),
                 // Without a breaker, its last signal must not stay in force.
-                None => self.budget.learn(&Lesson::default()),
+                None => self.budget.on_signal(&BreakerSignal::default()),
             }
-            self.quiet.store(outbound.is_quiet(), Ordering::Relaxed);
-            self.paced.store(outbound.is_paced(), Ordering::Relaxed);
+            self.quiet
+                .store(outbound.needs_no_admission(), Ordering::Relaxed);
+            self.paced
+                .store(outbound.has_rate_limit(), Ordering::Relaxed);
             in_force();
         });
     }
@@ -294,60 +325,62 @@ impl<A: Access> Destination<A> {
         random: &mut A::Random,
         change: impl FnOnce(&mut Outbound, &mut A::Random) -> T,
     ) -> T {
-        outbound.on_counted(&self.batch.take(now, self.access.lanes()));
+        outbound.on_counted(&self.batch.take(now, self.access.shards()));
         let result = change(outbound, random);
         if let Some(calm) = self.calm(now, outbound) {
-            self.batch.open(calm, self.access.lanes());
+            self.batch.open(calm, self.access.shards());
         }
         result
     }
 
     /// The period in which successes change nothing here, including the budget.
-    fn calm(&self, now: Instant, outbound: &Outbound) -> Option<Calm> {
+    fn calm(&self, now: Instant, outbound: &Outbound) -> Option<Healthy> {
         let calm = outbound.calm(now)?;
-        let ratio = outbound.gate().map_or(0.0, Gate::highest_ratio);
+        let ratio = outbound
+            .circuit_breaker()
+            .map_or(0.0, CircuitBreaker::max_ratio);
         self.budget()
-            .is_none_or(|budget| budget.is_unmoved(ratio))
+            .is_none_or(|budget| budget.is_unaffected_by_ratio(ratio))
             .then_some(calm)
     }
 
     /// Whether an attempt may start now without the lock.
     #[inline]
-    pub(crate) fn is_calm(&self, now: Instant) -> bool {
-        self.batch.is_calm(now) && !self.cooldown.has_begun()
+    pub(crate) fn is_healthy(&self, now: Instant) -> bool {
+        self.batch.is_healthy(now) && !self.cooldown.has_begun()
     }
 
     /// Passes on all counts, and ends the calm period.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn shut(&self, now: Instant) {
         self.access
-            .turn(|outbound, _| outbound.on_counted(&self.batch.take(now, self.access.lanes())));
+            .turn(|outbound, _| outbound.on_counted(&self.batch.take(now, self.access.shards())));
     }
 
     /// The counters of this thread.
     #[inline]
-    fn lane(&self) -> &Lane {
-        match self.access.lanes() {
-            Some(lanes) => lanes.of(self.access.thread()),
-            None => self.batch.lane(),
+    fn lane(&self) -> &Shard {
+        match self.access.shards() {
+            Some(shards) => shards.of(self.access.thread()),
+            None => self.batch.shard(),
         }
     }
 
     /// Whether it is worth reading the clock to check that.
     #[inline]
-    pub(crate) fn may_be_calm(&self) -> bool {
-        self.batch.is_calm(Instant::ORIGIN)
+    pub(crate) fn may_be_healthy(&self) -> bool {
+        self.batch.is_healthy(Instant::ORIGIN)
     }
 
     /// An attempt that has started succeeded. Counts it without the lock, if nothing else has to
     /// change.
     #[inline]
-    pub(crate) fn answered_calmly(&self, now: Instant, permit: &Permit) -> bool {
-        let is_counted = permit.is_known_to_gate()
+    pub(crate) fn answered_while_healthy(&self, now: Instant, permit: &Permit) -> bool {
+        let is_counted = permit.is_known_to_breaker()
             && self
                 .batch
                 .add_success(self.lane(), now, permit.started(), || {
-                    self.access.on_meeting();
+                    self.access.on_contention();
                 });
         if is_counted {
             self.on_response();
@@ -355,28 +388,28 @@ impl<A: Access> Destination<A> {
         is_counted
     }
 
-    /// Counts a request while the destination [is calm](Self::is_calm). Returns its id.
+    /// Counts a request while the destination [is calm](Self::is_healthy). Returns its id.
     #[inline]
-    pub(crate) fn enter_calm(&self, waker: Option<&A::Waker>) -> u64 {
+    pub(crate) fn enter_healthy(&self, waker: Option<&A::Waker>) -> u64 {
         self.count_request();
         self.access.name(self.lane().add_request(), waker)
     }
 
     /// The id of a request that the outbound counts in this turn.
     #[inline]
-    fn enter_told(&self, waker: Option<&A::Waker>) -> u64 {
-        self.access.name(self.batch.add_told_request(), waker)
+    fn register_request(&self, waker: Option<&A::Waker>) -> u64 {
+        self.access.name(self.batch.add_reported_request(), waker)
     }
 
     /// Counts a request that needs no admission: for a policy with retries off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
-        if self.is_calm(now) {
-            return self.enter_calm(None);
+        if self.is_healthy(now) {
+            return self.enter_healthy(None);
         }
-        self.cooldown.forget_past(now);
+        self.cooldown.clear_if_ended(now);
         let id = self.turn(now, |outbound, _| {
             outbound.on_request_unthrottled(now);
-            self.enter_told(None)
+            self.register_request(None)
         });
         self.count_request();
         id
@@ -388,18 +421,18 @@ impl<A: Access> Destination<A> {
     pub(crate) fn enter(
         &self,
         now: Instant,
-        asking: &mut Asking,
+        request: &mut AdmissionRequest,
         waker: Option<&A::Waker>,
-    ) -> Option<Answer> {
-        self.cooldown.forget_past(now);
+    ) -> Option<Admission> {
+        self.cooldown.clear_if_ended(now);
         let answer = self.turn(now, |outbound, random| {
-            match asking.paced_only {
+            match request.rate_limit_only {
                 true => outbound.on_request_unthrottled(now),
                 false if outbound.on_request(now, random) => {}
                 false => return None,
             }
-            asking.id = self.enter_told(waker);
-            Some(outbound.ask(now, asking, &self.cooldown, random))
+            request.id = self.register_request(waker);
+            Some(outbound.admit(now, request, &self.cooldown, random))
         })?;
         self.count_request();
         Some(answer)
@@ -415,41 +448,45 @@ impl<A: Access> Destination<A> {
     /// Requests admission for a caller whose request was counted on arrival, when it needed none; a
     /// cooldown has begun since. Assigns the id.
     #[cold]
-    pub(crate) fn ask_first(
+    pub(crate) fn admit_first(
         &self,
         now: Instant,
-        asking: &mut Asking,
+        request: &mut AdmissionRequest,
         waker: Option<&A::Waker>,
-    ) -> Answer {
+    ) -> Admission {
         self.turn(now, |outbound, random| {
             outbound.on_request_unthrottled(now);
-            asking.id = self.enter_told(waker);
-            outbound.ask(now, asking, &self.cooldown, random)
+            request.id = self.register_request(waker);
+            outbound.admit(now, request, &self.cooldown, random)
         })
     }
 
     /// Requests admission for a caller, which waits already or not.
-    pub(crate) fn ask(
+    pub(crate) fn admit(
         &self,
         now: Instant,
-        asking: &Asking,
+        request: &AdmissionRequest,
         waits: bool,
         waker: Option<&A::Waker>,
-    ) -> Answer {
-        self.access.ask(asking.id, waker, |outbound, random| {
+    ) -> Admission {
+        self.access.ask(request.id, waker, |outbound, random| {
             self.in_turn(now, outbound, random, |outbound, random| match waits {
-                true => outbound.ask_again(now, asking, &self.cooldown, random),
-                false => outbound.ask(now, asking, &self.cooldown, random),
+                true => outbound.admit_again(now, request, &self.cooldown, random),
+                false => outbound.admit(now, request, &self.cooldown, random),
             })
         })
     }
 
     /// A waiting caller goes away. If a cooldown `held` it, no other caller is affected, so the clock
     /// is not read.
-    pub(crate) fn leave(&self, caller: &Caller, held: bool, now: impl FnOnce() -> Instant) {
+    pub(crate) fn leave(&self, caller: &Waiter, held: bool, now: impl FnOnce() -> Instant) {
         let id = caller.id;
         // While a caller waits, no counts are pending.
-        if held && self.access.leave(id, |outbound, _| outbound.leave_held(id)) {
+        if held
+            && self
+                .access
+                .leave(id, |outbound, _| outbound.remove_held(id))
+        {
             return;
         }
         let now = now();
@@ -463,8 +500,11 @@ impl<A: Access> Destination<A> {
 
     /// Whether the breaker is down, so that only probes are sent.
     pub(crate) fn is_down(&self) -> bool {
-        self.access
-            .turn(|outbound, _| outbound.gate().is_some_and(Gate::is_closed))
+        self.access.turn(|outbound, _| {
+            outbound
+                .circuit_breaker()
+                .is_some_and(CircuitBreaker::is_down)
+        })
     }
 
     /// The hedging state for this configuration: see [`Outbound::hedge`].
@@ -475,7 +515,7 @@ impl<A: Access> Destination<A> {
     /// Takes a slot for a hedge if there is one now; the hedge starts now or never. See
     /// [`Outbound::try_hedge`].
     pub(crate) fn try_hedge(&self, now: Instant) -> Option<Permit> {
-        if self.is_quiet() || self.is_calm(now) {
+        if self.needs_no_admission() || self.is_healthy(now) {
             return Some(Permit::for_hedge(now, false));
         }
         self.turn(now, |outbound, _| outbound.try_hedge(now, &self.cooldown))
@@ -483,15 +523,15 @@ impl<A: Access> Destination<A> {
 
     /// An attempt that has started is over.
     #[inline]
-    pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
-        if ended == Ended::Answered {
-            if self.answered_calmly(now, &permit) {
+    pub(crate) fn end(&self, now: Instant, permit: Permit, ended: AttemptOutcome) {
+        if ended == AttemptOutcome::Answered {
+            if self.answered_while_healthy(now, &permit) {
                 return;
             }
             self.on_response();
         }
         self.turn(now, |outbound, random| {
-            self.end(now, permit, ended, outbound, random);
+            self.end_locked(now, permit, ended, outbound, random);
         });
     }
 
@@ -515,10 +555,10 @@ impl<A: Access> Destination<A> {
             return cool();
         }
         self.turn(now, |outbound, random| {
-            let begins = !outbound.holds_for_one(now, failure) && cool();
+            let begins = !outbound.applies_to_one_caller(now, failure) && cool();
             let ended = outbound.on_failure(now, started, failure);
             if let Some(permit) = permit {
-                self.end(now, permit, ended, outbound, random);
+                self.end_locked(now, permit, ended, outbound, random);
             }
             begins
         })
@@ -526,17 +566,17 @@ impl<A: Access> Destination<A> {
 
     /// Ends the attempt, and passes the breaker's feedback to the budget.
     #[inline]
-    fn end(
+    fn end_locked(
         &self,
         now: Instant,
         permit: Permit,
-        ended: Ended,
+        ended: AttemptOutcome,
         outbound: &mut Outbound,
         random: &mut A::Random,
     ) {
-        outbound.ended(now, permit, ended, &self.cooldown, random);
+        outbound.end(now, permit, ended, &self.cooldown, random);
         if let Some(budget) = self.budget() {
-            outbound.teach(now, budget);
+            outbound.signal_budget(now, budget);
         }
     }
 
@@ -548,10 +588,10 @@ impl<A: Access> Destination<A> {
         started: Option<Instant>,
         failure: Option<&Failure>,
     ) -> bool {
-        let permit = started.map(Permit::unasked);
+        let permit = started.map(Permit::for_redirect);
         let Some(failure) = failure else {
             if let Some(permit) = permit {
-                self.ended(now, permit, Ended::Answered);
+                self.end(now, permit, AttemptOutcome::Answered);
             }
             return false;
         };

@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn accepts_what_people_write() {
+    fn common_notations_of_durations_are_accepted() {
         for (text, nanos) in [
             ("250ms", 250_000_000),
             ("1.5s", 1_500_000_000),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_in_words() {
+    fn invalid_durations_get_a_helpful_error() {
         for (text, word) in [
             ("", "empty"),
             ("5", "no unit"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_duration_is_read_back_as_it_was() {
+    fn the_longest_duration_round_trips() {
         for duration in [Duration::MAX, Duration::from_secs(u64::MAX)] {
             assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered_without_panic(text in ".{0,40}") {
+        fn any_text_parses_as_a_duration_or_fails_without_panic(text in ".{0,40}") {
             let _ = parse_duration(&text);
         }
 

@@ -10,7 +10,7 @@ use crate::hint::Hint;
 /// A retry depends on two questions: *did the attempt run*, answered here, and *may it run twice*,
 /// answered by [`Repeatable`](crate::Repeatable).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum FailureKind {
     /// The server never started: a retry is safe for any operation.
     NotProcessed,
     /// The attempt may have taken effect: only repeatable operations are retried.
@@ -23,11 +23,11 @@ pub enum Kind {
     Overloaded,
 }
 
-impl Kind {
+impl FailureKind {
     /// The name in traces and policy files, such as `not_processed`.
     ///
     /// ```
-    /// assert_eq!(relent_core::Kind::NotProcessed.name(), "not_processed");
+    /// assert_eq!(relent_core::FailureKind::NotProcessed.name(), "not_processed");
     /// ```
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -84,16 +84,16 @@ impl Network {
     /// one retry, for one more lookup. The same limit applies to [`Network::Malformed`]: a server
     /// that does not speak HTTP will rarely do so on the next attempt.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> FailureKind {
         match self {
             Self::Dns
             | Self::NameNotFound
             | Self::Connect
             | Self::Handshake
             | Self::RefusedStream
-            | Self::GoAway => Kind::NotProcessed,
-            Self::Certificate | Self::BadRequest => Kind::Permanent,
-            Self::Reset | Self::Truncated | Self::Malformed | Self::Other => Kind::Ambiguous,
+            | Self::GoAway => FailureKind::NotProcessed,
+            Self::Certificate | Self::BadRequest => FailureKind::Permanent,
+            Self::Reset | Self::Truncated | Self::Malformed | Self::Other => FailureKind::Ambiguous,
         }
     }
 
@@ -190,7 +190,7 @@ impl Cause {
 
     /// Whether the destination responded correctly, and the operation is repeated all the same.
     #[inline]
-    pub(crate) const fn is_answer(self) -> bool {
+    pub(crate) const fn is_regular_response(self) -> bool {
         matches!(self, Self::Pending | Self::Conflict)
     }
 }
@@ -225,7 +225,7 @@ impl From<GrpcCode> for Cause {
 /// service that makes several requests for one call.
 ///
 /// A failure describes only the last request. An earlier one may have taken effect, even if the
-/// last was rejected. After a hop the attempt as a whole is therefore [`Kind::Ambiguous`], unless
+/// last was rejected. After a hop the attempt as a whole is therefore [`FailureKind::Ambiguous`], unless
 /// the failure is of a worse kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Hop {
@@ -256,17 +256,17 @@ pub enum Scope {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Cause, Failure, Hint, Kind};
+/// use relent_core::{Cause, Failure, Hint, FailureKind};
 ///
 /// let busy = Failure::throttled()
 ///     .cause(Cause::Status(429))
 ///     .hint(Hint::after(Duration::from_secs(2)));
-/// assert_eq!(busy.kind, Kind::Throttled);
+/// assert_eq!(busy.kind, FailureKind::Throttled);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// Whether the attempt may have run, and whether a retry can help.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// The observed cause.
     pub cause: Cause,
     /// The server's hint about when to retry.
@@ -274,12 +274,12 @@ pub struct Failure {
     /// Whether the server would respond the same if an earlier attempt had taken effect, such as
     /// with 412 to a write with `If-Match`. If an earlier attempt may have taken effect, the
     /// session stops with [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown).
-    pub as_if_done: bool,
+    pub as_if_applied: bool,
     /// Whether an earlier request within the same attempt may have taken effect.
     pub hop: Hop,
     /// Whether the server would respond the same if an earlier attempt were still in progress, such
     /// as with 409 to a request with an idempotency key. If an earlier attempt may have taken
-    /// effect, the session treats it as [throttled](Kind::Throttled) and retries until the earlier
+    /// effect, the session treats it as [throttled](FailureKind::Throttled) and retries until the earlier
     /// attempt is over.
     pub as_if_in_progress: bool,
     /// The scope of the failure.
@@ -289,12 +289,12 @@ pub struct Failure {
 impl Failure {
     /// A failure of this kind with no cause and no hint.
     #[must_use]
-    pub const fn new(kind: Kind) -> Self {
+    pub const fn new(kind: FailureKind) -> Self {
         Self {
             kind,
             cause: Cause::Error,
             hint: Hint::NONE,
-            as_if_done: false,
+            as_if_applied: false,
             hop: Hop::None,
             as_if_in_progress: false,
             scope: Scope::Destination,
@@ -305,54 +305,56 @@ impl Failure {
     /// [`hop`](Self::hop) an earlier request may have taken effect.
     ///
     /// ```
-    /// use relent_core::{Failure, Hop, Kind};
+    /// use relent_core::{Failure, Hop, FailureKind};
     ///
     /// let refused = Failure::throttled();
-    /// assert_eq!(refused.kind_of_attempt(), Kind::Throttled);
-    /// assert_eq!(refused.hop(Hop::Here).kind_of_attempt(), Kind::Ambiguous);
+    /// assert_eq!(refused.kind_of_attempt(), FailureKind::Throttled);
+    /// assert_eq!(refused.hop(Hop::Here).kind_of_attempt(), FailureKind::Ambiguous);
     /// ```
     #[must_use]
-    pub const fn kind_of_attempt(&self) -> Kind {
+    pub const fn kind_of_attempt(&self) -> FailureKind {
         match (self.kind, self.hop) {
-            (Kind::NotProcessed | Kind::Throttled, Hop::Here | Hop::Elsewhere) => Kind::Ambiguous,
+            (FailureKind::NotProcessed | FailureKind::Throttled, Hop::Here | Hop::Elsewhere) => {
+                FailureKind::Ambiguous
+            }
             (kind, _) => kind,
         }
     }
 
     /// Whether there was only one request, so that the failure describes the whole attempt.
     #[inline]
-    pub(crate) const fn is_of_one_call(&self) -> bool {
+    pub(crate) const fn is_single_request(&self) -> bool {
         matches!(self.hop, Hop::None)
     }
 
     /// A failure before the server started.
     #[must_use]
     pub const fn not_processed() -> Self {
-        Self::new(Kind::NotProcessed)
+        Self::new(FailureKind::NotProcessed)
     }
 
     /// A failure that may have taken effect, such as an unclassified error.
     #[must_use]
     pub const fn ambiguous() -> Self {
-        Self::new(Kind::Ambiguous)
+        Self::new(FailureKind::Ambiguous)
     }
 
     /// A failure that no retry can fix.
     #[must_use]
     pub const fn permanent() -> Self {
-        Self::new(Kind::Permanent)
+        Self::new(FailureKind::Permanent)
     }
 
     /// A rejection by a rate limit.
     #[must_use]
     pub const fn throttled() -> Self {
-        Self::new(Kind::Throttled)
+        Self::new(FailureKind::Throttled)
     }
 
     /// A rejection with the request not to retry.
     #[must_use]
     pub const fn overloaded() -> Self {
-        Self::new(Kind::Overloaded)
+        Self::new(FailureKind::Overloaded)
     }
 
     /// A result that is not ready yet (polling). Handled like a failure: the operation is repeated.
@@ -361,7 +363,7 @@ impl Failure {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use relent_core::{Backoff, Decision, Draw, Failure, Instant, Policy, Session};
+    /// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Policy, Session};
     ///
     /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)))
     ///     .retry_on(["5xx".parse()?])
@@ -369,13 +371,13 @@ impl Failure {
     /// let mut session = Session::new(Instant::ORIGIN, true);
     /// session.on_attempt();
     /// let now = Instant::ORIGIN;
-    /// let decision = session.on_failure(&policy, now, &Failure::pending(), &mut Draw::at(1.0), None);
+    /// let decision = session.on_failure(&policy, now, &Failure::pending(), &mut FixedRandom::at(1.0), None);
     /// assert_eq!(decision, Decision::Retry { after: Duration::from_secs(1) });
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     #[must_use]
     pub const fn pending() -> Self {
-        Self::new(Kind::NotProcessed)
+        Self::new(FailureKind::NotProcessed)
             .cause(Cause::Pending)
             .scope(Scope::Request)
     }
@@ -385,7 +387,7 @@ impl Failure {
     /// against the destination.
     #[must_use]
     pub const fn conflict() -> Self {
-        Self::new(Kind::NotProcessed)
+        Self::new(FailureKind::NotProcessed)
             .cause(Cause::Conflict)
             .scope(Scope::Request)
     }
@@ -411,10 +413,10 @@ impl Failure {
     }
 
     /// Sets whether this [would be the response if an earlier attempt had taken
-    /// effect](Self::as_if_done).
+    /// effect](Self::as_if_applied).
     #[must_use]
-    pub const fn as_if_done(mut self, as_if_done: bool) -> Self {
-        self.as_if_done = as_if_done;
+    pub const fn as_if_applied(mut self, as_if_applied: bool) -> Self {
+        self.as_if_applied = as_if_applied;
         self
     }
 

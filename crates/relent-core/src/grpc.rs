@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
+    fn the_error_for_an_unknown_grpc_code_lists_the_known_ones() {
         let error = "UNAVAILABEL".parse::<GrpcCode>().unwrap_err().to_string();
         assert!(error.contains("resource_exhausted"), "{error}");
         assert!(error.contains("0 to 16"), "{error}");

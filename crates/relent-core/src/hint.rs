@@ -67,7 +67,7 @@ impl fmt::Display for HintSource {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Audience {
     /// Many callers may have got the same value. Jitter: up to a share of the delay, the policy's
-    /// [`hint_spread`](crate::Policy::hint_spread).
+    /// [`retry_after_jitter`](crate::Policy::retry_after_jitter).
     #[default]
     Shared,
     /// A ticket (reserved slot) in whole seconds. Jitter: at most 1 s.

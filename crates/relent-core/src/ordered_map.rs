@@ -5,11 +5,11 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::mem;
 
 /// The maximum number of entries in a block.
-const MOST: usize = 64;
+const MAX_BLOCK_ENTRIES: usize = 64;
 /// The capacity that a block keeps when entries leave, for those that follow.
-const FEW: usize = 4;
+const MIN_KEPT_CAPACITY: usize = 4;
 
-/// A sorted map in blocks of up to [`MOST`] entries. A B-tree of the entries is half empty if they
+/// A sorted map in blocks of up to [`MAX_BLOCK_ENTRIES`] entries. A B-tree of the entries is half empty if they
 /// are inserted in order, as those of callers are; these blocks are full then. A map of a few
 /// entries is one small block. The only entry of a map that never had two is stored inline.
 #[derive(Debug)]
@@ -95,23 +95,23 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         let (_, block) = self.of_mut(&key);
         match find(block, &key) {
             Ok(at) => return Some(mem::replace(&mut block[at].1, value)),
-            Err(at) if block.len() < MOST => block.insert(at, (key, value)),
+            Err(at) if block.len() < MAX_BLOCK_ENTRIES => block.insert(at, (key, value)),
             Err(at) => {
                 // Insertions in order, from either end, leave a full block behind.
                 let (from, upper) = match at {
                     0 => (0, mem::take(block)),
-                    MOST => (MOST, Block::new()),
+                    MAX_BLOCK_ENTRIES => (MAX_BLOCK_ENTRIES, Block::new()),
                     _ => {
                         // Insertions out of order are rare, so neither half keeps capacity for more
                         // than this one.
-                        let mut upper = block.split_off(MOST / 2);
+                        let mut upper = block.split_off(MAX_BLOCK_ENTRIES / 2);
                         upper.reserve_exact(1);
-                        block.shrink_to(MOST / 2 + 1);
-                        (MOST / 2, upper)
+                        block.shrink_to(MAX_BLOCK_ENTRIES / 2 + 1);
+                        (MAX_BLOCK_ENTRIES / 2, upper)
                     }
                 };
                 let mut upper = upper;
-                match at > from || at == MOST {
+                match at > from || at == MAX_BLOCK_ENTRIES {
                     true => upper.insert(at - from, (key, value)),
                     false => block.insert(at, (key, value)),
                 }
@@ -131,7 +131,7 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
         let (_, value) = block.remove(at)?;
         if block.is_empty() {
             self.drop_empty(own);
-        } else if block.capacity() > FEW && block.len() < block.capacity() / 4 {
+        } else if block.capacity() > MIN_KEPT_CAPACITY && block.len() < block.capacity() / 4 {
             // Shrink, so that a few remaining entries do not keep the memory of many.
             block.shrink_to(block.capacity() / 2);
         }
@@ -292,19 +292,25 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_order_from_either_end_leaves_no_room_unused() {
+    fn ordered_insertions_from_either_end_leave_full_blocks() {
         let mut up = OrderedMap::default();
         let mut down = OrderedMap::default();
-        for key in 0..100 * MOST {
+        for key in 0..100 * MAX_BLOCK_ENTRIES {
             up.insert(key, ());
-            down.insert(100 * MOST - key, ());
+            down.insert(100 * MAX_BLOCK_ENTRIES - key, ());
         }
-        assert_eq!((up.len(), up.capacity()), (100 * MOST, 100 * MOST));
-        assert_eq!((down.len(), down.capacity()), (100 * MOST, 100 * MOST));
+        assert_eq!(
+            (up.len(), up.capacity()),
+            (100 * MAX_BLOCK_ENTRIES, 100 * MAX_BLOCK_ENTRIES)
+        );
+        assert_eq!(
+            (down.len(), down.capacity()),
+            (100 * MAX_BLOCK_ENTRIES, 100 * MAX_BLOCK_ENTRIES)
+        );
     }
 
     #[test]
-    fn a_single_entry_is_in_the_map_itself() {
+    fn a_single_map_entry_is_stored_inline() {
         assert!(size_of::<OrderedMap<u64, [u64; 2]>>() <= 32);
         let mut map = OrderedMap::default();
         for key in 0..10 {
@@ -316,15 +322,16 @@ mod tests {
     }
 
     #[test]
-    fn the_few_that_stay_take_the_memory_of_a_few() {
-        let mut map: OrderedMap<usize, ()> = (0..100 * MOST).map(|key| (key, ())).collect();
-        for key in (0..100 * MOST).filter(|key| key % MOST != 7) {
+    fn a_map_shrinks_when_few_entries_remain() {
+        let mut map: OrderedMap<usize, ()> =
+            (0..100 * MAX_BLOCK_ENTRIES).map(|key| (key, ())).collect();
+        for key in (0..100 * MAX_BLOCK_ENTRIES).filter(|key| key % MAX_BLOCK_ENTRIES != 7) {
             map.remove(&key);
         }
         assert_eq!(map.len(), 100);
         assert!(map.capacity() <= 400, "{}", map.capacity());
         map.remove(&7);
-        assert_eq!(map.first(), Some(&(MOST + 7, ())));
+        assert_eq!(map.first(), Some(&(MAX_BLOCK_ENTRIES + 7, ())));
     }
 
     impl<K: Ord + Copy, V> FromIterator<(K, V)> for OrderedMap<K, V> {
@@ -340,7 +347,7 @@ mod tests {
     proptest! {
         /// More keys than three blocks hold.
         #[test]
-        fn it_is_what_a_b_tree_is(steps in prop::collection::vec((0_u16..400, 0_u8..5), 1..2000)) {
+        fn the_ordered_map_behaves_like_a_btree_map(steps in prop::collection::vec((0_u16..400, 0_u8..5), 1..2000)) {
             let mut model = BTreeMap::new();
             let mut map = OrderedMap::default();
             for (number, (key, step)) in steps.into_iter().enumerate() {

@@ -1,5 +1,21 @@
 //! The policy: the immutable retry configuration of an operation.
 
+pub(crate) mod backoff;
+pub(crate) mod ceiling;
+pub(crate) mod error;
+#[cfg(feature = "serde")]
+mod file;
+pub(crate) mod jitter;
+pub(crate) mod pattern;
+mod presets;
+pub(crate) mod waits;
+
+pub use backoff::Phase;
+pub use error::PolicyError;
+pub use jitter::JitterError;
+pub use pattern::PatternError;
+pub use waits::Waits;
+
 mod builder;
 mod check;
 mod lint;
@@ -10,18 +26,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::budget::{Budget, BudgetConfig};
-use crate::ceiling::{Ceiling, default_max_delay};
+use crate::call::fast_path::FastPath;
+use crate::destination::budget::{Budget, BudgetConfig};
+use crate::destination::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
+use crate::destination::hedge::{Hedge, HedgeConfig};
+use crate::destination::rate_limit::{RateLimit, RateLimitConfig};
+use crate::destination::throttle::{Throttle, ThrottleConfig};
 use crate::failure::Failure;
-use crate::fast_path::FastPath;
-use crate::gate::{Gate, GateConfig};
-use crate::hedge::{Hedge, HedgeConfig};
 use crate::hint::HintMode;
-use crate::jitter::Jitter;
-use crate::pattern::Pattern;
-use crate::request_rate::{RequestRate, RequestRateConfig};
-use crate::throttle::{Throttle, ThrottleConfig};
+use crate::policy::backoff::Backoff;
+use crate::policy::ceiling::{Ceiling, default_max_delay};
+use crate::policy::jitter::Jitter;
+use crate::policy::pattern::Pattern;
 use crate::time::Instant;
 pub use builder::PolicyBuilder;
 pub use lint::{Finding, Severity};
@@ -56,18 +72,18 @@ pub struct Policy {
     pub(crate) max_elapsed: Option<Duration>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) attempt_timeout: Option<Duration>,
-    pub(crate) attempt_room: Duration,
-    pub(crate) cut_last_wait: bool,
+    pub(crate) min_attempt_time: Duration,
+    pub(crate) final_attempt_before_deadline: bool,
     pub(crate) hint: HintMode,
     pub(crate) max_hint: Duration,
-    pub(crate) hint_spread: f64,
+    pub(crate) retry_after_jitter: f64,
     pub(crate) rules: Vec<Rule>,
     pub(crate) retry_on: Option<Vec<Pattern>>,
     pub(crate) stop_on: Vec<Pattern>,
     pub(crate) not_processed: Vec<Pattern>,
     pub(crate) budget: Option<BudgetConfig>,
-    pub(crate) gate: Option<GateConfig>,
-    pub(crate) request_rate: Option<RequestRateConfig>,
+    pub(crate) circuit_breaker: Option<CircuitBreakerConfig>,
+    pub(crate) rate_limit: Option<RateLimitConfig>,
     pub(crate) hedge: Option<HedgeConfig>,
     pub(crate) throttle: Option<ThrottleConfig>,
     pub(crate) assume_repeatable: bool,
@@ -106,18 +122,18 @@ impl Policy {
             max_elapsed: None,
             deadline: None,
             attempt_timeout: None,
-            attempt_room: Duration::ZERO,
-            cut_last_wait: false,
+            min_attempt_time: Duration::ZERO,
+            final_attempt_before_deadline: false,
             hint: HintMode::Floor,
             max_hint: DEFAULT_MAX_HINT,
-            hint_spread: DEFAULT_HINT_SPREAD,
+            retry_after_jitter: DEFAULT_HINT_SPREAD,
             rules: Vec::new(),
             retry_on: None,
             stop_on: Vec::new(),
             not_processed: Vec::new(),
             budget: None,
-            gate: None,
-            request_rate: None,
+            circuit_breaker: None,
+            rate_limit: None,
             hedge: None,
             throttle: None,
             assume_repeatable: false,
@@ -138,10 +154,10 @@ impl Policy {
     }
 
     /// Sets the Retry-After jitter to this share of a shared hint, from 0 to 1: see
-    /// [`PolicyBuilder::hint_spread`]. Values outside are clamped, and NaN counts as 0.
+    /// [`PolicyBuilder::retry_after_jitter`]. Values outside are clamped, and NaN counts as 0.
     #[must_use]
-    pub const fn with_hint_spread(mut self, share: f64) -> Self {
-        self.hint_spread = if share >= 1.0 {
+    pub const fn with_retry_after_jitter(mut self, share: f64) -> Self {
+        self.retry_after_jitter = if share >= 1.0 {
             1.0
         } else if share > 0.0 {
             share
@@ -229,15 +245,15 @@ impl Policy {
 
     /// The minimum time for an attempt: none starts closer than this to a limit.
     #[must_use]
-    pub const fn attempt_room(&self) -> Duration {
-        self.attempt_room
+    pub const fn min_attempt_time(&self) -> Duration {
+        self.min_attempt_time
     }
 
     /// Whether the last delay before a time limit is shortened so that one more attempt fits: see
-    /// [`PolicyBuilder::cut_last_wait`].
+    /// [`PolicyBuilder::final_attempt_before_deadline`].
     #[must_use]
-    pub const fn cut_last_wait(&self) -> bool {
-        self.cut_last_wait
+    pub const fn final_attempt_before_deadline(&self) -> bool {
+        self.final_attempt_before_deadline
     }
 
     /// How server hints are applied.
@@ -252,10 +268,10 @@ impl Policy {
         self.max_hint
     }
 
-    /// The Retry-After jitter as a share of a shared hint: see [`PolicyBuilder::hint_spread`].
+    /// The Retry-After jitter as a share of a shared hint: see [`PolicyBuilder::retry_after_jitter`].
     #[must_use]
-    pub const fn hint_spread(&self) -> f64 {
-        self.hint_spread
+    pub const fn retry_after_jitter(&self) -> f64 {
+        self.retry_after_jitter
     }
 
     /// The rules in order.
@@ -280,7 +296,7 @@ impl Policy {
     /// let policy = Policy::STANDARD.clone().retrying(["202".parse()?, "5xx".parse()?]);
     /// assert!(policy.makes_failure_of(202));
     /// assert!(!policy.makes_failure_of(200));
-    /// # Ok::<(), relent_core::PatternError>(())
+    /// # Ok::<(), relent_core::policy::PatternError>(())
     /// ```
     #[inline]
     #[must_use]
@@ -322,29 +338,29 @@ impl Policy {
 
     /// The configuration of a destination's circuit breaker, if the policy has one.
     #[must_use]
-    pub const fn gate(&self) -> Option<&GateConfig> {
-        self.gate.as_ref()
+    pub const fn circuit_breaker(&self) -> Option<&CircuitBreakerConfig> {
+        self.circuit_breaker.as_ref()
     }
 
     /// A new circuit breaker for one destination, if the policy has one and retries are on. Share
     /// it among all callers.
     #[must_use]
-    pub fn new_gate(&self) -> Option<Gate> {
-        let gate = self.gate.as_ref().filter(|_| !self.retries_off);
-        gate.map(Gate::from_checked)
+    pub fn new_circuit_breaker(&self) -> Option<CircuitBreaker> {
+        let circuit_breaker = self.circuit_breaker.as_ref().filter(|_| !self.retries_off);
+        circuit_breaker.map(CircuitBreaker::from_checked)
     }
 
     /// The configuration of a destination's rate limit, if the policy has one.
     #[must_use]
-    pub const fn request_rate(&self) -> Option<&RequestRateConfig> {
-        self.request_rate.as_ref()
+    pub const fn rate_limit(&self) -> Option<&RateLimitConfig> {
+        self.rate_limit.as_ref()
     }
 
     /// A new rate limit for one destination, if the policy has one. Also if retries are off, since
     /// it limits first attempts, too. Share it among all callers.
     #[must_use]
-    pub fn new_request_rate(&self) -> Option<RequestRate> {
-        self.request_rate.as_ref().map(RequestRate::from_checked)
+    pub fn new_rate_limit(&self) -> Option<RateLimit> {
+        self.rate_limit.as_ref().map(RateLimit::from_checked)
     }
 
     /// The hedging configuration, if the policy hedges.
@@ -415,7 +431,7 @@ impl Policy {
             let end = started.saturating_add(limit).as_nanos().saturating_sub(1);
             last = last.min(Instant::from_nanos(end));
         }
-        let room = crate::time::nanos(self.attempt_room);
+        let room = crate::time::nanos(self.min_attempt_time);
         if last == Instant::MAX {
             last
         } else {
@@ -432,7 +448,7 @@ impl Policy {
 
     const fn is_timed(&self) -> bool {
         let mut timed = self.hedge.is_some()
-            || self.backoff.looks_at_elapsed()
+            || self.backoff.depends_on_elapsed()
             || self.max_elapsed.is_some()
             || self.deadline.is_some()
             || self.attempt_timeout.is_some();
@@ -441,7 +457,7 @@ impl Policy {
         while index < rules.len() {
             timed |= rules[index].attempt_timeout.is_some();
             if let Some(backoff) = &rules[index].backoff {
-                timed |= backoff.looks_at_elapsed();
+                timed |= backoff.depends_on_elapsed();
             }
             index += 1;
         }
@@ -545,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_delay_above_a_minute_raises_the_default_ceiling() {
+    fn a_first_delay_above_a_minute_raises_the_default_cap() {
         let policy = Policy::builder(Backoff::exponential(120 * SECOND))
             .build()
             .unwrap();
@@ -561,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_whose_last_phase_grows_has_a_ceiling_above_what_it_names() {
+    fn the_default_cap_of_a_growing_chain_covers_its_fixed_delays() {
         let grows = Backoff::exponential(SECOND);
         let ceiling = |backoff| Policy::builder(backoff).build().unwrap().max_delay();
         assert_eq!(
@@ -591,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn only_policies_that_look_at_the_time_need_it() {
+    fn only_policies_that_depend_on_time_need_it() {
         assert!(!base().build().unwrap().needs_time());
         assert!(base().max_elapsed(SECOND).build().unwrap().needs_time());
         assert!(base().deadline(SECOND).build().unwrap().needs_time());

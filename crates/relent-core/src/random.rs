@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 /// A source of random bits, the argument of every random decision.
 ///
 /// The core has no generator: a driver has one stream per session, and a test fixes the values with
-/// [`Draw`].
+/// [`FixedRandom`].
 ///
 /// ```
 /// use relent_core::Random;
@@ -43,19 +43,19 @@ impl<R: Random + ?Sized> Random for Box<R> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Backoff, Draw, Jitter, Policy};
+/// use relent_core::{Backoff, FixedRandom, Jitter, Policy};
 ///
 /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(2)))
 ///     .jitter(Jitter::Full)
 ///     .build()?;
-/// assert_eq!(policy.waits(Draw::at(0.5)).next(), Some(Duration::from_secs(1)));
-/// assert_eq!(policy.waits(Draw::at(1.0)).next(), Some(Duration::from_secs(2)));
+/// assert_eq!(policy.waits(FixedRandom::at(0.5)).next(), Some(Duration::from_secs(1)));
+/// assert_eq!(policy.waits(FixedRandom::at(1.0)).next(), Some(Duration::from_secs(2)));
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Draw(u64);
+pub struct FixedRandom(u64);
 
-impl Draw {
+impl FixedRandom {
     /// Creates the source for this point, from 0 to 1. Values outside are clamped, NaN counts as 0.
     #[must_use]
     pub const fn at(point: f64) -> Self {
@@ -64,7 +64,7 @@ impl Draw {
     }
 }
 
-impl Random for Draw {
+impl Random for FixedRandom {
     #[inline]
     fn next_u64(&mut self) -> u64 {
         self.0
@@ -74,7 +74,7 @@ impl Random for Draw {
 /// A uniform draw from `0..=most`.
 #[inline]
 pub(crate) fn up_to(most: u64, random: &mut (impl Random + ?Sized)) -> u64 {
-    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. Written as bits
+    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. WriteOutcome as bits
     // · most + bits, which needs only one 64-bit multiplication.
     let bits = u128::from(random.next_u64());
     ((bits * u128::from(most) + bits) >> 64) as u64
@@ -86,20 +86,20 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_ends_of_the_range_can_be_drawn() {
-        assert_eq!(up_to(1000, &mut Draw::at(0.0)), 0);
-        assert_eq!(up_to(1000, &mut Draw::at(0.5)), 500);
-        assert_eq!(up_to(1000, &mut Draw::at(1.0)), 1000);
-        assert_eq!(up_to(u64::MAX, &mut Draw::at(1.0)), u64::MAX);
-        assert_eq!(up_to(0, &mut Draw::at(1.0)), 0);
-        assert_eq!(up_to(1000, &mut Draw::at(f64::NAN)), 0);
-        assert_eq!(up_to(1000, &mut Draw::at(-1.0)), 0);
+    fn random_draws_reach_both_ends_of_the_range() {
+        assert_eq!(up_to(1000, &mut FixedRandom::at(0.0)), 0);
+        assert_eq!(up_to(1000, &mut FixedRandom::at(0.5)), 500);
+        assert_eq!(up_to(1000, &mut FixedRandom::at(1.0)), 1000);
+        assert_eq!(up_to(u64::MAX, &mut FixedRandom::at(1.0)), u64::MAX);
+        assert_eq!(up_to(0, &mut FixedRandom::at(1.0)), 0);
+        assert_eq!(up_to(1000, &mut FixedRandom::at(f64::NAN)), 0);
+        assert_eq!(up_to(1000, &mut FixedRandom::at(-1.0)), 0);
     }
 
     proptest! {
         #[test]
-        fn a_draw_stays_in_its_range(most: u64, bits: u64) {
-            prop_assert!(up_to(most, &mut Draw(bits)) <= most);
+        fn a_random_draw_stays_in_its_range(most: u64, bits: u64) {
+            prop_assert!(up_to(most, &mut FixedRandom(bits)) <= most);
         }
     }
 }

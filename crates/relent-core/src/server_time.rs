@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_covers_the_whole_seconds_of_both_and_is_never_negative() {
+    fn a_server_date_wait_covers_rounding_and_is_never_negative() {
         assert_eq!(ServerTime::told(at(7), 0).until(at(10)), at(4));
         assert_eq!(ServerTime::told(at(7), 2).until(at(10)), at(2));
         assert_eq!(ServerTime::told(at(7), 0).until(at(7)), at(1));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn values_beyond_all_time_saturate() {
+    fn server_times_saturate() {
         let latest = ServerTime::told(Duration::MAX, u64::MAX);
         assert_eq!(latest.until(Duration::MAX), Duration::ZERO);
         assert_eq!(

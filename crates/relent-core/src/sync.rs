@@ -17,4 +17,4 @@ pub(crate) use portable_atomic_util::Arc;
 /// A value with its own cache line, and the adjacent one that the processor prefetches.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Alone<T>(pub(crate) T);
+pub(crate) struct CacheAligned<T>(pub(crate) T);

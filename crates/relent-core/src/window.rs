@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::time::{Instant, nanos};
 
-const SLOTS: usize = 12;
+const SLOTS_PER_WINDOW: usize = 12;
 
 /// `N` counters over a sliding window of twelve slots: the current slot and the eleven before it.
 #[derive(Clone, Debug)]
@@ -12,22 +12,22 @@ pub(crate) struct Window<const N: usize> {
     slot_nanos: u64,
     /// The number of the current slot, counted from the origin of time.
     running: u64,
-    slots: [[u32; N]; SLOTS],
+    slots: [[u32; N]; SLOTS_PER_WINDOW],
     totals: [u32; N],
 }
 
 impl<const N: usize> Window<N> {
     pub(crate) const fn new(length: Duration) -> Self {
-        let slot_nanos = nanos(length) / SLOTS as u64;
+        let slot_nanos = nanos(length) / SLOTS_PER_WINDOW as u64;
         Self {
             slot_nanos: if slot_nanos == 0 { 1 } else { slot_nanos },
             running: 0,
-            slots: [[0; N]; SLOTS],
+            slots: [[0; N]; SLOTS_PER_WINDOW],
             totals: [0; N],
         }
     }
 
-    /// Prefetches it: see [`Outbound::touch`](crate::Outbound::touch).
+    /// Prefetches it: see [`Outbound::touch`](crate::destination::Outbound::touch).
     #[inline]
     pub(crate) const fn touch(&self) -> u64 {
         self.running
@@ -39,7 +39,7 @@ impl<const N: usize> Window<N> {
 
     pub(crate) fn add_many(&mut self, now: Instant, counter: usize, more: u32) {
         self.advance(now);
-        let slot = &mut self.slots[(self.running % SLOTS as u64) as usize];
+        let slot = &mut self.slots[(self.running % SLOTS_PER_WINDOW as u64) as usize];
         if let (Some(count), Some(total)) = (slot.get_mut(counter), self.totals.get_mut(counter)) {
             // The slot saturates together with the total, so that it can be subtracted from it.
             let more = more.min(u32::MAX - *total);
@@ -57,15 +57,18 @@ impl<const N: usize> Window<N> {
     /// counts in the current slot.
     fn advance(&mut self, now: Instant) {
         let target = now.as_nanos() / self.slot_nanos;
-        let passed = target.saturating_sub(self.running).min(SLOTS as u64);
+        let passed = target
+            .saturating_sub(self.running)
+            .min(SLOTS_PER_WINDOW as u64);
         for step in 1..=passed {
-            let slot = &mut self.slots[((self.running.wrapping_add(step)) % SLOTS as u64) as usize];
+            let slot = &mut self.slots
+                [((self.running.wrapping_add(step)) % SLOTS_PER_WINDOW as u64) as usize];
             for (total, count) in self.totals.iter_mut().zip(slot.iter_mut()) {
                 *total -= *count;
                 *count = 0;
             }
         }
-        if passed == SLOTS as u64 {
+        if passed == SLOTS_PER_WINDOW as u64 {
             // All slots are empty, so the next index does not matter.
             debug_assert!(self.totals.iter().all(|total| *total == 0));
         }

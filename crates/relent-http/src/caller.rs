@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use relent_core::{Arrival, BUCKETS, Criticality};
+use relent_core::admission::Arrival;
+use relent_core::{BUCKETS, Criticality};
 
 use crate::field::{Malformed, digits, single, trim};
 use crate::grpc::timeout;
@@ -20,21 +21,21 @@ use crate::histogram;
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_http::CallerFacts;
+/// use relent_http::CallerContext;
 ///
 /// let request = http::Request::get("/")
 ///     .header("relent-attempt", "2")
 ///     .header("relent-deadline-ms", "1500")
 ///     .header("relent-histogram", "60, 3")
 ///     .body(())?;
-/// let caller = CallerFacts::of(request.headers());
+/// let caller = CallerContext::of(request.headers());
 /// assert_eq!(caller.attempt, 2);
 /// assert_eq!(caller.remaining, Some(Duration::from_millis(1500)));
 /// assert_eq!(caller.histogram, Some([60, 3, 0, 0, 0, 0, 0, 0]));
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallerFacts {
+pub struct CallerContext {
     /// The attempt number of the request, for [`Arrival::attempt`]. 1 if the client sent none.
     /// Over gRPC, `grpc-previous-rpc-attempts` counts too.
     pub attempt: u32,
@@ -46,11 +47,11 @@ pub struct CallerFacts {
     pub histogram: Option<[u32; BUCKETS]>,
 }
 
-impl CallerFacts {
+impl CallerContext {
     /// Reads the facts from the headers of a request.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Self {
-        if !tells(headers) {
+    pub fn from_headers(headers: &HeaderMap) -> Self {
+        if !has_caller_headers(headers) {
             return Self {
                 attempt: 1,
                 remaining: None,
@@ -88,15 +89,15 @@ impl CallerFacts {
     ///
     /// ```
     /// use relent_core::Criticality;
-    /// use relent_http::CallerFacts;
+    /// use relent_http::CallerContext;
     ///
     /// let request = http::Request::get("/").header("relent-criticality", "SHEDDABLE").body(())?;
-    /// assert_eq!(CallerFacts::criticality(request.headers()), Some(Criticality::Sheddable));
+    /// assert_eq!(CallerContext::criticality(request.headers()), Some(Criticality::Sheddable));
     /// # Ok::<(), http::Error>(())
     /// ```
     #[must_use]
     pub fn criticality(headers: &HeaderMap) -> Option<Criticality> {
-        if !tells(headers) {
+        if !has_caller_headers(headers) {
             return None;
         }
         let word = |value: &[u8]| Criticality::parse(trim(value)).ok_or(Malformed);
@@ -110,10 +111,10 @@ impl CallerFacts {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use relent_http::CallerFacts;
+    /// use relent_http::CallerContext;
     ///
     /// let above = http::Request::get("/").header("relent-deadline-ms", "1500").body(())?;
-    /// let caller = CallerFacts::of(above.headers());
+    /// let caller = CallerContext::of(above.headers());
     /// let mut below = http::Request::get("/").body(())?;
     /// caller.pass_on(Duration::from_millis(200), below.headers_mut());
     /// assert_eq!(below.headers()["relent-deadline-ms"], "1300");
@@ -132,7 +133,7 @@ impl CallerFacts {
 }
 
 /// Whether any such header may be present: one scan of the names costs less than a search for each.
-fn tells(headers: &HeaderMap) -> bool {
+fn has_caller_headers(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         let name = name.as_str();
         name.starts_with("relent-") || name.starts_with("grpc-")
@@ -155,35 +156,35 @@ pub(crate) fn set_remaining(headers: &mut HeaderMap, remaining: Duration) {
 mod tests {
     use super::*;
 
-    const NOTHING: CallerFacts = CallerFacts {
+    const NO_FACTS: CallerContext = CallerContext {
         attempt: 1,
         remaining: None,
         histogram: None,
     };
 
-    fn of(fields: &[(HeaderName, &str)]) -> CallerFacts {
+    fn of(fields: &[(HeaderName, &str)]) -> CallerContext {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value.parse().unwrap());
         }
-        CallerFacts::of(&headers)
+        CallerContext::from_headers(&headers)
     }
 
     #[test]
-    fn a_malformed_field_is_as_one_that_is_not_there() {
-        assert_eq!(of(&[]), NOTHING);
+    fn a_malformed_caller_field_is_treated_as_absent() {
+        assert_eq!(of(&[]), NO_FACTS);
         for value in ["", "x", "-1", "+1", "1.5", "1 2", "1;2", "\u{b2}"] {
             for name in [RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM] {
-                assert_eq!(of(&[(name.clone(), value)]), NOTHING, "{name}: {value}");
+                assert_eq!(of(&[(name.clone(), value)]), NO_FACTS, "{name}: {value}");
             }
         }
         for name in [RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM] {
-            assert_eq!(of(&[(name.clone(), "3"), (name, "4")]), NOTHING);
+            assert_eq!(of(&[(name.clone(), "3"), (name, "4")]), NO_FACTS);
         }
     }
 
     #[test]
-    fn the_fields_of_grpc_count_too() {
+    fn grpc_attempt_and_timeout_fields_are_read() {
         let grpc = of(&[
             (GRPC_PREVIOUS_RPC_ATTEMPTS, "2"),
             (crate::headers::GRPC_TIMEOUT, "300m"),
@@ -203,8 +204,8 @@ mod tests {
             (4, Some(Duration::from_millis(20)))
         );
         for malformed in ["x", "-1", ""] {
-            assert_eq!(of(&[(GRPC_PREVIOUS_RPC_ATTEMPTS, malformed)]), NOTHING);
-            assert_eq!(of(&[(crate::headers::GRPC_TIMEOUT, malformed)]), NOTHING);
+            assert_eq!(of(&[(GRPC_PREVIOUS_RPC_ATTEMPTS, malformed)]), NO_FACTS);
+            assert_eq!(of(&[(crate::headers::GRPC_TIMEOUT, malformed)]), NO_FACTS);
         }
     }
 
@@ -215,7 +216,7 @@ mod tests {
             for value in values {
                 headers.append(RELENT_CRITICALITY, value.parse().unwrap());
             }
-            CallerFacts::criticality(&headers)
+            CallerContext::criticality(&headers)
         };
         assert_eq!(
             criticality(&[" critical_PLUS "]),
@@ -231,9 +232,9 @@ mod tests {
         let caller = of(&[(RELENT_ATTEMPT, "3"), (RELENT_DEADLINE_MS, "soon")]);
         assert_eq!(
             caller,
-            CallerFacts {
+            CallerContext {
                 attempt: 3,
-                ..NOTHING
+                ..NO_FACTS
             }
         );
     }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_deadline_is_passed_on_and_never_less_than_none() {
+    fn pass_on_keeps_the_nearer_deadline_and_stops_at_zero() {
         let passed = |own: Option<&str>, elapsed| {
             let mut headers = HeaderMap::new();
             if let Some(own) = own {
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(passed(Some("950"), 100_000), "900");
         assert_eq!(passed(Some("soon"), 0), "1000");
         let mut headers = HeaderMap::new();
-        NOTHING.pass_on(Duration::ZERO, &mut headers);
+        NO_FACTS.pass_on(Duration::ZERO, &mut headers);
         assert!(headers.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use relent_core::{Cause, Failure, Policy, Scope};
 use crate::grpc;
 use crate::hint::{HintOptions, hint};
 use crate::mark::marked;
-use crate::repeatable::RequestFacts;
+use crate::repeatable::RequestInfo;
 use crate::status::{kind, scope};
 
 /// Classifies a response; `None` if it is not a failure. Whether the request took effect is decided by
@@ -21,7 +21,7 @@ use crate::status::{kind, scope};
 /// | 429 | throttled |
 /// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may respond after forwarding |
 /// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in progress. Else permanent; to a request with a key [as if an earlier attempt were still in progress](Failure::as_if_in_progress) |
-/// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_done) |
+/// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_applied) |
 /// | 413 | not processed if the server adds a delay: it is temporary (RFC 9110 §15.5.14). Else permanent |
 /// | 501, 505, 511, every other 4xx | permanent |
 /// | every other 5xx, 600 and above | ambiguous |
@@ -43,27 +43,27 @@ use crate::status::{kind, scope};
 /// ```
 /// use std::time::SystemTime;
 /// use http::{HeaderMap, Method, StatusCode};
-/// use relent_core::Kind;
-/// use relent_http::{HintOptions, RequestFacts, classify};
+/// use relent_core::FailureKind;
+/// use relent_http::{HintOptions, RequestInfo, classify};
 ///
-/// let request = RequestFacts::of(&Method::POST, &HeaderMap::new());
+/// let request = RequestInfo::of(&Method::POST, &HeaderMap::new());
 /// let options = HintOptions::default();
 /// let mut headers = HeaderMap::new();
 ///
 /// let now = SystemTime::now();
 /// let failure = classify(StatusCode::SERVICE_UNAVAILABLE, &headers, request, now, &options);
-/// assert_eq!(failure.map(|failure| failure.kind), Some(Kind::Ambiguous));
+/// assert_eq!(failure.map(|failure| failure.kind), Some(FailureKind::Ambiguous));
 ///
 /// headers.insert("retry-after", "2".parse()?);
 /// let failure = classify(StatusCode::SERVICE_UNAVAILABLE, &headers, request, now, &options);
-/// assert_eq!(failure.map(|failure| failure.kind), Some(Kind::NotProcessed));
+/// assert_eq!(failure.map(|failure| failure.kind), Some(FailureKind::NotProcessed));
 /// # Ok::<(), http::header::InvalidHeaderValue>(())
 /// ```
 #[must_use]
 pub fn classify(
     status: StatusCode,
     headers: &HeaderMap,
-    request: RequestFacts,
+    request: RequestInfo,
     now: SystemTime,
     options: &HintOptions,
 ) -> Option<Failure> {
@@ -74,7 +74,7 @@ pub fn classify(
         let failure = Failure::new(kind)
             .cause(Cause::Status(status.as_u16()))
             .hint(hint)
-            .as_if_done(unmet)
+            .as_if_applied(unmet)
             .as_if_in_progress(request.keyed && status == StatusCode::CONFLICT)
             .scope(scope(status));
         return Some(marked(failure, headers));
@@ -98,13 +98,13 @@ pub fn classify(
 /// ```
 /// use std::time::SystemTime;
 /// use http::{HeaderMap, StatusCode};
-/// use relent_core::{Kind, Policy};
+/// use relent_core::{FailureKind, Policy};
 /// use relent_http::{HintOptions, classify_listed};
 ///
 /// let policy = Policy::STANDARD.clone().retrying([202.into()]);
 /// let (headers, options) = (HeaderMap::new(), HintOptions::default());
 /// let listed = |status| classify_listed(&policy, status, &headers, SystemTime::now(), &options);
-/// assert_eq!(listed(StatusCode::ACCEPTED).map(|failure| failure.kind), Some(Kind::Ambiguous));
+/// assert_eq!(listed(StatusCode::ACCEPTED).map(|failure| failure.kind), Some(FailureKind::Ambiguous));
 /// assert_eq!(listed(StatusCode::OK), None);
 /// ```
 #[must_use]
@@ -136,29 +136,29 @@ pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use relent_core::{Advice, Hint, HintSource, Kind, Pattern};
+    use relent_core::{Advice, FailureKind, Hint, HintSource, Pattern};
 
     use super::*;
     use crate::rate_limit::XRateLimitReset;
 
-    const PLAIN: RequestFacts = RequestFacts {
+    const PLAIN: RequestInfo = RequestInfo {
         repeatable: false,
         keyed: false,
         conditional: false,
     };
-    const REPEATABLE: RequestFacts = RequestFacts {
+    const REPEATABLE: RequestInfo = RequestInfo {
         repeatable: true,
         keyed: false,
         conditional: false,
     };
-    const KEYED: RequestFacts = RequestFacts {
+    const KEYED: RequestInfo = RequestInfo {
         repeatable: true,
         keyed: true,
         conditional: false,
     };
-    const EVERY_REQUEST: [RequestFacts; 3] = [PLAIN, REPEATABLE, KEYED];
+    const EVERY_REQUEST: [RequestInfo; 3] = [PLAIN, REPEATABLE, KEYED];
 
-    fn of(status: u16, request: RequestFacts, fields: &[(&'static str, &str)]) -> Option<Failure> {
+    fn of(status: u16, request: RequestInfo, fields: &[(&'static str, &str)]) -> Option<Failure> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
@@ -175,23 +175,23 @@ mod tests {
         )
     }
 
-    fn kind_of(status: u16, request: RequestFacts, fields: &[(&'static str, &str)]) -> Kind {
+    fn kind_of(status: u16, request: RequestInfo, fields: &[(&'static str, &str)]) -> FailureKind {
         of(status, request, fields).unwrap().kind
     }
 
     #[test]
-    fn below_400_nothing_failed() {
+    fn a_status_below_400_is_not_a_failure() {
         for status in 100..400 {
             assert_eq!(of(status, PLAIN, &[("retry-after", "5")]), None, "{status}");
         }
     }
 
     #[test]
-    fn refused_before_processing_is_not_processed() {
+    fn statuses_421_and_425_are_not_processed_and_429_is_throttled() {
         for request in EVERY_REQUEST {
-            assert_eq!(kind_of(421, request, &[]), Kind::NotProcessed);
-            assert_eq!(kind_of(425, request, &[]), Kind::NotProcessed);
-            assert_eq!(kind_of(429, request, &[]), Kind::Throttled);
+            assert_eq!(kind_of(421, request, &[]), FailureKind::NotProcessed);
+            assert_eq!(kind_of(425, request, &[]), FailureKind::NotProcessed);
+            assert_eq!(kind_of(429, request, &[]), FailureKind::Throttled);
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn a_408_or_503_is_not_processed_only_when_the_server_adds_a_hint() {
         for status in [408, 503] {
             for request in EVERY_REQUEST {
-                assert_eq!(kind_of(status, request, &[]), Kind::Ambiguous);
+                assert_eq!(kind_of(status, request, &[]), FailureKind::Ambiguous);
                 for hint in [
                     ("retry-after", "5"),
                     ("retry-after", "0"),
@@ -211,7 +211,7 @@ mod tests {
                 ] {
                     assert_eq!(
                         kind_of(status, request, &[hint]),
-                        Kind::NotProcessed,
+                        FailureKind::NotProcessed,
                         "{hint:?}"
                     );
                 }
@@ -220,43 +220,55 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_concern_this_response_leaves_a_503_ambiguous() {
+    fn a_503_without_a_usable_delay_of_its_own_is_ambiguous() {
         for hint in [
             ("retry-after", "soon"),
             ("ratelimit", r#""burst";r=0;t=5"#),
             ("x-ratelimit-reset", "5"),
             ("x-should-retry", "false"),
         ] {
-            assert_eq!(kind_of(503, PLAIN, &[hint]), Kind::Ambiguous, "{hint:?}");
+            assert_eq!(
+                kind_of(503, PLAIN, &[hint]),
+                FailureKind::Ambiguous,
+                "{hint:?}"
+            );
         }
     }
 
     #[test]
-    fn a_server_error_may_have_taken_effect() {
+    fn other_5xx_statuses_are_ambiguous() {
         for status in (500..=599).chain([600, 999]) {
             if matches!(status, 501 | 503 | 505 | 511) {
                 continue;
             }
             for request in EVERY_REQUEST {
-                assert_eq!(kind_of(status, request, &[]), Kind::Ambiguous, "{status}");
+                assert_eq!(
+                    kind_of(status, request, &[]),
+                    FailureKind::Ambiguous,
+                    "{status}"
+                );
                 let hinted = kind_of(status, request, &[("retry-after", "5")]);
-                assert_eq!(hinted, Kind::Ambiguous, "{status}");
+                assert_eq!(hinted, FailureKind::Ambiguous, "{status}");
             }
         }
     }
 
     #[test]
-    fn what_repeating_cannot_help_is_permanent() {
+    fn other_4xx_and_501_505_and_511_are_permanent() {
         for status in (400..=499).chain([501, 505, 511]) {
             if matches!(status, 408 | 421 | 425 | 429) {
                 continue;
             }
             for request in EVERY_REQUEST {
-                assert_eq!(kind_of(status, request, &[]), Kind::Permanent, "{status}");
+                assert_eq!(
+                    kind_of(status, request, &[]),
+                    FailureKind::Permanent,
+                    "{status}"
+                );
             }
             if status != 413 {
                 let hinted = kind_of(status, REPEATABLE, &[("retry-after", "5")]);
-                assert_eq!(hinted, Kind::Permanent, "{status}");
+                assert_eq!(hinted, FailureKind::Permanent, "{status}");
             }
         }
     }
@@ -265,15 +277,15 @@ mod tests {
     fn a_413_with_a_delay_is_temporary_and_without_one_is_not() {
         for request in EVERY_REQUEST {
             let of = |fields: &[_]| kind_of(413, request, fields);
-            assert_eq!(of(&[("retry-after", "5")]), Kind::NotProcessed);
-            assert_eq!(of(&[("retry-after-ms", "5")]), Kind::NotProcessed);
-            assert_eq!(of(&[("x-ratelimit-reset", "5")]), Kind::Permanent);
-            assert_eq!(of(&[]), Kind::Permanent);
+            assert_eq!(of(&[("retry-after", "5")]), FailureKind::NotProcessed);
+            assert_eq!(of(&[("retry-after-ms", "5")]), FailureKind::NotProcessed);
+            assert_eq!(of(&[("x-ratelimit-reset", "5")]), FailureKind::Permanent);
+            assert_eq!(of(&[]), FailureKind::Permanent);
         }
     }
 
     #[test]
-    fn what_speaks_of_one_request_is_told_from_what_speaks_of_the_destination() {
+    fn a_4xx_except_408_and_429_has_request_scope() {
         for status in 400..600 {
             let request = (400..500).contains(&status) && status != 408 && status != 429;
             let expected = if request {
@@ -290,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn a_409_to_a_request_with_a_key_is_as_if_it_were_in_progress() {
+    fn a_409_to_a_keyed_request_counts_as_in_progress() {
         let conflict = of(409, KEYED, &[]).unwrap();
         assert_eq!(
             (conflict.kind, conflict.as_if_in_progress),
-            (Kind::Permanent, true)
+            (FailureKind::Permanent, true)
         );
         for request in [PLAIN, REPEATABLE] {
             assert!(!of(409, request, &[]).unwrap().as_if_in_progress);
@@ -303,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_a_policy_lists_is_a_failure_whatever_it_is() {
+    fn a_status_below_400_that_the_policy_lists_is_a_failure() {
         let policy = Policy::STANDARD.clone().retrying([
             Pattern::Status(202, 204),
             Pattern::from(301),
@@ -337,20 +349,20 @@ mod tests {
     }
 
     #[test]
-    fn what_envoy_limits_is_throttled_whatever_its_status_and_overloaded_says_nothing() {
+    fn x_envoy_ratelimited_means_throttled_for_every_status() {
         const LIMITED: (&str, &str) = ("x-envoy-ratelimited", "true");
         for status in [403, 413, 429, 500, 503] {
             let limited = of(status, PLAIN, &[LIMITED, ("retry-after", "5")]).unwrap();
-            assert_eq!(limited.kind, Kind::Throttled, "{status}");
+            assert_eq!(limited.kind, FailureKind::Throttled, "{status}");
             assert_eq!(limited.hint.delay(), Some(Duration::from_secs(5)));
             let overloaded = [("x-envoy-overloaded", "true")];
             assert_eq!(of(status, PLAIN, &overloaded), of(status, PLAIN, &[]));
         }
         let marked = [LIMITED, ("relent-mark", "overloaded")];
-        assert_eq!(kind_of(503, PLAIN, &marked), Kind::Overloaded);
+        assert_eq!(kind_of(503, PLAIN, &marked), FailureKind::Overloaded);
         let grpc = ("content-type", "application/grpc");
         let failed = of(200, PLAIN, &[grpc, ("grpc-status", "14"), LIMITED]).unwrap();
-        assert_eq!(failed.kind, Kind::Throttled);
+        assert_eq!(failed.kind, FailureKind::Throttled);
         assert_eq!(of(200, PLAIN, &[LIMITED]), None);
     }
 
@@ -358,29 +370,32 @@ mod tests {
     fn a_409_with_a_delay_on_a_keyed_request_is_throttled() {
         assert_eq!(
             kind_of(409, KEYED, &[("retry-after", "1")]),
-            Kind::Throttled
+            FailureKind::Throttled
         );
-        assert_eq!(kind_of(409, KEYED, &[]), Kind::Permanent);
+        assert_eq!(kind_of(409, KEYED, &[]), FailureKind::Permanent);
         assert_eq!(
             kind_of(409, KEYED, &[("x-ratelimit-reset", "1")]),
-            Kind::Permanent
+            FailureKind::Permanent
         );
         assert_eq!(
             kind_of(409, REPEATABLE, &[("retry-after", "1")]),
-            Kind::Permanent
+            FailureKind::Permanent
         );
     }
 
     #[test]
-    fn a_412_to_a_conditional_write_is_as_if_it_had_been_done() {
-        let write = RequestFacts {
+    fn a_412_to_a_conditional_write_counts_as_applied() {
+        let write = RequestInfo {
             conditional: true,
             ..REPEATABLE
         };
         let refused = of(412, write, &[]).unwrap();
-        assert_eq!((refused.kind, refused.as_if_done), (Kind::Permanent, true));
-        assert!(!of(412, REPEATABLE, &[]).unwrap().as_if_done);
-        assert!(!of(409, write, &[]).unwrap().as_if_done);
+        assert_eq!(
+            (refused.kind, refused.as_if_applied),
+            (FailureKind::Permanent, true)
+        );
+        assert!(!of(412, REPEATABLE, &[]).unwrap().as_if_applied);
+        assert!(!of(409, write, &[]).unwrap().as_if_applied);
     }
 
     #[test]
@@ -405,7 +420,7 @@ mod tests {
             assert_eq!(exhausted.hint.source, HintSource::RelentMark);
             let fields = [("relent-mark", "overloaded"), ("retry-after", "5")];
             let overloaded = of(status, REPEATABLE, &fields).unwrap();
-            assert_eq!(overloaded.kind, Kind::Overloaded);
+            assert_eq!(overloaded.kind, FailureKind::Overloaded);
             assert_eq!(overloaded.cause, Cause::Status(status));
             assert_eq!(overloaded.hint.delay(), Some(Duration::from_secs(5)));
         }
@@ -413,7 +428,7 @@ mod tests {
         let unreadable = of(503, REPEATABLE, &[("relent-mark", "tired")]).unwrap();
         assert_eq!(
             (unreadable.kind, unreadable.hint.advice),
-            (Kind::Ambiguous, Advice::None)
+            (FailureKind::Ambiguous, Advice::None)
         );
         assert_eq!(unreadable.hint.malformed, Some(HintSource::RelentMark));
     }
@@ -424,7 +439,7 @@ mod tests {
         let failure = of(400, PLAIN, &[("x-should-retry", "true")]).unwrap();
         assert_eq!(
             (failure.kind, failure.hint.advice),
-            (Kind::Permanent, Advice::DoRetry)
+            (FailureKind::Permanent, Advice::DoRetry)
         );
     }
 
@@ -439,24 +454,24 @@ mod tests {
         assert_eq!(kind(&[code("14")]), None);
         assert_eq!(
             kind(&[GRPC, code("14")]),
-            Some((Kind::Ambiguous, Cause::Grpc(14)))
+            Some((FailureKind::Ambiguous, Cause::Grpc(14)))
         );
         assert_eq!(
             kind(&[GRPC, code("8")]),
-            Some((Kind::Permanent, Cause::Grpc(8)))
+            Some((FailureKind::Permanent, Cause::Grpc(8)))
         );
         assert_eq!(
             kind(&[GRPC, code("8"), ("grpc-retry-pushback-ms", "5")]),
-            Some((Kind::Throttled, Cause::Grpc(8))),
+            Some((FailureKind::Throttled, Cause::Grpc(8))),
         );
         assert_eq!(
             kind(&[GRPC, code("3")]),
-            Some((Kind::Permanent, Cause::Grpc(3)))
+            Some((FailureKind::Permanent, Cause::Grpc(3)))
         );
         for unreadable in ["", "-1", "x", "99999999999999999999"] {
             assert_eq!(
                 kind(&[GRPC, code(unreadable)]),
-                Some((Kind::Permanent, Cause::Grpc(2)))
+                Some((FailureKind::Permanent, Cause::Grpc(2)))
             );
         }
     }

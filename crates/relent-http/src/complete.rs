@@ -134,7 +134,7 @@ pub struct Proof {
     /// Only trailers prove it: they contain the status of a gRPC call.
     trailers_only: bool,
     /// Whether the body reports its `END_STREAM`. Some wrappers do not.
-    tells: bool,
+    reports_end: bool,
     /// Whether the request may have been a HEAD.
     maybe_head: bool,
     /// The unknown transfer coding, if any: then no bytes are content.
@@ -143,7 +143,7 @@ pub struct Proof {
 
 impl Proof {
     /// The proof that a body needs under this head; `method` is that of its request, if known. `None`
-    /// if hyper checks the body, or it is empty. `tells_end`: whether the body is known to report
+    /// if hyper checks the body, or it is empty. `reports_end_stream`: whether the body is known to report
     /// its `END_STREAM` by `is_end_stream`, once it has ended.
     #[inline]
     pub fn needed(
@@ -151,10 +151,10 @@ impl Proof {
         status: StatusCode,
         version: Version,
         headers: &HeaderMap,
-        tells_end: impl FnOnce() -> bool,
+        reports_end_stream: impl FnOnce() -> bool,
     ) -> Option<Self> {
         if version >= Version::HTTP_2 {
-            return Self::of_stream(method, status, headers, tells_end());
+            return Self::of_stream(method, status, headers, reports_end_stream());
         }
         // Few responses have this field, and almost all of those are `chunked`.
         if !headers.contains_key(TRANSFER_ENCODING)
@@ -173,14 +173,14 @@ impl Proof {
         method: Option<&Method>,
         status: StatusCode,
         headers: &HeaderMap,
-        tells: bool,
+        reports_end: bool,
     ) -> Option<Self> {
         has_content(method.unwrap_or(&Method::GET), status).then(|| Self {
             received: 0,
             announced: announced(headers),
             trailers: false,
             trailers_only: is_open_grpc(headers),
-            tells,
+            reports_end,
             maybe_head: method.is_none(),
             unknown: None,
         })
@@ -217,9 +217,9 @@ impl Proof {
             _ if self.trailers => false,
             _ if self.trailers_only => true,
             _ if end_stream => false,
-            Some(_) if self.received == 0 && self.maybe_head && !self.tells => false,
+            Some(_) if self.received == 0 && self.maybe_head && !self.reports_end => false,
             Some(announced) => self.received < announced,
-            None => self.tells,
+            None => self.reports_end,
         };
         // Return the error only once.
         self.trailers = true;
@@ -292,7 +292,7 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 
 /// Whether bodies of this type are known to report their `END_STREAM`: those of hyper.
 #[cfg(feature = "tower")]
-pub(crate) fn tells_end<B>() -> bool {
+pub(crate) fn reports_end_stream<B>() -> bool {
     // By name, since a body need not be `'static`. At worst the type is not recognised.
     type_name::<B>() == type_name::<hyper::body::Incoming>()
 }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_coding_that_is_not_chunked_is_an_error_and_no_content() {
+    fn a_transfer_coding_other_than_chunked_is_an_error() {
         const TE: &str = "transfer-encoding";
         let length = ("content-length", "5");
         let known: [&[(&str, &str)]; 6] = [
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_content_has_no_coding_that_matters() {
+    fn the_coding_of_a_response_without_content_is_ignored() {
         let mut headers = HeaderMap::new();
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("gzip"));
         let needed = |method: &Method, status| {

@@ -17,9 +17,9 @@ use crate::histogram;
 
 /// The window in which calls are counted: two minutes, as on servers ("Handling Overload", Site
 /// Reliability Engineering).
-const WINDOW: Duration = Duration::from_secs(120);
+const HISTOGRAM_WINDOW: Duration = Duration::from_secs(120);
 /// One call in this many carries the histogram.
-const EVERY: u64 = 64;
+const CALLS_PER_HISTOGRAM: u64 = 64;
 
 /// Client state for cross-layer headers; its clones share the histogram.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl CrossLayer {
     )]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
-            histogram: Mutex::new(Histogram::new(WINDOW)),
+            histogram: Mutex::new(Histogram::new(HISTOGRAM_WINDOW)),
             calls: AtomicU64::new(0),
         }))
     }
@@ -70,9 +70,9 @@ impl Shared {
 
 /// One call of a client that may send cross-layer headers. It is added to the client's histogram when it is dropped:
 /// answered, given up or cancelled.
-pub struct Telling<K: Clock>(Option<Told<K>>);
+pub struct CrossLayerCall<K: Clock>(Option<CallState<K>>);
 
-struct Told<K: Clock> {
+struct CallState<K: Clock> {
     shared: Arc<Shared>,
     clock: K,
     attempts: u32,
@@ -80,7 +80,7 @@ struct Told<K: Clock> {
     carries: bool,
 }
 
-impl<K: Clock> Telling<K> {
+impl<K: Clock> CrossLayerCall<K> {
     /// For a client that sends no such headers.
     #[cfg(feature = "tower")]
     pub(crate) const NOTHING: Self = Self(None);
@@ -88,19 +88,19 @@ impl<K: Clock> Telling<K> {
     /// Starts a call of this client; `None` sends no headers.
     #[inline]
     pub fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {
-        Self(client.map(|client| Told::new(client, clock())))
+        Self(client.map(|client| CallState::new(client, clock())))
     }
 
     /// Writes the cross-layer headers of this attempt to its request.
     #[inline]
-    pub fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
-        if let Some(told) = &mut self.0 {
-            told.tell(attempt, headers);
+    pub fn write_headers(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+        if let Some(call_state) = &mut self.0 {
+            call_state.write_headers(attempt, headers);
         }
     }
 }
 
-impl<K: Clock> Told<K> {
+impl<K: Clock> CallState<K> {
     fn new(client: &CrossLayer, clock: K) -> Self {
         // A counter only: it orders nothing.
         let before = client.0.calls.fetch_add(1, Ordering::Relaxed);
@@ -108,11 +108,11 @@ impl<K: Clock> Told<K> {
             shared: client.0.clone(),
             clock,
             attempts: 0,
-            carries: before % EVERY == EVERY - 1,
+            carries: before % CALLS_PER_HISTOGRAM == CALLS_PER_HISTOGRAM - 1,
         }
     }
 
-    fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+    fn write_headers(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
         self.attempts = self.attempts.max(attempt.number);
         // Fields of a forwarded request describe another hop.
         headers.remove(RELENT_ATTEMPT);
@@ -137,7 +137,7 @@ impl<K: Clock> Told<K> {
     }
 }
 
-impl<K: Clock> Drop for Told<K> {
+impl<K: Clock> Drop for CallState<K> {
     fn drop(&mut self) {
         if self.attempts > 0 {
             let (now, attempts) = (self.clock.now(), self.attempts);
@@ -153,8 +153,8 @@ impl fmt::Debug for CrossLayer {
     }
 }
 
-impl<K: Clock> fmt::Debug for Telling<K> {
+impl<K: Clock> fmt::Debug for CrossLayerCall<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telling").finish_non_exhaustive()
+        f.debug_struct("CrossLayerCall").finish_non_exhaustive()
     }
 }

@@ -13,9 +13,9 @@ pub(crate) fn within(policy: &Policy, deadline: Duration) -> Option<Arc<Policy>>
         return None;
     }
     let most = deadline.saturating_sub(Duration::from_nanos(1));
-    let room = policy.attempt_room().min(most);
+    let room = policy.min_attempt_time().min(most);
     let builder = policy.clone().into_builder().deadline(deadline);
-    let sooner = builder.attempt_room(room).build();
+    let sooner = builder.min_attempt_time(room).build();
     Some(Arc::new(
         sooner.unwrap_or_else(|_| policy.clone().without_retries()),
     ))

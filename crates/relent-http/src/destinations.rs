@@ -43,8 +43,8 @@ impl DestinationSource {
         match self {
             Self::ByOrigin(destinations) => {
                 // Most URIs are written exactly like the destination's name, so they need no copy.
-                let last = destinations.again_if(|name| is_called(uri, name));
-                last.unwrap_or_else(|| destinations.of(&origin_of_uri(uri)))
+                let last = destinations.last_used_if(|name| is_origin_of(uri, name));
+                last.unwrap_or_else(|| destinations.get_or_create(&origin_of_uri(uri)))
             }
             Self::One(destination) => Arc::clone(destination),
         }
@@ -56,8 +56,8 @@ impl DestinationSource {
     pub fn named(&self, origin: &str) -> Arc<Destination> {
         match self {
             Self::ByOrigin(destinations) => {
-                let last = destinations.again(origin);
-                last.unwrap_or_else(|| destinations.of(&without_user(origin)))
+                let last = destinations.last_used(origin);
+                last.unwrap_or_else(|| destinations.get_or_create(&without_user(origin)))
             }
             Self::One(destination) => Arc::clone(destination),
         }
@@ -76,7 +76,7 @@ fn without_user(origin: &str) -> Cow<'_, str> {
 /// Whether the URI begins with exactly this origin. Other spellings and schemes are
 /// left to [`origin_of_uri`].
 #[inline]
-fn is_called(uri: &Uri, name: &str) -> bool {
+fn is_origin_of(uri: &Uri, name: &str) -> bool {
     let authority = uri.authority().map_or("", Authority::as_str);
     match name.strip_suffix(authority) {
         Some("https://") => uri.scheme_str() == Some("https"),
@@ -89,7 +89,7 @@ fn is_called(uri: &Uri, name: &str) -> bool {
 /// The name of the destination of this URI, whatever its spelling.
 fn origin_of_uri(uri: &Uri) -> String {
     let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
-    let usual = match scheme.as_deref() {
+    let default_port = match scheme.as_deref() {
         Some("https") => Some(443),
         Some("http") => Some(80),
         _ => None,
@@ -102,7 +102,7 @@ fn origin_of_uri(uri: &Uri) -> String {
     if let Some(address) = within.and_then(|within| within.parse::<std::net::Ipv6Addr>().ok()) {
         host = format!("[{address}]");
     }
-    let port = uri.port_u16().filter(|port| Some(*port) != usual);
+    let port = uri.port_u16().filter(|port| Some(*port) != default_port);
     let port = port.map_or_else(String::new, |port| format!(":{port}"));
     match scheme {
         Some(scheme) => format!("{scheme}://{host}{port}"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// Spellings of origins, and the name of each.
-    const WAYS: [(&str, &str); 16] = [
+    const SPELLINGS: [(&str, &str); 16] = [
         ("https://one.example/", "https://one.example"),
         ("https://one.example:443/a", "https://one.example"),
         ("https://ONE.Example:443/b", "https://one.example"),
@@ -140,9 +140,9 @@ mod tests {
     ];
 
     #[test]
-    fn an_origin_is_one_destination_however_it_is_written() {
+    fn all_spellings_of_an_origin_share_a_destination() {
         let by_uri = there();
-        for (written, name) in WAYS {
+        for (written, name) in SPELLINGS {
             let uri = written.parse().unwrap();
             assert_eq!(origin_of_uri(&uri), name, "{written}");
             assert!(Arc::ptr_eq(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_that_was_called_last_is_found_by_the_whole_of_its_name() {
+    fn the_last_destination_is_found_by_its_full_name() {
         let there = there();
         let at = |uri: &str| there.at(&uri.parse().unwrap());
         let (other, plain) = (at("https://one.example:80/"), at("http://one.example/"));
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn an_address_as_it_usually_is_is_not_copied() {
+    fn a_common_uri_spelling_is_not_copied() {
         for (written, copied) in [
             ("https://one.example/a", false),
             ("https://one.example:443/a", true),
             ("http://one.example/a", true),
         ] {
-            let called = is_called(&written.parse().unwrap(), "https://one.example");
+            let called = is_origin_of(&written.parse().unwrap(), "https://one.example");
             assert_eq!(called, !copied, "{written}");
         }
     }
 
     #[test]
-    fn who_asks_makes_no_difference() {
+    fn user_and_password_do_not_select_the_destination() {
         let there = there();
         let one = there.named("https://a:secret@one.example");
         assert!(Arc::ptr_eq(&one, &there.named("https://one.example")));

@@ -15,17 +15,17 @@ use crate::complete::Proof;
 use crate::drained::{Drained, End, NotKept};
 
 /// Maximum time to drain a response: about the cost of a new connection.
-pub const TIME: Duration = Duration::from_millis(250);
+pub const MAX_DRAIN_TIME: Duration = Duration::from_millis(250);
 /// Maximum number of bytes that are read: more than an error page has.
-pub const BYTES: usize = 256 << 10;
+pub const MAX_DRAIN_BYTES: usize = 256 << 10;
 
 /// How long to drain a response before the next attempt, which starts `after` this delay and must start
 /// within `room`. If `room` is short, draining takes no longer than the delay.
 #[must_use]
-pub fn patience(after: Duration, room: Option<Duration>) -> Duration {
+pub fn drain_time(after: Duration, room: Option<Duration>) -> Duration {
     match room {
-        Some(room) if room < after.saturating_add(TIME) => after.min(TIME),
-        _ => TIME,
+        Some(room) if room < after.saturating_add(MAX_DRAIN_TIME) => after.min(MAX_DRAIN_TIME),
+        _ => MAX_DRAIN_TIME,
     }
 }
 
@@ -48,14 +48,14 @@ where
     R::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// Drains the body of the response with this head. A body that is known to be too long is not read.
-    /// `tells_end`: as for [`Proof::needed`].
-    pub fn new<B>(head: &Response<B>, body: R, tells_end: impl FnOnce() -> bool) -> Self {
+    /// `reports_end_stream`: as for [`Proof::needed`].
+    pub fn new<B>(head: &Response<B>, body: R, reports_end_stream: impl FnOnce() -> bool) -> Self {
         let (status, version) = (head.status(), head.version());
-        let fits = body.size_hint().lower() <= BYTES as u64;
+        let fits = body.size_hint().lower() <= MAX_DRAIN_BYTES as u64;
         Self {
             body: fits.then_some(body),
-            proof: Proof::needed(None, status, version, head.headers(), tells_end),
-            drained: Drained::new(if fits { End::Whole } else { NotKept::LONG }),
+            proof: Proof::needed(None, status, version, head.headers(), reports_end_stream),
+            drained: Drained::new(if fits { End::Whole } else { NotKept::TOO_LONG }),
         }
     }
 
@@ -87,12 +87,12 @@ where
             };
             match read {
                 Ok(data) => {
-                    let room = BYTES - bytes.len();
+                    let room = MAX_DRAIN_BYTES - bytes.len();
                     let fits = data.remaining() <= room;
                     // A copy: the frame could keep a buffer of any size alive.
                     bytes.put(data.take(room));
                     if !fits {
-                        *end = NotKept::LONG;
+                        *end = NotKept::TOO_LONG;
                         this.body.set(None);
                     }
                 }
@@ -108,7 +108,7 @@ where
         let mut this = self.project();
         if this.body.is_some() {
             this.body.set(None);
-            this.drained.end = NotKept::SLOW;
+            this.drained.end = NotKept::TOO_SLOW;
         }
     }
 

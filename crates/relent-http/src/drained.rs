@@ -58,10 +58,10 @@ pub struct NotKept {
 }
 
 impl NotKept {
-    pub(crate) const LONG: End = End::NotKept(Self {
+    pub(crate) const TOO_LONG: End = End::NotKept(Self {
         why: "it is longer than 256 KiB",
     });
-    pub(crate) const SLOW: End = End::NotKept(Self {
+    pub(crate) const TOO_SLOW: End = End::NotKept(Self {
         why: "it took too long",
     });
 }

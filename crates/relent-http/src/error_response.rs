@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use http::{HeaderMap, Response, StatusCode};
 #[cfg(feature = "attempt")]
 use relent::Summary;
-use relent_core::{Advice, GrpcCode, Hint, Rejected, Shed, StopReason};
+use relent_core::admission::{Rejected, Shed};
+use relent_core::{Advice, GrpcCode, Hint, StopReason};
 
 use crate::mark::Mark;
 use crate::outcome::Outcome;
@@ -38,7 +39,8 @@ use crate::set_hint;
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_core::{Refusal, Rejected, StopReason};
+/// use relent_core::StopReason;
+/// use relent_core::admission::{Refusal, Rejected};
 /// use relent_http::ErrorResponse;
 ///
 /// // A rejection by an `Intake`.
@@ -126,7 +128,7 @@ impl ErrorResponse {
                 (StatusCode::GATEWAY_TIMEOUT, GrpcCode::DeadlineExceeded)
             }
             StopReason::Budget
-            | StopReason::Gate
+            | StopReason::CircuitBreaker
             | StopReason::RetryLater
             | StopReason::Overloaded
             | StopReason::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable),
@@ -230,7 +232,7 @@ impl ErrorResponse {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use relent_core::{Refusal, Rejected};
+    /// use relent_core::admission::{Refusal, Rejected};
     /// use relent_http::ErrorResponse;
     ///
     /// let refusal = Refusal::Ticket(Duration::from_millis(20));
@@ -269,10 +271,11 @@ impl ErrorResponse {
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use relent_core::{Audience, Kind, Refusal};
+    use relent_core::admission::Refusal;
+    use relent_core::{Audience, FailureKind};
 
     use super::*;
-    use crate::{HintOptions, RequestFacts, classify, hint};
+    use crate::{HintOptions, RequestInfo, classify, hint};
 
     const ALL: [StopReason; 13] = [
         StopReason::RetriesExhausted,
@@ -284,7 +287,7 @@ mod tests {
         StopReason::NotReplayable,
         StopReason::DoNotRetry,
         StopReason::Budget,
-        StopReason::Gate,
+        StopReason::CircuitBreaker,
         StopReason::RetryLater,
         StopReason::Overloaded,
         StopReason::Cancelled,
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_reads_what_an_intake_has_said() {
+    fn a_client_reads_the_hint_of_a_rejection() {
         let whole = Hint::after(Duration::from_secs(2));
         for (rejected, status, delay, audience) in [
             (
@@ -351,25 +354,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shed_without_leave_to_retry_is_overloaded_for_its_client() {
+    fn a_request_shed_without_retry_is_overloaded_for_the_client() {
         let failure = |rejected: &Rejected| {
             let head = ErrorResponse::rejected(rejected).head();
             let (status, headers) = (head.status(), head.headers());
-            let facts = RequestFacts::default();
+            let facts = RequestInfo::default();
             classify(status, headers, facts, UNIX_EPOCH, &HintOptions::default())
         };
         let kind = |rejected| failure(&rejected).map(|failure| failure.kind);
-        assert_eq!(kind(shed(Advice::DoNotRetry)), Some(Kind::Overloaded));
-        assert_eq!(kind(shed(Advice::None)), Some(Kind::NotProcessed));
-        assert_eq!(kind(limited(Refusal::Ticket)), Some(Kind::Throttled));
+        assert_eq!(
+            kind(shed(Advice::DoNotRetry)),
+            Some(FailureKind::Overloaded)
+        );
+        assert_eq!(kind(shed(Advice::None)), Some(FailureKind::NotProcessed));
+        assert_eq!(kind(limited(Refusal::Ticket)), Some(FailureKind::Throttled));
         assert_eq!(
             kind(Rejected::TooCostly { limiter: 0 }),
-            Some(Kind::Permanent)
+            Some(FailureKind::Permanent)
         );
     }
 
     #[test]
-    fn a_call_that_was_given_up_is_answered_with_its_mark_and_its_time() {
+    fn the_response_of_a_given_up_call_has_its_mark_and_delay() {
         let after = Duration::from_millis(59_001);
         for reason in ALL {
             let permanent = matches!(reason, StopReason::Permanent | StopReason::OutcomeUnknown);
@@ -385,13 +391,14 @@ mod tests {
             let failure = classify(
                 status,
                 headers,
-                RequestFacts::default(),
+                RequestInfo::default(),
                 UNIX_EPOCH,
                 &options,
             );
             let failure = failure.unwrap();
             // A layer above may retry only if the layer below was unable to repeat the call.
-            let again = failure.kind != Kind::Overloaded && failure.hint.advice == Advice::None;
+            let again =
+                failure.kind != FailureKind::Overloaded && failure.hint.advice == Advice::None;
             let left = matches!(reason, StopReason::NotReplayable | StopReason::Cancelled);
             assert_eq!(again, left, "{reason}");
             let silent = ErrorResponse::stopped(reason, None).head();
@@ -399,12 +406,12 @@ mod tests {
         }
         let status = |reason| ErrorResponse::stopped(reason, None).status;
         assert_eq!(status(StopReason::Deadline), 504);
-        assert_eq!(status(StopReason::Gate), 503);
+        assert_eq!(status(StopReason::CircuitBreaker), 503);
         assert_eq!(status(StopReason::RetriesExhausted), 502);
     }
 
     #[test]
-    fn what_was_not_let_in_has_had_no_effect_and_of_a_call_that_was_given_up_it_is_unknown() {
+    fn a_rejection_is_not_applied_and_a_given_up_call_is_unknown() {
         for rejected in [
             Rejected::Expired,
             shed(Advice::None),
@@ -429,7 +436,7 @@ mod tests {
 
     #[cfg(feature = "attempt")]
     #[test]
-    fn the_time_of_a_call_that_was_given_up_counts_from_now() {
+    fn the_delay_of_a_given_up_call_counts_from_now() {
         let now = SystemTime::now();
         let summary = |reason, ahead: Duration| Summary {
             attempts: 1,
@@ -451,7 +458,7 @@ mod tests {
 
     #[cfg(feature = "grpc")]
     #[test]
-    fn over_grpc_a_client_reads_the_same() {
+    fn a_grpc_client_reads_the_same_rejection() {
         use crate::grpc::{Head, classify_head};
 
         let failure = |rejected: &Rejected| {
@@ -463,13 +470,16 @@ mod tests {
             }
         };
         let ticket = failure(&limited(Refusal::Ticket));
-        assert_eq!(ticket.kind, Kind::Throttled);
+        assert_eq!(ticket.kind, FailureKind::Throttled);
         assert_eq!(ticket.hint.delay(), Some(Duration::from_millis(1500)));
         assert_eq!(ticket.hint.audience, Audience::TicketMillis);
         let shared = failure(&limited(Refusal::Shared));
         assert_eq!(shared.hint.audience, Audience::Shared);
-        assert_eq!(failure(&shed(Advice::DoNotRetry)).kind, Kind::Overloaded);
-        assert_eq!(failure(&shed(Advice::None)).kind, Kind::Ambiguous);
+        assert_eq!(
+            failure(&shed(Advice::DoNotRetry)).kind,
+            FailureKind::Overloaded
+        );
+        assert_eq!(failure(&shed(Advice::None)).kind, FailureKind::Ambiguous);
         let costly = failure(&Rejected::TooCostly { limiter: 0 });
         assert_eq!(costly.hint.advice, Advice::DoNotRetry);
     }

@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_means_what_it_says(number: u64) {
+        fn a_number_is_read_as_written(number: u64) {
             prop_assert_eq!(digits(number.to_string().as_bytes()), Ok(number));
             prop_assert_eq!(
                 decimal(format!("{number}.25").as_bytes(), MILLIS),

@@ -39,9 +39,9 @@ pub(crate) mod timeout;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use relent_core::{Cause, Failure, GrpcCode, Hint, Kind, Network};
+use relent_core::{Cause, Failure, FailureKind, GrpcCode, Hint, Network};
 
-use crate::RequestFacts;
+use crate::RequestInfo;
 use crate::field::{MILLIS, rounded_up};
 use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS};
 use crate::hint::{HintOptions, asks_for_delay, hint};
@@ -109,7 +109,7 @@ pub enum Head {
 /// ```
 /// use std::time::SystemTime;
 /// use http::{HeaderMap, StatusCode};
-/// use relent_core::{Cause, Kind};
+/// use relent_core::{Cause, FailureKind};
 /// use relent_http::{HintOptions, grpc};
 ///
 /// let mut headers = HeaderMap::new();
@@ -121,7 +121,7 @@ pub enum Head {
 ///
 /// headers.insert("grpc-status", "14".parse()?);
 /// let grpc::Head::Over(Some(failure)) = head(&headers) else { unreachable!() };
-/// assert_eq!((failure.kind, failure.cause), (Kind::Ambiguous, Cause::Grpc(14)));
+/// assert_eq!((failure.kind, failure.cause), (FailureKind::Ambiguous, Cause::Grpc(14)));
 /// # Ok::<(), http::header::InvalidHeaderValue>(())
 /// ```
 #[must_use]
@@ -141,7 +141,7 @@ pub fn classify_head(
     let hint = hint(headers, now, options);
     let code = code_of_http(status);
     let kind = match code {
-        GrpcCode::Unavailable => kind_of_http(status, &hint, RequestFacts::default()),
+        GrpcCode::Unavailable => kind_of_http(status, &hint, RequestInfo::default()),
         code => kind(code.number(), &hint),
     };
     let failure = Failure::new(kind).cause(code.into()).hint(hint);
@@ -222,11 +222,11 @@ fn failed(code: u16, hint: Hint) -> Failure {
     failure.cause(Cause::Grpc(code)).hint(hint)
 }
 
-fn kind(code: u16, hint: &Hint) -> Kind {
+fn kind(code: u16, hint: &Hint) -> FailureKind {
     match GrpcCode::from_number(code) {
-        Some(GrpcCode::Unavailable) => Kind::Ambiguous,
-        Some(GrpcCode::ResourceExhausted) if asks_for_delay(hint) => Kind::Throttled,
-        _ => Kind::Permanent,
+        Some(GrpcCode::Unavailable) => FailureKind::Ambiguous,
+        Some(GrpcCode::ResourceExhausted) if asks_for_delay(hint) => FailureKind::Throttled,
+        _ => FailureKind::Permanent,
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
         classify_trailers(&fields(of), UNIX_EPOCH, &HintOptions::default())
     }
 
-    fn seen(head: Head) -> (Kind, Cause) {
+    fn seen(head: Head) -> (FailureKind, Cause) {
         match head {
             Head::Over(Some(failure)) => (failure.kind, failure.cause),
             other => panic!("{other:?} is no failure"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_status_the_head_of_a_grpc_response_leaves_it_open() {
+    fn a_grpc_head_without_a_status_is_open() {
         for content_type in [
             "application/grpc",
             "application/grpc+proto",
@@ -278,30 +278,30 @@ mod tests {
     }
 
     #[test]
-    fn a_status_in_the_headers_decides_whatever_the_http_status() {
+    fn a_grpc_status_in_the_headers_overrides_the_http_status() {
         for status in [200, 404, 503] {
             assert_eq!(
                 head(status, &[GRPC, ("grpc-status", "0")]),
                 Head::Over(None)
             );
             let failed = head(status, &[GRPC, ("grpc-status", "13")]);
-            assert_eq!(seen(failed), (Kind::Permanent, Cause::Grpc(13)));
+            assert_eq!(seen(failed), (FailureKind::Permanent, Cause::Grpc(13)));
         }
     }
 
     #[test]
-    fn a_response_of_a_proxy_is_read_by_its_http_status() {
+    fn a_proxy_response_is_classified_by_its_http_status() {
         for (status, code, kind) in [
-            (400, GrpcCode::Internal, Kind::Permanent),
-            (401, GrpcCode::Unauthenticated, Kind::Permanent),
-            (403, GrpcCode::PermissionDenied, Kind::Permanent),
-            (404, GrpcCode::Unimplemented, Kind::Permanent),
-            (429, GrpcCode::Unavailable, Kind::Throttled),
-            (500, GrpcCode::Unknown, Kind::Permanent),
-            (502, GrpcCode::Unavailable, Kind::Ambiguous),
-            (503, GrpcCode::Unavailable, Kind::Ambiguous),
-            (504, GrpcCode::Unavailable, Kind::Ambiguous),
-            (200, GrpcCode::Unknown, Kind::Permanent),
+            (400, GrpcCode::Internal, FailureKind::Permanent),
+            (401, GrpcCode::Unauthenticated, FailureKind::Permanent),
+            (403, GrpcCode::PermissionDenied, FailureKind::Permanent),
+            (404, GrpcCode::Unimplemented, FailureKind::Permanent),
+            (429, GrpcCode::Unavailable, FailureKind::Throttled),
+            (500, GrpcCode::Unknown, FailureKind::Permanent),
+            (502, GrpcCode::Unavailable, FailureKind::Ambiguous),
+            (503, GrpcCode::Unavailable, FailureKind::Ambiguous),
+            (504, GrpcCode::Unavailable, FailureKind::Ambiguous),
+            (200, GrpcCode::Unknown, FailureKind::Permanent),
         ] {
             let html = head(status, &[("content-type", "text/html")]);
             assert_eq!(seen(html), (kind, code.into()), "{status}");
@@ -309,12 +309,12 @@ mod tests {
         let hinted = head(503, &[("retry-after", "1")]);
         assert_eq!(
             seen(hinted),
-            (Kind::NotProcessed, GrpcCode::Unavailable.into())
+            (FailureKind::NotProcessed, GrpcCode::Unavailable.into())
         );
     }
 
     #[test]
-    fn only_unavailable_and_a_throttled_exhaustion_are_worth_a_retry_by_themselves() {
+    fn only_unavailable_and_throttled_exhaustion_are_retryable() {
         for code in GrpcCode::ALL {
             let number = code.number().to_string();
             let plain = trailers(&[("grpc-status", &number)]).map(|failure| failure.kind);
@@ -322,9 +322,13 @@ mod tests {
                 .map(|failure| failure.kind);
             let expected = match code {
                 GrpcCode::Ok => (None, None),
-                GrpcCode::Unavailable => (Some(Kind::Ambiguous), Some(Kind::Ambiguous)),
-                GrpcCode::ResourceExhausted => (Some(Kind::Permanent), Some(Kind::Throttled)),
-                _ => (Some(Kind::Permanent), Some(Kind::Permanent)),
+                GrpcCode::Unavailable => {
+                    (Some(FailureKind::Ambiguous), Some(FailureKind::Ambiguous))
+                }
+                GrpcCode::ResourceExhausted => {
+                    (Some(FailureKind::Permanent), Some(FailureKind::Throttled))
+                }
+                _ => (Some(FailureKind::Permanent), Some(FailureKind::Permanent)),
             };
             assert_eq!((plain, pushed), expected, "{code}");
         }
@@ -343,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_ends_without_a_status_was_cut_short() {
+    fn a_response_without_a_grpc_status_is_truncated() {
         let cut = trailers(&[]).unwrap();
         assert_eq!(cut, Failure::network(Network::Truncated));
     }
 
     #[test]
-    fn a_code_that_cannot_be_read_is_unknown() {
+    fn an_unreadable_grpc_code_is_unknown() {
         for unreadable in ["", "-1", "x", "99999999999999999999"] {
             assert_eq!(code(&fields(&[("grpc-status", unreadable)])), Some(2));
         }

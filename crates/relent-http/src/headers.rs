@@ -61,7 +61,7 @@ pub const GRPC_PREVIOUS_RPC_ATTEMPTS: HeaderName =
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Request: the attempt number, `1*DIGIT`; absent on the first. A client with `cross_layer` sends it from
-/// attempt 2 on ([`CallerFacts`](crate::CallerFacts) reads it).
+/// attempt 2 on ([`CallerContext`](crate::CallerContext) reads it).
 ///
 /// It is valid for one hop: a client replaces or removes the field of a forwarded request.
 pub const RELENT_ATTEMPT: HeaderName = HeaderName::from_static("relent-attempt");

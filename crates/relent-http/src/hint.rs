@@ -44,7 +44,7 @@ pub struct HintOptions {
 /// | `relent-ticket` | `true` in any capitals: the delay is a ticket, a slot reserved for this caller. Ignored for the reset of a rate limit, which all callers share |
 ///
 /// A delay without a ticket is [shared](Audience::Shared): each caller adds random jitter, a share of the delay set by
-/// the policy's [`hint_spread`](relent_core::Policy::hint_spread).
+/// the policy's [`retry_after_jitter`](relent_core::Policy::retry_after_jitter).
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -77,7 +77,7 @@ pub(crate) fn hint_with_details(
     options: &HintOptions,
     details: impl FnOnce() -> Result<Option<Duration>, Malformed>,
 ) -> Hint {
-    let mut read = Reading {
+    let mut read = HintReader {
         headers,
         hint: Hint::NONE,
     };
@@ -99,12 +99,12 @@ pub(crate) fn hint_with_details(
     read.hint
 }
 
-struct Reading<'h> {
+struct HintReader<'h> {
     headers: &'h HeaderMap,
     hint: Hint,
 }
 
-impl Reading<'_> {
+impl HintReader<'_> {
     fn malformed(&mut self, source: HintSource) {
         self.hint.malformed.get_or_insert(source);
     }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_shared_unless_the_server_says_that_it_is_a_ticket() {
+    fn a_delay_is_shared_unless_it_is_marked_as_a_ticket() {
         for (name, value, hint) in delays() {
             let ticket = match hint.source {
                 HintSource::RateLimit | HintSource::XRateLimitReset => Audience::Shared,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_beyond_all_time_saturates() {
+    fn a_hint_delay_too_large_saturates() {
         let longest = Duration::from_nanos(u64::MAX);
         for name in [
             RETRY_AFTER_MS,

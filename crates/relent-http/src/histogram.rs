@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(counts: [u32; BUCKETS]) {
+        fn a_written_histogram_is_read_back(counts: [u32; BUCKETS]) {
             let parsed = format(&counts).map(|value| parse(value.as_bytes()));
             prop_assert_eq!(parsed, Some(Ok(counts)));
         }

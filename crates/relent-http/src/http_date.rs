@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_forms_mean_the_same() {
+    fn the_three_date_forms_mean_the_same() {
         assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Ok(EXAMPLE));
         assert_eq!(read("Sunday, 06-Nov-94 08:49:37 GMT"), Ok(EXAMPLE));
         assert_eq!(read("Sun Nov  6 08:49:37 1994"), Ok(EXAMPLE));

@@ -81,11 +81,11 @@ impl IdempotencyKey {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use relent_core::Draw;
+    /// use relent_core::FixedRandom;
     /// use relent_http::IdempotencyKey;
     ///
     /// let instant = UNIX_EPOCH + Duration::from_millis(0x0188_1c1c_1c1c);
-    /// let key = IdempotencyKey::from_random(instant, &mut Draw::at(0.0));
+    /// let key = IdempotencyKey::from_random(instant, &mut FixedRandom::at(0.0));
     /// assert_eq!(key.as_str(), "01881c1c-1c1c-7000-8000-000000000000");
     /// ```
     #[must_use]
@@ -247,10 +247,10 @@ impl fmt::Display for IdempotencyKey {
 mod tests {
     use http::Method;
     use proptest::prelude::*;
-    use relent_core::Draw;
+    use relent_core::FixedRandom;
 
     use super::*;
-    use crate::RequestFacts;
+    use crate::RequestInfo;
 
     #[test]
     fn a_key_may_be_given_in_quotes() {
@@ -266,7 +266,7 @@ mod tests {
         }
         let key = IdempotencyKey::of(&headers);
         // A valid key, and nothing else, makes a POST repeatable.
-        let facts = RequestFacts::of(&Method::POST, &headers);
+        let facts = RequestInfo::of(&Method::POST, &headers);
         assert_eq!(
             (facts.keyed, facts.repeatable),
             (key.is_some(), key.is_some())
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_one_key_is_none() {
+    fn more_than_one_key_field_is_ignored() {
         assert_eq!(of(&["\"a\"", "\"b\""]), None);
         assert_eq!(of(&["a", "b"]), None);
         // By the draft the field is one item, so two that are alike are malformed too.
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_string_of_the_draft_holds_is_no_key() {
+    fn a_key_with_invalid_characters_is_rejected() {
         for (text, found) in [
             ("a\"b", '"'),
             ("\\", '\\'),
@@ -341,17 +341,17 @@ mod tests {
     }
 
     #[test]
-    fn a_made_key_is_a_uuid_of_version_7_and_tells_its_time() {
+    fn a_generated_key_is_a_uuid_v7_with_its_time() {
         let now = UNIX_EPOCH + Duration::from_millis(0x0123_4567_89ab);
         for point in [0.0, 0.5, 1.0] {
-            let key = IdempotencyKey::from_random(now, &mut Draw::at(point));
+            let key = IdempotencyKey::from_random(now, &mut FixedRandom::at(point));
             let uuid = uuid::Uuid::parse_str(key.as_str()).unwrap();
             assert_eq!(uuid.get_version_num(), 7);
             assert_eq!(uuid.get_variant(), uuid::Variant::RFC4122);
             assert!(key.as_str().starts_with("01234567-89ab-7"), "{key}");
         }
         let before = UNIX_EPOCH - Duration::from_secs(1);
-        let key = IdempotencyKey::from_random(before, &mut Draw::at(0.0));
+        let key = IdempotencyKey::from_random(before, &mut FixedRandom::at(0.0));
         assert!(key.as_str().starts_with("00000000-0000-7"), "{key}");
     }
 
@@ -367,7 +367,7 @@ mod tests {
                 // Spaces around a bare key belong to the field.
                 if form == KeyForm::Quoted || text.trim() == text {
                     prop_assert_eq!(IdempotencyKey::of(&headers), Some(key.clone()));
-                    prop_assert!(RequestFacts::of(&Method::POST, &headers).keyed);
+                    prop_assert!(RequestInfo::of(&Method::POST, &headers).keyed);
                 }
             }
         }

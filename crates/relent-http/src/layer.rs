@@ -36,7 +36,7 @@ use tower_service::Service;
 use crate::destinations::DestinationSource;
 use crate::hint::HintOptions;
 use crate::network;
-use crate::observe::Named;
+use crate::observe::MetricLabel;
 use crate::on_attempt::OnAttempt;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
@@ -82,7 +82,7 @@ pub use overrides::{FreshConnection, Override};
 /// ```
 ///
 /// # Which requests are retried
-/// Repeatable ones: by method, `Idempotency-Key` and precondition ([`RequestFacts`](crate::RequestFacts)), by the
+/// Repeatable ones: by method, `Idempotency-Key` and precondition ([`RequestInfo`](crate::RequestInfo)), by the
 /// policy's `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
 /// if its content is known or was kept: see [`Replay`].
 ///
@@ -95,7 +95,7 @@ pub use overrides::{FreshConnection, Override};
 ///
 /// A hedge counts among the retries of the policy and is paid from the same budget. It starts when the service
 /// is ready for it; if the race ends before, its cost is refunded. An attempt ends with the head of its response; see
-/// [`Race`](relent_core::Race) for the effect of a failure. If a `DELETE` runs twice, a 404 or 410
+/// [`Race`](relent_core::call::Race) for the effect of a failure. If a `DELETE` runs twice, a 404 or 410
 /// waits for the other attempt, which may have deleted the resource.
 ///
 /// The losing attempt is dropped. In HTTP/2 that resets its stream, and the connection stays open. In HTTP/1.1 it
@@ -123,7 +123,7 @@ pub use overrides::{FreshConnection, Override};
 /// this one has given up.
 ///
 /// The same holds if a retry was granted and then held until the call ended: by a circuit breaker, a
-/// cooldown, a request rate, or a service that is not ready. For that case the read part of the rejected response
+/// cooldown, a rate limit, or a service that is not ready. For that case the read part of the rejected response
 /// is kept, at most 256 KiB for each waiting call. A longer body that was not
 /// read to its end then ends with [`NotKept`](crate::body::NotKept). Only a call that never made
 /// an attempt has a [`GaveUp`] without an error.
@@ -188,7 +188,7 @@ impl RetryLayer {
                 replaced: Arc::default(),
                 hints: HintOptions::default(),
                 traced: false,
-                named: Named::default(),
+                named: MetricLabel::default(),
                 cap: Replay::CAP,
                 reroute: None,
                 on_attempt: OnAttempt::default(),
@@ -210,7 +210,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// and cooldown with others, or if many hosts fail together.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.config.at_one(destination);
+        self.config.use_destination(destination);
         self
     }
 
@@ -260,7 +260,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.config.named = Named::new(name);
+        self.config.named = MetricLabel::new(name);
         self
     }
 

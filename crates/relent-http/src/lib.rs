@@ -3,10 +3,10 @@
 //!
 //! Pure functions over the types of [`http`]. [`classify`] turns a failed response into a
 //! [`Failure`](relent_core::Failure). [`hint`] reads the delay or retry advice of the server. [`Outcome`] states
-//! whether the request took effect, and [`RequestFacts`] whether it may run twice. None of them reads a clock.
+//! whether the request took effect, and [`RequestInfo`] whether it may run twice. None of them reads a clock.
 //!
 //! # Across layers
-//! A client can send the attempt number, the time left, and how many attempts its calls take; [`CallerFacts`] reads
+//! A client can send the attempt number, the time left, and how many attempts its calls take; [`CallerContext`] reads
 //! them. A service can [`Mark`] its response, so that no layer above retries a call that was given up below. All
 //! headers are described in `docs/headers.md`.
 //!
@@ -86,7 +86,7 @@ mod unchanged;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
-pub use caller::CallerFacts;
+pub use caller::CallerContext;
 pub use classify::{classify, classify_listed};
 pub use error_response::ErrorResponse;
 pub use hint::{HintOptions, hint, set_hint};
@@ -99,6 +99,6 @@ pub use mark::Mark;
 #[cfg(feature = "attempt")]
 pub use mark::mark_response;
 pub use outcome::Outcome;
-pub use repeatable::RequestFacts;
+pub use repeatable::RequestInfo;
 #[cfg(feature = "attempt")]
 pub use replay::BoxError;

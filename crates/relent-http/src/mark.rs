@@ -6,7 +6,7 @@ use http::HeaderValue;
 use http::Response;
 #[cfg(feature = "attempt")]
 use relent::Summary;
-use relent_core::{Advice, Failure, Hint, HintSource, Kind, Scope, StopReason};
+use relent_core::{Advice, Failure, FailureKind, Hint, HintSource, Scope, StopReason};
 
 use crate::field::trim;
 use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
@@ -58,7 +58,7 @@ impl Mark {
             | StopReason::NotRepeatable
             | StopReason::DoNotRetry
             | StopReason::Budget
-            | StopReason::Gate
+            | StopReason::CircuitBreaker
             | StopReason::RetryLater => Some(Self::Exhausted),
             StopReason::Overloaded => Some(Self::Overloaded),
             StopReason::Permanent
@@ -104,7 +104,7 @@ impl Mark {
     fn on(self, mut failure: Failure) -> Failure {
         match self {
             Self::Overloaded => {
-                failure.kind = Kind::Overloaded;
+                failure.kind = FailureKind::Overloaded;
                 failure.scope = Scope::Destination;
             }
             // Whether the request took effect stays unknown. In gRPC the mark may be in the headers, and
@@ -144,7 +144,7 @@ fn words(headers: &HeaderMap) -> impl Iterator<Item = Option<Mark>> {
 pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
     // `x-envoy-overloaded` adds nothing to the status; Envoy itself ignores it since 2020.
     if headers.contains_key(X_ENVOY_RATELIMITED) {
-        failure.kind = Kind::Throttled;
+        failure.kind = FailureKind::Throttled;
         failure.scope = Scope::Destination;
     }
     match Mark::read(headers) {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_read_in_any_capitals_from_any_line_or_list() {
+    fn marks_are_read_in_any_case_from_any_line_or_list() {
         for values in [
             &["overloaded"][..],
             &[" OverLoaded\t"],
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read() {
+    fn a_mark_that_is_set_is_read_back() {
         for mark in [Mark::Exhausted, Mark::Overloaded] {
             let mut headers = of(&["exhausted", "overloaded"]);
             mark.set(&mut headers);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_could_do_nothing_leaves_the_retry_to_the_one_above() {
+    fn a_give_up_without_retries_sets_no_mark() {
         for reason in [
             StopReason::Permanent,
             StopReason::OutcomeUnknown,

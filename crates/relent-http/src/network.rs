@@ -11,7 +11,7 @@ use std::io;
 
 use relent::GaveUp;
 use relent::error::{DynError, NoLastError};
-use relent_core::{Cause, Failure, Kind, Network, StopReason};
+use relent_core::{Cause, Failure, FailureKind, Network, StopReason};
 
 use crate::complete::{Truncated, UnknownTransferCoding};
 
@@ -44,13 +44,13 @@ pub use tunnel::{TunnelRefused, tunnel_refused};
 ///
 /// ```
 /// use std::io;
-/// use relent_core::Kind;
+/// use relent_core::FailureKind;
 /// use relent_http::network;
 ///
 /// let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-/// assert_eq!(network::classify_error(&refused).kind, Kind::NotProcessed);
+/// assert_eq!(network::classify_error(&refused).kind, FailureKind::NotProcessed);
 /// let reset = io::Error::from(io::ErrorKind::ConnectionReset);
-/// assert_eq!(network::classify_error(&reset).kind, Kind::Ambiguous);
+/// assert_eq!(network::classify_error(&reset).kind, FailureKind::Ambiguous);
 /// ```
 ///
 /// An error that another layer of this process [has given up](given_up) is classified as its last error. It gets
@@ -204,8 +204,8 @@ pub fn while_connecting(source: Source<'_>) -> Option<Network> {
 pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
         let unsent =
-            |network| Some(Failure::new(Kind::NotProcessed).cause(Cause::Network(network)));
-        if spoke_first(error) {
+            |network| Some(Failure::new(FailureKind::NotProcessed).cause(Cause::Network(network)));
+        if sent_before_request(error) {
             return unsent(Network::Malformed);
         }
         if error.is_canceled() || error.is_closed() {
@@ -278,10 +278,11 @@ pub fn while_receiving(source: Source<'_>) -> Option<Network> {
 
 /// Whether the server sent something before the request: it does not speak HTTP. hyper has a separate kind for
 /// that, but no accessor. It is the only kind without a source that is none of the others.
-fn spoke_first(error: &hyper::Error) -> bool {
+fn sent_before_request(error: &hyper::Error) -> bool {
     if error.is_canceled() {
         let why = error.source().and_then(|why| why.downcast_ref());
-        return why.is_some_and(|why: &hyper::Error| !why.is_canceled() && spoke_first(why));
+        return why
+            .is_some_and(|why: &hyper::Error| !why.is_canceled() && sent_before_request(why));
     }
     let other = error.is_closed()
         || error.is_incomplete_message()

@@ -32,12 +32,12 @@ pub(crate) use span::not_ready;
 /// The name of the destination in metrics, if it has one. Without the feature `metrics` it is
 /// empty.
 #[derive(Clone, Debug, Default)]
-pub struct Named {
+pub struct MetricLabel {
     #[cfg(feature = "metrics")]
     label: Option<relent::observe::Label>,
 }
 
-impl Named {
+impl MetricLabel {
     #[cfg(feature = "metrics")]
     /// Creates a label with this name.
     pub fn new(name: impl Into<std::sync::Arc<str>>) -> Self {

@@ -96,7 +96,7 @@ impl Outcome {
         }
         Self::of_status(status, || match mark {
             Some(_) => Hint::NONE,
-            None => hint(headers, some_time(), &HintOptions::default()),
+            None => hint(headers, approximate_now(), &HintOptions::default()),
         })
     }
 
@@ -110,13 +110,13 @@ impl Outcome {
 
     /// The outcome by HTTP status and the hint of the response.
     pub(crate) fn of_status(status: StatusCode, hint: impl Fn() -> Hint) -> Self {
-        let asks_to_return = || {
+        let asks_for_retry = || {
             let hint = hint();
             asks_for_delay(&hint) || hint.advice == Advice::DoRetry
         };
         match status.as_u16() {
             401 | 403 | 409 | 421 | 425 | 429 => Self::NotApplied,
-            408 | 503 if asks_to_return() => Self::NotApplied,
+            408 | 503 if asks_for_retry() => Self::NotApplied,
             413 if asks_for_delay(&hint()) => Self::NotApplied,
             // Intermediaries and timeout layers use these after they have forwarded the request.
             408 | 500.. => Self::Unknown,
@@ -150,25 +150,25 @@ impl Outcome {
 
 /// A fixed time for callers that only need to know whether there is a delay. It only has to be close enough to
 /// determine the century of a two-digit year.
-pub(crate) fn some_time() -> SystemTime {
+pub(crate) fn approximate_now() -> SystemTime {
     const YEARS: u64 = 56;
     UNIX_EPOCH + Duration::from_secs(YEARS * 365 * 24 * 3600)
 }
 
 #[cfg(test)]
 mod tests {
-    use relent_core::Kind;
+    use relent_core::FailureKind;
 
     use super::*;
-    use crate::{RequestFacts, classify};
+    use crate::{RequestInfo, classify};
 
-    const REQUESTS: [RequestFacts; 2] = [
-        RequestFacts {
+    const REQUESTS: [RequestInfo; 2] = [
+        RequestInfo {
             repeatable: false,
             keyed: false,
             conditional: false,
         },
-        RequestFacts {
+        RequestInfo {
             repeatable: true,
             keyed: true,
             conditional: false,
@@ -183,15 +183,14 @@ mod tests {
         response.body(()).unwrap()
     }
 
-    fn kind(response: &Response<()>, request: RequestFacts) -> Option<Kind> {
+    fn kind(response: &Response<()>, request: RequestInfo) -> Option<FailureKind> {
         let (status, headers) = (response.status(), response.headers());
         let options = HintOptions::default();
-        classify(status, headers, request, some_time(), &options).map(|failure| failure.kind)
+        classify(status, headers, request, approximate_now(), &options).map(|failure| failure.kind)
     }
 
     #[test]
-    fn a_server_releases_no_key_whose_response_a_client_calls_ambiguous_and_keeps_none_that_it_calls_not_processed()
-     {
+    fn server_outcome_and_client_failure_kind_agree() {
         let hints: [&[(&'static str, &str)]; 12] = [
             &[],
             &[("retry-after", "1")],
@@ -212,13 +211,13 @@ mod tests {
                 let outcome = Outcome::of(&response);
                 for request in REQUESTS {
                     match kind(&response, request) {
-                        Some(Kind::NotProcessed | Kind::Throttled) => {
+                        Some(FailureKind::NotProcessed | FailureKind::Throttled) => {
                             assert_eq!(outcome, Outcome::NotApplied, "{status} {fields:?}");
                         }
-                        Some(Kind::Ambiguous) => {
+                        Some(FailureKind::Ambiguous) => {
                             assert_eq!(outcome, Outcome::Unknown, "{status} {fields:?}");
                         }
-                        Some(Kind::Permanent | Kind::Overloaded) => {}
+                        Some(FailureKind::Permanent | FailureKind::Overloaded) => {}
                         None => assert_eq!(outcome, Outcome::Final, "{status} {fields:?}"),
                     }
                 }
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_handler_says_prevails_over_its_status() {
+    fn an_outcome_in_the_extensions_overrides_the_status() {
         for said in [Outcome::Final, Outcome::NotApplied, Outcome::Unknown] {
             for status in [200, 408, 429, 500, 503] {
                 let mut response = response(status, &[("retry-after", "1")]);
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_of_a_call_below_does_not_show_that_the_handler_did_nothing() {
+    fn a_delay_beside_a_mark_does_not_mean_not_applied() {
         for mark in ["exhausted", "overloaded"] {
             for status in [408, 503] {
                 let fields = [("relent-mark", mark), ("retry-after", "60")];
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grpc_status_beside_a_failure_of_http_hides_none_of_it() {
+    fn a_grpc_status_does_not_hide_an_http_failure() {
         let of = |status, code: &str| Outcome::of(&response(status, &[("grpc-status", code)]));
         // UNAUTHENTICATED, NOT_FOUND and UNAVAILABLE.
         assert_eq!(of(200, "16"), Outcome::NotApplied);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_cannot_take_a_name_that_is_defined() {
+    fn a_problem_member_cannot_use_a_standard_name() {
         for name in ["", "type", "title", "status", "detail", "instance"] {
             let error = Problem::new(StatusCode::OK).member(name, true).unwrap_err();
             assert!(error.to_string().contains("instance"), "{error}");
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_written_problem_is_read_back(
             status in 100..1000_u16, kind: Option<(String, String)>, detail: Option<String>,
             instance: Option<String>, number: u64, texts: Vec<String>, text: String, key: String,
         ) {

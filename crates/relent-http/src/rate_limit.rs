@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_quotas_the_last_to_return_counts() {
+    fn the_longest_reset_of_exhausted_quotas_counts() {
         assert_eq!(
             ietf(&[r#""burst";r=0;t=3, "day";r=0;t=600, "month";r=9;t=9999"#]),
             Ok(Some(600))
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_from_a_cache_says_nothing_about_quotas() {
+    fn quotas_are_not_read_from_cached_responses() {
         assert_eq!(
             rate_limit(&map(&[(AGE, "0"), (RATELIMIT, r#""burst";r=0;t=30"#)])),
             Ok(None)
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_with_something_left_asks_for_nothing() {
+    fn a_quota_with_something_left_gives_no_delay() {
         let with_left = |left| {
             let fields = [(X_RATELIMIT_RESET, "30"), (X_RATELIMIT_REMAINING, left)];
             vendor(XRateLimitReset::DelaySeconds, &fields)
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_beyond_all_time_saturates() {
+    fn a_reset_time_too_large_saturates() {
         let far = [(X_RATELIMIT_RESET, "99999999999999999999")];
         assert_eq!(
             vendor(XRateLimitReset::UnixSeconds, &far),

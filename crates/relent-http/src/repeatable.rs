@@ -9,7 +9,7 @@ use crate::idempotency_key;
 /// Properties of a request that classification needs. They are read once and kept, because many failures have no
 /// response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct RequestFacts {
+pub struct RequestInfo {
     /// The request may safely run twice, by method, key or precondition.
     pub repeatable: bool,
     /// The request carries a valid `Idempotency-Key` (see [`IdempotencyKey::of`](crate::IdempotencyKey::of)).
@@ -19,7 +19,7 @@ pub struct RequestFacts {
     pub conditional: bool,
 }
 
-impl RequestFacts {
+impl RequestInfo {
     /// Reads the facts of a request from its method and headers.
     ///
     /// Repeatable requests are:
@@ -31,14 +31,14 @@ impl RequestFacts {
     ///
     /// ```
     /// use http::{HeaderMap, Method};
-    /// use relent_http::RequestFacts;
+    /// use relent_http::RequestInfo;
     ///
     /// let mut headers = HeaderMap::new();
-    /// assert!(RequestFacts::of(&Method::PUT, &headers).repeatable);
-    /// assert!(!RequestFacts::of(&Method::POST, &headers).repeatable);
+    /// assert!(RequestInfo::of(&Method::PUT, &headers).repeatable);
+    /// assert!(!RequestInfo::of(&Method::POST, &headers).repeatable);
     ///
     /// headers.insert("idempotency-key", "8e03978e-40d5-43dd-bc93-6894a57f9324".parse()?);
-    /// assert!(RequestFacts::of(&Method::POST, &headers).repeatable);
+    /// assert!(RequestInfo::of(&Method::POST, &headers).repeatable);
     /// # Ok::<(), http::header::InvalidHeaderValue>(())
     /// ```
     #[inline]
@@ -83,12 +83,12 @@ mod tests {
     use super::*;
     use crate::headers::IDEMPOTENCY_KEY;
 
-    fn of(method: &str, fields: &[(HeaderName, &str)]) -> RequestFacts {
+    fn of(method: &str, fields: &[(HeaderName, &str)]) -> RequestInfo {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value.parse().unwrap());
         }
-        RequestFacts::of(&Method::from_bytes(method.as_bytes()).unwrap(), &headers)
+        RequestInfo::of(&Method::from_bytes(method.as_bytes()).unwrap(), &headers)
     }
 
     #[test]
@@ -96,21 +96,21 @@ mod tests {
         for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"] {
             assert_eq!(
                 of(method, &[]),
-                RequestFacts {
+                RequestInfo {
                     repeatable: true,
-                    ..RequestFacts::default()
+                    ..RequestInfo::default()
                 },
                 "{method}"
             );
         }
         for method in ["POST", "PATCH", "CONNECT", "LOCK", "get"] {
-            assert_eq!(of(method, &[]), RequestFacts::default(), "{method}");
+            assert_eq!(of(method, &[]), RequestInfo::default(), "{method}");
         }
     }
 
     #[test]
     fn a_key_makes_any_method_repeatable() {
-        let keyed = RequestFacts {
+        let keyed = RequestInfo {
             repeatable: true,
             keyed: true,
             conditional: false,
@@ -120,7 +120,7 @@ mod tests {
         for empty in ["", " ", "\"\""] {
             assert_eq!(
                 of("POST", &[(IDEMPOTENCY_KEY, empty)]),
-                RequestFacts::default()
+                RequestInfo::default()
             );
         }
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_precondition_of_a_read_says_nothing_about_an_effect() {
+    fn a_precondition_on_a_safe_method_is_not_conditional() {
         for (method, conditional) in [("GET", false), ("HEAD", false), ("PUT", true)] {
             for field in [(IF_MATCH, "\"v1\""), (IF_NONE_MATCH, "*")] {
                 assert_eq!(of(method, &[field]).conditional, conditional, "{method}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_precondition_that_still_holds_after_success_does_not() {
+    fn a_precondition_that_holds_after_success_is_not_repeatable() {
         assert!(!of("POST", &[(IF_MATCH, "*")]).repeatable);
         assert!(!of("POST", &[(IF_MATCH, "\"v1\""), (IF_MATCH, "*")]).repeatable);
         assert!(!of("POST", &[(IF_MATCH, "")]).repeatable);

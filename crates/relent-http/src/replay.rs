@@ -23,7 +23,7 @@ use http_body::{Body, SizeHint};
 
 pub use content::Content;
 pub use error::{BoxError, NotReplayable, Superseded};
-use frame::{Polled, in_bytes};
+use frame::{PolledFrame, in_bytes};
 use kept::Kept;
 pub use known::{ByType, Reopen};
 use pieces::Pieces;
@@ -66,12 +66,12 @@ enum Source<B> {
 /// written. So a connection to a server that does not read notices that its attempt has ended, and closes.
 /// That needs tokio; without it, frames are passed on as they come.
 pub struct ReplayBody<B> {
-    turn: Turn<B>,
+    turn: BodySource<B>,
     pieces: Pieces,
 }
 
 // `B` is behind mutexes, so that the body is `Sync` if `B` is `Send`: some clients require `Sync`.
-enum Turn<B> {
+enum BodySource<B> {
     Empty,
     Known {
         body: Mutex<Pin<Box<B>>>,
@@ -85,35 +85,35 @@ enum Turn<B> {
 
 /// Reports whether the body of an attempt has been read to its end, after the body has been given away.
 #[cfg(feature = "tower")]
-pub(crate) struct Progressed<B>(Reading<B>);
+pub(crate) struct ReadProgress<B>(ReadSource<B>);
 
 #[cfg(feature = "tower")]
-enum Reading<B> {
+enum ReadSource<B> {
     Whole,
     Known(Arc<Progress>, u32),
     Streamed(Arc<Mutex<Stream<B>>>),
 }
 
 #[cfg(feature = "tower")]
-impl<B> Progressed<B>
+impl<B> ReadProgress<B>
 where
     B: Body<Error: Into<BoxError>>,
 {
     pub(crate) fn is_whole(&self) -> bool {
         match &self.0 {
-            Reading::Whole => true,
-            Reading::Known(progress, turn) => {
+            ReadSource::Whole => true,
+            ReadSource::Known(progress, turn) => {
                 progress.whole.load(Ordering::Acquire) == turn.wrapping_add(1)
             }
-            Reading::Streamed(stream) => lock(stream).is_whole(),
+            ReadSource::Streamed(stream) => lock(stream).is_whole(),
         }
     }
 
     /// The attempt has ended. A streaming body is superseded by `take_back`, or has been read to its end.
-    pub(crate) fn over(self) -> Sending {
-        Sending(match self.0 {
-            Reading::Known(progress, turn) => Some((progress, turn)),
-            Reading::Whole | Reading::Streamed(_) => None,
+    pub(crate) fn over(self) -> UnfinishedUpload {
+        UnfinishedUpload(match self.0 {
+            ReadSource::Known(progress, turn) => Some((progress, turn)),
+            ReadSource::Whole | ReadSource::Streamed(_) => None,
         })
     }
 }
@@ -121,21 +121,21 @@ where
 /// The body of an ended attempt, which its connection may still send. Dropping this fails the body,
 /// so that the connection releases it.
 #[cfg(feature = "tower")]
-pub(crate) struct Sending(Option<(Arc<Progress>, u32)>);
+pub(crate) struct UnfinishedUpload(Option<(Arc<Progress>, u32)>);
 
 #[cfg(feature = "tower")]
-impl Sending {
+impl UnfinishedUpload {
     /// There is no such body, or [`Replay::take_back`] handles it.
     pub(crate) const NOTHING: Self = Self(None);
 
     /// The response of the attempt is returned, and the server may continue to read the body.
-    pub(crate) fn goes_on(mut self) {
+    pub(crate) fn detach(mut self) {
         self.0 = None;
     }
 }
 
 #[cfg(feature = "tower")]
-impl Drop for Sending {
+impl Drop for UnfinishedUpload {
     fn drop(&mut self) {
         if let Some((progress, turn)) = self.0.take()
             && progress.turn.load(Ordering::Acquire) == turn
@@ -220,7 +220,7 @@ impl Upload {
 /// Tracks the attempts of a body that the caller makes again for each attempt. The call has ended when all clones
 /// are dropped.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Owned>);
+pub struct BodyTurns(Arc<Owned>);
 
 #[derive(Default)]
 struct Owned(Arc<Progress>);
@@ -231,7 +231,7 @@ impl Drop for Owned {
     }
 }
 
-impl Turns {
+impl BodyTurns {
     /// Wraps the body of the current attempt, which fails when [the next one](Self::next) starts.
     pub fn body<B>(&self, body: B) -> ReplayBody<B> {
         let progress = &self.0.0;
@@ -268,7 +268,7 @@ where
     #[inline]
     pub fn new(mut body: B, reopen: &impl Reopen<B>, cap: usize) -> (Self, ReplayBody<B>) {
         if body.is_end_stream() {
-            return (Self(Source::Empty), ReplayBody::of(Turn::Empty));
+            return (Self(Source::Empty), ReplayBody::of(BodySource::Empty));
         }
         if let Some(first) = reopen.reopen(&mut body) {
             let progress = Arc::new(Progress::default());
@@ -280,7 +280,7 @@ where
         }
         let stream = Arc::new(Mutex::new(Stream::new(body, cap)));
         let replay = Self(Source::Streamed(stream.clone(), 0));
-        (replay, ReplayBody::of(Turn::Streamed(stream, 0)))
+        (replay, ReplayBody::of(BodySource::Streamed(stream, 0)))
     }
 
     /// Whether the body is kept while it streams.
@@ -332,13 +332,15 @@ where
     /// [`NotReplayable`] if `reopen` cannot make the known content again.
     pub fn again(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
-            Source::Empty => ReplayBody::of(Turn::Empty),
+            Source::Empty => ReplayBody::of(BodySource::Empty),
             Source::Known { content, progress } => {
                 let body = reopen.reopen(content).ok_or(NotReplayable)?;
                 let turn = progress.turn.load(Ordering::Acquire);
                 ReplayBody::known(body, progress.clone(), turn)
             }
-            Source::Streamed(stream, turn) => ReplayBody::of(Turn::Streamed(stream.clone(), *turn)),
+            Source::Streamed(stream, turn) => {
+                ReplayBody::of(BodySource::Streamed(stream.clone(), *turn))
+            }
         })
     }
 
@@ -349,14 +351,14 @@ where
     /// read it to its end with all of it kept.
     pub fn beside(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
         Ok(match &mut self.0 {
-            Source::Empty => ReplayBody::of(Turn::Empty),
+            Source::Empty => ReplayBody::of(BodySource::Empty),
             Source::Known { content, .. } => {
                 let body = reopen.reopen(content).ok_or(NotReplayable)?;
                 ReplayBody::known(body, Arc::default(), 0)
             }
             Source::Streamed(stream, _) => {
                 let kept = lock(stream).kept().ok_or(NotReplayable)?;
-                ReplayBody::of(Turn::Kept(Box::new(kept), Arc::default()))
+                ReplayBody::of(BodySource::Kept(Box::new(kept), Arc::default()))
             }
         })
     }
@@ -404,24 +406,24 @@ fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
 
 impl<B> ReplayBody<B> {
     #[cfg(feature = "tower")]
-    pub(crate) fn progressed(&self) -> Progressed<B> {
-        Progressed(match &self.turn {
-            Turn::Empty => Reading::Whole,
-            Turn::Known { progress, turn, .. } => Reading::Known(progress.clone(), *turn),
-            Turn::Kept(_, progress) => Reading::Known(progress.clone(), 0),
-            Turn::Streamed(stream, _) => Reading::Streamed(stream.clone()),
+    pub(crate) fn read_progress(&self) -> ReadProgress<B> {
+        ReadProgress(match &self.turn {
+            BodySource::Empty => ReadSource::Whole,
+            BodySource::Known { progress, turn, .. } => ReadSource::Known(progress.clone(), *turn),
+            BodySource::Kept(_, progress) => ReadSource::Known(progress.clone(), 0),
+            BodySource::Streamed(stream, _) => ReadSource::Streamed(stream.clone()),
         })
     }
 
     fn known(body: B, progress: Arc<Progress>, turn: u32) -> Self {
-        Self::of(Turn::Known {
+        Self::of(BodySource::Known {
             body: Mutex::new(Box::pin(body)),
             progress,
             turn,
         })
     }
 
-    fn of(turn: Turn<B>) -> Self {
+    fn of(turn: BodySource<B>) -> Self {
         let pieces = Pieces::default();
         Self { turn, pieces }
     }
@@ -434,11 +436,11 @@ impl<B> ReplayBody<B> {
     }
 }
 
-impl<B> pieces::Source for Turn<B>
+impl<B> pieces::Source for BodySource<B>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    fn poll(&mut self, context: &mut Context<'_>) -> Polled {
+    fn poll(&mut self, context: &mut Context<'_>) -> PolledFrame {
         match self {
             Self::Empty => Poll::Ready(None),
             Self::Known {
@@ -533,19 +535,19 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         let Self { turn, pieces } = &mut *self;
         let polled = pieces.poll(turn, context);
         let (is_ready, is_out) = (polled.is_ready(), pieces.is_out());
         match turn {
-            Turn::Empty => {}
-            Turn::Known { progress, .. } | Turn::Kept(_, progress) => {
+            BodySource::Empty => {}
+            BodySource::Known { progress, .. } | BodySource::Kept(_, progress) => {
                 // Only this body writes it.
                 let upload = progress.upload.load(Ordering::Relaxed);
                 let next = Upload::next(upload, is_ready, is_out);
                 progress.upload.store(next, Ordering::Relaxed);
             }
-            Turn::Streamed(stream, _) => {
+            BodySource::Streamed(stream, _) => {
                 let mut stream = lock(stream);
                 stream.upload = Upload::next(stream.upload, is_ready, is_out);
             }
@@ -562,9 +564,9 @@ where
     }
 }
 
-impl fmt::Debug for Turns {
+impl fmt::Debug for BodyTurns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turns")
+        f.write_str("BodyTurns")
     }
 }
 
@@ -581,10 +583,10 @@ impl<B> fmt::Debug for Replay<B> {
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.turn {
-            Turn::Empty => "ReplayBody(empty)",
-            Turn::Known { .. } => "ReplayBody(known)",
-            Turn::Streamed(..) => "ReplayBody(streamed)",
-            Turn::Kept(..) => "ReplayBody(kept)",
+            BodySource::Empty => "ReplayBody(empty)",
+            BodySource::Known { .. } => "ReplayBody(known)",
+            BodySource::Streamed(..) => "ReplayBody(streamed)",
+            BodySource::Kept(..) => "ReplayBody(kept)",
         })
     }
 }

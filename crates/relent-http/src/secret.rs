@@ -44,9 +44,9 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// Shows header fields by their names only, since any value can be a credential.
-pub struct Names<'a>(pub &'a HeaderMap);
+pub struct HeaderNames<'a>(pub &'a HeaderMap);
 
-impl fmt::Debug for Names<'_> {
+impl fmt::Debug for HeaderNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

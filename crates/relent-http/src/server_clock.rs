@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_tells_the_time() {
+    fn date_plus_age_is_the_time_of_the_server() {
         assert_eq!(time_of(&[(DATE, NOON)]), is(noon()));
         assert_eq!(
             time_of(&[(DATE, NOON), (AGE, "90")]),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_of_ages_the_first_counts_and_a_malformed_one_is_ignored() {
+    fn the_first_age_counts_and_a_malformed_one_is_ignored() {
         assert_eq!(
             time_of(&[(DATE, NOON), (AGE, " 5 , 9")]),
             is(noon() + Duration::from_secs(5))
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_beyond_all_time_saturates() {
+    fn an_age_too_large_saturates() {
         let latest = "Fri, 31 Dec 9999 23:59:59 GMT";
         assert_eq!(
             time_of(&[(DATE, latest), (AGE, "99999999999999999999")]),

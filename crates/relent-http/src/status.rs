@@ -1,22 +1,22 @@
-//! Kind and scope of a failure by its HTTP status.
+//! FailureKind and scope of a failure by its HTTP status.
 
 use http::StatusCode;
-use relent_core::{Hint, Kind, Scope};
+use relent_core::{FailureKind, Hint, Scope};
 
 use crate::hint::asks_for_delay;
 use crate::outcome::Outcome;
-use crate::repeatable::RequestFacts;
+use crate::repeatable::RequestInfo;
 
 /// The kind of a status of 400 or above: whether the request took effect, and whether repeating it can help.
-pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Kind {
+pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestInfo) -> FailureKind {
     match (status.as_u16(), Outcome::of_status(status, || *hint)) {
         // Repeating cannot help, whatever the outcome.
-        (401 | 403 | 501 | 505 | 511, _) => Kind::Permanent,
-        (409, _) if !(request.keyed && asks_for_delay(hint)) => Kind::Permanent,
-        (409 | 429, _) => Kind::Throttled,
-        (_, Outcome::NotApplied) => Kind::NotProcessed,
-        (_, Outcome::Final) => Kind::Permanent,
-        (_, Outcome::Unknown) => Kind::Ambiguous,
+        (401 | 403 | 501 | 505 | 511, _) => FailureKind::Permanent,
+        (409, _) if !(request.keyed && asks_for_delay(hint)) => FailureKind::Permanent,
+        (409 | 429, _) => FailureKind::Throttled,
+        (_, Outcome::NotApplied) => FailureKind::NotProcessed,
+        (_, Outcome::Final) => FailureKind::Permanent,
+        (_, Outcome::Unknown) => FailureKind::Ambiguous,
     }
 }
 

@@ -59,10 +59,10 @@ pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-times
 pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// The longest message identifier, in bytes.
-const LONGEST_ID: usize = 255;
+const MAX_ID_BYTES: usize = 255;
 /// The maximum number of signatures checked per request. A sender has two during key rotation; an attacker could
 /// send hundreds to waste the receiver's time.
-const MOST_SIGNATURES: usize = 16;
+const MAX_SIGNATURES: usize = 16;
 
 /// Signs messages with one key or, during key rotation, with several.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ fn prefix(id: &str, seconds: u64) -> String {
 
 fn is_message_id(id: &str) -> bool {
     let fit = |byte: u8| byte.is_ascii_graphic() && byte != b'.';
-    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(fit)
+    (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(fit)
 }
 
 /// Verifies that a message comes from a sender with a trusted key, unchanged and recently.
@@ -216,7 +216,7 @@ impl Verifier {
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(' '))
             .filter_map(|signature| signature.split_once(','))
-            .take(MOST_SIGNATURES)
+            .take(MAX_SIGNATURES)
             .filter_map(|(version, text)| Some((version, STANDARD.decode(text).ok()?)))
             .collect();
         let prefix = prefix(id, seconds);
@@ -261,7 +261,7 @@ impl fmt::Display for InvalidMessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the identifier of a message has 1 to {LONGEST_ID} visible ASCII characters and no full stop, \
+            "the identifier of a message has 1 to {MAX_ID_BYTES} visible ASCII characters and no full stop, \
              such as msg_2KWPBgLlAfxdpx2AI54pPJ85f4W"
         )
     }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use relent_core::{Advice, Cause, Failure, Hint, Network, Policy, Scope};
-use relent_http::{HintOptions, RequestFacts, classify, classify_listed};
+use relent_http::{HintOptions, RequestInfo, classify, classify_listed};
 use serde_json::Value;
 
 use crate::endpoint::Acknowledgement;
@@ -31,7 +31,7 @@ pub enum BodyEnd {
 
 /// A response of the receiver, as far as it was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct ReceiverResponse<'a> {
     /// The status.
     pub status: StatusCode,
     /// The header fields.
@@ -44,7 +44,7 @@ pub struct Answer<'a> {
 
 /// The failure of a response that does not acknowledge.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Refused {
+pub struct NotAcknowledged {
     /// The failure, as the schedule evaluates it.
     pub failure: Failure,
     /// The description of the failure.
@@ -85,7 +85,7 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
 ///   than [`MAX_BODY`] never satisfies a rule about the body.
 /// - A redirect is a failure: it is never followed.
 /// - A status outside of 200 to 599 is invalid in HTTP, and counts as 500 (RFC 9110, section 15).
-/// - 410 and `webhook-delivery: disable` set [`Refused::gone`]. Whether this message has more attempts after a 410
+/// - 410 and `webhook-delivery: disable` set [`NotAcknowledged::gone`]. Whether this message has more attempts after a 410
 ///   depends on the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
 /// - A `Retry-After` is limited to the policy's `max_hint`. It never ends the attempts by itself.
@@ -93,21 +93,21 @@ fn says(headers: &HeaderMap, what: &[u8]) -> bool {
 ///   health.
 ///
 /// # Errors
-/// [`Refused`] if it does not acknowledge.
+/// [`NotAcknowledged`] if it does not acknowledge.
 pub fn judge(
-    answer: Answer<'_>,
+    answer: ReceiverResponse<'_>,
     rule: Acknowledgement,
     policy: &Policy,
     now: SystemTime,
-) -> Result<(), Refused> {
-    let Answer {
+) -> Result<(), NotAcknowledged> {
+    let ReceiverResponse {
         status, headers, ..
     } = answer;
     let options = HintOptions::default();
     // The identifier makes the request idempotent: the receiver drops duplicates.
-    let facts = RequestFacts {
+    let facts = RequestInfo {
         repeatable: true,
-        ..RequestFacts::default()
+        ..RequestInfo::default()
     };
     let refused = |failure: Failure| refused(status, headers, bounded(failure, headers, policy));
     if !matches!(status.as_u16(), 200..=599) {
@@ -148,8 +148,8 @@ pub fn judge(
 }
 
 /// Returns the missing part for which a success status does not acknowledge by this rule.
-fn lacks(answer: &Answer<'_>, rule: Acknowledgement) -> Option<&'static str> {
-    let Answer { body, end, .. } = *answer;
+fn lacks(answer: &ReceiverResponse<'_>, rule: Acknowledgement) -> Option<&'static str> {
+    let ReceiverResponse { body, end, .. } = *answer;
     let lacking = match rule {
         _ if end == BodyEnd::Cut => (true, "the answer was cut off before its end"),
         Acknowledgement::Success => (false, ""),
@@ -167,8 +167,8 @@ fn lacks(answer: &Answer<'_>, rule: Acknowledgement) -> Option<&'static str> {
     lacking.0.then_some(lacking.1)
 }
 
-fn refused(status: StatusCode, headers: &HeaderMap, failure: Failure) -> Refused {
-    Refused {
+fn refused(status: StatusCode, headers: &HeaderMap, failure: Failure) -> NotAcknowledged {
+    NotAcknowledged {
         failure,
         error: if status.is_redirection() {
             format!("status {status}: redirects are not followed")
@@ -225,7 +225,7 @@ pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use relent_core::Kind;
+    use relent_core::FailureKind;
 
     use super::*;
     use crate::schedule;
@@ -237,12 +237,12 @@ mod tests {
         fields: &[(&'static str, &str)],
         body: &[u8],
         end: BodyEnd,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), NotAcknowledged> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        let answer = Answer {
+        let answer = ReceiverResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: &headers,
             body,
@@ -251,7 +251,7 @@ mod tests {
         judge(answer, rule, &schedule::policy(policy).unwrap(), UNIX_EPOCH)
     }
 
-    fn plain(status: u16, fields: &[(&'static str, &str)]) -> Result<(), Refused> {
+    fn plain(status: u16, fields: &[(&'static str, &str)]) -> Result<(), NotAcknowledged> {
         judged(
             "standard-webhooks",
             Acknowledgement::Success,
@@ -274,21 +274,21 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_none_of_http_counts_as_500() {
+    fn an_invalid_http_status_counts_as_500() {
         for policy in ["standard-webhooks", "wechat-pay", "sns"] {
             for status in [100, 101, 199, 600, 601, 799, 999] {
                 let whole = BodyEnd::Whole;
                 let refused = judged(policy, Acknowledgement::Success, status, &[], b"", whole);
-                let Refused { failure, error, .. } = refused.unwrap_err();
+                let NotAcknowledged { failure, error, .. } = refused.unwrap_err();
                 assert_eq!(failure.cause, Cause::Status(500), "{status}");
-                assert_eq!(failure.kind, Kind::Ambiguous, "{status}");
+                assert_eq!(failure.kind, FailureKind::Ambiguous, "{status}");
                 assert!(error.contains(&status.to_string()), "{error}");
             }
         }
     }
 
     #[test]
-    fn the_later_rule_of_wechat_pay_asks_for_200_or_204_without_a_body() {
+    fn the_later_wechat_pay_rule_requires_an_empty_200_or_204() {
         let rule = Acknowledgement::NoBody;
         for (status, body, acknowledges) in [
             (200, "", true),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_has_its_body_and_only_a_whole_one_counts() {
+    fn each_acknowledgement_rule_requires_its_complete_body() {
         use Acknowledgement::{BodySuccess, CodeSuccess, Success};
         for (rule, body, acknowledges) in [
             (Success, "anything", true),
@@ -355,15 +355,15 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_acknowledges_nothing_says_nothing_against_the_endpoint() {
+    fn a_body_without_acknowledgement_does_not_count_as_endpoint_failure() {
         let rule = Acknowledgement::BodySuccess;
         let refused = judged("alipay", rule, 200, &[], b"fail", BodyEnd::Whole).unwrap_err();
         assert_eq!(refused.failure.scope, Scope::Request);
-        assert_eq!(refused.failure.kind, Kind::Ambiguous);
+        assert_eq!(refused.failure.kind, FailureKind::Ambiguous);
     }
 
     #[test]
-    fn what_the_receiver_says_about_the_future_is_heard() {
+    fn a_410_marks_the_endpoint_gone_and_abort_message_forbids_retries() {
         assert!(plain(410, &[]).unwrap_err().gone);
         assert!(!plain(404, &[]).unwrap_err().gone);
         let aborted = plain(500, &[("webhook-delivery", "abort-message")]).unwrap_err();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_disables_its_endpoint_by_410_or_by_its_header_whatever_its_status() {
+    fn a_response_disables_its_endpoint_by_410_or_by_header() {
         let disable = [("webhook-delivery", " Disable ")];
         for status in [200, 302, 404, 410, 500, 600] {
             let mut headers = HeaderMap::new();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_is_bounded_by_the_policy() {
+    fn retry_after_is_limited_by_the_message_policy() {
         for (said, heard) in [
             ("60", 60),
             ("86400", 86_400),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excerpt_is_short_printable_and_keeps_no_secret() {
+    fn an_excerpt_is_short_and_printable_and_contains_no_secret() {
         let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
         let echoed = format!("your key {secret}\r\n\u{1b}[31m {secret}");
         let kept = excerpt(echoed.as_bytes(), &[secret]);

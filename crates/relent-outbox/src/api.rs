@@ -31,23 +31,23 @@ use tokio::net::TcpListener;
 use crate::store::Store;
 
 mod access;
-mod answer;
 mod contents;
 mod endpoints;
 mod limits;
 mod messages;
 mod metrics;
 mod page;
+mod response;
 mod sessions;
 mod state;
 mod token;
 
-pub use answer::OPENAPI;
 pub use limits::{MAX_BATCH, MAX_BODY};
+pub use response::OPENAPI;
 pub use state::Api;
 pub use token::{InvalidToken, Token};
 
-use limits::{MAX_FORM, PATIENCE};
+use limits::{MAX_FORM, REQUEST_TIMEOUT};
 use state::Route;
 
 impl<S: Store> Api<S> {
@@ -65,8 +65,8 @@ impl<S: Store> Api<S> {
         router(routes())
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .merge(page)
-            .fallback(answer::not_found)
-            .method_not_allowed_fallback(answer::method_not_allowed)
+            .fallback(response::not_found)
+            .method_not_allowed_fallback(response::method_not_allowed)
             .layer(from_fn_with_state(shared.clone(), access::guard))
             .with_state(shared)
     }
@@ -76,7 +76,8 @@ impl<S: Store> Api<S> {
     pub async fn serve(self, mut listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let router = self.into_router();
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_TIMEOUT);
         let connections = GracefulShutdown::new();
         let mut shutdown = pin!(shutdown);
         loop {
@@ -98,8 +99,8 @@ impl<S: Store> Api<S> {
 /// The routes that [`OPENAPI`] describes: method, path and handlers.
 fn routes<S: Store>() -> Vec<Route<S>> {
     vec![
-        ("get", "/health", get(answer::health)),
-        ("get", "/openapi.json", get(answer::openapi)),
+        ("get", "/health", get(response::health)),
+        ("get", "/openapi.json", get(response::openapi)),
         ("get", "/metrics", get(metrics::render::<S>)),
         ("get", "/v1/summary", get(messages::summary::<S>)),
         ("get", "/v1/endpoints", get(endpoints::list::<S>)),
@@ -179,7 +180,7 @@ mod tests {
 
     /// A client that stops in the middle of a request loses the connection, with a response if the header was complete.
     #[tokio::test(start_paused = true)]
-    async fn nobody_keeps_a_connection_by_sending_slowly() {
+    async fn a_slow_client_cannot_keep_an_api_connection() {
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
         let token = Token::new();
@@ -208,14 +209,14 @@ mod tests {
             assert!(heard.contains(answer), "{sent:?}: {heard}");
             let took = began.elapsed();
             assert!(
-                took >= PATIENCE && took < 2 * PATIENCE + Duration::from_secs(1),
+                took >= REQUEST_TIMEOUT && took < 2 * REQUEST_TIMEOUT + Duration::from_secs(1),
                 "{sent:?}: {took:?}"
             );
         }
     }
 
     #[tokio::test]
-    async fn endpoints_that_need_somebody_come_first_however_many_there_are() {
+    async fn endpoints_that_need_attention_come_first_on_the_page() {
         use axum::body::{Body, to_bytes};
         use axum::http::Request;
         use tower_service::Service;
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_described_and_nothing_else() {
+    fn openapi_describes_exactly_the_routes_of_the_api() {
         let own = routes::<Sqlite>();
         let own: BTreeSet<_> = own
             .iter()

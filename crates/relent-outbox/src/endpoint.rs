@@ -32,7 +32,7 @@ pub struct Endpoint {
     /// The URL that attempts are sent to.
     pub url: String,
     /// The name of a preset, or a policy written in TOML: it sets the delays between attempts, their number, the
-    /// `[gate]` and the `[request_rate]`. `standard-webhooks` by default.
+    /// `[circuit_breaker]` and the `[rate_limit]`. `standard-webhooks` by default.
     #[serde(default = "standard_webhooks")]
     pub policy: String,
     /// The response that acknowledges a message.
@@ -48,10 +48,10 @@ pub struct Endpoint {
     /// where the schedule is [a contract](crate::schedule::is_contract): each message has its attempts even if others
     /// fail.
     #[serde(default = "yes")]
-    pub park: bool,
+    pub hold: bool,
     /// Whether messages wait behind a dead letter with the same order key.
     #[serde(default)]
-    pub after_dead: AfterDead,
+    pub on_dead_letter: OnDeadLetter,
     /// The signing keys, encrypted or by reference, the newest first. Attempts are not signed if there is none.
     #[serde(default)]
     pub secrets: Vec<String>,
@@ -89,8 +89,8 @@ impl Endpoint {
             policy: standard_webhooks(),
             acknowledgement: Acknowledgement::default(),
             concurrency: four(),
-            park: true,
-            after_dead: AfterDead::default(),
+            hold: true,
+            on_dead_letter: OnDeadLetter::default(),
             secrets: Vec::new(),
             headers: BTreeMap::new(),
             topics: Vec::new(),
@@ -148,8 +148,8 @@ impl Endpoint {
 
     /// Sets whether messages are held, without an attempt, while the endpoint is down.
     #[must_use]
-    pub const fn park(mut self, park: bool) -> Self {
-        self.park = park;
+    pub const fn hold(mut self, hold: bool) -> Self {
+        self.hold = hold;
         self
     }
 
@@ -162,8 +162,8 @@ impl Endpoint {
 
     /// Sets whether messages wait behind a dead letter with the same order key.
     #[must_use]
-    pub const fn after_dead(mut self, after_dead: AfterDead) -> Self {
-        self.after_dead = after_dead;
+    pub const fn on_dead_letter(mut self, on_dead_letter: OnDeadLetter) -> Self {
+        self.on_dead_letter = on_dead_letter;
         self
     }
 }
@@ -217,7 +217,7 @@ impl Acknowledgement {
 /// Whether messages wait behind a dead letter with the same order key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum AfterDead {
+pub enum OnDeadLetter {
     /// They wait until an operator resends or cancels it.
     #[default]
     Block,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_acknowledgements_names_each_as_it_is_registered() {
+    fn acknowledgement_names_match_their_serialized_form() {
         for (one, name, answer) in Acknowledgement::ALL {
             assert_eq!(serde_json::to_value(one).unwrap(), name);
             assert_eq!(one.describe(), answer);

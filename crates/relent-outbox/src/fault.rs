@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// The longest time between two tries while a fault lasts: 15 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15);
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+const FIRST_HOLD_TIME: Duration = Duration::from_secs(1);
 
 /// The kind of a local fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -111,8 +111,8 @@ pub struct LocalFault {
 }
 
 /// The wait before the next try, after the previous wait; `None` for the first.
-pub(crate) fn next_wait(before: Option<Duration>) -> Duration {
-    before.map_or(FIRST_WAIT, |before| (2 * before).min(LONGEST_WAIT))
+pub(crate) fn next_hold_time(before: Option<Duration>) -> Duration {
+    before.map_or(FIRST_HOLD_TIME, |before| (2 * before).min(LONGEST_WAIT))
 }
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_faults_names_each_as_it_is_sent() {
+    fn fault_names_match_their_serialized_form() {
         for (kind, name) in FaultKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), name);
             assert_eq!(kind.to_string(), name);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_lacks_is_its_own_fault_and_what_the_peer_does_is_not() {
+    fn only_errors_of_this_machine_count_as_local_faults() {
         let resources = Some(FaultKind::Resources);
         for kind in [io::ErrorKind::OutOfMemory, io::ErrorKind::AddrNotAvailable] {
             assert_eq!(FaultKind::of_io(&kind.into()), resources);
@@ -160,7 +160,7 @@ mod tests {
         let mut waits = Vec::new();
         let mut wait = None;
         for _ in 0..6 {
-            let next = next_wait(wait);
+            let next = next_hold_time(wait);
             waits.push(next.as_secs());
             wait = Some(next);
         }

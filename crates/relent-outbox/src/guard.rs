@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_inside_are_not_called_in_any_form() {
+    fn private_addresses_are_refused_in_any_form() {
         for address in [
             "0.0.0.0",
             "0.255.255.255",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_said() {
+    fn a_refused_address_is_named_with_its_kind() {
         assert_eq!(reason("::1"), Some("the loopback"));
         assert_eq!(reason("::"), reason("::7f00:1"));
         assert_eq!(reason("::ffff:10.1.2.3"), Some("private"));
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_allows_passes_in_either_form() {
+    fn addresses_allowed_by_the_operator_pass_in_either_form() {
         let guard = AddressGuard::new()
             .allow("127.0.0.0/8".parse().unwrap())
             .allow("fd00::/8".parse().unwrap());
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_read_and_written() {
+    fn network_prefixes_are_parsed_and_formatted() {
         for (text, written) in [
             ("10.0.0.0/24", "10.0.0.0/24"),
             ("10.0.0.1", "10.0.0.1/32"),

@@ -38,7 +38,7 @@ const MAX_VISIBLE_VALUE: usize = 1024;
 /// The replacement of a hidden value.
 pub const REDACTED: &str = "[redacted]";
 /// The marker at the end of truncated fields.
-const CUT: &str = "[more fields are left out]";
+const TRUNCATION_MARKER: &str = "[more fields are left out]";
 
 /// Names that an endpoint cannot use, with the reason. The first group is hop-by-hop (RFC 9110 §7.6.1).
 const RESERVED: [(&str, &[&str]); 2] = [
@@ -285,8 +285,8 @@ pub fn visible(fields: &HeaderMap, hidden: &HeaderMap, secrets: &[impl AsRef<str
             }
         };
         let name = printable(name.as_str(), 256);
-        if lines.len() + name.len() + value.len() + 3 + CUT.len() > MAX_VISIBLE {
-            lines.push_str(CUT);
+        if lines.len() + name.len() + value.len() + 3 + TRUNCATION_MARKER.len() > MAX_VISIBLE {
+            lines.push_str(TRUNCATION_MARKER);
             break;
         }
         lines.extend([&name, ": ", &value, "\n"]);
@@ -301,7 +301,7 @@ mod tests {
     const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     #[test]
-    fn no_endpoint_has_a_field_of_the_connection_or_of_the_message() {
+    fn endpoints_cannot_set_fields_of_the_connection_or_the_message() {
         for name in [
             "host",
             "content-length",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cannot_end_its_field() {
+    fn a_header_value_cannot_inject_another_field() {
         let secrets = Secrets::with_key(KEY).unwrap();
         let long = "x".repeat(MAX_VALUE + 1);
         for value in [
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_value_is_for_its_endpoint_and_its_field_alone() {
+    fn an_encrypted_header_value_is_valid_only_for_its_endpoint_and_field() {
         let secrets = Secrets::with_key(KEY).unwrap();
         let sealed = seal(&secrets, "acme", "shop", "authorization", "Bearer 4711").unwrap();
         assert!(!sealed.contains("4711"));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_value_nothing_is_sent() {
+    fn an_unavailable_header_value_prevents_sending() {
         let mut endpoint = Endpoint::new("shop", "https://shop.example/");
         for (kept, says) in [
             ("env:RELENT_NO_SUCH_VARIABLE", "not set"),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_see_has_no_secret_and_an_end() {
+    fn visible_headers_are_redacted_and_limited() {
         let mut fields = HeaderMap::new();
         for (name, value) in [
             ("content-type", "application/json"),
@@ -445,6 +445,9 @@ mod tests {
             fields.insert(name, HeaderValue::from_static("many"));
         }
         let seen = visible(&fields, &hidden, &[""; 0]);
-        assert!(seen.len() <= MAX_VISIBLE && seen.ends_with(CUT), "{seen}");
+        assert!(
+            seen.len() <= MAX_VISIBLE && seen.ends_with(TRUNCATION_MARKER),
+            "{seen}"
+        );
     }
 }

@@ -57,10 +57,10 @@ pub struct Health {
 }
 
 /// The version of the stored format.
-const FORM: u8 = 1;
-const HEAD: usize = 1 + 8 + 8 + 24 * 4;
+const FORMAT_VERSION: u8 = 1;
+const HEAD_BYTES: usize = 1 + 8 + 8 + 24 * 4;
 /// The longest stored error, in bytes.
-const MOST_ERROR: usize = 256;
+const MAX_ERROR_BYTES: usize = 256;
 
 impl Health {
     /// Parses the [written](Self::write) form. Other bytes give the health of a new endpoint.
@@ -70,8 +70,8 @@ impl Health {
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let (head, error) = bytes.split_at_checked(HEAD)?;
-        if head[0] != FORM || error.len() > MOST_ERROR {
+        let (head, error) = bytes.split_at_checked(HEAD_BYTES)?;
+        if head[0] != FORMAT_VERSION || error.len() > MAX_ERROR_BYTES {
             return None;
         }
         let long = |at: usize| {
@@ -94,8 +94,8 @@ impl Health {
     /// Serializes the health, for [`Settled::health`](crate::store::Settled::health).
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + self.last_error.len());
-        bytes.push(FORM);
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.last_error.len());
+        bytes.push(FORMAT_VERSION);
         bytes.extend(self.failing_since.unwrap_or(u64::MAX).to_le_bytes());
         bytes.extend(self.hour.to_le_bytes());
         for count in self.hours {
@@ -118,10 +118,10 @@ impl Health {
     pub fn failed(&mut self, now: SystemTime, error: &str) {
         let now = seconds(now);
         self.failing_since.get_or_insert(now);
-        self.turn_to(now / 3600);
+        self.advance_to_hour(now / 3600);
         let last = &mut self.hours[23];
         *last = last.saturating_add(1);
-        let end = (0..=error.len().min(MOST_ERROR))
+        let end = (0..=error.len().min(MAX_ERROR_BYTES))
             .rev()
             .find(|end| error.is_char_boundary(*end));
         self.last_error.clear();
@@ -135,7 +135,7 @@ impl Health {
         let now = seconds(now);
         let failing = Duration::from_secs(now.saturating_sub(since));
         let mut here = self.clone();
-        here.turn_to(now / 3600);
+        here.advance_to_hour(now / 3600);
         let failures = here
             .hours
             .iter()
@@ -162,7 +162,7 @@ impl Health {
     }
 
     /// Moves the 24-hour window to end with this hour. A clock that goes back changes nothing.
-    fn turn_to(&mut self, hour: u64) {
+    fn advance_to_hour(&mut self, hour: u64) {
         let passed = usize::try_from(hour.saturating_sub(self.hour)).unwrap_or(usize::MAX);
         if passed == 0 {
             return;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_five_days_and_ten_failures_in_the_last_24_hours() {
+    fn an_endpoint_is_disabled_after_five_days_and_ten_recent_failures() {
         let after = DisableAfter::DEFAULT;
         let hourly = |days: u64| failing((0..=days * 24).map(|hour| hour * 3600));
         assert_eq!(hourly(4).disables(&after, at(4 * DAY)), None);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_begins_anew() {
+    fn a_success_resets_the_endpoint_health() {
         let mut health = failing((0..200).map(|hour| hour * 3600));
         assert!(health.succeeded());
         assert_eq!(health, Health::default());
@@ -232,21 +232,21 @@ mod tests {
     fn a_long_error_is_cut_between_characters() {
         let mut health = Health::default();
         health.failed(at(0), &"ü".repeat(1000));
-        assert_eq!(health.last_error().len(), MOST_ERROR);
+        assert_eq!(health.last_error().len(), MAX_ERROR_BYTES);
         health.failed(at(0), &format!("a{}", "ü".repeat(1000)));
-        assert_eq!(health.last_error().len(), MOST_ERROR - 1);
+        assert_eq!(health.last_error().len(), MAX_ERROR_BYTES - 1);
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(times in prop::collection::vec(0_u64..20 * DAY, 0..50), error in ".{0,300}") {
+        fn endpoint_health_is_read_back_as_written(times in prop::collection::vec(0_u64..20 * DAY, 0..50), error in ".{0,300}") {
             let mut health = failing(times.into_iter());
             health.failed(at(0), &error);
             prop_assert_eq!(Health::read(&health.write()), health);
         }
 
         #[test]
-        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..400), now in any::<u32>()) {
+        fn endpoint_health_parses_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400), now in any::<u32>()) {
             let mut health = Health::read(&bytes);
             health.failed(at(u64::from(now)), "status 500");
             let _ = health.disables(&DisableAfter::DEFAULT, at(u64::from(now)));
@@ -256,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn the_last_24_hours_are_counted(mut hours in prop::collection::vec(0_u64..100, 1..60)) {
+        fn failures_of_the_last_24_hours_are_counted(mut hours in prop::collection::vec(0_u64..100, 1..60)) {
             hours.sort_unstable();
             let last = *hours.last().unwrap();
             let health = failing(hours.iter().map(|hour| hour * 3600));

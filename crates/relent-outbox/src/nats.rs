@@ -3,7 +3,7 @@
 //! Use it for more concurrent attempts than the processes at the database can make, or for processes that reach the
 //! receivers but not the database. The store stays the record: a [`Worker`](crate::worker::Worker) decides about
 //! attempts, fencing tokens, schedules, dead letters and resends as without NATS. As a
-//! [dispatcher](crate::worker::Worker::relay) it makes no HTTP request itself. A [`Deliverer`] makes them, and decides
+//! [dispatcher](crate::worker::Worker::relay) it makes no HTTP request itself. A [`NatsWorker`] makes them, and decides
 //! nothing.
 //!
 //! ```text
@@ -24,15 +24,15 @@
 //! store. An attempt that NATS delivers twice or late is therefore sent at most once. A dispatcher that was suspended
 //! for an hour, or killed, causes no attempt.
 //!
-//! An attempt not started within [`BEGIN_WITHIN`] is withdrawn and does not count. An attempt that was started without
+//! An attempt not started within [`OFFER_TIMEOUT`] is withdrawn and does not count. An attempt that was started without
 //! a result, because its NATS worker was killed, counts as failed with unknown outcome, and the schedule repeats it.
 //!
 //! The dispatcher signs: signing keys never leave it, and NATS workers need none. Any client that may publish to the
 //! subjects of the stream can cause requests from the addresses of the NATS workers. Restrict publishing to the
 //! dispatchers by NATS permissions.
 
-mod deliverer;
-mod relay;
+mod dispatcher;
+mod nats_worker;
 mod wire;
 
 #[cfg(fuzzing)]
@@ -47,35 +47,35 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
 
-pub use deliverer::{Deliverer, DelivererConfig};
-pub(crate) use relay::Relay;
+pub(crate) use dispatcher::Dispatcher;
+pub use nats_worker::{NatsWorker, NatsWorkerConfig};
 
 /// The NATS client library that queues are built with.
 pub use async_nats;
 
 /// The time in which an attempt must be started: 30 s. After that the message is due as before.
-pub const BEGIN_WITHIN: Duration = Duration::from_secs(30);
+pub const OFFER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time in which a NATS worker must start after its first request for permission.
-const LEAVE: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a NATS worker repeats a result that the dispatcher does not confirm.
-const TELL_FOR: Duration = Duration::from_secs(10);
-/// The time for which NATS keeps an attempt and detects duplicates. It exceeds [`BEGIN_WITHIN`], after which no
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time for which NATS keeps an attempt and detects duplicates. It exceeds [`OFFER_TIMEOUT`], after which no
 /// dispatcher publishes the same attempt, so an attempt that is published repeatedly exists once.
-const KEPT_FOR: Duration = Duration::from_secs(120);
+const STREAM_MAX_AGE: Duration = Duration::from_secs(120);
 /// NATS redelivers an attempt that is not acknowledged as started within this time.
 const ACK_WAIT: Duration = Duration::from_secs(15);
 /// The time limit for a response of NATS or of a dispatcher.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The limits of a stream, in attempts and in bytes. Beyond them it accepts none.
-const MOST: i64 = 100_000;
-const MOST_BYTES: i64 = 1 << 30;
+const MAX_STREAM_MESSAGES: i64 = 100_000;
+const MAX_STREAM_BYTES: i64 = 1 << 30;
 /// The largest size of a NATS message's subject and headers, which count beside its payload, in bytes.
-const HEADROOM: usize = 512;
+const MAX_OVERHEAD_BYTES: usize = 512;
 /// Replies of a dispatcher to a result: accepted, and the prefix of a refusal.
-const HEARD: &[u8] = b"heard";
-const REFUSED: &str = "refused: ";
+const ACCEPTED: &[u8] = b"accepted";
+const REFUSED_PREFIX: &str = "refused: ";
 /// The consumer that all NATS workers share.
 const CONSUMER: &str = "deliverers";
 
@@ -96,8 +96,8 @@ impl Queue {
     #[must_use]
     pub fn new(client: async_nats::Client, name: QueueName) -> Self {
         let context = ContextBuilder::new()
-            .timeout(ANSWER_WITHIN)
-            .ack_timeout(ANSWER_WITHIN)
+            .timeout(RESPONSE_TIMEOUT)
+            .ack_timeout(RESPONSE_TIMEOUT)
             .build(client.clone());
         Self {
             client,
@@ -131,10 +131,10 @@ impl Queue {
             subjects: vec![self.attempts()],
             retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
-            max_messages: MOST,
-            max_bytes: MOST_BYTES,
-            max_age: KEPT_FOR,
-            duplicate_window: KEPT_FOR,
+            max_messages: MAX_STREAM_MESSAGES,
+            max_bytes: MAX_STREAM_BYTES,
+            max_age: STREAM_MAX_AGE,
+            duplicate_window: STREAM_MAX_AGE,
             num_replicas: self.replicas,
             ..Config::default()
         };
@@ -148,7 +148,7 @@ impl Queue {
             durable_name: Some(CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
             ack_wait: ACK_WAIT,
-            max_ack_pending: MOST,
+            max_ack_pending: MAX_STREAM_MESSAGES,
             ..pull::Config::default()
         };
         let consumer = self.stream().await?;

@@ -13,7 +13,7 @@ pub struct Metric {
     /// The name, as in dashboards and alerts.
     pub name: &'static str,
     /// The type.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The unit, such as `attempts` or `seconds`.
     pub unit: &'static str,
     /// The label, if it has one.
@@ -27,7 +27,7 @@ pub struct Metric {
 /// The type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum MetricKind {
     /// It only rises. It is recorded as 0 as soon as its [part](Part) starts, so that the first event shows as an
     /// increase.
     Counter,
@@ -37,7 +37,7 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// The name of the type in Prometheus.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -66,9 +66,9 @@ pub enum Part {
     /// A [`Worker`](crate::worker::Worker).
     Worker,
     /// A worker that distributes its attempts by NATS.
-    Relay,
-    /// A `Deliverer`, which makes attempts for a dispatcher: `relent deliver worker`.
-    Deliverer,
+    Dispatcher,
+    /// A `NatsWorker`, which makes attempts for a dispatcher: `relent deliver worker`.
+    NatsWorker,
     /// The HTTP API, if its metrics are enabled.
     Api,
 }
@@ -76,7 +76,7 @@ pub enum Part {
 /// Completed attempts.
 pub const ATTEMPTS: Metric = Metric {
     name: "relent_outbox_attempts_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "attempts",
     label: Some(Label {
         name: "result",
@@ -88,7 +88,7 @@ pub const ATTEMPTS: Metric = Metric {
 /// Time from enqueuing a message to its acknowledgement.
 pub const ACKNOWLEDGED_AFTER: Metric = Metric {
     name: "relent_outbox_time_to_acknowledgement_seconds",
-    kind: Kind::Histogram,
+    kind: MetricKind::Histogram,
     unit: "seconds",
     label: None,
     parts: &[Part::Worker],
@@ -97,7 +97,7 @@ pub const ACKNOWLEDGED_AFTER: Metric = Metric {
 /// Duration of attempts.
 pub const ATTEMPT_TIME: Metric = Metric {
     name: "relent_outbox_attempt_seconds",
-    kind: Kind::Histogram,
+    kind: MetricKind::Histogram,
     unit: "seconds",
     label: None,
     parts: &[Part::Worker],
@@ -106,7 +106,7 @@ pub const ATTEMPT_TIME: Metric = Metric {
 /// Messages that became dead letters.
 pub const DEAD: Metric = Metric {
     name: "relent_outbox_dead_letters_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "messages",
     label: None,
     parts: &[Part::Worker],
@@ -115,7 +115,7 @@ pub const DEAD: Metric = Metric {
 /// Endpoints that this worker has disabled.
 pub const DISABLED: Metric = Metric {
     name: "relent_outbox_endpoints_disabled_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "endpoints",
     label: None,
     parts: &[Part::Worker],
@@ -124,7 +124,7 @@ pub const DISABLED: Metric = Metric {
 /// Times that a local fault has held an endpoint's messages.
 pub const LOCAL_FAULTS: Metric = Metric {
     name: "relent_outbox_local_faults_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "times",
     label: Some(Label {
         name: "fault",
@@ -136,7 +136,7 @@ pub const LOCAL_FAULTS: Metric = Metric {
 /// Endpoints of the worker whose messages a local fault holds.
 pub const ENDPOINTS_FAULTY: Metric = Metric {
     name: "relent_outbox_endpoints_with_local_fault",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "endpoints",
     label: None,
     parts: &[Part::Worker],
@@ -145,7 +145,7 @@ pub const ENDPOINTS_FAULTY: Metric = Metric {
 /// Running attempts.
 pub const IN_FLIGHT: Metric = Metric {
     name: "relent_outbox_in_flight",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "attempts",
     label: None,
     parts: &[Part::Worker],
@@ -154,7 +154,7 @@ pub const IN_FLIGHT: Metric = Metric {
 /// Endpoints that the worker owns.
 pub const ENDPOINTS: Metric = Metric {
     name: "relent_outbox_endpoints",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "endpoints",
     label: None,
     parts: &[Part::Worker],
@@ -163,12 +163,20 @@ pub const ENDPOINTS: Metric = Metric {
 /// Store calls that failed.
 pub const STORE_ERRORS: Metric = Metric {
     name: "relent_outbox_store_errors_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "calls",
     label: Some(Label {
         name: "operation",
         values: &[
-            "find", "acquire", "claim", "confirm", "settle", "release", "beat", "api", "summary",
+            "find",
+            "acquire",
+            "claim",
+            "confirm",
+            "settle",
+            "release",
+            "heartbeat",
+            "api",
+            "summary",
         ],
     }),
     parts: &[Part::Worker, Part::Api],
@@ -177,62 +185,62 @@ pub const STORE_ERRORS: Metric = Metric {
 /// Leases that were lost.
 pub const LEASES_LOST: Metric = Metric {
     name: "relent_outbox_leases_lost_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "leases",
     label: None,
     parts: &[Part::Worker],
     meaning: "Times that other processes could take its endpoints, since it gave no sign of life.",
 };
 /// Offers of a dispatcher that expired because no NATS worker started the attempt.
-pub const NOT_BEGUN: Metric = Metric {
-    name: "relent_outbox_not_begun_total",
-    kind: Kind::Counter,
+pub const OFFERS_EXPIRED: Metric = Metric {
+    name: "relent_outbox_offers_expired_total",
+    kind: MetricKind::Counter,
     unit: "attempts",
     label: None,
-    parts: &[Part::Relay],
+    parts: &[Part::Dispatcher],
     meaning: "Attempts that were taken back, since no `worker` had begun them.",
 };
 /// Errors that kept a dispatcher or a NATS worker from NATS.
 pub const NATS_ERRORS: Metric = Metric {
     name: "relent_outbox_nats_errors_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "errors",
     label: None,
-    parts: &[Part::Relay, Part::Deliverer],
+    parts: &[Part::Dispatcher, Part::NatsWorker],
     meaning: "Errors that kept this process from using NATS.",
 };
 /// NATS messages that a dispatcher or a NATS worker has refused. `unreadable`: of another version of Relent, truncated,
-/// or with an impossible number; `unknown`: about an attempt that the dispatcher has not published; `not_begun`: a
+/// or with an impossible number; `unknown`: about an attempt that the dispatcher has not published; `not_granted`: a
 /// result without a grant; `over`: a repeated result, after NATS has lost the confirmation, or one that the dispatcher
 /// no longer waits for.
 pub const NATS_REFUSED: Metric = Metric {
     name: "relent_outbox_nats_refused_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "messages",
     label: Some(Label {
         name: "reason",
-        values: &["unreadable", "unknown", "not_begun", "over"],
+        values: &["unreadable", "unknown", "not_granted", "over"],
     }),
-    parts: &[Part::Relay, Part::Deliverer],
+    parts: &[Part::Dispatcher, Part::NatsWorker],
     meaning: "Messages of NATS that were refused.",
 };
-/// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `withdrawn` by the
-/// dispatcher before the start; `untold` because the dispatcher was gone at the end.
+/// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `cancelled` by the
+/// dispatcher before the start; `unreported` because the dispatcher was gone at the end.
 pub const EXCHANGES: Metric = Metric {
     name: "relent_outbox_exchanges_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     unit: "attempts",
     label: Some(Label {
         name: "result",
-        values: &["answered", "failed", "withdrawn", "untold"],
+        values: &["answered", "failed", "cancelled", "unreported"],
     }),
-    parts: &[Part::Deliverer],
+    parts: &[Part::NatsWorker],
     meaning: "Attempts that `worker` took from NATS.",
 };
 /// Messages of the whole outbox.
 pub const MESSAGES: Metric = Metric {
     name: "relent_outbox_messages",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "messages",
     label: Some(Label {
         name: "state",
@@ -244,7 +252,7 @@ pub const MESSAGES: Metric = Metric {
 /// Age of the oldest due message.
 pub const LAG: Metric = Metric {
     name: "relent_outbox_lag_seconds",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "seconds",
     label: None,
     parts: &[Part::Api],
@@ -253,7 +261,7 @@ pub const LAG: Metric = Metric {
 /// Disabled endpoints of the whole outbox.
 pub const ENDPOINTS_DISABLED: Metric = Metric {
     name: "relent_outbox_endpoints_disabled",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     unit: "endpoints",
     label: None,
     parts: &[Part::Api],
@@ -276,7 +284,7 @@ pub const METRICS: [Metric; 18] = [
     ENDPOINTS,
     STORE_ERRORS,
     LEASES_LOST,
-    NOT_BEGUN,
+    OFFERS_EXPIRED,
     NATS_ERRORS,
     NATS_REFUSED,
     EXCHANGES,
@@ -291,9 +299,11 @@ pub fn describe() {
             _ => metrics::Unit::Count,
         };
         match metric.kind {
-            Kind::Counter => metrics::describe_counter!(metric.name, unit, metric.meaning),
-            Kind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.meaning),
-            Kind::Histogram => metrics::describe_histogram!(metric.name, unit, metric.meaning),
+            MetricKind::Counter => metrics::describe_counter!(metric.name, unit, metric.meaning),
+            MetricKind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.meaning),
+            MetricKind::Histogram => {
+                metrics::describe_histogram!(metric.name, unit, metric.meaning)
+            }
         }
     }
 }
@@ -306,7 +316,7 @@ pub const TARGET: &str = "relent";
 pub(crate) fn begin(part: Part) {
     #[cfg(feature = "metrics")]
     for metric in METRICS {
-        if metric.kind != Kind::Counter || !metric.parts.contains(&part) {
+        if metric.kind != MetricKind::Counter || !metric.parts.contains(&part) {
             continue;
         }
         let values = metric.label.map_or(&[""][..], |label| label.values);
@@ -385,7 +395,7 @@ pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new:
 }
 
 /// Records that the fault is fixed.
-pub(crate) fn mended(tenant: &str, endpoint: &str) {
+pub(crate) fn fault_fixed(tenant: &str, endpoint: &str) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a fault of this side");
     let _ = (tenant, endpoint);
@@ -410,9 +420,9 @@ pub(crate) fn store_error(operation: &'static str, error: &str) {
 }
 
 #[cfg(feature = "nats")]
-pub(crate) fn not_begun() {
+pub(crate) fn offers_expired() {
     #[cfg(feature = "metrics")]
-    count(&NOT_BEGUN, "");
+    count(&OFFERS_EXPIRED, "");
 }
 
 #[cfg(feature = "nats")]

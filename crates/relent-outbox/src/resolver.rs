@@ -39,7 +39,7 @@ pub trait Resolve: Send + Sync + 'static {
 pub struct SystemResolver;
 
 /// Limits concurrent resolutions.
-static LOOK_UPS: Semaphore = Semaphore::const_new(384);
+static RESOLUTION_PERMITS: Semaphore = Semaphore::const_new(384);
 
 impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> Resolving {
@@ -60,10 +60,13 @@ impl Resolve for SystemResolver {
 async fn look_up<T: Send + 'static>(
     look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let room = LOOK_UPS.acquire().await.map_err(io::Error::other)?;
+    let permit = RESOLUTION_PERMITS
+        .acquire()
+        .await
+        .map_err(io::Error::other)?;
     let looking = tokio::task::spawn_blocking(move || {
         // The permit is held until the closure ends, even if the caller no longer waits.
-        let _room = room;
+        let _permit = permit;
         look_up()
     });
     looking.await.map_err(io::Error::other)?
@@ -81,9 +84,9 @@ fn unknown(error: LookupError) -> io::Error {
 }
 
 /// A name that never exists, as every resolver knows (RFC 6761). A resolver that cannot say so is broken.
-pub(crate) const NO_NAME: &str = "relent.invalid.";
-/// The time limit for [`NO_NAME`]. Also applies to other names in [`GuardedConnector::finds_out`].
-const FINDS_OUT_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const NONEXISTENT_NAME: &str = "relent.invalid.";
+/// The time limit for [`NONEXISTENT_NAME`]. Also applies to other names in [`GuardedConnector::responds_for`].
+const RESOLVER_TEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The reason that there is no connection.
 #[derive(Debug)]
@@ -206,7 +209,7 @@ impl GuardedConnector {
             format!("the name {host} could not be looked up: {error}"),
         );
         failed.fault = FaultKind::of_io(&error);
-        if failed.fault.is_none() && !self.finds_out(NO_NAME).await {
+        if failed.fault.is_none() && !self.responds_for(NONEXISTENT_NAME).await {
             failed.error +=
                 "; no other name can be looked up either: check the resolver of this machine";
             failed.fault = Some(FaultKind::Resolver);
@@ -215,8 +218,8 @@ impl GuardedConnector {
     }
 
     /// Whether the resolver responds in time for this name, with addresses or that it does not exist.
-    pub(crate) async fn finds_out(&self, name: &str) -> bool {
-        let within = self.timeout.min(FINDS_OUT_WITHIN);
+    pub(crate) async fn responds_for(&self, name: &str) -> bool {
+        let within = self.timeout.min(RESOLVER_TEST_TIMEOUT);
         match timeout(within, self.resolver.resolve(name.to_owned())).await {
             Ok(Ok(_)) => true,
             Ok(Err(error)) => error.kind() == io::ErrorKind::NotFound,
@@ -250,7 +253,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn look_ups_without_an_answer_leave_threads_to_others() {
+    async fn hanging_resolutions_leave_blocking_threads_to_others() {
         let (answer, answers) = channel::<()>();
         let answers = Arc::new(std::sync::Mutex::new(answers));
         let looking: Vec<_> = (0..600)
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_fails_is_its_owners_and_a_resolver_that_answers_nothing_is_ours() {
+    async fn a_broken_resolver_is_a_local_fault_but_a_failing_name_is_not() {
         fn fails() -> io::Result<Vec<IpAddr>> {
             Err(Error::other("SERVFAIL"))
         }

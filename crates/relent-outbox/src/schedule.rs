@@ -5,27 +5,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, StatusCode};
 use relent::policy::{PolicyFile, PolicyFileError};
 use relent::presets;
+use relent_core::policy::Finding;
 use relent_core::{
-    Audience, Backoff, Cause, Decision, Draw, Failure, Finding, Hint, HintMode, Instant, Jitter,
+    Audience, Backoff, Cause, Decision, Failure, FixedRandom, Hint, HintMode, Instant, Jitter,
     Network, Pattern, Policy, Random, Session, StopReason,
 };
 
-use crate::acknowledgement::{Answer, BodyEnd, Refused, judge};
+use crate::acknowledgement::{BodyEnd, NotAcknowledged, ReceiverResponse, judge};
 use crate::endpoint::Acknowledgement;
-use crate::store::Next;
+use crate::store::AfterAttempt;
 
 /// The least number of concurrent attempts that an endpoint allows if its schedule is [a contract](is_contract).
 pub const CONTRACT_CONCURRENCY: usize = 256;
 
 /// Largest jitter after a `Retry-After`, as a share of its delay. A single sender causes no thundering herd.
-const HINT_SPREAD: f64 = 0.1;
+const MAX_RETRY_AFTER_JITTER: f64 = 0.1;
 
 /// The largest jitter that a session adds to a `Retry-After` with a reserved slot.
-const TICKET_SPREAD: Duration = Duration::from_secs(1);
+const RESERVED_SLOT_JITTER: Duration = Duration::from_secs(1);
 
 /// Failures that are retried if the policy has no `retry_on`, as in the presets for webhooks. A receiver under repair
 /// may respond with any status. 410 is excluded: the endpoint is gone for good.
-const REPEATED: [Pattern; 6] = [
+const DEFAULT_RETRY_ON: [Pattern; 6] = [
     Pattern::Status(300, 399),
     Pattern::Status(400, 409),
     Pattern::Status(411, 499),
@@ -64,25 +65,25 @@ pub fn policy(text: &str) -> Result<Policy, PolicyFileError> {
 pub fn for_messages(policy: Policy) -> Policy {
     match policy.retry_on() {
         Some(_) => policy,
-        None => policy.retrying(REPEATED),
+        None => policy.retrying(DEFAULT_RETRY_ON),
     }
 }
 
 /// Whether the schedule is a contract, as in `wechat-pay` and `alipay`: a list of delays without jitter, kept to the
-/// second. Failures of other messages hold nothing back, unless the policy has its own `[gate]` or `[request_rate]`. A
+/// second. Failures of other messages hold nothing back, unless the policy has its own `[circuit_breaker]` or `[rate_limit]`. A
 /// `Retry-After` changes nothing if the policy has `hint = "ignore"`, as those presets do.
 #[must_use]
 pub fn is_contract(policy: &Policy) -> bool {
     matches!(policy.backoff(), Backoff::Schedule { .. })
         && policy.jitter() == Jitter::None
-        && policy.gate().is_none()
+        && policy.circuit_breaker().is_none()
 }
 
 /// The jitter after a delay that the receiver requests, as a share of the delay. The sum never exceeds the policy's
 /// `max_hint`.
-pub(crate) fn hint_spread(policy: &Policy, delay: Duration) -> f64 {
+pub(crate) fn retry_after_jitter(policy: &Policy, delay: Duration) -> f64 {
     let room = policy.max_hint().saturating_sub(delay);
-    let share = policy.hint_spread().min(HINT_SPREAD);
+    let share = policy.retry_after_jitter().min(MAX_RETRY_AFTER_JITTER);
     match delay.is_zero() {
         true => 0.0,
         false => share.min(room.as_secs_f64() / delay.as_secs_f64()),
@@ -98,20 +99,20 @@ pub fn warnings(policy: &Policy) -> Vec<Finding> {
         let Ok(status) = StatusCode::from_u16(status) else {
             return false;
         };
-        let answer = Answer {
+        let answer = ReceiverResponse {
             status,
             headers: &HeaderMap::new(),
             body: &[],
             end: BodyEnd::Whole,
         };
-        let Err(Refused { failure, .. }) =
+        let Err(NotAcknowledged { failure, .. }) =
             judge(answer, Acknowledgement::Success, policy, UNIX_EPOCH)
         else {
             return false;
         };
         let mut session = Session::new(Instant::ORIGIN, true);
         session.on_attempt();
-        let mut random = Draw::at(0.5);
+        let mut random = FixedRandom::at(0.5);
         let decision = session.on_failure(policy, Instant::ORIGIN, &failure, &mut random, None);
         matches!(decision, Decision::Stop(stop) if stop.reason == StopReason::Permanent)
     };
@@ -172,7 +173,9 @@ impl Schedule {
         let mut session =
             Session::restore(saved).unwrap_or_else(|_| Session::new(instant(began), true));
         // The number may come from a corrupted store, so the loop needs a limit of its own.
-        let missing = number.saturating_sub(session.attempts()).min(MOST_MISSING);
+        let missing = number
+            .saturating_sub(session.attempts())
+            .min(MAX_MISSING_ATTEMPTS);
         for _ in 0..missing {
             session.on_attempt();
         }
@@ -198,7 +201,7 @@ impl Schedule {
     #[must_use]
     pub fn is_last(mut self, policy: &Policy, now: SystemTime, random: &mut impl Random) -> bool {
         let next = self.failed(policy, now, &lost(), "", random);
-        matches!(next, Next::Dead(_))
+        matches!(next, AfterAttempt::Dead(_))
     }
 
     /// Returns the policy's time limit for an attempt that starts now; `None` if it sets none.
@@ -217,18 +220,20 @@ impl Schedule {
         failure: &Failure,
         error: &str,
         random: &mut impl Random,
-    ) -> Next {
+    ) -> AfterAttempt {
         let mut failure = *failure;
-        let of_hint;
+        let with_jitter;
         let policy = match failure.hint.delay() {
             None => policy,
             Some(delay) => {
-                if policy.max_hint().saturating_sub(delay) < TICKET_SPREAD {
+                if policy.max_hint().saturating_sub(delay) < RESERVED_SLOT_JITTER {
                     // The jitter of a reserved slot would exceed `max_hint`.
                     failure.hint.audience = Audience::Shared;
                 }
-                of_hint = policy.clone().with_hint_spread(hint_spread(policy, delay));
-                &of_hint
+                with_jitter = policy
+                    .clone()
+                    .with_retry_after_jitter(retry_after_jitter(policy, delay));
+                &with_jitter
             }
         };
         let before = self.session;
@@ -252,8 +257,8 @@ impl Schedule {
             }
         }
         match decision {
-            Decision::Retry { after } => Next::Again(after),
-            Decision::Stop(stop) => Next::Dead(reason(stop.reason, error)),
+            Decision::Retry { after } => AfterAttempt::Again(after),
+            Decision::Stop(stop) => AfterAttempt::Dead(reason(stop.reason, error)),
         }
     }
 
@@ -284,7 +289,7 @@ pub(crate) fn lost() -> Failure {
 }
 
 /// Bound on missing attempts. No schedule counts more attempts than this.
-const MOST_MISSING: u32 = 100_000;
+const MAX_MISSING_ATTEMPTS: u32 = 100_000;
 
 fn reason(stop: StopReason, error: &str) -> String {
     match stop {
@@ -303,7 +308,7 @@ fn instant(time: SystemTime) -> Instant {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::Kind;
+    use relent_core::FailureKind;
 
     use super::*;
 
@@ -327,10 +332,10 @@ mod tests {
                 at(now),
                 &refused(),
                 "status 500",
-                &mut Draw::at(0.5),
+                &mut FixedRandom::at(0.5),
             ) {
-                Next::Again(after) => delays.push(after.as_secs()),
-                Next::Dead(reason) => {
+                AfterAttempt::Again(after) => delays.push(after.as_secs()),
+                AfterAttempt::Dead(reason) => {
                     assert!(reason.ends_with("status 500"), "{reason}");
                     return delays;
                 }
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_goes_on_in_another_process_and_counts_from_the_end_of_each_attempt() {
+    fn a_schedule_continues_in_another_process_from_the_end_of_an_attempt() {
         let published = [
             15, 15, 30, 180, 600, 1200, 1800, 1800, 1800, 3600, 10_800, 10_800, 10_800, 21_600,
             21_600,
@@ -357,24 +362,34 @@ mod tests {
     }
 
     #[test]
-    fn what_kills_its_worker_each_time_is_dead_after_exactly_its_limit() {
+    fn a_message_lost_with_each_worker_is_dead_after_exactly_its_limit() {
         let policy = super::policy("alipay").unwrap();
         let mut saved = Vec::new();
         for number in 1..=8 {
             let mut schedule = Schedule::at_attempt(&saved, number, at(0));
             let now = at(u64::from(number));
             assert_eq!(Schedule::was_lost(&saved), number > 1);
-            let is_last = schedule.is_last(&policy, now, &mut Draw::at(0.5));
+            let is_last = schedule.is_last(&policy, now, &mut FixedRandom::at(0.5));
             schedule.lose();
-            let next = schedule.failed(&policy, now, &lost(), "lost", &mut Draw::at(0.5));
-            assert_eq!(matches!(next, Next::Dead(_)), number == 8, "{number}");
+            let next = schedule.failed(&policy, now, &lost(), "lost", &mut FixedRandom::at(0.5));
+            assert_eq!(
+                matches!(next, AfterAttempt::Dead(_)),
+                number == 8,
+                "{number}"
+            );
             assert_eq!(is_last, number == 8);
             saved = schedule.save();
         }
         // A message whose worker has not been able to record anything for long.
         let mut schedule = Schedule::at_attempt(&[], 8, at(0));
-        let next = schedule.failed(&policy, at(9), &refused(), "lost", &mut Draw::at(0.5));
-        assert!(matches!(next, Next::Dead(_)));
+        let next = schedule.failed(
+            &policy,
+            at(9),
+            &refused(),
+            "lost",
+            &mut FixedRandom::at(0.5),
+        );
+        assert!(matches!(next, AfterAttempt::Dead(_)));
     }
 
     /// The next delay after a 429 with this `Retry-After` and random value.
@@ -383,14 +398,14 @@ mod tests {
             .cause(Cause::Status(429))
             .hint(Hint::after(Duration::from_secs(hint)));
         let mut schedule = Schedule::at_attempt(&[], 1, at(0));
-        match schedule.failed(policy, at(0), &failure, "", &mut Draw::at(draw)) {
-            Next::Again(after) => after,
+        match schedule.failed(policy, at(0), &failure, "", &mut FixedRandom::at(draw)) {
+            AfterAttempt::Again(after) => after,
             next => unreachable!("{next:?}"),
         }
     }
 
     #[test]
-    fn a_retry_after_is_a_floor_with_a_small_spread_and_never_beyond_max_hint() {
+    fn retry_after_is_a_minimum_with_small_jitter_up_to_max_hint() {
         for policy in ["standard-webhooks", "svix", "stripe-like", "standard"] {
             let policy = super::policy(policy).unwrap();
             let most = policy.max_hint();
@@ -410,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_moves_no_schedule_that_is_a_contract_unless_its_policy_says_so() {
+    fn retry_after_moves_a_contract_schedule_only_if_its_policy_allows() {
         for name in [
             "wechat-pay",
             "wechat-pay-v2",
@@ -440,14 +455,14 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_for_which_there_is_no_room_ends_no_schedule() {
+    fn a_retry_after_beyond_the_time_left_is_ignored() {
         let policy = super::policy("max_retries = 9\nmax_elapsed = \"1h\"\nmax_hint = \"24h\"\nbackoff.constant = { delay = \"10m\" }").unwrap();
         let after = after_hint(&policy, 86_400, 0.5);
         assert!(after <= Duration::from_secs(600), "{after:?}");
     }
 
     #[test]
-    fn a_policy_without_lists_repeats_what_the_presets_repeat() {
+    fn a_policy_without_lists_retries_the_same_failures_as_the_presets() {
         let policy =
             super::policy("max_retries = 5\nbackoff.constant = { delay = \"1m\" }").unwrap();
         assert_eq!(warnings(&policy), []);
@@ -459,9 +474,13 @@ mod tests {
             let mut saved = Vec::new();
             for number in 1..=6 {
                 let mut schedule = Schedule::at_attempt(&saved, number, at(0));
-                let next = schedule.failed(&policy, at(0), &failure, "", &mut Draw::at(0.5));
+                let next = schedule.failed(&policy, at(0), &failure, "", &mut FixedRandom::at(0.5));
                 let ends = number == 6 || status == 410;
-                assert_eq!(matches!(next, Next::Dead(_)), ends, "{status} {number}");
+                assert_eq!(
+                    matches!(next, AfterAttempt::Dead(_)),
+                    ends,
+                    "{status} {number}"
+                );
                 if ends {
                     break;
                 }
@@ -471,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_others_repeat_once_has_all_attempts_of_its_schedule() {
+    fn failures_with_a_single_retry_elsewhere_get_all_scheduled_attempts() {
         for failure in [
             Failure::not_processed().cause(Cause::Status(421)),
             Failure::not_processed().cause(Cause::Status(425)),
@@ -483,8 +502,8 @@ mod tests {
             loop {
                 attempts += 1;
                 let mut schedule = Schedule::at_attempt(&saved, attempts, at(0));
-                let next = schedule.failed(&policy, at(0), &failure, "", &mut Draw::at(0.5));
-                if let Next::Dead(_) = next {
+                let next = schedule.failed(&policy, at(0), &failure, "", &mut FixedRandom::at(0.5));
+                if let AfterAttempt::Dead(_) = next {
                     break;
                 }
                 saved = schedule.save();
@@ -498,8 +517,8 @@ mod tests {
         .unwrap();
         let failure = Failure::not_processed().cause(Cause::Status(425));
         let mut schedule = Schedule::at_attempt(&[], 1, at(0));
-        let next = schedule.failed(&stops, at(0), &failure, "", &mut Draw::at(0.5));
-        assert!(matches!(next, Next::Dead(_)), "{next:?}");
+        let next = schedule.failed(&stops, at(0), &failure, "", &mut FixedRandom::at(0.5));
+        assert!(matches!(next, AfterAttempt::Dead(_)), "{next:?}");
     }
 
     #[test]
@@ -523,12 +542,18 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_it_says_why() {
+    fn a_dead_message_names_the_reason() {
         let policy = super::policy("standard-webhooks").unwrap();
         let reason = |failure: Failure| {
             let mut schedule = Schedule::at_attempt(&[], 1, at(0));
-            match schedule.failed(&policy, at(0), &failure, "status 4", &mut Draw::at(0.5)) {
-                Next::Dead(reason) => reason,
+            match schedule.failed(
+                &policy,
+                at(0),
+                &failure,
+                "status 4",
+                &mut FixedRandom::at(0.5),
+            ) {
+                AfterAttempt::Dead(reason) => reason,
                 next => unreachable!("{next:?}"),
             }
         };
@@ -552,7 +577,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_schedule_that_ends(
+        fn a_schedule_restored_from_any_bytes_ends(
             saved in prop::collection::vec(any::<u8>(), 0..100),
             number in 0_u32..u32::MAX,
             began in 0_u64..1 << 40,
@@ -565,8 +590,8 @@ mod tests {
             let mut schedule = Schedule::at_attempt(&saved, number, began);
             let mut retries = 0;
             loop {
-                let next = schedule.failed(&policy, now, &Failure::new(Kind::NotProcessed).cause(Cause::Status(503)), "", &mut Draw::at(draw));
-                let Next::Again(_) = next else { break };
+                let next = schedule.failed(&policy, now, &Failure::new(FailureKind::NotProcessed).cause(Cause::Status(503)), "", &mut FixedRandom::at(draw));
+                let AfterAttempt::Again(_) = next else { break };
                 retries += 1;
                 prop_assert!(retries <= 15);
                 schedule = Schedule::at_attempt(&schedule.save(), number.max(1).saturating_add(retries), began);

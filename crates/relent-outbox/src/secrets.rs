@@ -20,7 +20,7 @@ pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
 const SEALED: &str = "sealed:v1:";
 pub(crate) const REFERENCE: &str = "env:";
 /// The associated data of a store's key check. No tenant and endpoint have this encoding.
-const CHECK_OF: &[u8] = b"key check";
+const KEY_CHECK_OWNER: &[u8] = b"key check";
 
 /// Reads the signing keys of endpoints. Each key is stored in one of two forms:
 ///
@@ -251,11 +251,11 @@ fn forms(text: &str) -> Vec<Zeroizing<String>> {
 }
 
 /// The plain text of a store's key check.
-const KNOWN: &str = "relent-outbox";
+const KEY_CHECK_TEXT: &str = "relent-outbox";
 /// The number of tries to replace a key check while other processes replace it.
-const MOST_TRIES: usize = 16;
+const MAX_TRIES: usize = 16;
 /// The number of endpoints read per query.
-const PAGE: usize = 500;
+const PAGE_SIZE: usize = 500;
 
 impl Secrets {
     /// Checks that the key decrypts the secrets in this store, before anything is sent. A store without encrypted
@@ -264,12 +264,12 @@ impl Secrets {
     /// # Errors
     /// [`KeyError`] if another key has encrypted the stored secrets, or the store fails.
     pub async fn check<S: Store>(&self, store: &S) -> Result<(), KeyError<S::Error>> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             let kept = store.key_check().await.map_err(KeyError::Store)?;
             if kept.as_deref().is_some_and(|kept| self.is_key_of(kept)) {
                 return Ok(());
             }
-            let (sealed, opens) = self.look_at_sealed(store).await?;
+            let (sealed, opens) = self.find_encrypted(store).await?;
             match sealed {
                 // A store without a key check may have some keys that were registered again with the current key.
                 Some(_) if kept.is_none() && opens => {}
@@ -293,7 +293,7 @@ impl Secrets {
     /// # Errors
     /// If there is no key, or the store fails.
     pub async fn take_over<S: Store>(&self, store: &S) -> Result<(), KeyError<S::Error>> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             let kept = store.key_check().await.map_err(KeyError::Store)?;
             if self.replace_check(store, kept).await? {
                 return Ok(());
@@ -307,24 +307,26 @@ impl Secrets {
         store: &S,
         kept: Option<String>,
     ) -> Result<bool, KeyError<S::Error>> {
-        let new = self.encrypt(CHECK_OF, KNOWN).map_err(KeyError::Secret)?;
+        let new = self
+            .encrypt(KEY_CHECK_OWNER, KEY_CHECK_TEXT)
+            .map_err(KeyError::Secret)?;
         let replaced = store.replace_key_check(new, kept).await;
         replaced.map_err(KeyError::Store)
     }
 
     fn is_key_of(&self, kept: &str) -> bool {
-        let opened = self.decrypt(CHECK_OF, kept);
-        opened.is_ok_and(|text| text.as_str() == KNOWN)
+        let opened = self.decrypt(KEY_CHECK_OWNER, kept);
+        opened.is_ok_and(|text| text.as_str() == KEY_CHECK_TEXT)
     }
 
     /// Returns an endpoint with an encrypted secret, and whether the key decrypts any of them.
-    async fn look_at_sealed<S: Store>(
+    async fn find_encrypted<S: Store>(
         &self,
         store: &S,
     ) -> Result<(Option<String>, bool), KeyError<S::Error>> {
         let (mut found, mut after) = (None, None);
         loop {
-            let page = store.endpoints(after.take(), PAGE).await;
+            let page = store.endpoints(after.take(), PAGE_SIZE).await;
             let page = page.map_err(KeyError::Store)?;
             for Endpoint {
                 tenant,
@@ -348,7 +350,7 @@ impl Secrets {
                     found.get_or_insert_with(|| name.clone());
                 }
             }
-            let last = page.last().filter(|_| page.len() == PAGE);
+            let last = page.last().filter(|_| page.len() == PAGE_SIZE);
             let Some(last) = last.map(|status| &status.endpoint) else {
                 return Ok((found, false));
             };
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_signed_with_by_its_endpoint_alone() {
+    fn an_encrypted_signing_key_is_valid_only_for_its_endpoint() {
         let secrets = Secrets::with_key(KEY).unwrap();
         let kept = [NEW, OLD].map(|key| secrets.seal("acme", "shop", key).unwrap());
         let signing = secrets.signing(&endpoint(&kept)).unwrap().unwrap();
@@ -537,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_key_is_never_sealed_the_same_and_no_change_goes_unnoticed() {
+    fn encryption_of_keys_is_randomized_and_detects_changes() {
         let secrets = Secrets::with_key(KEY).unwrap();
         let sealed = secrets.seal("", "shop", NEW).unwrap();
         assert_ne!(sealed, secrets.seal("", "shop", NEW).unwrap());
@@ -563,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error_and_no_missing_signature() {
+    fn an_unavailable_signing_key_is_an_error() {
         let secrets = Secrets::default();
         for (kept, error) in [
             (
@@ -601,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_redacted_in_each_form_in_which_an_answer_could_repeat_it() {
+    fn a_signing_key_is_redacted_in_each_form_a_response_could_echo() {
         let key = "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==";
         let secrets = Secrets::with_key(KEY).unwrap();
         let kept = [secrets.seal("acme", "shop", key).unwrap()];
@@ -630,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_shown() {
+    fn debug_output_of_secrets_contains_no_key() {
         let secrets = Secrets::with_key(KEY).unwrap();
         let kept = [secrets.seal("acme", "shop", NEW).unwrap()];
         let signing = secrets.signing(&endpoint(&kept)).unwrap();

@@ -17,7 +17,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, HttpInfo, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use relent_core::{Cause, Failure, Kind, Network, Policy};
+use relent_core::{Cause, Failure, FailureKind, Network, Policy};
 use relent_http::attempt::{Complete, Proof};
 use relent_http::network::{chain, classify_error};
 use relent_http::webhook::WEBHOOK_SIGNATURE;
@@ -27,13 +27,15 @@ use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
 use tokio::time::Instant;
 
-use crate::acknowledgement::{Answer, BodyEnd, MAX_BODY, Refused, disables, excerpt, holds, judge};
+use crate::acknowledgement::{
+    BodyEnd, MAX_BODY, NotAcknowledged, ReceiverResponse, disables, excerpt, holds, judge,
+};
 use crate::endpoint::Acknowledgement;
 use crate::fault::{FaultKind, LocalFault};
 use crate::guard::AddressGuard;
 use crate::headers::{CustomHeaders, visible};
 use crate::message::MessageId;
-use crate::resolver::{GuardedConnector, NO_NAME, NoConnection, Resolve, SystemResolver};
+use crate::resolver::{GuardedConnector, NONEXISTENT_NAME, NoConnection, Resolve, SystemResolver};
 use crate::secrets::Signing;
 use crate::target::Target;
 
@@ -179,9 +181,9 @@ pub struct Outgoing<'a> {
 
 /// The result of an attempt.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Sent {
+pub struct AttemptResult {
     /// `Ok` if it was acknowledged; otherwise the failure.
-    pub outcome: Result<(), Refused>,
+    pub outcome: Result<(), NotAcknowledged>,
     /// The status of the response.
     pub status: Option<u16>,
     /// The beginning of the response body: see [`excerpt`].
@@ -202,11 +204,11 @@ pub struct Sent {
     pub response: String,
 }
 
-impl Sent {
+impl AttemptResult {
     /// An attempt that could not be made, or failed locally.
-    pub(crate) fn not(failure: Failure, error: String, took: Duration) -> Self {
+    pub(crate) fn failed(failure: Failure, error: String, took: Duration) -> Self {
         Self {
-            outcome: Err(Refused {
+            outcome: Err(NotAcknowledged {
                 failure,
                 error,
                 gone: false,
@@ -224,9 +226,9 @@ impl Sent {
     }
 
     /// An attempt that could not be made because of a local fault.
-    pub(crate) fn faulty(fault: &LocalFault) -> Self {
+    pub(crate) fn local_fault(fault: &LocalFault) -> Self {
         let error = fault.error.clone();
-        let mut sent = Self::not(Failure::not_processed(), error, Duration::ZERO);
+        let mut sent = Self::failed(Failure::not_processed(), error, Duration::ZERO);
         sent.fault = Some(fault.kind);
         sent
     }
@@ -282,7 +284,7 @@ impl Sender {
     }
 
     /// Makes one attempt. It ends within its limit, and is cancelled when the future is dropped.
-    pub async fn send(&self, outgoing: Outgoing<'_>) -> Sent {
+    pub async fn send(&self, outgoing: Outgoing<'_>) -> AttemptResult {
         let headers = match outgoing.headers() {
             Ok(headers) => headers,
             Err(unsendable) => return *unsendable,
@@ -332,7 +334,7 @@ impl Sender {
         let took = began.elapsed();
         if let Err((_, error)) = &mut result
             && error == NO_CONNECTION
-            && !self.shared.looks_up(target).await
+            && !self.shared.can_resolve(target).await
         {
             // The attempt timed out before name resolution did.
             error.push_str("; no name can be looked up: check the resolver of this machine");
@@ -371,7 +373,7 @@ pub(crate) struct Received {
 
 impl Exchange {
     /// Evaluates the exchange for the message that was sent with these header fields.
-    pub(crate) fn judge(self, outgoing: &Outgoing<'_>, request: &HeaderMap) -> Sent {
+    pub(crate) fn judge(self, outgoing: &Outgoing<'_>, request: &HeaderMap) -> AttemptResult {
         let secrets = outgoing.secrets(request);
         let Received {
             status,
@@ -381,20 +383,20 @@ impl Exchange {
         } = match self.result {
             Ok(received) => received,
             Err((failure, error)) => {
-                let mut sent = Sent::not(failure, error, self.took);
+                let mut sent = AttemptResult::failed(failure, error, self.took);
                 sent.address = self.address;
                 sent.fault = self.fault;
                 sent.request = outgoing.visible(request, &secrets);
                 return sent;
             }
         };
-        let answer = Answer {
+        let answer = ReceiverResponse {
             status,
             headers: &headers,
             body: &body,
             end,
         };
-        Sent {
+        AttemptResult {
             outcome: judge(
                 answer,
                 outgoing.acknowledgement,
@@ -429,13 +431,13 @@ fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, 
 
 impl Shared {
     /// Whether the target is an IP address, or name resolution works for its name or at least for a test name.
-    async fn looks_up(&self, target: &Target) -> bool {
+    async fn can_resolve(&self, target: &Target) -> bool {
         let host = target.uri().host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let guarded = &self.guarded;
         host.parse::<IpAddr>().is_ok()
-            || guarded.finds_out(host).await
-            || guarded.finds_out(NO_NAME).await
+            || guarded.responds_for(host).await
+            || guarded.responds_for(NONEXISTENT_NAME).await
     }
 
     /// Returns the current connections. Older ones close when their attempts end.
@@ -469,10 +471,10 @@ impl Outgoing<'_> {
     ///
     /// # Errors
     /// The result of the attempt, if no request can be built.
-    pub(crate) fn headers(&self) -> Result<HeaderMap, Box<Sent>> {
+    pub(crate) fn headers(&self) -> Result<HeaderMap, Box<AttemptResult>> {
         let failure = Failure::network(Network::BadRequest);
         self.signed()
-            .map_err(|error| Box::new(Sent::not(failure, error, Duration::ZERO)))
+            .map_err(|error| Box::new(AttemptResult::failed(failure, error, Duration::ZERO)))
     }
 
     /// Texts to redact if a response echoes them: signing keys, the endpoint's additional fields, and the signatures of
@@ -550,7 +552,7 @@ async fn exchange(
     let response = match answered {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
-            return (Err(why_not(&error)), address);
+            return (Err(classify_connection_error(&error)), address);
         }
         None => {
             // Nothing is sent before there is a connection.
@@ -638,7 +640,7 @@ fn captured_address(captured: &CaptureConnection) -> String {
 }
 
 /// Classifies the error of a request without a response.
-fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
+fn classify_connection_error(error: &(dyn Error + 'static)) -> NoConnection {
     if let Some(NoConnection {
         failure,
         error,
@@ -659,7 +661,7 @@ fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
         FaultKind::of_io(source.downcast_ref()?)
     });
     // If the receiver may have got the request, the failure is evidence about the receiver.
-    let fault = fault.filter(|_| failure.kind == Kind::NotProcessed);
+    let fault = fault.filter(|_| failure.kind == FailureKind::NotProcessed);
     let root = chain(error).last().map(ToString::to_string);
     let error = match failure.cause {
         Cause::Network(Network::Certificate) => {

@@ -1,7 +1,7 @@
 //! Stores of messages, endpoints and attempts.
 //!
 //! One worker at a time owns an endpoint, so the limits of the endpoint hold for the whole fleet. A worker keeps a
-//! lease by [heartbeats](Store::beat). Another worker takes over the endpoints of an expired lease with a higher
+//! lease by [heartbeats](Store::heartbeat). Another worker takes over the endpoints of an expired lease with a higher
 //! fencing token ([`Fence`]); writes with an earlier token are rejected. All times are those of the store.
 
 pub mod conformance;
@@ -72,11 +72,11 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Sends a heartbeat: the worker's lease runs from now on; a lease of zero ends it. Workers with expired leases are
     /// deleted, and their endpoints have no owner.
-    fn beat(
+    fn heartbeat(
         &self,
         worker: &str,
         lease: Duration,
-    ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Heartbeat, Self::Error>> + Send;
 
     /// Lists active endpoints with messages due within `within`, or left running by an earlier owner. They belong to
     /// this worker or to none; at most `most` of them, the earliest due first. Until the next claim, the list may
@@ -86,7 +86,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         worker: &str,
         within: Duration,
         most: usize,
-    ) -> impl Future<Output = Result<Vec<Work>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<EndpointWork>, Self::Error>> + Send;
 
     /// Takes those of these endpoints that are active and have no owner, whose owner's lease has expired, or that this
     /// worker already owns: a worker that has lost the result calls it again. Each gets a fencing token higher than
@@ -95,7 +95,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         worker: &str,
         endpoints: Vec<i64>,
-    ) -> impl Future<Output = Result<Vec<Owned>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<OwnedEndpoint>, Self::Error>> + Send;
 
     /// Releases those of these endpoints that the worker owns with this fencing token. Running attempts may still be
     /// settled until another worker takes the endpoint.
@@ -105,17 +105,17 @@ pub trait Store: Clone + Send + Sync + 'static {
         endpoints: Vec<(i64, Fence)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Claims due messages, [in this order](Wanted::first), and counts an attempt for each. Messages that an earlier
+    /// Claims due messages, [in this order](ClaimRequest::first), and counts an attempt for each. Messages that an earlier
     /// owner has left running come first, and are not counted again. Claims none of an endpoint that is disabled or
     /// that the worker does not own with this fencing token, and none if the worker has no lease.
     ///
-    /// If the [revision](Work::revision) of an endpoint differs from the one that the worker knows, none of its
+    /// If the [revision](EndpointWork::revision) of an endpoint differs from the one that the worker knows, none of its
     /// messages is claimed. The current endpoint is [returned](Claims::changed) instead. An attempt claimed after a
     /// change therefore follows the change. An attempt claimed before it may start within [`GRANT`] of the request, and
     /// later only if it is [confirmed](Self::confirm).
     ///
     /// A message with an order key is claimed only if no other message of this endpoint and key is running, and no
-    /// earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So one
+    /// earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::OnDeadLetter::Block) after it. So one
     /// attempt of each key runs at a time, also after a [resend](Self::resend) or a late commit of an earlier message.
     ///
     /// An unreadable message, such as one written by another version, becomes dead with a reason; the others are
@@ -123,17 +123,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn claim(
         &self,
         worker: &str,
-        wanted: Vec<Wanted>,
+        wanted: Vec<ClaimRequest>,
     ) -> impl Future<Output = Result<Claims, Self::Error>> + Send;
 
     /// Checks for each of these claimed messages that its attempt may start, within [`GRANT`] of this request. Returns
     /// the payload, or an empty one if none is requested. `None` unless the attempt runs with this fencing token, which
-    /// is the endpoint's, and the worker owns the endpoint, which is active and has this [revision](Work::revision).
+    /// is the endpoint's, and the worker owns the endpoint, which is active and has this [revision](EndpointWork::revision).
     /// Changes nothing.
     fn confirm(
         &self,
         worker: &str,
-        attempts: Vec<Confirm>,
+        attempts: Vec<ConfirmRequest>,
     ) -> impl Future<Output = Result<Vec<Option<Bytes>>, Self::Error>> + Send;
 
     /// Writes the results of these attempts. For each, returns whether it was written: only if the attempt with this
@@ -149,7 +149,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     // Operators.
 
     /// Registers an endpoint, or replaces the one of this tenant and name. A replacement increments its
-    /// [`revision`](Work::revision); its messages, activity and worker stay. Every attempt that starts after this
+    /// [`revision`](EndpointWork::revision); its messages, activity and worker stay. Every attempt that starts after this
     /// returns follows the change. If attempts of the endpoint run, it waits for [`GRANT`], after which none of them
     /// can still start.
     fn put_endpoint(
@@ -195,7 +195,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Enables or disables an endpoint, with the reason. A disabled endpoint accepts messages, but none is claimed
     /// there, and no attempt starts after this returns. Enabling a disabled endpoint clears its
     /// [health](Settled::health), so that the old failures do not disable it again. It also increments the
-    /// [`revision`](Work::revision), so that the worker clears its copy. Returns `false` if there is no such endpoint.
+    /// [`revision`](EndpointWork::revision), so that the worker clears its copy. Returns `false` if there is no such endpoint.
     fn set_activity(
         &self,
         tenant: &str,
@@ -206,7 +206,7 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Lists endpoints that need attention: disabled, with dead letters, or with a failed last attempt. Disabled ones
     /// come first; each group is ordered by tenant and name. At most `most` of them.
-    fn troubled_endpoints(
+    fn endpoints_needing_attention(
         &self,
         most: usize,
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
@@ -432,7 +432,7 @@ pub enum Deletion {
         dead: u64,
     },
     /// The endpoint is deleted.
-    Done {
+    Deleted {
         /// The number of messages deleted with it.
         messages: u64,
     },
@@ -440,7 +440,7 @@ pub enum Deletion {
 
 /// The response to a heartbeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Beat {
+pub struct Heartbeat {
     /// Whether the worker had a lease until now; `false` for a new worker. If `false`, other workers may own its
     /// endpoints.
     pub kept: bool,
@@ -454,7 +454,7 @@ pub struct Fence(pub i64);
 
 /// An endpoint with due messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Work {
+pub struct EndpointWork {
     /// The endpoint's row.
     pub endpoint: i64,
     /// The fencing token, if this worker owns the endpoint.
@@ -468,14 +468,14 @@ pub struct Work {
 
 /// An endpoint that a worker has taken.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Owned {
+pub struct OwnedEndpoint {
     /// The endpoint's row.
     pub id: i64,
     /// The fencing token for writes.
     pub fence: Fence,
     /// The registered endpoint.
     pub endpoint: Endpoint,
-    /// The [revision](Work::revision) of `endpoint`.
+    /// The [revision](EndpointWork::revision) of `endpoint`.
     pub revision: i64,
     /// The last value of [`Settled::health`]; empty if there is none.
     pub health: Vec<u8>,
@@ -491,35 +491,35 @@ pub const INLINE: usize = 8 << 10;
 /// A request for messages of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Wanted {
+pub struct ClaimRequest {
     /// The endpoint's row.
     pub endpoint: i64,
     /// The worker's fencing token of the endpoint.
     pub fence: Fence,
-    /// The [revision](Work::revision) that the worker knows.
+    /// The [revision](EndpointWork::revision) that the worker knows.
     pub revision: i64,
     /// The largest number of messages. Zero only checks whether the endpoint has changed.
     pub most: usize,
     /// The order in which due messages are claimed.
-    pub first: First,
+    pub first: ClaimOrder,
 }
 
-impl Wanted {
+impl ClaimRequest {
     /// Requests at most `most` messages of an endpoint that the worker has taken, the earliest due first.
     #[must_use]
-    pub const fn of(owned: &Owned, most: usize) -> Self {
+    pub const fn of(owned: &OwnedEndpoint, most: usize) -> Self {
         Self {
             endpoint: owned.id,
             fence: owned.fence,
             revision: owned.revision,
             most,
-            first: First::Due,
+            first: ClaimOrder::Due,
         }
     }
 
     /// Sets the order in which due messages are claimed.
     #[must_use]
-    pub const fn first(mut self, first: First) -> Self {
+    pub const fn first(mut self, first: ClaimOrder) -> Self {
         self.first = first;
         self
     }
@@ -528,7 +528,7 @@ impl Wanted {
 /// The order in which due messages are claimed. A message is fresh if it was never attempted and never
 /// [resent](Store::resend).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum First {
+pub enum ClaimOrder {
     /// The earliest due first.
     #[default]
     Due,
@@ -545,19 +545,19 @@ pub struct Claims {
     pub messages: Vec<Claimed>,
     /// Endpoints of which none was claimed, because their revision differs from the one that the worker knows. They are
     /// in their current form, with the same fencing token.
-    pub changed: Vec<Owned>,
+    pub changed: Vec<OwnedEndpoint>,
 }
 
 /// A claimed message whose attempt is about to start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Confirm {
+pub struct ConfirmRequest {
     /// The message's row.
     pub row: i64,
     /// The endpoint's row.
     pub endpoint: i64,
     /// The fencing token that the message was claimed with.
     pub fence: Fence,
-    /// The [revision](Work::revision) that the attempt follows.
+    /// The [revision](EndpointWork::revision) that the attempt follows.
     pub revision: i64,
     /// Whether to return the payload.
     pub payload: bool,
@@ -572,7 +572,7 @@ pub struct Claimed {
     pub endpoint: i64,
     /// The fencing token to settle with.
     pub fence: Fence,
-    /// The [revision](Work::revision) that the attempt follows.
+    /// The [revision](EndpointWork::revision) that the attempt follows.
     pub revision: i64,
     /// The identifier that is sent.
     pub id: MessageId,
@@ -590,7 +590,7 @@ pub struct Claimed {
     /// and no schedule.
     pub session: Vec<u8>,
     /// The time at which it was enqueued or [resent](Store::resend), and its schedule started. It grows by a
-    /// microsecond whenever the message was [not sent](Next::is_unsent).
+    /// microsecond whenever the message was [not sent](AfterAttempt::is_unsent).
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,
@@ -599,7 +599,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// Whether the message is [fresh](First), and this is its first attempt.
+    /// Whether the message is [fresh](ClaimOrder), and this is its first attempt.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         !self.lost && self.attempt == 1 && self.session.is_empty()
@@ -615,7 +615,7 @@ pub struct Settled {
     pub endpoint: i64,
     /// The fencing token of the claim.
     pub fence: Fence,
-    /// The [revision](Work::revision) that the attempt followed. If the endpoint has another one by now, its health and
+    /// The [revision](EndpointWork::revision) that the attempt followed. If the endpoint has another one by now, its health and
     /// activity stay unchanged.
     pub revision: i64,
     /// The attempt: [`Claimed::attempt`].
@@ -627,7 +627,7 @@ pub struct Settled {
     /// Whether others may wait for it by an order key: [`Claimed::ordered`].
     pub ordered: bool,
     /// The next step of the message.
-    pub next: Next,
+    pub next: AfterAttempt,
     /// The state of its schedule: [`Session::save`](relent_core::Session::save).
     pub session: Vec<u8>,
     /// The record of the attempt; `None` if nothing was sent.
@@ -641,7 +641,7 @@ pub struct Settled {
 /// The next step of a message after an attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Next {
+pub enum AfterAttempt {
     /// It is acknowledged.
     Delivered,
     /// Another attempt follows after this delay.
@@ -656,7 +656,7 @@ pub enum Next {
     Dead(String),
 }
 
-impl Next {
+impl AfterAttempt {
     /// Whether the attempt was certainly not made, and does not count.
     #[must_use]
     pub const fn is_unsent(&self) -> bool {
@@ -667,7 +667,7 @@ impl Next {
 /// The state of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum MessageState {
     /// It waits for an attempt.
     Pending,
     /// An attempt is running.
@@ -680,7 +680,7 @@ pub enum State {
     Cancelled,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for MessageState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pending => "pending",
@@ -698,9 +698,9 @@ pub struct AttemptRecord {
     /// The number of the attempt; the first is 1.
     pub number: u32,
     /// The start, in milliseconds since 1970.
-    pub began_ms: i64,
+    pub started_ms: i64,
     /// The duration, in milliseconds.
-    pub took_ms: u32,
+    pub duration_ms: u32,
     /// The status of the response, if there was one.
     pub status: Option<u16>,
     /// The error; empty if the message was acknowledged.
@@ -778,7 +778,7 @@ impl Recent {
 pub struct EndpointStatus {
     /// The registered endpoint.
     pub endpoint: Endpoint,
-    /// The [revision](Work::revision) of `endpoint`.
+    /// The [revision](EndpointWork::revision) of `endpoint`.
     pub revision: i64,
     /// Whether messages are sent there.
     pub activity: Activity,
@@ -816,10 +816,10 @@ pub struct MessageStatus {
     /// The order key.
     pub order: Option<String>,
     /// The dead letter with the same order key that it waits behind, if any.
-    pub behind: Option<MessageId>,
+    pub blocked_by: Option<MessageId>,
     /// The state.
-    pub state: State,
-    /// The reason that it is dead, cancelled or [held](Next::Held); empty otherwise.
+    pub state: MessageState,
+    /// The reason that it is dead, cancelled or [held](AfterAttempt::Held); empty otherwise.
     pub reason: String,
     /// The error of its last attempt: [`AttemptRecord::error`]; empty if there was none.
     pub last_error: String,
@@ -850,7 +850,7 @@ pub struct Filter {
     /// Messages of this topic, or of one that this [pattern](crate::topic) covers, such as `order.*`.
     pub topic: Option<String>,
     /// Messages in this state.
-    pub state: Option<State>,
+    pub state: Option<MessageState>,
     /// Messages enqueued at this time or later, in milliseconds since 1970.
     pub from_ms: Option<i64>,
     /// Messages enqueued before this time, in milliseconds since 1970.
@@ -924,7 +924,7 @@ const FAILING: &str = "length(e.health) > 8 AND substr(e.health, 2, 8) <> NONE";
 
 /// The number of messages changed in one transaction, so that other transactions wait only briefly.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-const BATCH: usize = 500;
+const MAX_TRANSACTION_ROWS: usize = 500;
 
 /// Prepares a text for storage: see [`AttemptRecord`].
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 /// The longest URL, in bytes.
-const LONGEST: usize = 2048;
+const MAX_URL_BYTES: usize = 2048;
 
 impl Target {
     /// Parses the URL of an endpoint. `http` allows URLs without TLS. An address in the URL is
@@ -43,7 +43,7 @@ impl Target {
     /// # Errors
     /// [`InvalidTarget`] states the violated rule.
     pub fn parse(text: &str, http: bool, guard: &AddressGuard) -> Result<Self, InvalidTarget> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_URL_BYTES {
             return Err(InvalidTarget::TooLong);
         }
         let mut url = Url::parse(text).map_err(InvalidTarget::NoUrl)?;
@@ -118,7 +118,7 @@ impl fmt::Display for InvalidTarget {
                 f,
                 "not a URL: {error}; one such as https://shop.example/notify is accepted"
             ),
-            Self::TooLong => write!(f, "a URL may have {LONGEST} bytes"),
+            Self::TooLong => write!(f, "a URL may have {MAX_URL_BYTES} bytes"),
             Self::Scheme => f.write_str("the scheme of a URL has to be https"),
             Self::NotEncrypted => f.write_str(
                 "the scheme of a URL has to be https; whoever runs the sender can allow http as well",

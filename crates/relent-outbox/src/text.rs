@@ -1,7 +1,7 @@
 //! Sanitizing of untrusted text for storage and display.
 
 /// Whether the character changes the writing direction (`Bidi_Control` of Unicode), which can disguise a line.
-const fn turns(character: char) -> bool {
+const fn is_bidi_control(character: char) -> bool {
     matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
@@ -19,7 +19,7 @@ const fn turns(character: char) -> bool {
 pub fn escape_bidi(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        match turns(character) {
+        match is_bidi_control(character) {
             true => escaped.extend(character.escape_unicode()),
             false => escaped.push(character),
         }
@@ -55,7 +55,7 @@ pub(crate) fn printable(text: &str, most: usize) -> String {
         let before = kept.len();
         match character {
             '\n' | '\t' => kept.push(' '),
-            character if turns(character) => kept.extend(character.escape_unicode()),
+            character if is_bidi_control(character) => kept.extend(character.escape_unicode()),
             character if character.is_control() => kept.push(char::REPLACEMENT_CHARACTER),
             character => kept.push(character),
         }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
+    fn bidi_control_characters_are_escaped() {
         for character in "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}".chars() {
             let number = format!("a{}b", character.escape_unicode());
             let text = format!("a{character}b");
@@ -90,7 +90,7 @@ mod tests {
 
     #[cfg(feature = "api")]
     #[test]
-    fn a_page_shows_what_turns_and_sends_it_back_as_it_is() {
+    fn a_page_escapes_bidi_in_text_but_not_in_form_values() {
         let page = "a\u{202e}<p class=x>b\u{202e}</p><input value=\"c\u{202e}\">d";
         assert_eq!(
             escape_bidi_in_page(page),

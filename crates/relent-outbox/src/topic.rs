@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_a_topic_or_ends_with_a_star_behind_a_dot() {
+    fn a_pattern_is_a_topic_or_ends_with_dot_star() {
         for pattern in [
             "a",
             "a.b",

@@ -15,14 +15,14 @@
 //! own, so none blocks another.
 
 pub(crate) mod attempt;
-pub(crate) mod beat;
 mod bodies;
 mod calls;
 mod config;
+mod endpoint_state;
+mod event_loop;
 mod grants;
+pub(crate) mod heartbeat;
 mod held;
-mod lane;
-mod scheduler;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -36,14 +36,14 @@ use crate::observe::{self, Part};
 use crate::secrets::{KeyError, Secrets};
 use crate::sender::Sender;
 use crate::store::Store;
-use scheduler::Scheduler;
+use event_loop::EventLoop;
 
 pub use config::{Drained, WorkerConfig};
-pub use held::{Because, Held, Watch};
+pub use held::{HeldEndpoint, HoldMonitor, HoldReason};
 
 /// Delivers the messages of a store, together with any number of other workers.
 ///
-/// One worker at a time owns an endpoint, so its concurrency, request rate and circuit breaker hold for the whole
+/// One worker at a time owns an endpoint, so its concurrency, rate limit and circuit breaker hold for the whole
 /// fleet. The state learned from attempts (breaker, cooldown) is local: the next owner starts without it.
 #[derive(Debug)]
 pub struct Worker<S> {
@@ -54,8 +54,8 @@ pub struct Worker<S> {
     hint: Arc<Notify>,
     #[cfg(feature = "nats")]
     relay: Option<crate::nats::Queue>,
-    watch: Watch,
-    asked: held::Asked,
+    watch: HoldMonitor,
+    asked: held::HeldRequests,
 }
 
 /// Wakes a worker in the same process after something was enqueued, so that it looks for work immediately. Optional.
@@ -88,7 +88,7 @@ impl<S: Store> Worker<S> {
     /// are held, as with any [local fault](crate::fault).
     #[must_use]
     pub fn new(store: S, sender: Sender, secrets: Secrets, config: WorkerConfig) -> Self {
-        let (watch, asked) = Watch::new(config.name.clone());
+        let (watch, asked) = HoldMonitor::new(config.name.clone());
         Self {
             store,
             sender,
@@ -102,7 +102,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Makes it a dispatcher: it decides as before, and the [NATS workers](crate::nats::Deliverer) of this queue make the
+    /// Makes it a dispatcher: it decides as before, and the [NATS workers](crate::nats::NatsWorker) of this queue make the
     /// attempts.
     #[cfg(feature = "nats")]
     #[must_use]
@@ -113,7 +113,7 @@ impl<S: Store> Worker<S> {
 
     /// Returns a handle that shows which messages the worker holds back, and why.
     #[must_use]
-    pub fn watch(&self) -> Watch {
+    pub fn watch(&self) -> HoldMonitor {
         self.watch.clone()
     }
 
@@ -146,14 +146,14 @@ impl<S: Store> Worker<S> {
         observe::begin(Part::Worker);
         #[cfg(feature = "nats")]
         if let Some(queue) = relay {
-            observe::begin(Part::Relay);
-            let relay = crate::nats::Relay::begin(queue, sender.attempt_timeout());
+            observe::begin(Part::Dispatcher);
+            let relay = crate::nats::Dispatcher::begin(queue, sender.attempt_timeout());
             let (transport, open) = (relay.transport(), relay.open());
-            let worker = Scheduler::new(store, sender, secrets, config, transport, hint);
+            let worker = EventLoop::new(store, sender, secrets, config, transport, hint);
             return worker.while_open(open).asked(asked).run(shutdown).await;
         }
         let transport = attempt::over(sender.clone());
-        Scheduler::new(store, sender, secrets, config, transport, hint)
+        EventLoop::new(store, sender, secrets, config, transport, hint)
             .asked(asked)
             .run(shutdown)
             .await

@@ -12,12 +12,12 @@ use relent_http::attempt::AttemptSpan;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower_service::Service;
 
-use crate::body::{Opened, Redirected};
+use crate::body::{OpenedBody, RedirectedRequest};
 use crate::call_options::CallOptions;
 use crate::client::Client;
-use crate::failed::{Broken, Outcome};
-use crate::read_timeout::Waiting;
-use crate::redirects::{Asking, Watch};
+use crate::failed::{AttemptFailure, Outcome};
+use crate::read_timeout::HeadTimeout;
+use crate::redirects::{CurrentRequest, RedirectWatch};
 use crate::request_template::Template;
 
 /// The connections that an attempt may use.
@@ -27,14 +27,14 @@ pub(crate) enum Connection {
     #[default]
     Pooled,
     /// A new connection.
-    Fresh,
+    New,
 }
 
 impl Connection {
     /// The connection for the attempt after this failure: a new one after a 421, which a pooled one would repeat.
     pub(crate) fn after(failure: &Failure) -> Self {
         match failure.cause {
-            Cause::Status(421) => Self::Fresh,
+            Cause::Status(421) => Self::New,
             _ => Self::Pooled,
         }
     }
@@ -42,9 +42,9 @@ impl Connection {
 
 /// The time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Until(Option<(Instant, Duration)>);
+pub(crate) struct TimeLimit(Option<(Instant, Duration)>);
 
-impl Until {
+impl TimeLimit {
     /// A limit this long from now; `None` for no limit.
     pub(crate) fn after(limit: Option<Duration>) -> Self {
         let end = |limit| Instant::now().checked_add(limit).map(|end| (end, limit));
@@ -58,11 +58,14 @@ impl Until {
 
     /// The result of an attempt that reached this limit.
     #[cold]
-    pub(crate) fn over(self) -> Box<Broken> {
-        Broken::timeout(self.0.map_or(Duration::MAX, |(_, given)| given))
+    pub(crate) fn over(self) -> Box<AttemptFailure> {
+        AttemptFailure::timeout(self.0.map_or(Duration::MAX, |(_, given)| given))
     }
 
-    pub(crate) async fn timeout<F: Future>(self, future: F) -> Result<F::Output, Box<Broken>> {
+    pub(crate) async fn timeout<F: Future>(
+        self,
+        future: F,
+    ) -> Result<F::Output, Box<AttemptFailure>> {
         let Some((end, _)) = self.0 else {
             return Ok(future.await);
         };
@@ -77,9 +80,9 @@ pin_project! {
         #[pin]
         sending: F,
         span: AttemptSpan,
-        watch: Watch,
+        watch: RedirectWatch,
         // Ends the attempt if the server is silent.
-        waiting: Option<Waiting>,
+        head_timeout: Option<HeadTimeout>,
     }
 }
 
@@ -89,20 +92,20 @@ type Call = <reqwest::Client as Service<reqwest::Request>>::Future;
 pin_project! {
     /// A sent request. If a redirect must keep the body, and reqwest cannot send it again, the request is sent a
     /// second time within the attempt, with a body that reqwest can send on.
-    pub(crate) struct Sent {
+    pub(crate) struct SendFuture {
         #[pin]
         call: Call,
-        redirected: Option<Box<(reqwest::Client, Redirected)>>,
+        redirected: Option<Box<(reqwest::Client, RedirectedRequest)>>,
     }
 }
 
-impl Sent {
+impl SendFuture {
     /// Sends the request. Not an async function, whose future would reserve space for the request.
     #[inline]
     pub(crate) fn new(
         mut http: &reqwest::Client,
         mut request: reqwest::Request,
-        body: Opened,
+        body: OpenedBody,
         options: &CallOptions,
     ) -> Self {
         let redirected = body.attach(&mut request).filter(|_| !options.no_redirects);
@@ -113,7 +116,7 @@ impl Sent {
     }
 }
 
-impl Future for Sent {
+impl Future for SendFuture {
     type Output = reqwest::Result<reqwest::Response>;
 
     #[inline]
@@ -121,7 +124,7 @@ impl Future for Sent {
         let mut this = self.project();
         let outcome = ready!(this.call.as_mut().poll(context));
         match (&outcome, this.redirected.take()) {
-            (Ok(response), Some(again)) if Redirected::by(response) => {
+            (Ok(response), Some(again)) if RedirectedRequest::by(response) => {
                 let (mut http, again) = (&again.0, again.1);
                 this.call.set(http.call(again.into_request()));
                 this.call.poll(context)
@@ -132,15 +135,15 @@ impl Future for Sent {
 }
 
 /// The request of an attempt, or the reason why it cannot be built.
-type Built = Result<reqwest::Request, Box<Broken>>;
+type BuildResult = Result<reqwest::Request, Box<AttemptFailure>>;
 
 impl<F> Attempt<F> {
-    /// Starts the attempt within this span. `asking` is its first request, if anything is sent.
+    /// Starts the attempt within this span. `current_request` is its first request, if anything is sent.
     #[inline]
     pub(crate) fn start(
         span: AttemptSpan,
-        asking: Option<Asking>,
-        waiting: Option<Waiting>,
+        current_request: Option<CurrentRequest>,
+        head_timeout: Option<HeadTimeout>,
         send: impl FnOnce() -> F,
     ) -> Self {
         let sending = {
@@ -150,14 +153,14 @@ impl<F> Attempt<F> {
         Self {
             sending,
             span,
-            watch: Watch::over(asking),
-            waiting,
+            watch: RedirectWatch::over(current_request),
+            head_timeout,
         }
     }
 
     /// Its span and the redirects that it followed.
     #[inline]
-    pub(crate) fn parts(self: Pin<&mut Self>) -> (&mut AttemptSpan, &mut Watch) {
+    pub(crate) fn parts(self: Pin<&mut Self>) -> (&mut AttemptSpan, &mut RedirectWatch) {
         let this = self.project();
         (this.span, this.watch)
     }
@@ -166,13 +169,13 @@ impl<F> Attempt<F> {
     #[inline]
     pub(crate) fn poll_until<E>(
         self: Pin<&mut Self>,
-        until: Until,
+        until: TimeLimit,
         timer: Pin<&mut Option<Sleep>>,
         context: &mut Context<'_>,
     ) -> Poll<Outcome>
     where
         F: Future<Output = Result<reqwest::Response, E>>,
-        E: Into<Box<Broken>>,
+        E: Into<Box<AttemptFailure>>,
     {
         if let Poll::Ready(outcome) = self.poll(context) {
             return Poll::Ready(outcome);
@@ -190,7 +193,7 @@ impl<F> Attempt<F> {
 impl<F, E> Future for Attempt<F>
 where
     F: Future<Output = Result<reqwest::Response, E>>,
-    E: Into<Box<Broken>>,
+    E: Into<Box<AttemptFailure>>,
 {
     type Output = Outcome;
 
@@ -200,9 +203,9 @@ where
         let entered = this.span.enter();
         let polled = this.watch.poll(|| this.sending.poll(context));
         drop(entered);
-        match (polled, this.waiting) {
+        match (polled, this.head_timeout) {
             (Poll::Ready(outcome), _) => Poll::Ready(outcome.map_err(Into::into)),
-            (Poll::Pending, Some(waiting)) => waiting.poll(context).map(Err),
+            (Poll::Pending, Some(head_timeout)) => head_timeout.poll(context).map(Err),
             (Poll::Pending, None) => Poll::Pending,
         }
     }
@@ -215,7 +218,7 @@ impl Client {
         template: &Template,
         connection: Connection,
         tell: impl FnOnce(&mut reqwest::Request),
-    ) -> Built {
+    ) -> BuildResult {
         let mut built = template.request(self.http(connection))?;
         tell(&mut built);
         Ok(built)
@@ -226,21 +229,24 @@ impl Client {
         &self,
         connection: Connection,
         begun: relent::Attempt,
-        mut built: Built,
+        mut built: BuildResult,
         options: &CallOptions,
-        waiting: Option<Waiting>,
-        body: impl Future<Output = Result<Opened, Box<Broken>>>,
+        head_timeout: Option<HeadTimeout>,
+        body: impl Future<Output = Result<OpenedBody, Box<AttemptFailure>>>,
     ) -> Attempt<impl Future<Output = Outcome>> {
         let http = self.http(connection);
-        let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), begun.number);
-        let asking = built.as_ref().ok().map(|built| Asking::of(built.method()));
-        Attempt::start(span, asking, waiting, || {
+        let span = AttemptSpan::of(|| span_fields(built.as_ref().ok()?), begun.number);
+        let current_request = built
+            .as_ref()
+            .ok()
+            .map(|built| CurrentRequest::of(built.method()));
+        Attempt::start(span, current_request, head_timeout, || {
             if let Ok(built) = &mut built {
                 options.on_attempt.write(&begun, built.headers_mut());
             }
             async move {
                 let body = body.await?;
-                Ok(Sent::new(http, built?, body, options).await?)
+                Ok(SendFuture::new(http, built?, body, options).await?)
             }
         })
     }
@@ -249,12 +255,12 @@ impl Client {
     pub(crate) fn http(&self, connection: Connection) -> &reqwest::Client {
         match connection {
             Connection::Pooled => &self.0.http,
-            Connection::Fresh => self.unpooled(),
+            Connection::New => self.unpooled(),
         }
     }
 }
 
 /// The properties of a request that its span records.
-pub(crate) fn seen(built: &reqwest::Request) -> Option<(&Method, Uri)> {
+pub(crate) fn span_fields(built: &reqwest::Request) -> Option<(&Method, Uri)> {
     Some((built.method(), built.url().as_str().parse().ok()?))
 }

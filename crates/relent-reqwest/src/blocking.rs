@@ -39,14 +39,14 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Client {
     client: crate::Client,
-    runs: Arc<Runs>,
+    runtime_thread: Arc<RuntimeThread>,
 }
 
 /// The runtime thread of the requests. It ends with the last handle.
 #[derive(Debug)]
-struct Runs(Option<Runtime>);
+struct RuntimeThread(Option<Runtime>);
 
-impl Drop for Runs {
+impl Drop for RuntimeThread {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             // Blocking shutdown is not allowed in an async context.
@@ -55,7 +55,7 @@ impl Drop for Runs {
     }
 }
 
-impl Runs {
+impl RuntimeThread {
     fn start() -> io::Result<Arc<Self>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -108,8 +108,12 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn over(client: crate::Client) -> Result<Self, Error> {
-        let runs = Runs::start().map_err(|error| Error::Request(error.into()))?;
-        Ok(Self { client, runs })
+        let runtime_thread =
+            RuntimeThread::start().map_err(|error| Error::Request(error.into()))?;
+        Ok(Self {
+            client,
+            runtime_thread,
+        })
     }
 
     /// Starts a GET request.
@@ -146,7 +150,7 @@ impl Client {
     pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
         RequestBuilder {
             builder: self.client.request(method, url),
-            runs: self.runs.clone(),
+            runtime_thread: self.runtime_thread.clone(),
         }
     }
 }
@@ -155,7 +159,7 @@ impl Client {
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder {
     builder: crate::RequestBuilder,
-    runs: Arc<Runs>,
+    runtime_thread: Arc<RuntimeThread>,
 }
 
 impl RequestBuilder {
@@ -169,9 +173,15 @@ impl RequestBuilder {
     /// # }
     /// ```
     pub fn with(self, change: impl FnOnce(crate::RequestBuilder) -> crate::RequestBuilder) -> Self {
-        let Self { builder, runs } = self;
+        let Self {
+            builder,
+            runtime_thread,
+        } = self;
         let builder = change(builder);
-        Self { builder, runs }
+        Self {
+            builder,
+            runtime_thread,
+        }
     }
 
     /// Adds a header field.
@@ -238,10 +248,16 @@ impl RequestBuilder {
     /// # Errors
     /// See [`RequestBuilder::send`](crate::RequestBuilder::send).
     pub fn send(self) -> Result<Response, Error> {
-        let Self { builder, runs } = self;
+        let Self {
+            builder,
+            runtime_thread,
+        } = self;
         // Also built on the runtime thread: that may need the runtime.
-        let response = runs.wait(async move { builder.send().await })?;
-        Ok(Response { response, runs })
+        let response = runtime_thread.wait(async move { builder.send().await })?;
+        Ok(Response {
+            response,
+            runtime_thread,
+        })
     }
 }
 
@@ -255,7 +271,7 @@ impl fmt::Debug for RequestBuilder {
 #[derive(Debug)]
 pub struct Response {
     response: crate::Response,
-    runs: Arc<Runs>,
+    runtime_thread: Arc<RuntimeThread>,
 }
 
 impl Response {
@@ -288,9 +304,15 @@ impl Response {
     /// # Errors
     /// [`Error::Status`] for a status of 400 or above.
     pub fn error_for_status(self) -> Result<Self, Error> {
-        let Self { response, runs } = self;
+        let Self {
+            response,
+            runtime_thread,
+        } = self;
         let response = response.error_for_status()?;
-        Ok(Self { response, runs })
+        Ok(Self {
+            response,
+            runtime_thread,
+        })
     }
 
     /// Reads the body as text.
@@ -298,7 +320,7 @@ impl Response {
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
     pub fn text(self) -> Result<String, Error> {
-        self.runs.wait(self.response.text())
+        self.runtime_thread.wait(self.response.text())
     }
 
     /// Reads the body.
@@ -306,7 +328,7 @@ impl Response {
     /// # Errors
     /// [`Error::Body`] if it cannot be read to its end.
     pub fn bytes(self) -> Result<Bytes, Error> {
-        self.runs.wait(self.response.bytes())
+        self.runtime_thread.wait(self.response.bytes())
     }
 
     /// Reads the body as JSON.
@@ -315,7 +337,7 @@ impl Response {
     /// [`Error::Body`] if it cannot be read to its end, or is not JSON of this type.
     #[cfg(feature = "json")]
     pub fn json<T: serde::de::DeserializeOwned + Send + 'static>(self) -> Result<T, Error> {
-        self.runs.wait(self.response.json())
+        self.runtime_thread.wait(self.response.json())
     }
 
     /// Writes the body, and returns its length in bytes.
@@ -323,10 +345,13 @@ impl Response {
     /// # Errors
     /// The error of `writer`; or kind `Other` with an [`Error::Body`] if the body cannot be read to its end.
     pub fn copy_to(self, writer: &mut (impl Write + ?Sized)) -> io::Result<u64> {
-        let Self { mut response, runs } = self;
+        let Self {
+            mut response,
+            runtime_thread,
+        } = self;
         let mut length = 0_u64;
         loop {
-            let read = runs.wait(async move {
+            let read = runtime_thread.wait(async move {
                 let piece = response.chunk().await?;
                 Ok((response, piece))
             });

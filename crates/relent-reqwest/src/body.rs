@@ -13,7 +13,7 @@ use http::StatusCode;
 use http::header::LOCATION;
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use relent_http::attempt::{Turns, UnchangedFile, Upload};
+use relent_http::attempt::{BodyTurns, UnchangedFile, Upload};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
@@ -33,13 +33,13 @@ use crate::streamed::Streamed;
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Body(Source, Option<Turns>);
+pub struct Body(Source, Option<BodyTurns>);
 
 #[derive(Clone)]
 enum Source {
     Bytes(Bytes),
     File(Arc<UnchangedFile>),
-    Made(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
+    FromFn(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
     /// A stream; `None` after a request has taken it.
     Once(Arc<Mutex<Option<reqwest::Body>>>),
     /// A stream in a request, which is kept while it is sent.
@@ -49,18 +49,18 @@ enum Source {
 /// Longer bodies are given to a connection piece by piece; see [`ReplayBody`].
 ///
 /// [`ReplayBody`]: relent_http::body::ReplayBody
-const SHORT: usize = 64 << 10;
+const ONE_PIECE_MAX_BYTES: usize = 64 << 10;
 
 /// The opened body of one attempt.
 #[derive(Default)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedBody {
     /// `None` if there is no body.
     body: Option<reqwest::Body>,
     /// Set for bytes that are handed over in pieces.
-    turns: Option<Turns>,
+    turns: Option<BodyTurns>,
 }
 
-impl Opened {
+impl OpenedBody {
     /// The plain body, for a middleware that inspects it.
     #[cfg(feature = "middleware")]
     pub(crate) fn into_body(self) -> Option<reqwest::Body> {
@@ -70,21 +70,22 @@ impl Opened {
     /// Sets the body of a request. Returns a copy of the request for a 307 or 308 if the body goes out in pieces:
     /// on these redirects reqwest sends only a body that is in one piece.
     #[inline]
-    pub(crate) fn attach(self, request: &mut reqwest::Request) -> Option<Box<Redirected>> {
+    pub(crate) fn attach(self, request: &mut reqwest::Request) -> Option<Box<RedirectedRequest>> {
         *request.body_mut() = self.body;
-        self.turns.and_then(|turns| Redirected::new(request, turns))
+        self.turns
+            .and_then(|turns| RedirectedRequest::new(request, turns))
     }
 }
 
 /// Copy of the request of an attempt, for a redirect that keeps the body.
-pub(crate) struct Redirected {
+pub(crate) struct RedirectedRequest {
     request: reqwest::Request,
-    turns: Turns,
+    turns: BodyTurns,
 }
 
-impl Redirected {
+impl RedirectedRequest {
     #[inline(never)]
-    fn new(request: &mut reqwest::Request, turns: Turns) -> Option<Box<Self>> {
+    fn new(request: &mut reqwest::Request, turns: BodyTurns) -> Option<Box<Self>> {
         let again = request.try_clone()?;
         let pieces = turns.body(request.body_mut().take()?);
         *request.body_mut() = Some(reqwest::Body::wrap(pieces));
@@ -143,7 +144,7 @@ impl Body {
     /// ```
     #[must_use]
     pub fn made_by(make: impl Fn() -> reqwest::Body + Send + Sync + 'static) -> Self {
-        Self::of(Source::Made(Arc::new(make)))
+        Self::of(Source::FromFn(Arc::new(make)))
     }
 
     /// The length in bytes, if it is known before the body is opened.
@@ -152,7 +153,7 @@ impl Body {
         match &self.0 {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
             Source::File(file) => Some(file.len()),
-            Source::Made(_) | Source::Once(_) | Source::Streamed(_) => None,
+            Source::FromFn(_) | Source::Once(_) | Source::Streamed(_) => None,
         }
     }
 
@@ -181,14 +182,16 @@ impl Body {
                     None => self,
                 }
             }
-            Source::File(_) | Source::Made(_) => Self(self.0, Some(Turns::default())),
-            Source::Bytes(bytes) if bytes.len() > SHORT => Self(self.0, Some(Turns::default())),
+            Source::File(_) | Source::FromFn(_) => Self(self.0, Some(BodyTurns::default())),
+            Source::Bytes(bytes) if bytes.len() > ONE_PIECE_MAX_BYTES => {
+                Self(self.0, Some(BodyTurns::default()))
+            }
             Source::Bytes(_) | Source::Streamed(_) => self,
         }
     }
 
     /// Reads a stream of parts in memory: up to `cap` bytes become bytes, a longer body stays a stream.
-    pub(crate) fn at_hand(mut body: reqwest::Body, cap: usize) -> Self {
+    pub(crate) fn from_form(mut body: reqwest::Body, cap: usize) -> Self {
         let fits = body.size_hint().lower() <= cap as u64;
         // Reading a file needs a runtime.
         if !fits || Handle::try_current().is_err() {
@@ -222,30 +225,35 @@ impl Body {
 
     /// The body of one attempt, which fails when the attempt has ended. Otherwise a connection that still waits for
     /// it would wait forever. Short bytes are never waited for.
-    fn turned(&self, body: reqwest::Body) -> Opened {
+    fn for_attempt(&self, body: reqwest::Body) -> OpenedBody {
         let turns = self.1.as_ref();
         match body.as_bytes().map(<[u8]>::len) {
-            None => Opened {
+            None => OpenedBody {
                 body: Some(match turns {
                     Some(turns) => reqwest::Body::wrap(turns.body(body)),
                     None => body,
                 }),
                 turns: None,
             },
-            length => Opened {
+            length => OpenedBody {
                 body: Some(body),
-                turns: turns.filter(|_| length > Some(SHORT)).cloned(),
+                turns: turns
+                    .filter(|_| length > Some(ONE_PIECE_MAX_BYTES))
+                    .cloned(),
             },
         }
     }
 
     /// A copy for one of several concurrent attempts, which ends independently of the others.
-    pub(crate) fn beside(&self) -> Self {
-        Self(self.0.clone(), self.1.as_ref().map(|_| Turns::default()))
+    pub(crate) fn for_concurrent_attempt(&self) -> Self {
+        Self(
+            self.0.clone(),
+            self.1.as_ref().map(|_| BodyTurns::default()),
+        )
     }
 
     /// The attempt has ended and no other follows: its connection releases the body.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         if let Some(turns) = &self.1 {
             turns.next();
         }
@@ -257,7 +265,7 @@ impl Body {
         match &self.0 {
             Source::Streamed(stream) => stream.take_back(answered),
             _ => {
-                self.let_go();
+                self.release();
                 self.can_be_sent_again()
             }
         }
@@ -267,12 +275,12 @@ impl Body {
     ///
     /// # Errors
     /// If it cannot be read again.
-    pub(crate) async fn open(&self) -> io::Result<Opened> {
+    pub(crate) async fn open(&self) -> io::Result<OpenedBody> {
         match &self.0 {
             // Boxed; otherwise the future of every request would be as large, and it is moved.
             Source::File(file) if file.len() > 0 => {
                 let file = Box::pin(file.open()).await?;
-                Ok(self.turned(reqwest::Body::wrap_stream(read(file))))
+                Ok(self.for_attempt(reqwest::Body::wrap_stream(read(file))))
             }
             _ => self.open_now(),
         }
@@ -282,7 +290,7 @@ impl Body {
     ///
     /// # Errors
     /// If it cannot be read again.
-    pub(crate) async fn opened(&self, opened: Option<Opened>) -> io::Result<Opened> {
+    pub(crate) async fn opened(&self, opened: Option<OpenedBody>) -> io::Result<OpenedBody> {
         match opened {
             Some(opened) => Ok(opened),
             None => self.open().await,
@@ -290,17 +298,17 @@ impl Body {
     }
 
     /// Whether the body can be opened without waiting.
-    pub(crate) const fn is_at_hand(&self) -> bool {
+    pub(crate) const fn opens_without_waiting(&self) -> bool {
         !matches!(self.0, Source::File(_))
     }
 
     /// Opens a body that needs no waiting; see [`open`](Self::open).
     #[inline]
-    pub(crate) fn open_now(&self) -> io::Result<Opened> {
+    pub(crate) fn open_now(&self) -> io::Result<OpenedBody> {
         let body = match &self.0 {
             Source::Bytes(bytes) if bytes.is_empty() => None,
-            Source::Bytes(bytes) => return Ok(self.turned(bytes.clone().into())),
-            Source::Made(make) => return Ok(self.turned(make())),
+            Source::Bytes(bytes) => return Ok(self.for_attempt(bytes.clone().into())),
+            Source::FromFn(make) => return Ok(self.for_attempt(make())),
             Source::Streamed(stream) => Some(stream.open()?),
             Source::Once(stream) => {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +317,7 @@ impl Body {
             }
             Source::File(_) => None,
         };
-        Ok(Opened { body, turns: None })
+        Ok(OpenedBody { body, turns: None })
     }
 
     /// The progress of the body in the current attempt. Short bytes need no time.
@@ -322,7 +330,7 @@ impl Body {
     }
 
     /// The length that needs a header, because the opened body does not know it.
-    pub(crate) fn told_length(&self) -> Option<u64> {
+    pub(crate) fn content_length_header(&self) -> Option<u64> {
         match &self.0 {
             Source::File(file) => Some(file.len()),
             _ => None,
@@ -333,7 +341,7 @@ impl Body {
 /// The contents of a file, in pieces that are large enough for one write each.
 fn read(file: File) -> impl stream::Stream<Item = io::Result<Bytes>> {
     stream::try_unfold(file, |mut file| async move {
-        let mut piece = BytesMut::with_capacity(SHORT);
+        let mut piece = BytesMut::with_capacity(ONE_PIECE_MAX_BYTES);
         let length = file.read_buf(&mut piece).await?;
         Ok((length > 0).then(|| (piece.freeze(), file)))
     })
@@ -345,7 +353,7 @@ impl fmt::Debug for Source {
             // The content can be a secret.
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
             Self::File(file) => f.debug_tuple("File").field(file).finish(),
-            Self::Made(_) => f.write_str("Made"),
+            Self::FromFn(_) => f.write_str("FromFn"),
             Self::Once(_) => f.write_str("Once"),
             Self::Streamed(_) => f.write_str("Streamed"),
         }
@@ -410,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_of_reqwests_goes_out_once_and_its_bytes_as_often_as_needed() {
+    async fn a_reqwest_stream_is_sent_once_but_reqwest_bytes_repeatedly() {
         let stream = || reqwest::Body::wrap(reqwest::Body::from("streamed"));
         let once = Body::from(stream());
         assert!(!once.can_be_sent_again());
@@ -430,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_twice_is_no_body() {
+    fn a_file_body_requires_a_regular_file() {
         assert!(Body::file("/dev/zero").is_err());
         assert!(Body::file("/no/such/file").is_err());
     }

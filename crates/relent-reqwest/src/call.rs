@@ -11,25 +11,25 @@ use http::Request;
 use pin_project_lite::pin_project;
 use relent::GaveUp;
 use relent::clock::TokioClock;
-use relent::driver::{Leave, Next};
+use relent::driver::{CallPermit, NextStep};
 use relent_core::{Decision, Failure, Stop, StopReason};
-use relent_http::attempt::{AttemptSpan, Telling, not_retried};
+use relent_http::attempt::{AttemptSpan, CrossLayerCall, not_retried};
 use tokio::time::Sleep;
 
-use crate::attempt::{Attempt, Connection, Sent, Until, seen};
-use crate::body::{Body, Opened};
+use crate::attempt::{Attempt, Connection, SendFuture, TimeLimit, span_fields};
+use crate::body::{Body, OpenedBody};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::{checked, drained_while};
 use crate::error::Error;
-use crate::failed::{AttemptError, Failed, Last};
-use crate::plan::{Plan, wrong};
-use crate::redirects::Asking;
+use crate::failed::{AttemptError, FailedAttempt, LastResult};
+use crate::redirects::CurrentRequest;
+use crate::request_options::{RequestOptions, build_error};
 use crate::request_template::Template;
 use crate::response::Response;
 
 /// Makes the attempts of a call. The retry loop, its delays and its result are the same for all implementations.
-pub(crate) trait Attempts {
+pub(crate) trait AttemptLoop {
     /// The result of a successful attempt.
     type Success;
 
@@ -44,42 +44,45 @@ pub(crate) trait Attempts {
     async fn attempt(
         &mut self,
         connection: Connection,
-        leave: Leave,
-        body: Opened,
-    ) -> Result<Self::Success, Box<Failed>>;
+        leave: CallPermit,
+        body: OpenedBody,
+    ) -> Result<Self::Success, Box<FailedAttempt>>;
 
     /// Called with the decision about a failed attempt.
-    fn on_decision(&mut self, failed: &Failed, decision: &Decision) {
+    fn on_decision(&mut self, failed: &FailedAttempt, decision: &Decision) {
         let _ = (failed, decision);
     }
 
     /// Waits for permission of the destination.
-    async fn entered(&mut self) -> Result<Leave, Stop> {
+    async fn entered(&mut self) -> Result<CallPermit, Stop> {
         self.driver().entered().await
     }
 
     /// Permission for the next attempt, with its opened body.
-    async fn admitted(&mut self) -> Result<(Leave, Opened), Unable> {
-        let mut leave = self.entered().await.map_err(Unable::HeldBack)?;
+    async fn next_permit(&mut self) -> Result<(CallPermit, OpenedBody), CannotStart> {
+        let mut leave = self.entered().await.map_err(CannotStart::HeldBack)?;
         loop {
             let body = self.template().body().clone();
-            if body.is_at_hand() {
-                return Ok((leave, body.open_now().map_err(Unable::Unopened)?));
+            if body.opens_without_waiting() {
+                return Ok((leave, body.open_now().map_err(CannotStart::Unopened)?));
             }
             let room = self.driver().room();
             // Starting at the last allowed instant is in time.
             let late = room.map(|room| room.saturating_add(Duration::from_nanos(1)));
-            let opened = Until::after(late).timeout(body.open()).await;
+            let opened = TimeLimit::after(late).timeout(body.open()).await;
             // Opening a file takes time, so request admission again.
-            leave = self.entered().await.map_err(Unable::HeldBack)?;
+            leave = self.entered().await.map_err(CannotStart::HeldBack)?;
             if let Ok(opened) = opened {
-                return Ok((leave, opened.map_err(Unable::Unopened)?));
+                return Ok((leave, opened.map_err(CannotStart::Unopened)?));
             }
         }
     }
 
     /// Makes all attempts, or those after a first one that failed with `failed`.
-    async fn go_on(&mut self, mut failed: Option<Box<Failed>>) -> Result<Self::Success, Ended> {
+    async fn run_attempts(
+        &mut self,
+        mut failed: Option<Box<FailedAttempt>>,
+    ) -> Result<Self::Success, CallFailure> {
         let options = self.options();
         let repeatable = options.may_repeat(self.template().facts());
         self.driver().set_repeatable(repeatable);
@@ -94,26 +97,26 @@ pub(crate) trait Attempts {
                     Decision::Stop(stop) => {
                         not_retried(stop.reason);
                         let last = Some(failed.last);
-                        return Err(Ended { last, stop });
+                        return Err(CallFailure { last, stop });
                     }
                 };
                 (connection, failure) = (Connection::after(&failed.failure), failed.failure);
                 let room = self.driver().room();
                 last = Some(Box::new(drained_while(after, room, failed.last).await));
             }
-            let (leave, body) = match self.admitted().await {
-                Ok(admitted) => admitted,
-                Err(Unable::HeldBack(stop)) => {
-                    let last = last.map(|last: Box<Last>| *last);
-                    return Err(Ended { last, stop });
+            let (leave, body) = match self.next_permit().await {
+                Ok(next_permit) => next_permit,
+                Err(CannotStart::HeldBack(stop)) => {
+                    let last = last.map(|last: Box<LastResult>| *last);
+                    return Err(CallFailure { last, stop });
                 }
                 // Nothing is sent, so this does not count as an attempt.
-                Err(Unable::Unopened(error)) => {
+                Err(CannotStart::Unopened(error)) => {
                     let stop = self
                         .driver()
-                        .on_declined(&failure, StopReason::NotReplayable);
-                    let last = Some(Last::Error(AttemptError::Body(error)));
-                    return Err(Ended { last, stop });
+                        .on_retry_abandoned(&failure, StopReason::NotReplayable);
+                    let last = Some(LastResult::Error(AttemptError::Body(error)));
+                    return Err(CallFailure { last, stop });
                 }
             };
             drop(last);
@@ -126,7 +129,7 @@ pub(crate) trait Attempts {
 }
 
 /// Reason why an attempt cannot start.
-pub(crate) enum Unable {
+pub(crate) enum CannotStart {
     /// The destination held it back until its time limit.
     HeldBack(Stop),
     /// The request body cannot be read again.
@@ -134,19 +137,19 @@ pub(crate) enum Unable {
 }
 
 /// Result of a call without a success: the last real outcome, if any, and the reason to stop.
-pub(crate) struct Ended {
-    pub(crate) last: Option<Last>,
+pub(crate) struct CallFailure {
+    pub(crate) last: Option<LastResult>,
     pub(crate) stop: Stop,
 }
 
-type Ending = Result<Response, Error>;
+type CallResult = Result<Response, Error>;
 
 pin_project! {
     /// The future of a request. It is only as large as a first attempt needs: the whole future is moved, and most
     /// requests need no other attempt.
     pub(crate) struct CallFuture {
         // Declared before `call`, so that the attempt is dropped first.
-        first: Option<First>,
+        first: Option<FirstAttempt>,
         // Of the first attempt, if it has a time limit.
         #[pin]
         timer: Option<Sleep>,
@@ -154,14 +157,14 @@ pin_project! {
         built: Option<reqwest::Request>,
         // `None` after the call has ended or continues in `rest`.
         call: Option<Call>,
-        rest: Option<Pin<Box<dyn Future<Output = Ending> + Send>>>,
+        rest: Option<Pin<Box<dyn Future<Output = CallResult> + Send>>>,
     }
 }
 
 /// A first attempt that could start immediately.
-struct First {
-    attempt: Attempt<Sent>,
-    until: Until,
+struct FirstAttempt {
+    attempt: Attempt<SendFuture>,
+    until: TimeLimit,
 }
 
 /// The state that the attempts of a request share.
@@ -170,18 +173,21 @@ pub(crate) struct Call {
     pub(crate) options: Arc<CallOptions>,
     pub(crate) template: Template,
     pub(crate) driver: CallDriver,
-    pub(crate) telling: Telling<TokioClock>,
+    pub(crate) telling: CrossLayerCall<TokioClock>,
 }
 
 impl CallFuture {
     /// Creates the call of a request that reqwest has built.
     #[inline]
-    pub(crate) fn new(built: reqwest::Result<reqwest::Request>, plan: Plan) -> Self {
+    pub(crate) fn new(
+        built: reqwest::Result<reqwest::Request>,
+        request_options: RequestOptions,
+    ) -> Self {
         let mut built = match built {
             Ok(built) => built,
-            Err(error) => return Self::boxed(ready(Err(wrong(error)))),
+            Err(error) => return Self::boxed(ready(Err(build_error(error)))),
         };
-        let (client, options, body) = match plan.settle(&mut built) {
+        let (client, options, body) = match request_options.resolve(&mut built) {
             Ok(settled) => settled,
             Err(error) => return Self::boxed(ready(Err(error))),
         };
@@ -202,7 +208,7 @@ impl CallFuture {
     }
 
     /// Wraps another future with the result of a call.
-    pub(crate) fn boxed(rest: impl Future<Output = Ending> + Send + 'static) -> Self {
+    pub(crate) fn boxed(rest: impl Future<Output = CallResult> + Send + 'static) -> Self {
         Self {
             call: None,
             built: None,
@@ -214,14 +220,14 @@ impl CallFuture {
 }
 
 impl Future for CallFuture {
-    type Output = Ending;
+    type Output = CallResult;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResult> {
         let mut this = self.project();
         if let Some(call) = this.call {
             if this.built.is_some() {
-                *this.first = call.start_at_once(this.built);
+                *this.first = call.try_start(this.built);
                 *this.built = None;
                 if let Some(end) = this.first.as_ref().and_then(|first| first.until.timer()) {
                     this.timer.set(Some(end));
@@ -245,7 +251,7 @@ impl Future for CallFuture {
                     let (span, watch) = attempt.parts();
                     match options.conclude(driver, template, span, watch, outcome) {
                         Ok(response) => {
-                            let response = options.answer(driver, template, response);
+                            let response = options.finish_response(driver, template, response);
                             *this.first = None;
                             *this.call = None;
                             return Poll::Ready(Ok(response));
@@ -256,11 +262,11 @@ impl Future for CallFuture {
             };
             *this.first = None;
             this.timer.set(None);
-            *this.rest = this.call.take().map(|call| call.into_rest(failed));
+            *this.rest = this.call.take().map(|call| call.into_retry_loop(failed));
         }
         match this.rest {
             Some(rest) => rest.as_mut().poll(context),
-            // Polled after completion.
+            // PollOutcome after completion.
             None => Poll::Pending,
         }
     }
@@ -280,52 +286,54 @@ impl Call {
 
     /// Starts the first attempt with the request that reqwest has built. `None` if it must wait, or may be hedged.
     #[inline]
-    fn start_at_once(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
+    fn try_start(&mut self, built: &mut Option<reqwest::Request>) -> Option<FirstAttempt> {
         if self.options.hedges(&self.template) {
             return None;
         }
-        let body = self.template.body_at_hand()?;
-        let Next::Start(leave) = self.driver.enter(None) else {
+        let body = self.template.body_without_waiting()?;
+        let NextStep::Start(leave) = self.driver.enter(None) else {
             return None;
         };
         let body = body.open_now().ok()?;
         let begun = self.driver.on_attempt(leave);
-        let until = Until::after(begun.limit);
+        let until = TimeLimit::after(begun.limit);
         let request = built.as_mut()?;
         self.options.route(begun.number, request);
-        self.telling.tell(&begun, request.headers_mut());
-        let span = AttemptSpan::of(|| seen(request), begun.number);
+        self.telling.write_headers(&begun, request.headers_mut());
+        let span = AttemptSpan::of(|| span_fields(request), begun.number);
         let http = &self.client.0.http;
         let (template, limit) = (&self.template, begun.limit);
-        let waiting = self.options.waiting(template, template.body(), limit);
+        let head_timeout = self.options.head_timeout(template, template.body(), limit);
         let mut request = built.take()?;
         let options = &*self.options;
-        let asking = Some(Asking::of(request.method()));
-        Some(First {
-            attempt: Attempt::start(span, asking, waiting, || {
+        let current_request = Some(CurrentRequest::of(request.method()));
+        Some(FirstAttempt {
+            attempt: Attempt::start(span, current_request, head_timeout, || {
                 options.on_attempt.write(&begun, request.headers_mut());
-                Sent::new(http, request, body, options)
+                SendFuture::new(http, request, body, options)
             }),
             until,
         })
     }
 
     #[cold]
-    fn into_rest(
+    fn into_retry_loop(
         mut self,
-        failed: Option<Box<Failed>>,
-    ) -> Pin<Box<dyn Future<Output = Ending> + Send>> {
+        failed: Option<Box<FailedAttempt>>,
+    ) -> Pin<Box<dyn Future<Output = CallResult> + Send>> {
         Box::pin(async move {
-            match self.go_on(failed).await {
+            match self.run_attempts(failed).await {
                 Ok(response) => Ok(response),
-                Err(Ended { last, stop }) => {
+                Err(CallFailure { last, stop }) => {
                     let summary = self.driver.summary(Some(stop));
                     match last {
-                        Some(Last::Refused(response)) => {
+                        Some(LastResult::Refused(response)) => {
                             let read = self.options.read_timeout_of(&self.template);
                             Ok(Response::new(checked(None, response, read), summary))
                         }
-                        Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
+                        Some(LastResult::Error(error)) => {
+                            Err(GaveUp::new(Some(error), summary).into())
+                        }
                         None => Err(GaveUp::new(None, summary).into()),
                     }
                 }
@@ -337,9 +345,9 @@ impl Call {
     async fn send(
         &mut self,
         connection: Connection,
-        leave: Leave,
-        body: Opened,
-    ) -> Result<Response, Box<Failed>> {
+        leave: CallPermit,
+        body: OpenedBody,
+    ) -> Result<Response, Box<FailedAttempt>> {
         let begun = self.driver.on_attempt(leave);
         let Self {
             client,
@@ -348,29 +356,29 @@ impl Call {
             driver,
             telling,
         } = self;
-        let until = Until::after(begun.limit);
-        let tell = |request: &mut reqwest::Request| {
+        let until = TimeLimit::after(begun.limit);
+        let write_headers = |request: &mut reqwest::Request| {
             options.route(begun.number, request);
-            telling.tell(&begun, request.headers_mut());
+            telling.write_headers(&begun, request.headers_mut());
         };
-        let built = client.build(template, connection, tell);
-        let waiting = options.waiting(template, template.body(), begun.limit);
+        let built = client.build(template, connection, write_headers);
+        let head_timeout = options.head_timeout(template, template.body(), begun.limit);
         let body = ready(Ok(body));
-        let mut attempt = pin!(client.start(connection, begun, built, options, waiting, body));
+        let mut attempt = pin!(client.start(connection, begun, built, options, head_timeout, body));
         let mut timer = pin!(until.timer());
         let poll =
             |context: &mut Context<'_>| attempt.as_mut().poll_until(until, timer.as_mut(), context);
         let outcome = poll_fn(poll).await;
         let (span, watch) = attempt.parts();
         let response = options.conclude(driver, template, span, watch, outcome)?;
-        Ok(options.answer(driver, template, response))
+        Ok(options.finish_response(driver, template, response))
     }
 }
 
 impl CallOptions {
     /// The response for the caller.
     #[inline]
-    pub(crate) fn answer(
+    pub(crate) fn finish_response(
         &self,
         driver: &mut CallDriver,
         template: &Template,
@@ -382,7 +390,7 @@ impl CallOptions {
     }
 }
 
-impl Attempts for Call {
+impl AttemptLoop for Call {
     type Success = Response;
 
     fn options(&self) -> Arc<CallOptions> {
@@ -400,9 +408,9 @@ impl Attempts for Call {
     async fn attempt(
         &mut self,
         connection: Connection,
-        leave: Leave,
-        body: Opened,
-    ) -> Result<Response, Box<Failed>> {
+        leave: CallPermit,
+        body: OpenedBody,
+    ) -> Result<Response, Box<FailedAttempt>> {
         match self.options.hedge_for(&self.driver, &self.template) {
             // Boxed, because few requests are hedged.
             Some(hedge) => Box::pin(self.race(&hedge, connection, leave, body)).await,
@@ -433,12 +441,14 @@ impl Client {
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
         let client = self.clone();
         let sent = match Template::build(request.clone(), &self.0.http) {
-            Ok((built, body)) => CallFuture::new(Ok(built), Plan::new(client, Some(body))),
+            Ok((built, body)) => {
+                CallFuture::new(Ok(built), RequestOptions::new(client, Some(body)))
+            }
             Err(refused) => {
                 let options = self.options_of(request.method(), || Some(request.uri().clone()));
                 let options = options.for_request(request.headers());
                 let call = Call::new(client, options, *refused);
-                CallFuture::boxed(call.into_rest(None))
+                CallFuture::boxed(call.into_retry_loop(None))
             }
         };
         sent.await

@@ -9,21 +9,23 @@ use relent::Destination;
 use relent::clock::TokioClock;
 use relent::driver::{Driver, ToDestination};
 use relent::random::SessionRandom;
+use relent_core::destination::Hedge;
 use relent_core::{
-    Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
+    Cause, Decision, Failure, FailureKind, Hop, Instant, Pattern, Policy, Repeatable, StopReason,
 };
 use relent_http::attempt::{
-    AttemptSpan, CrossLayer, DestinationSource, Judge, Named, OnAttempt, ReplacedPolicy, Telling,
+    AttemptSpan, CrossLayer, CrossLayerCall, DestinationSource, MetricLabel, OnAttempt,
+    ReplacedPolicy, ResponseClassifier,
 };
 use relent_http::grpc::is_grpc;
-use relent_http::{HintOptions, RequestFacts};
+use relent_http::{HintOptions, RequestInfo};
 use reqwest::Url;
 
 use crate::body::Body;
-use crate::failed::{AttemptError, Failed, Last, Outcome};
-use crate::min_rate::Rate;
-use crate::read_timeout::{ReadTimeout, Waiting};
-use crate::redirects::Watch;
+use crate::failed::{AttemptError, FailedAttempt, LastResult, Outcome};
+use crate::min_rate::MinRate;
+use crate::read_timeout::{HeadTimeout, ReadTimeout};
+use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 
 /// Decides whether an attempt is repeated.
@@ -80,8 +82,8 @@ impl SharedOptions {
         self.replaced.set(policy, destinations, &TokioClock);
     }
 
-    pub(crate) fn is_watched(&self) -> bool {
-        self.options.watched
+    pub(crate) fn tracks_redirects(&self) -> bool {
+        self.options.tracked
     }
 }
 
@@ -97,18 +99,18 @@ pub(crate) struct CallOptions {
     /// Whether the request may run twice, as the caller declared.
     pub(crate) repeatable: Repeatable,
     /// The minimum rate of a body that is read within the attempt.
-    pub(crate) rate: Option<Rate>,
+    pub(crate) rate: Option<MinRate>,
     pub(crate) read_timeout: ReadTimeout,
     pub(crate) traced: bool,
     /// Replaces the stream that the operating system seeds.
     pub(crate) random: Option<Arc<NewRandom>>,
-    pub(crate) named: Named,
+    pub(crate) named: MetricLabel,
     pub(crate) on_attempt: OnAttempt,
     /// The headers of cross-layer retries, if they are sent.
     pub(crate) cross: Option<CrossLayer>,
     pub(crate) hints: HintOptions,
     /// Whether every redirect of an attempt is seen, and the attempt makes no other calls.
-    pub(crate) watched: bool,
+    pub(crate) tracked: bool,
     /// Whether an attempt is known to follow no redirects.
     pub(crate) no_redirects: bool,
 }
@@ -127,11 +129,11 @@ impl CallOptions {
             read_timeout: ReadTimeout::Default,
             traced: false,
             random: None,
-            named: Named::default(),
+            named: MetricLabel::default(),
             on_attempt: OnAttempt::default(),
             cross: None,
             hints: HintOptions::default(),
-            watched: false,
+            tracked: false,
             no_redirects: false,
         }
     }
@@ -163,7 +165,7 @@ impl CallOptions {
     }
 
     /// Whether a request with these facts may run twice. The caller's declaration takes precedence.
-    pub(crate) fn may_repeat(&self, facts: RequestFacts) -> Repeatable {
+    pub(crate) fn may_repeat(&self, facts: RequestInfo) -> Repeatable {
         match self.repeatable {
             Repeatable::Unknown => Repeatable::known(facts.repeatable),
             said => said,
@@ -173,23 +175,28 @@ impl CallOptions {
     /// Applies the redirects that a failed attempt followed: to its classification, to the URL that its error names,
     /// and to the destination that they led to.
     #[cold]
-    pub(crate) fn heed_redirects(
+    pub(crate) fn apply_redirects(
         &self,
         driver: &mut CallDriver,
-        failed: &mut Failed,
+        failed: &mut FailedAttempt,
         template: &Template,
-        watch: &Watch,
+        watch: &RedirectWatch,
     ) {
-        self.note_redirects(failed, template, watch);
-        self.tell_failed(driver, failed, watch);
+        self.apply_redirects_to_failure(failed, template, watch);
+        self.report_redirected_failure(driver, failed, watch);
     }
 
     /// Applies the redirects to the failure, which is that of the last request. If some redirects are not seen,
     /// nothing proves that a request that is not repeatable was sent only once.
     #[cold]
-    pub(crate) fn note_redirects(&self, failed: &mut Failed, template: &Template, watch: &Watch) {
+    pub(crate) fn apply_redirects_to_failure(
+        &self,
+        failed: &mut FailedAttempt,
+        template: &Template,
+        watch: &RedirectWatch,
+    ) {
         let proven = || {
-            self.watched
+            self.tracked
                 || self
                     .may_repeat(template.facts())
                     .is_allowed_by(&self.policy)
@@ -197,8 +204,8 @@ impl CallOptions {
         if watch.followed().is_some() || !proven() {
             failed.failure.hop = Hop::Here;
         }
-        if let Last::Error(AttemptError::Transport(error)) = &mut failed.last {
-            watch.name_asked(error);
+        if let LastResult::Error(AttemptError::Transport(error)) = &mut failed.last {
+            watch.name_last_url(error);
         }
         failed.body = Some(template.body().clone());
     }
@@ -206,7 +213,12 @@ impl CallOptions {
     /// Reports the failure to the destination that redirects led to. If redirects are not seen, the URL of the
     /// response reveals those to another origin, unless the caller chose the URL.
     #[cold]
-    pub(crate) fn tell_failed(&self, driver: &mut CallDriver, failed: &mut Failed, watch: &Watch) {
+    pub(crate) fn report_redirected_failure(
+        &self,
+        driver: &mut CallDriver,
+        failed: &mut FailedAttempt,
+        watch: &RedirectWatch,
+    ) {
         let (error, response) = failed.last.parts();
         let error = match error {
             Some(AttemptError::Transport(error)) => Some(error),
@@ -218,22 +230,27 @@ impl CallOptions {
             None => return,
         };
         if let Some(url) = url {
-            self.tell_elsewhere(driver, url, since, Some(&mut failed.failure));
+            self.report_to_final_destination(driver, url, since, Some(&mut failed.failure));
         }
     }
 
     /// Reports a success to the destination at this URL, if redirects led there.
     #[inline]
-    pub(crate) fn tell_answered(&self, driver: &mut CallDriver, url: &Url, watch: &Watch) {
+    pub(crate) fn report_redirected_success(
+        &self,
+        driver: &mut CallDriver,
+        url: &Url,
+        watch: &RedirectWatch,
+    ) {
         if let Some(followed) = watch.followed() {
-            self.tell_elsewhere(driver, url, Some(followed.at), None);
+            self.report_to_final_destination(driver, url, Some(followed.at), None);
         }
     }
 
     /// Reports the end of a redirected attempt to the destination at this URL, unless it is the call's own. `None`
     /// is a success.
     #[cold]
-    pub(crate) fn tell_elsewhere(
+    pub(crate) fn report_to_final_destination(
         &self,
         driver: &mut CallDriver,
         url: &Url,
@@ -245,7 +262,7 @@ impl CallOptions {
         if own.is_some_and(|own| std::ptr::eq(own, &*there)) {
             return;
         }
-        driver.on_elsewhere(&there, since, failure.as_deref());
+        driver.on_redirected(&there, since, failure.as_deref());
         if let Some(failure) = failure {
             failure.hop = Hop::Elsewhere;
         }
@@ -254,16 +271,16 @@ impl CallOptions {
     /// The timer that ends an attempt with this body if the server is silent before the head. `None` if the limit of
     /// the attempt ends it no later.
     #[inline]
-    pub(crate) fn waiting(
+    pub(crate) fn head_timeout(
         &self,
         template: &Template,
         body: &Body,
         limit: Option<Duration>,
-    ) -> Option<Waiting> {
+    ) -> Option<HeadTimeout> {
         let limited = || self.policy.attempt_timeout().is_some() || template.has_timeout();
         let within = self.read_timeout.unless(limited)?;
         let sooner = limit.is_some_and(|limit| limit <= within);
-        (!sooner).then(|| Waiting::new(within, body.clone()))
+        (!sooner).then(|| HeadTimeout::new(within, body.clone()))
     }
 
     /// The longest silence in the body of a returned response. No limit of the policy includes it.
@@ -273,10 +290,10 @@ impl CallOptions {
     }
 
     /// The read timeout as a minimum rate, for a body that is read within the attempt.
-    pub(crate) fn least_rate(&self, template: &Template) -> Option<Rate> {
+    pub(crate) fn default_min_rate(&self, template: &Template) -> Option<MinRate> {
         let limited = || self.policy.attempt_timeout().is_some() || template.has_timeout();
         let within = self.read_timeout.unless(limited)?;
-        Some(Rate { bytes: 1, within })
+        Some(MinRate { bytes: 1, within })
     }
 
     /// Lets the caller choose the URL of the attempt.
@@ -313,18 +330,18 @@ impl CallOptions {
         driver: &mut CallDriver,
         template: &Template,
         span: &mut AttemptSpan,
-        watch: &Watch,
+        watch: &RedirectWatch,
         outcome: Outcome,
-    ) -> Result<reqwest::Response, Box<Failed>> {
+    ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         let number = driver.attempts().saturating_sub(1);
         match self.judge(number, self.classify(template, span, outcome)) {
             Ok(response) => {
-                self.tell_answered(driver, response.url(), watch);
+                self.report_redirected_success(driver, response.url(), watch);
                 driver.on_success_with(cause(response.status()));
                 Ok(response)
             }
             Err(mut failed) => {
-                self.heed_redirects(driver, &mut failed, template, watch);
+                self.apply_redirects(driver, &mut failed, template, watch);
                 Err(failed)
             }
         }
@@ -337,13 +354,13 @@ impl CallOptions {
         template: &Template,
         span: &mut AttemptSpan,
         outcome: Outcome,
-    ) -> Result<reqwest::Response, Box<Failed>> {
-        let judge = Judge {
+    ) -> Result<reqwest::Response, Box<FailedAttempt>> {
+        let judge = ResponseClassifier {
             policy: &self.policy,
             hints: &self.hints,
         };
         match outcome {
-            Ok(response) if judge.is_fine(response.status(), response.headers()) => {
+            Ok(response) if judge.is_certain_success(response.status(), response.headers()) => {
                 span.answered(response.status(), None);
                 Ok(response)
             }
@@ -354,11 +371,11 @@ impl CallOptions {
     #[cold]
     fn classify_failed(
         &self,
-        judge: Judge<'_>,
+        judge: ResponseClassifier<'_>,
         template: &Template,
         span: &mut AttemptSpan,
         outcome: Outcome,
-    ) -> Result<reqwest::Response, Box<Failed>> {
+    ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         match outcome {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
@@ -370,7 +387,9 @@ impl CallOptions {
                 span.answered(status, failure.as_ref());
                 match failure {
                     None => Ok(response),
-                    Some(failure) => Err(Failed::new(failure, Last::Refused(response))),
+                    Some(failure) => {
+                        Err(FailedAttempt::new(failure, LastResult::Refused(response)))
+                    }
                 }
             }
             Err(broken) => {
@@ -385,13 +404,13 @@ impl CallOptions {
     pub(crate) fn judge(
         &self,
         attempt: u32,
-        classified: Result<reqwest::Response, Box<Failed>>,
-    ) -> Result<reqwest::Response, Box<Failed>> {
+        classified: Result<reqwest::Response, Box<FailedAttempt>>,
+    ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         match (&self.when, classified) {
             (None, classified) => classified,
             (Some(when), Ok(response)) if when(attempt, None, Some(&response)) => {
                 let failure = Failure::ambiguous().cause(cause(response.status()));
-                Err(Failed::new(failure, Last::Refused(response)))
+                Err(FailedAttempt::new(failure, LastResult::Refused(response)))
             }
             (Some(_), Ok(response)) => Ok(response),
             (Some(_), Err(mut failed)) => {
@@ -402,21 +421,21 @@ impl CallOptions {
     }
 
     /// Applies the caller's `when` to a failed attempt.
-    pub(crate) fn judge_failed(&self, attempt: u32, failed: &mut Failed) {
+    pub(crate) fn judge_failed(&self, attempt: u32, failed: &mut FailedAttempt) {
         let Some(when) = &self.when else {
             return;
         };
         let (error, response) = failed.last.parts();
         if !when(attempt, error, response) {
             failed.stop.get_or_insert(StopReason::Permanent);
-        } else if failed.failure.kind == Kind::Permanent {
+        } else if failed.failure.kind == FailureKind::Permanent {
             // Whether it may run twice still matters.
-            failed.failure.kind = Kind::Ambiguous;
+            failed.failure.kind = FailureKind::Ambiguous;
         }
     }
 
     /// Lets the driver decide, with the caller's own delay if there is one.
-    pub(crate) fn decide(&self, driver: &mut CallDriver, failed: &Failed) -> Decision {
+    pub(crate) fn decide(&self, driver: &mut CallDriver, failed: &FailedAttempt) -> Decision {
         match &self.delay {
             Some(delay) if failed.stop.is_none() => {
                 let (error, response) = failed.last.parts();
@@ -428,8 +447,8 @@ impl CallOptions {
     }
 
     /// The headers that a call sends to the server.
-    pub(crate) fn telling(&self) -> Telling<TokioClock> {
-        Telling::of(self.cross.as_ref(), || TokioClock)
+    pub(crate) fn telling(&self) -> CrossLayerCall<TokioClock> {
+        CrossLayerCall::of(self.cross.as_ref(), || TokioClock)
     }
 
     /// The options of a request with these headers: under the deadline of its header, and without the lists of the
@@ -520,7 +539,7 @@ macro_rules! call_option_methods {
             #[cfg(feature = "metrics")]
             #[must_use]
             pub fn label(mut self, name: impl Into<std::sync::Arc<str>>) -> Self {
-                self.options().named = relent_http::attempt::Named::new(name);
+                self.options().named = relent_http::attempt::MetricLabel::new(name);
                 self
             }
 
@@ -528,7 +547,7 @@ macro_rules! call_option_methods {
             ///
             /// The headers state the number of the attempt (from the second on), the time left until the deadline,
             /// and from time to time how many attempts the calls of this client and its clones take. The server
-            /// reads them with [`CallerFacts`](relent_http::CallerFacts); see `docs/headers.md`.
+            /// reads them with [`CallerContext`](relent_http::CallerContext); see `docs/headers.md`.
             ///
             /// If a request already has a deadline in
             /// [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS), it limits all attempts together.
@@ -613,7 +632,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_and_layer_call_an_origin_by_one_name() {
+    fn client_and_layer_use_the_same_name_for_an_origin() {
         let source = DestinationSource::by_origin(&Arc::new(Policy::STANDARD.clone()));
         for (written, name) in [
             ("https://one.example/", "https://one.example"),

@@ -10,7 +10,7 @@ use relent_core::{Cause, Failure, Network};
 use relent_http::network::{
     chain, socks_refused, tunnel_refused, while_connecting, while_receiving, while_sending,
 };
-use relent_http::{HintOptions, RequestFacts};
+use relent_http::{HintOptions, RequestInfo};
 
 /// Classifies a reqwest error by the types and codes in its chain of sources, never by its text.
 ///
@@ -58,7 +58,7 @@ pub fn classify(error: &reqwest::Error) -> Failure {
     }
     if let Some(status) = error.status() {
         // From `error_for_status`: the headers are gone, including any server hint.
-        let (facts, options) = (RequestFacts::default(), HintOptions::default());
+        let (facts, options) = (RequestInfo::default(), HintOptions::default());
         let failure = relent_http::classify(status, &HeaderMap::new(), facts, UNIX_EPOCH, &options);
         return failure.unwrap_or(Failure::network(Network::Other));
     }

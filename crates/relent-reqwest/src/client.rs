@@ -15,14 +15,14 @@ use crate::call_options::{CallOptions, SharedOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
 use crate::read_timeout::ReadTimeout;
-use crate::redirects::{self, limited};
+use crate::redirects::{self, limit_redirects};
 use crate::route::Route;
 
 /// HTTP client that sends each request as often as its policy allows.
 ///
 /// Clones share connections, policy and destinations. Each origin (scheme, host and port) has its own retry
 /// budget, circuit breaker and cooldown, which all requests to it share ([`Destinations`]). After a
-/// [redirect](crate::watched), a failure counts for the origin that the redirect led to. An attempt that
+/// [redirect](crate::tracked), a failure counts for the origin that the redirect led to. An attempt that
 /// the attempt timeout or the deadline cuts off may have taken effect.
 ///
 /// # How long a call takes
@@ -50,7 +50,7 @@ use crate::route::Route;
 /// is joined by a second one, and the first response is used. A request is hedged only if it is repeatable and
 /// its body can be [sent again](crate::Body::can_be_sent_again). The hedge delay counts from the start of an
 /// attempt, so time in a queue does not count. A hedge counts as a retry of the policy and is paid from the same
-/// budget. [`Race`](relent_core::Race) defines the effect of a failure while another attempt runs. If
+/// budget. [`Race`](relent_core::call::Race) defines the effect of a failure while another attempt runs. If
 /// [`when`](Self::when) returns `false` for a failure, the race ends.
 ///
 /// An attempt ends with the head of its response, so [`send`](Self::send) is hedged.
@@ -58,18 +58,18 @@ use crate::route::Route;
 /// hedged, because their attempts include the body. The losing attempt is dropped: HTTP/2 resets its stream,
 /// HTTP/1.1 closes its connection. The server may still complete it.
 #[derive(Clone)]
-pub struct Client(pub(crate) Arc<Made>);
+pub struct Client(pub(crate) Arc<ClientInner>);
 
 /// Contents of a client, behind one `Arc` because each request holds its client.
 #[derive(Clone)]
-pub(crate) struct Made {
+pub(crate) struct ClientInner {
     pub(crate) http: reqwest::Client,
     /// Builds `unpooled`.
-    recipe: Option<Arc<Recipe>>,
+    new_builder: Option<Arc<NewBuilder>>,
     /// For the retry of a 421, which needs a new connection. Built on first use.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
     shared: SharedOptions,
-    routes: Vec<(Route, Routed)>,
+    routes: Vec<(Route, RouteOptions)>,
     pub(crate) key_form: KeyForm,
     /// The largest part of a streamed request body that is kept, in bytes.
     pub(crate) body_cap: usize,
@@ -77,22 +77,22 @@ pub(crate) struct Made {
 
 /// Options that belong to one route.
 #[derive(Clone)]
-struct Routed {
+struct RouteOptions {
     policy: Arc<Policy>,
     destinations: Option<DestinationSource>,
 }
 
-type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
+type NewBuilder = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 
 /// Builder of the reqwest client that [`Client::new`] uses; start from it for a client of your own.
 ///
 /// It sets rustls, HTTP/1 and HTTP/2, proxies from the environment, and [`Resolver`], which distinguishes failed
 /// DNS look-ups. reqwest's own retries are off, because no policy would count them. Redirects are [`limited`] to
 /// ten, without loops. A header field folded over several lines is read as one (RFC 9112 §5.2).
-pub fn recipe() -> reqwest::ClientBuilder {
+pub fn default_builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .retry(reqwest::retry::never())
-        .redirect(limited(10))
+        .redirect(limit_redirects(10))
         .http1_allow_obsolete_multiline_headers_in_responses(true)
         .dns_resolver(Arc::new(Resolver))
 }
@@ -103,7 +103,7 @@ impl Client {
     /// # Errors
     /// If the system's certificates or the proxies in the environment cannot be read.
     pub fn new(policy: impl Into<Arc<Policy>>) -> reqwest::Result<Self> {
-        Self::made_by(recipe, policy)
+        Self::from_builder(default_builder, policy)
     }
 
     /// Creates a client with its own connections, built by your function.
@@ -111,20 +111,20 @@ impl Client {
     /// The function is called a second time if a server responds with 421, to build a client that keeps no
     /// connections. reqwest's own retries are turned off, because no policy would count them.
     ///
-    /// If the function sets a redirect policy, wrap that policy in [`watched`](crate::watched). Otherwise a request
+    /// If the function sets a redirect policy, wrap that policy in [`tracked`](crate::tracked). Otherwise a request
     /// that is not repeatable is never sent again, as described at [`over`](Self::over).
     ///
     /// # Errors
     /// The error of building the reqwest client.
-    pub fn made_by(
-        recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
+    pub fn from_builder(
+        new_builder: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
         policy: impl Into<Arc<Policy>>,
     ) -> reqwest::Result<Self> {
-        let (http, redirects) = redirects::built(|| built_once(&recipe).build())?;
-        let mut client = Self::over(http, policy);
+        let (http, redirects) = redirects::built(|| build_without_retries(&new_builder).build())?;
+        let mut client = Self::from_client(http, policy);
         let options = client.options();
-        (options.watched, options.no_redirects) = (redirects.watched, redirects.none);
-        client.made().recipe = Some(Arc::new(recipe));
+        (options.tracked, options.no_redirects) = (redirects.tracked, redirects.none);
+        client.inner_mut().new_builder = Some(Arc::new(new_builder));
         Ok(client)
     }
 
@@ -136,11 +136,11 @@ impl Client {
     /// Such a client may send a request more often than Relent can see. It may follow a redirect after a `POST`
     /// that was processed, and the last server's response does not prove that the first server did nothing. A
     /// request that is not repeatable is therefore never sent again, unless you declare that its
-    /// [redirects are tracked](Self::redirects_are_watched). Repeatable requests are retried as usual.
-    pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
-        Self(Arc::new(Made {
+    /// [redirects are tracked](Self::redirects_are_tracked). Repeatable requests are retried as usual.
+    pub fn from_client(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
+        Self(Arc::new(ClientInner {
             http,
-            recipe: None,
+            new_builder: None,
             unpooled: Arc::default(),
             shared: SharedOptions::new(policy.into()),
             routes: Vec::new(),
@@ -151,7 +151,7 @@ impl Client {
 
     /// Declares that an [existing client](Self::over) tracks its redirects and has no retries of its own.
     ///
-    /// Redirects are tracked if the redirect policy comes from [`watched`](crate::watched) or [`recipe`]. A request
+    /// Redirects are tracked if the redirect policy comes from [`tracked`](crate::tracked) or [`recipe`]. A request
     /// that is not repeatable is then sent again after a response that proves that it was not processed.
     ///
     /// ```
@@ -160,18 +160,18 @@ impl Client {
     /// use relent_reqwest::recipe;
     ///
     /// let http = recipe().build()?;
-    /// let client = Client::over(http, Policy::STANDARD.clone()).redirects_are_watched();
+    /// let client = Client::over(http, Policy::STANDARD.clone()).redirects_are_tracked();
     /// # drop(client);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn redirects_are_watched(mut self) -> Self {
-        self.options().watched = true;
+    pub fn redirects_are_tracked(mut self) -> Self {
+        self.options().tracked = true;
         self
     }
 
     /// The contents, for a change that does not affect other clones.
-    fn made(&mut self) -> &mut Made {
+    fn inner_mut(&mut self) -> &mut ClientInner {
         Arc::make_mut(&mut self.0)
     }
 
@@ -180,7 +180,7 @@ impl Client {
     }
 
     fn options(&mut self) -> &mut CallOptions {
-        self.made().shared.change()
+        self.inner_mut().shared.change()
     }
 
     /// Takes the destination of each origin from this set, to share it with other clients. The name of an origin is
@@ -195,7 +195,7 @@ impl Client {
     /// still sent, but only once. See [`Body`](crate::Body).
     #[must_use]
     pub fn body_cap(mut self, bytes: usize) -> Self {
-        self.made().body_cap = bytes;
+        self.inner_mut().body_cap = bytes;
         self
     }
 
@@ -240,7 +240,7 @@ impl Client {
     /// default is in quotes.
     #[must_use]
     pub fn key_form(mut self, form: KeyForm) -> Self {
-        self.made().key_form = form;
+        self.inner_mut().key_form = form;
         self
     }
 
@@ -265,13 +265,13 @@ impl Client {
     #[must_use]
     pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
-        let own = policy.budget().is_some() || policy.gate().is_some();
+        let own = policy.budget().is_some() || policy.circuit_breaker().is_some();
         let destinations = own.then(|| DestinationSource::by_origin(&policy));
-        let routed = Routed {
+        let routed = RouteOptions {
             policy,
             destinations,
         };
-        self.made().routes.push((route, routed));
+        self.inner_mut().routes.push((route, routed));
         self
     }
 
@@ -353,11 +353,15 @@ impl Client {
     /// The client without a connection pool, or the normal one if it cannot be built.
     pub(crate) fn unpooled(&self) -> &reqwest::Client {
         let make = || {
-            let recipe = self.0.recipe.as_ref()?;
-            let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
+            let new_builder = self.0.new_builder.as_ref()?;
+            let build = || {
+                build_without_retries(&**new_builder)
+                    .pool_max_idle_per_host(0)
+                    .build()
+            };
             let (http, redirects) = redirects::built(build).ok()?;
             // The function may build another client each time.
-            (redirects.watched || !self.0.shared.is_watched()).then_some(http)
+            (redirects.tracked || !self.0.shared.tracks_redirects()).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
@@ -367,8 +371,8 @@ impl Client {
 call_option_methods!(Client);
 
 /// Calls the builder function and turns off reqwest's own retries.
-fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
-    recipe().retry(reqwest::retry::never())
+fn build_without_retries(new_builder: &NewBuilder) -> reqwest::ClientBuilder {
+    new_builder().retry(reqwest::retry::never())
 }
 
 impl fmt::Debug for Client {

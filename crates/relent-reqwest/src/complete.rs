@@ -8,17 +8,17 @@ use bytes::Bytes;
 use http::{Method, Response};
 use http_body::Body;
 use relent_http::BoxError;
-use relent_http::attempt::{Complete, Drain, Proof, patience};
+use relent_http::attempt::{Complete, Drain, Proof, drain_time};
 use reqwest::ResponseBuilderExt;
 
-use crate::failed::Last;
-use crate::read_timeout::Reading;
+use crate::failed::LastResult;
+use crate::read_timeout::BodyReadTimeout;
 
 /// The proof that the body of this response must give; see [`Proof::needed`].
 #[inline]
 pub(crate) fn proof_of(method: Option<&Method>, response: &reqwest::Response) -> Option<Proof> {
     let (status, version) = (response.status(), response.version());
-    Proof::needed(method, status, version, response.headers(), tells_end)
+    Proof::needed(method, status, version, response.headers(), reports_end)
 }
 
 /// The response for the caller. Its body fails if its end is not proved, or if it is silent for longer than `read`.
@@ -33,9 +33,9 @@ pub(crate) fn checked(
         (Some(proof), None) => with_body(response, |body| Complete::new(body, proof)),
         // There is no body to wait for.
         (None, Some(_)) if response.content_length() == Some(0) => response,
-        (None, Some(read)) => with_body(response, |body| Reading::new(body, read)),
+        (None, Some(read)) => with_body(response, |body| BodyReadTimeout::new(body, read)),
         (Some(proof), Some(read)) => with_body(response, |body| {
-            Reading::new(Complete::new(body, proof), read)
+            BodyReadTimeout::new(Complete::new(body, proof), read)
         }),
     }
 }
@@ -58,13 +58,13 @@ fn with_body<B>(
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Sync + 'static,
 {
-    let (head, body) = apart(response);
+    let (head, body) = split(response);
     let body = around(body);
     head.map(|()| reqwest::Body::wrap(body)).into()
 }
 
 /// Splits a response into a head, from which it can be rebuilt, and a body.
-fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
+fn split(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
     // The URL is not a part of the converted head.
     let url = Response::builder().url(response.url().clone());
     let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
@@ -75,8 +75,8 @@ fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
 
 /// Rebuilds the response, with a body of the bytes that were read within `time`.
 async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
-    let (head, body) = apart(response);
-    let mut drain = pin!(Drain::new(&head, body, tells_end));
+    let (head, body) = split(response);
+    let mut drain = pin!(Drain::new(&head, body, reports_end));
     let end = poll_fn(|context| drain.as_mut().poll_end(context));
     let _ = tokio::time::timeout(time, end).await;
     head.map(|()| reqwest::Body::wrap(drain.take())).into()
@@ -84,7 +84,11 @@ async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Respon
 
 /// Waits for `after`, and meanwhile drains a refused response, which may take longer. Returns it with the bytes read.
 /// The next attempt must start within `room`.
-pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last: Last) -> Last {
+pub(crate) async fn drained_while(
+    after: Duration,
+    room: Option<Duration>,
+    last: LastResult,
+) -> LastResult {
     let sleep = async {
         // tokio's timer takes a millisecond even for a zero delay.
         if !after.is_zero() {
@@ -92,10 +96,10 @@ pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last:
         }
     };
     match last {
-        Last::Refused(response) => {
-            let draining = drained(response, patience(after, room));
+        LastResult::Refused(response) => {
+            let draining = drained(response, drain_time(after, room));
             let ((), response) = tokio::join!(sleep, draining);
-            Last::Refused(response)
+            LastResult::Refused(response)
         }
         error => {
             sleep.await;
@@ -109,25 +113,25 @@ pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last:
 ///
 /// Any crate of the program can enable such a feature. If the builder lacks the methods for it, the calls resolve to
 /// the trait methods below.
-fn tells_end() -> bool {
+fn reports_end() -> bool {
     use std::any::TypeId;
 
     /// Returned by the trait methods, if the builder has no such method.
-    struct Cannot;
+    struct MissingMethod;
 
     #[allow(unused, reason = "reqwest's own come before these, if it has them")]
     trait Decodes: Sized {
-        fn gzip(self, _: bool) -> Cannot {
-            Cannot
+        fn gzip(self, _: bool) -> MissingMethod {
+            MissingMethod
         }
-        fn brotli(self, _: bool) -> Cannot {
-            Cannot
+        fn brotli(self, _: bool) -> MissingMethod {
+            MissingMethod
         }
-        fn zstd(self, _: bool) -> Cannot {
-            Cannot
+        fn zstd(self, _: bool) -> MissingMethod {
+            MissingMethod
         }
-        fn deflate(self, _: bool) -> Cannot {
-            Cannot
+        fn deflate(self, _: bool) -> MissingMethod {
+            MissingMethod
         }
     }
 
@@ -137,7 +141,7 @@ fn tells_end() -> bool {
         TypeId::of::<T>()
     }
 
-    let cannot = TypeId::of::<Cannot>();
+    let cannot = TypeId::of::<MissingMethod>();
     returned(|builder| builder.gzip(true)) == cannot
         && returned(|builder| builder.brotli(true)) == cannot
         && returned(|builder| builder.zstd(true)) == cannot

@@ -11,22 +11,23 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent::Attempt;
 use relent::clock::TokioClock;
-use relent_core::{Cause, Kind, Progress, StopReason};
-use relent_http::attempt::{Telling, has_content};
-use relent_http::{RequestFacts, grpc};
+use relent_core::call::Progress;
+use relent_core::{Cause, FailureKind, StopReason};
+use relent_http::attempt::{CrossLayerCall, has_content};
+use relent_http::{RequestInfo, grpc};
 use reqwest::Url;
 
-use crate::attempt::{Connection, Until};
-use crate::body::{Body, Opened};
+use crate::attempt::{Connection, TimeLimit};
+use crate::body::{Body, OpenedBody};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::proof_of;
 use crate::download_hook::DownloadHook;
-use crate::failed::{AttemptError, Broken, Failed, Last};
-use crate::head::{head_of, of_the_whole};
-use crate::min_rate::{Rate, Window};
-use crate::partial::{Answer, Asking, Partial, has_own_range};
-use crate::redirects::Watch;
+use crate::failed::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
+use crate::head::{head_of, head_of_whole};
+use crate::min_rate::{MinRate, RateWindow};
+use crate::partial::{Partial, RangeState, RestResponse, has_own_range};
+use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::resumable::{Resumable, announces_ranges};
 use crate::sink::Sink;
@@ -55,22 +56,22 @@ pub struct Download<'c> {
     template: Template,
     options: Arc<CallOptions>,
     partial: Option<Partial>,
-    asking: Asking,
+    range_state: RangeState,
     /// Whether a body has begun in this download, so the sink has a part of it.
-    begun_body: bool,
+    body_started: bool,
     progress: Progress,
     /// Whether a call to the sink is running. If the attempt is dropped then, it is unknown how much was written.
-    in_sink: bool,
+    sink_call_running: bool,
     connection: Connection,
-    until: Until,
+    until: TimeLimit,
     /// The end of the call, which also cuts off the sink.
-    deadline: Until,
-    rate: Option<Rate>,
-    telling: Telling<TokioClock>,
+    deadline: TimeLimit,
+    rate: Option<MinRate>,
+    telling: CrossLayerCall<TokioClock>,
     /// The running attempt.
     begun: Attempt,
     /// The redirects of the running attempt.
-    watch: Watch,
+    watch: RedirectWatch,
 }
 
 impl<'c> Download<'c> {
@@ -84,7 +85,7 @@ impl<'c> Download<'c> {
     }
 
     pub(crate) fn with(client: &'c Client, template: Template, options: Arc<CallOptions>) -> Self {
-        let rate = options.rate.or_else(|| options.least_rate(&template));
+        let rate = options.rate.or_else(|| options.default_min_rate(&template));
         Self {
             client,
             template,
@@ -92,19 +93,19 @@ impl<'c> Download<'c> {
             rate,
             options,
             partial: None,
-            asking: Asking::default(),
-            begun_body: false,
+            range_state: RangeState::default(),
+            body_started: false,
             progress: Progress::default(),
-            in_sink: false,
+            sink_call_running: false,
             connection: Connection::Pooled,
-            until: Until::after(None),
-            deadline: Until::after(None),
+            until: TimeLimit::after(None),
+            deadline: TimeLimit::after(None),
             begun: Attempt {
                 number: 1,
                 remaining: None,
                 limit: None,
             },
-            watch: Watch::default(),
+            watch: RedirectWatch::default(),
         }
     }
 
@@ -120,7 +121,7 @@ impl<'c> Download<'c> {
     /// `Range`, starts at the beginning.
     #[must_use]
     pub fn resume(self, of: Resumable, received: u64) -> Self {
-        self.beginning_with(Partial::earlier(of, received))
+        self.start_after(Partial::earlier(of, received))
     }
 
     /// Starts after the first `received` bytes, without a validator. You declare that the URL still leads to the
@@ -132,7 +133,7 @@ impl<'c> Download<'c> {
     #[must_use]
     pub fn resume_unchecked(self, received: u64, total: Option<u64>) -> Self {
         self.assume_unchanged()
-            .beginning_with(Partial::stated(received, total))
+            .start_after(Partial::stated(received, total))
     }
 
     /// Declares that the representation does not change during this download, nor since the call that it
@@ -144,11 +145,11 @@ impl<'c> Download<'c> {
     /// response the same attempt requests the whole.
     #[must_use]
     pub const fn assume_unchanged(mut self) -> Self {
-        self.asking.states_unchanged = true;
+        self.range_state.declared_unchanged = true;
         self
     }
 
-    fn beginning_with(mut self, partial: Partial) -> Self {
+    fn start_after(mut self, partial: Partial) -> Self {
         let may = self
             .template
             .method()
@@ -156,7 +157,7 @@ impl<'c> Download<'c> {
             && !self.template.headers().is_some_and(has_own_range);
         if may {
             self.progress = Progress::new(partial.received);
-            self.begun_body = true;
+            self.body_started = true;
             self.partial = Some(partial);
         }
         self
@@ -175,7 +176,7 @@ impl<'c> Download<'c> {
     /// ```
     #[must_use]
     pub const fn min_rate(mut self, bytes: u64, within: Duration) -> Self {
-        self.rate = Some(Rate { bytes, within });
+        self.rate = Some(MinRate { bytes, within });
         self
     }
 
@@ -201,20 +202,20 @@ impl<'c> Download<'c> {
     }
 
     /// The redirects of the last attempt.
-    pub(crate) const fn watch(&self) -> &Watch {
+    pub(crate) const fn watch(&self) -> &RedirectWatch {
         &self.watch
     }
 
     /// Continues with another request, to which the last response has led.
-    fn go_to(&mut self, next: Request<Body>) {
+    fn switch_request(&mut self, next: Request<Body>) {
         self.template = Template::of(next, &self.client.0.http, self.client.0.body_cap);
         self.partial = None;
-        self.begun_body = false;
+        self.body_started = false;
         self.progress = Progress::default();
     }
 
     /// Whether the request may run twice.
-    pub(crate) fn facts(&self) -> RequestFacts {
+    pub(crate) fn facts(&self) -> RequestInfo {
         self.template.facts()
     }
 
@@ -226,21 +227,21 @@ impl<'c> Download<'c> {
     pub(crate) async fn attempt<S: Sink, H: DownloadHook>(
         &mut self,
         begun: Attempt,
-        opened: Opened,
+        opened: OpenedBody,
         sink: &mut S,
         hook: &mut H,
-    ) -> Result<Response<()>, Failed> {
-        self.until = Until::after(begun.limit);
-        self.deadline = Until::after(begun.remaining);
+    ) -> Result<Response<()>, FailedAttempt> {
+        self.until = TimeLimit::after(begun.limit);
+        self.deadline = TimeLimit::after(begun.remaining);
         self.begun = begun;
-        self.watch = Watch::default();
+        self.watch = RedirectWatch::default();
         self.partial.iter_mut().for_each(Partial::begin_attempt);
         let attempt = begun.number.saturating_sub(1);
         let mut opened = Some(opened);
         let result = loop {
             match self.receive(opened.take(), sink).await {
                 Ok(Some(head)) => match hook.follow(&head) {
-                    Some(next) => self.go_to(next),
+                    Some(next) => self.switch_request(next),
                     None => break Ok(head),
                 },
                 Ok(None) => {}
@@ -250,14 +251,15 @@ impl<'c> Download<'c> {
         result.map_err(|failed| {
             let mut failed = *failed;
             self.connection = Connection::after(&failed.failure);
-            if matches!(failed.last, Last::Error(_)) {
+            if matches!(failed.last, LastResult::Error(_)) {
                 self.options.judge_failed(attempt, &mut failed);
             }
             let (template, watch) = (&self.template, &self.watch);
-            self.options.note_redirects(&mut failed, template, watch);
+            self.options
+                .apply_redirects_to_failure(&mut failed, template, watch);
             if let Cause::Grpc(code) = failed.failure.cause {
                 // The body is not returned, and HTTP status 200 alone would look like a success.
-                failed.last = Last::Error(AttemptError::Grpc(code));
+                failed.last = LastResult::Error(AttemptError::Grpc(code));
             }
             match &self.partial {
                 Some(partial) => {
@@ -265,7 +267,7 @@ impl<'c> Download<'c> {
                     failed.progressed = self.progress.reached(received, total);
                 }
                 None if !sink.can_start_over() => {
-                    failed.unable = Some(StopReason::NotReplayable);
+                    failed.cannot_retry = Some(StopReason::NotReplayable);
                 }
                 None => {}
             }
@@ -284,7 +286,7 @@ impl<'c> Download<'c> {
         sink: &mut S,
     ) -> Result<Response<()>, AttemptError> {
         self.partial = None;
-        let read = self.read_anew(response, None, sink).await;
+        let read = self.read_from_start(response, None, sink).await;
         read.map_err(|broken| broken.error)
     }
 
@@ -292,14 +294,14 @@ impl<'c> Download<'c> {
     /// `If-Range`, or for the whole.
     async fn receive<S: Sink>(
         &mut self,
-        opened: Option<Opened>,
+        opened: Option<OpenedBody>,
         sink: &mut S,
-    ) -> Result<Option<Response<()>>, Box<Failed>> {
-        if self.in_sink {
+    ) -> Result<Option<Response<()>>, Box<FailedAttempt>> {
+        if self.sink_call_running {
             self.partial = None;
         }
         let (asked, outcome) = self.send(opened).await;
-        let Asked { url, rest } = asked;
+        let DownloadRequest { url, rest } = asked;
         let response = match outcome {
             Ok(response) => {
                 let judged = self
@@ -308,18 +310,18 @@ impl<'c> Download<'c> {
                 judged?
             }
             Err(failed) => {
-                match self.settle_failure(rest, &failed)? {
-                    Settled::Complete(head) => {
+                match self.handle_failed_rest(rest, &failed)? {
+                    FailedRest::Complete(head) => {
                         self.complete(sink).await?;
                         return Ok(Some(head));
                     }
-                    Settled::Again => return Ok(None),
-                    Settled::Failure => {}
+                    FailedRest::Again => return Ok(None),
+                    FailedRest::Failure => {}
                 }
                 return match failed.last {
                     // An error goes through `when` at the end of the attempt.
-                    Last::Error(_) => Err(failed),
-                    Last::Refused(_) => {
+                    LastResult::Error(_) => Err(failed),
+                    LastResult::Refused(_) => {
                         let attempt = self.begun.number.saturating_sub(1);
                         let judged = self.options.judge(attempt, Err(failed));
                         judged.map(|response| Some(head_of(&response)))
@@ -327,115 +329,124 @@ impl<'c> Download<'c> {
                 };
             }
         };
-        if self.is_unasked_304(response.status()) {
+        if self.is_unconditional_304(response.status()) {
             let what = "the server answered 304 to a request without a condition";
-            return Err(Broken::malformed(what).into());
+            return Err(AttemptFailure::malformed(what).into());
         }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
-            return Ok(Some(self.read_anew(response, url, sink).await?));
+            return Ok(Some(self.read_from_start(response, url, sink).await?));
         };
         let (status, head) = (response.status(), head_of(&response));
-        let is_direct = partial.is_direct(&self.asking);
+        let uses_final_url = partial.uses_final_url(&self.range_state);
         // Another request is worth its cost if the server announces ranges, or if the whole is of no use.
         let is_whole = status == StatusCode::OK;
-        let reads_whole = is_whole && !self.asking.states_unchanged && sink.can_start_over();
-        match partial.answered(&mut self.asking, response.url(), &head) {
-            Answer::Again if reads_whole && !announces_ranges(head.headers()) => {
-                Ok(Some(self.read_anew(response, url, sink).await?))
+        let reads_whole = is_whole && !self.range_state.declared_unchanged && sink.can_start_over();
+        match partial.answered(&mut self.range_state, response.url(), &head) {
+            RestResponse::Again if reads_whole && !announces_ranges(head.headers()) => {
+                Ok(Some(self.read_from_start(response, url, sink).await?))
             }
-            Answer::Rest(end) => {
-                partial.goes_on(url);
+            RestResponse::Rest(end) => {
+                partial.continue_from(url);
                 self.read_rest(response, &head, end, sink).await?;
-                Ok(Some(of_the_whole(head, end)))
+                Ok(Some(head_of_whole(head, end)))
             }
-            Answer::Again => Ok(None),
-            Answer::Other | Answer::Complete if status == StatusCode::PARTIAL_CONTENT => {
+            RestResponse::Again => Ok(None),
+            RestResponse::Other | RestResponse::Complete
+                if status == StatusCode::PARTIAL_CONTENT =>
+            {
                 let what =
                     "the server sent another range or representation when asked for the rest";
-                self.without_the_rest(what)?;
+                self.discard_part(what)?;
                 Ok(None)
             }
-            Answer::Other | Answer::Complete => {
-                if !is_whole && is_direct {
-                    self.asking.first_url = true;
-                    return Err(Broken::not_the_rest(moved(status)).into());
+            RestResponse::Other | RestResponse::Complete => {
+                if !is_whole && uses_final_url {
+                    self.range_state.first_url = true;
+                    return Err(AttemptFailure::unexpected_response(describe_moved(status)).into());
                 }
-                Ok(Some(self.read_anew(response, url, sink).await?))
+                Ok(Some(self.read_from_start(response, url, sink).await?))
             }
         }
     }
 
     /// Drops the received part, because the response was not its rest. If the caller declares it unchanged, the same
     /// attempt requests the whole, so that the next call does not get the same response.
-    fn without_the_rest(&mut self, what: impl Into<String>) -> Result<(), Box<Broken>> {
+    fn discard_part(&mut self, what: impl Into<String>) -> Result<(), Box<AttemptFailure>> {
         self.partial = None;
-        match self.asking.states_unchanged {
+        match self.range_state.declared_unchanged {
             true => Ok(()),
-            false => Err(Broken::not_the_rest(what)),
+            false => Err(AttemptFailure::unexpected_response(what)),
         }
     }
 
     /// Handles a failed request for the rest.
-    fn settle_failure(&mut self, rest: bool, failed: &Failed) -> Result<Settled, Box<Broken>> {
+    fn handle_failed_rest(
+        &mut self,
+        rest: bool,
+        failed: &FailedAttempt,
+    ) -> Result<FailedRest, Box<AttemptFailure>> {
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
-            return Ok(Settled::Failure);
+            return Ok(FailedRest::Failure);
         };
-        let is_direct = partial.is_direct(&self.asking);
-        let Last::Refused(response) = &failed.last else {
+        let uses_final_url = partial.uses_final_url(&self.range_state);
+        let LastResult::Refused(response) = &failed.last else {
             // The first URL may lead to a server that answers.
-            self.asking.first_url |= is_direct;
-            return Ok(Settled::Failure);
+            self.range_state.first_url |= uses_final_url;
+            return Ok(FailedRest::Failure);
         };
         let (status, head) = (response.status(), head_of(response));
         match status {
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
-                let answer = partial.answered(&mut self.asking, response.url(), &head);
-                if answer == Answer::Complete {
-                    return Ok(Settled::Complete(of_the_whole(head, partial.received)));
+                let answer = partial.answered(&mut self.range_state, response.url(), &head);
+                if answer == RestResponse::Complete {
+                    return Ok(FailedRest::Complete(head_of_whole(head, partial.received)));
                 }
                 let status = status.as_u16();
-                self.without_the_rest(format!(
+                self.discard_part(format!(
                     "the server answered {status} when asked for the rest"
                 ))?;
-                Ok(Settled::Again)
+                Ok(FailedRest::Again)
             }
-            _ if failed.failure.kind == Kind::Permanent && is_direct => {
-                self.asking.first_url = true;
-                Err(Broken::not_the_rest(moved(status)))
+            _ if failed.failure.kind == FailureKind::Permanent && uses_final_url => {
+                self.range_state.first_url = true;
+                Err(AttemptFailure::unexpected_response(describe_moved(status)))
             }
             // The received part is still valid.
-            _ => Ok(Settled::Failure),
+            _ => Ok(FailedRest::Failure),
         }
     }
 
     /// Requests the whole, or the rest if a part has arrived.
     async fn send(
         &mut self,
-        opened: Option<Opened>,
-    ) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
+        opened: Option<OpenedBody>,
+    ) -> (
+        DownloadRequest,
+        Result<reqwest::Response, Box<FailedAttempt>>,
+    ) {
         let (begun, telling, options) = (&self.begun, &mut self.telling, &self.options);
-        let asking = &self.asking;
+        let range_state = &self.range_state;
         let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
-        let mut asked = Asked::default();
-        let tell = |request: &mut reqwest::Request| {
+        let mut asked = DownloadRequest::default();
+        let write_headers = |request: &mut reqwest::Request| {
             options.route(begun.number, request);
             asked.url = Some(request.url().clone());
-            asked.rest = partial.is_some_and(|partial| partial.ask(asking, request));
-            telling.tell(begun, request.headers_mut());
+            asked.rest = partial.is_some_and(|partial| partial.ask(range_state, request));
+            telling.write_headers(begun, request.headers_mut());
         };
         let template = &self.template;
-        let built = self.client.build(template, self.connection, tell);
+        let built = self.client.build(template, self.connection, write_headers);
         let body = async {
             template
                 .body()
                 .opened(opened)
                 .await
-                .map_err(Broken::unopened)
+                .map_err(AttemptFailure::unopened)
         };
-        let waiting = options.waiting(template, template.body(), begun.limit);
-        let attempt = self
-            .client
-            .start(self.connection, *begun, built, options, waiting, body);
+        let head_timeout = options.head_timeout(template, template.body(), begun.limit);
+        let attempt =
+            self.client
+                .start(self.connection, *begun, built, options, head_timeout, body);
         let mut attempt = pin!(attempt);
         let outcome = self.until.timeout(attempt.as_mut()).await.flatten();
         let (span, watch) = attempt.parts();
@@ -445,58 +456,58 @@ impl<'c> Download<'c> {
     }
 
     /// Reads a response from its beginning. `asked` is the URL of its request.
-    async fn read_anew<S: Sink>(
+    async fn read_from_start<S: Sink>(
         &mut self,
         response: reqwest::Response,
         asked: Option<Url>,
         sink: &mut S,
-    ) -> Result<Response<()>, Box<Broken>> {
+    ) -> Result<Response<()>, Box<AttemptFailure>> {
         let head = head_of(&response);
         let method = self.template.method().unwrap_or(&Method::GET);
         let own_range = self.template.headers().is_some_and(has_own_range);
         self.partial = None;
         if !sink.can_start_over() {
             let what = "this response begins anew, and a part of another has left";
-            let mut broken = Broken::not_the_rest(what);
+            let mut broken = AttemptFailure::unexpected_response(what);
             broken.stop = Some(StopReason::NotReplayable);
             return Err(broken);
         }
         match head.status() {
             StatusCode::PARTIAL_CONTENT if !own_range => {
                 let what = "the server sent a part (206) when asked for the whole";
-                return Err(Broken::malformed(what));
+                return Err(AttemptFailure::malformed(what));
             }
             status @ (StatusCode::SWITCHING_PROTOCOLS | StatusCode::CONTINUE) => {
                 let status = status.as_u16();
                 let what = format!("the server answered {status}, which is no complete response");
-                let error = AttemptError::NotTheRest(what);
-                return Err(Broken::local(StopReason::Permanent, error));
+                let error = AttemptError::UnexpectedResponse(what);
+                return Err(AttemptFailure::local(StopReason::Permanent, error));
             }
             _ => {}
         }
         if !has_content(method, head.status()) {
-            if self.begun_body {
+            if self.body_started {
                 // The part that the sink already has would look like the whole.
                 let status = head.status().as_u16();
                 let what = format!(
                     "the server answered {status}, without a body, after a part of the body had arrived"
                 );
-                return Err(Broken::not_the_rest(what));
+                return Err(AttemptFailure::unexpected_response(what));
             }
-            self.in_sink = true;
-            in_time(self.deadline, sink.no_content(&head)).await?;
-            self.in_sink = false;
+            self.sink_call_running = true;
+            until_deadline(self.deadline, sink.no_content(&head)).await?;
+            self.sink_call_running = false;
             return Ok(head);
         }
         let partial = match own_range {
             true => None,
-            false => Partial::begun(method, response.url(), &head, asked, &self.asking),
+            false => Partial::begun(method, response.url(), &head, asked, &self.range_state),
         };
         let resumable = partial.as_ref().and_then(Partial::resumable);
-        self.in_sink = true;
-        self.begun_body = true;
-        in_time(self.deadline, sink.start(&head, resumable)).await?;
-        self.in_sink = false;
+        self.sink_call_running = true;
+        self.body_started = true;
+        until_deadline(self.deadline, sink.start(&head, resumable)).await?;
+        self.sink_call_running = false;
         self.partial = partial;
         self.read(response, u64::MAX, sink).await?;
         self.complete(sink).await?;
@@ -505,7 +516,7 @@ impl<'c> Download<'c> {
 
     /// Whether this is a 304 to a request without a condition. A 304 means that the copy of the client is current,
     /// and only a client that sent a condition has a copy (RFC 9110 §15.4.5).
-    fn is_unasked_304(&self, status: StatusCode) -> bool {
+    fn is_unconditional_304(&self, status: StatusCode) -> bool {
         let method = self.template.method();
         let conditional = |headers: &HeaderMap| {
             headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
@@ -522,17 +533,17 @@ impl<'c> Download<'c> {
         head: &Response<()>,
         end: u64,
         sink: &mut S,
-    ) -> Result<(), Box<Broken>> {
+    ) -> Result<(), Box<AttemptFailure>> {
         if let Some(partial) = &self.partial {
-            self.in_sink = true;
+            self.sink_call_running = true;
             let resumed = sink.resume(head, partial.received, partial.resumable());
-            in_time(self.deadline, resumed).await?;
-            self.in_sink = false;
+            until_deadline(self.deadline, resumed).await?;
+            self.sink_call_running = false;
         }
         self.read(response, end, sink).await?;
         if !self.partial.as_ref().is_none_or(Partial::is_complete) {
             let what = "the server sent only a part of the rest";
-            return Err(Broken::not_the_rest(what));
+            return Err(AttemptFailure::unexpected_response(what));
         }
         self.complete(sink).await
     }
@@ -543,22 +554,26 @@ impl<'c> Download<'c> {
         response: reqwest::Response,
         end: u64,
         sink: &mut S,
-    ) -> Result<(), Box<Broken>> {
+    ) -> Result<(), Box<AttemptFailure>> {
         let method = self.template.method().unwrap_or(&Method::GET);
         let mut proof = proof_of(Some(method), &response);
         let is_grpc = grpc::is_grpc(response.headers());
         let mut body = reqwest::Body::from(response);
-        let mut window = self.rate.map(Window::new);
+        let mut window = self.rate.map(RateWindow::new);
         loop {
             let frame = match &mut window {
                 None => self.until.timeout(body.frame()).await?,
-                Some(window) => self.until.timeout(window.around(body.frame())).await??,
+                Some(window) => {
+                    self.until
+                        .timeout(window.limit_frame(body.frame()))
+                        .await??
+                }
             };
             let frame = match &mut proof {
                 Some(proof) => proof.check(frame, || body.is_end_stream()),
                 None => frame.map(|read| read.map_err(Into::into)),
             };
-            let Some(frame) = frame.transpose().map_err(Broken::reading)? else {
+            let Some(frame) = frame.transpose().map_err(AttemptFailure::reading)? else {
                 return Ok(());
             };
             let bytes = match frame.into_data() {
@@ -567,7 +582,7 @@ impl<'c> Download<'c> {
                     let trailers = frame.into_trailers().unwrap_or_default();
                     let hints = &self.options.hints;
                     match grpc::classify_trailers(&trailers, SystemTime::now(), hints) {
-                        Some(failure) => return Err(Broken::grpc(failure)),
+                        Some(failure) => return Err(AttemptFailure::grpc(failure)),
                         None => continue,
                     }
                 }
@@ -579,11 +594,13 @@ impl<'c> Download<'c> {
                 && partial.received.saturating_add(length) > end
             {
                 self.partial = None;
-                return Err(Broken::not_the_rest("the rest is longer than its range"));
+                return Err(AttemptFailure::unexpected_response(
+                    "the rest is longer than its range",
+                ));
             }
-            self.in_sink = true;
-            in_time(self.deadline, sink.write(bytes)).await?;
-            self.in_sink = false;
+            self.sink_call_running = true;
+            until_deadline(self.deadline, sink.write(bytes)).await?;
+            self.sink_call_running = false;
             if let Some(partial) = &mut self.partial {
                 partial.received += length;
             }
@@ -591,17 +608,17 @@ impl<'c> Download<'c> {
     }
 
     /// Completes the sink.
-    async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Broken>> {
-        self.in_sink = true;
-        in_time(self.deadline, sink.complete()).await?;
-        self.in_sink = false;
+    async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<AttemptFailure>> {
+        self.sink_call_running = true;
+        until_deadline(self.deadline, sink.complete()).await?;
+        self.sink_call_running = false;
         Ok(())
     }
 }
 
 /// A request of a download.
 #[derive(Debug, Default)]
-struct Asked {
+struct DownloadRequest {
     /// The URL before redirects, even if the request goes directly to a final URL.
     url: Option<Url>,
     /// Whether only the rest was requested.
@@ -609,7 +626,7 @@ struct Asked {
 }
 
 /// Result of a failed request for the rest.
-enum Settled {
+enum FailedRest {
     /// Nothing is missing.
     Complete(Response<()>),
     /// Request again in the same attempt, for the whole.
@@ -619,17 +636,17 @@ enum Settled {
 }
 
 /// The reason for requesting the first URL next.
-fn moved(status: StatusCode) -> String {
+fn describe_moved(status: StatusCode) -> String {
     let status = status.as_u16();
     format!("the URL that the redirect had led to answered {status} when asked for the rest")
 }
 
 /// Waits for a call to the sink until the deadline of the call. No attempt follows after it, so it does not matter
 /// how much was written.
-async fn in_time(
-    deadline: Until,
+async fn until_deadline(
+    deadline: TimeLimit,
     done: impl Future<Output = io::Result<()>>,
-) -> Result<(), Box<Broken>> {
+) -> Result<(), Box<AttemptFailure>> {
     let done = deadline.timeout(done).await?;
-    done.map_err(|error| Broken::local(StopReason::Permanent, AttemptError::Sink(error)))
+    done.map_err(|error| AttemptFailure::local(StopReason::Permanent, AttemptError::Sink(error)))
 }

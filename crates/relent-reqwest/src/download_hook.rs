@@ -7,7 +7,7 @@ use relent::Attempt;
 use relent::hook::Queued;
 
 use crate::body::Body;
-use crate::failed::Failed;
+use crate::failed::FailedAttempt;
 
 /// Callbacks for a download that is [run](crate::Download::run), to show its progress. `()` ignores all events.
 pub trait DownloadHook {
@@ -18,7 +18,7 @@ pub trait DownloadHook {
 
     /// Called when the attempt of this number has failed. The next one starts after `wait`, unless it is
     /// [queued](Self::queued) then; `None` means that no attempt follows.
-    fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
+    fn after_failure(&mut self, attempt: u32, failed: &FailedAttempt, wait: Option<Duration>) {
         let _ = (attempt, failed, wait);
     }
 

@@ -128,7 +128,7 @@ pub(crate) fn within<'e>(
             | AttemptError::Slow { .. }
             | AttemptError::Silent(_)
             | AttemptError::Grpc(_)
-            | AttemptError::NotTheRest(_) => None,
+            | AttemptError::UnexpectedResponse(_) => None,
         };
     }
     Some(match error.downcast_ref()? {

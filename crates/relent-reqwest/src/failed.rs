@@ -18,7 +18,7 @@ use crate::body::Body;
 use crate::classify::classify;
 #[cfg(feature = "middleware")]
 use crate::classify::classify_foreign;
-use crate::secret::{Shown, redacted};
+use crate::secret::{RedactedUrl, redacted};
 
 /// Error of an attempt without a complete response.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub enum AttemptError {
     ///
     /// Either it was not the rest of the download, so bytes of two representations would have been mixed. Or it was a
     /// part when the whole was requested, or not a complete response.
-    NotTheRest(String),
+    UnexpectedResponse(String),
     /// The request's own body could not be read again.
     Body(io::Error),
     /// The sink returned an error.
@@ -76,7 +76,7 @@ impl fmt::Display for AttemptError {
             }
             Self::Truncated(truncated) => truncated.fmt(f),
             Self::Grpc(code) => Cause::Grpc(*code).fmt(f),
-            Self::NotTheRest(what) => f.write_str(what),
+            Self::UnexpectedResponse(what) => f.write_str(what),
             Self::Body(error) | Self::Sink(error) => error.fmt(f),
             #[cfg(feature = "middleware")]
             Self::Middleware(error) => error.fmt(f),
@@ -97,7 +97,7 @@ impl Error for AttemptError {
             | Self::Silent(_)
             | Self::Truncated(_)
             | Self::Grpc(_)
-            | Self::NotTheRest(_) => None,
+            | Self::UnexpectedResponse(_) => None,
         }
     }
 }
@@ -114,24 +114,24 @@ pub(crate) fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'st
 /// A failed attempt.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Failed {
+pub struct FailedAttempt {
     /// The classification, which the retry decision uses.
     pub failure: Failure,
     /// The reason to stop, if a retry cannot help for a reason unknown to the policy.
     pub stop: Option<StopReason>,
-    /// Whether the download has advanced by as much as [`Progress`](relent_core::Progress) requires. The count of
+    /// Whether the download has advanced by as much as [`Progress`](relent_core::call::Progress) requires. The count of
     /// retries and the backoff then start again.
     pub progressed: bool,
     /// The response or the error.
-    pub last: Last,
+    pub last: LastResult,
     /// The request body. Used only if there is another attempt.
     pub(crate) body: Option<Body>,
     /// The reason why another attempt is impossible, if it is.
-    pub(crate) unable: Option<StopReason>,
+    pub(crate) cannot_retry: Option<StopReason>,
 }
 
 /// The response or error of a failed attempt.
-pub enum Last {
+pub enum LastResult {
     /// A response with an error status, or one that the caller's `when` refuses. If a retry was delayed and did not
     /// follow, it has the part of the body that was read meanwhile; see [`Client::send`](crate::Client::send).
     Refused(reqwest::Response),
@@ -140,20 +140,20 @@ pub enum Last {
 }
 
 /// Omits header fields, which can contain credentials.
-impl fmt::Debug for Last {
+impl fmt::Debug for LastResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(response) => f
                 .debug_struct("Refused")
                 .field("status", &response.status())
-                .field("url", &Shown(response.url()))
+                .field("url", &RedactedUrl(response.url()))
                 .finish_non_exhaustive(),
             Self::Error(error) => f.debug_tuple("Error").field(error).finish(),
         }
     }
 }
 
-impl Last {
+impl LastResult {
     /// The arguments of the caller's `when`.
     pub(crate) const fn parts(&self) -> (Option<&AttemptError>, Option<&reqwest::Response>) {
         match self {
@@ -174,13 +174,13 @@ impl Last {
 /// A failed attempt without a response. It is boxed, because otherwise every successful response would be moved with
 /// the space for it.
 #[derive(Debug)]
-pub(crate) struct Broken {
+pub(crate) struct AttemptFailure {
     pub(crate) failure: Failure,
     pub(crate) stop: Option<StopReason>,
     pub(crate) error: AttemptError,
 }
 
-impl Broken {
+impl AttemptFailure {
     /// The transport failed.
     fn transport(error: reqwest::Error) -> Box<Self> {
         Box::new(Self {
@@ -191,17 +191,17 @@ impl Broken {
     }
 
     /// A failure of a download that a restart, or another part, can repair.
-    pub(crate) fn not_the_rest(what: impl Into<String>) -> Box<Self> {
+    pub(crate) fn unexpected_response(what: impl Into<String>) -> Box<Self> {
         Box::new(Self {
             failure: Failure::network(Network::Truncated),
             stop: None,
-            error: AttemptError::NotTheRest(what.into()),
+            error: AttemptError::UnexpectedResponse(what.into()),
         })
     }
 
     /// A response that does not match its request.
     pub(crate) fn malformed(what: impl Into<String>) -> Box<Self> {
-        let mut broken = Self::not_the_rest(what);
+        let mut broken = Self::unexpected_response(what);
         broken.failure = Failure::network(Network::Malformed);
         broken
     }
@@ -250,7 +250,7 @@ impl Broken {
                 let network = chain(&*error).find_map(while_receiving);
                 (
                     Failure::network(network.unwrap_or(Network::Other)),
-                    AttemptError::NotTheRest(error.to_string()),
+                    AttemptError::UnexpectedResponse(error.to_string()),
                 )
             }
         };
@@ -265,7 +265,7 @@ impl Broken {
     pub(crate) fn grpc(failure: Failure) -> Box<Self> {
         let error = match failure.cause {
             Cause::Grpc(code) => AttemptError::Grpc(code),
-            _ => AttemptError::NotTheRest("the trailers have no grpc-status".to_owned()),
+            _ => AttemptError::UnexpectedResponse("the trailers have no grpc-status".to_owned()),
         };
         Box::new(Self {
             failure,
@@ -289,20 +289,20 @@ impl Broken {
     }
 }
 
-impl From<reqwest::Error> for Box<Broken> {
+impl From<reqwest::Error> for Box<AttemptFailure> {
     #[cold]
     fn from(error: reqwest::Error) -> Self {
-        Broken::transport(redacted(error))
+        AttemptFailure::transport(redacted(error))
     }
 }
 
 /// Unlike errors of our own requests, these are not redacted: the caller gets the original error back.
 #[cfg(feature = "middleware")]
-impl From<reqwest_middleware::Error> for Box<Broken> {
+impl From<reqwest_middleware::Error> for Box<AttemptFailure> {
     fn from(error: reqwest_middleware::Error) -> Self {
         match error {
-            reqwest_middleware::Error::Reqwest(error) => Broken::transport(error),
-            reqwest_middleware::Error::Middleware(error) => Self::new(Broken {
+            reqwest_middleware::Error::Reqwest(error) => AttemptFailure::transport(error),
+            reqwest_middleware::Error::Middleware(error) => Self::new(AttemptFailure {
                 failure: classify_foreign(&*error),
                 stop: None,
                 error: AttemptError::Middleware(error),
@@ -311,25 +311,25 @@ impl From<reqwest_middleware::Error> for Box<Broken> {
     }
 }
 
-impl From<Box<Broken>> for Box<Failed> {
-    fn from(broken: Box<Broken>) -> Self {
-        Self::new(Failed {
+impl From<Box<AttemptFailure>> for Box<FailedAttempt> {
+    fn from(broken: Box<AttemptFailure>) -> Self {
+        Self::new(FailedAttempt {
             stop: broken.stop,
-            ..*Failed::new(broken.failure, Last::Error(broken.error))
+            ..*FailedAttempt::new(broken.failure, LastResult::Error(broken.error))
         })
     }
 }
 
-impl Failed {
+impl FailedAttempt {
     /// A failure without a reason to stop: the policy decides.
-    pub(crate) fn new(failure: Failure, last: Last) -> Box<Self> {
+    pub(crate) fn new(failure: Failure, last: LastResult) -> Box<Self> {
         Box::new(Self {
             failure,
             stop: None,
             progressed: false,
             last,
             body: None,
-            unable: None,
+            cannot_retry: None,
         })
     }
 
@@ -345,8 +345,8 @@ impl Failed {
         match self.stop {
             Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
             None => {
-                self.tell_progress(driver);
-                driver.on_failure_unless(&self.failure, || self.unable())
+                self.report_progress(driver);
+                driver.on_failure_unless(&self.failure, || self.cannot_retry())
             }
         }
     }
@@ -363,17 +363,17 @@ impl Failed {
         P: Deref<Target = Policy>,
         D: Target,
     {
-        self.tell_progress(driver);
+        self.report_progress(driver);
         match driver.on_failure_with(&self.failure, Some(own)) {
-            Decision::Retry { after } => match self.unable() {
-                Some(reason) => Decision::Stop(driver.on_declined(&self.failure, reason)),
+            Decision::Retry { after } => match self.cannot_retry() {
+                Some(reason) => Decision::Stop(driver.on_retry_abandoned(&self.failure, reason)),
                 None => Decision::Retry { after },
             },
             stop @ Decision::Stop(_) => stop,
         }
     }
 
-    fn tell_progress<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>)
+    fn report_progress<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>)
     where
         K: Clock,
         R: Random,
@@ -386,17 +386,17 @@ impl Failed {
     }
 
     /// Takes the body back for another attempt; returns the reason if that is impossible.
-    fn unable(&self) -> Option<StopReason> {
+    fn cannot_retry(&self) -> Option<StopReason> {
         let answered = self.last.status().is_some();
         let left = || {
             self.body
                 .as_ref()
                 .is_none_or(|body| body.take_back(answered))
         };
-        self.unable
+        self.cannot_retry
             .or_else(|| (!left()).then_some(StopReason::NotReplayable))
     }
 }
 
 /// The result of an attempt before its classification.
-pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;
+pub(crate) type Outcome = Result<reqwest::Response, Box<AttemptFailure>>;

@@ -16,7 +16,7 @@ pub(crate) fn head_of(response: &reqwest::Response) -> Response<()> {
 
 /// Turns the head of the response with the last part into that of the whole body, of this length. A caller that
 /// requested the whole does not see in how many parts it arrived.
-pub(crate) fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
+pub(crate) fn head_of_whole(mut head: Response<()>, length: u64) -> Response<()> {
     if head.status() == StatusCode::RANGE_NOT_SATISFIABLE {
         // The type of the error text of the 416, not of the body.
         head.headers_mut().remove(CONTENT_TYPE);

@@ -73,18 +73,18 @@ mod error;
 mod failed;
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
+mod download_loop;
 mod head;
 #[cfg(feature = "middleware")]
 mod middleware;
 mod min_rate;
 pub mod network;
 mod partial;
-mod plan;
 mod race;
 mod read_timeout;
-mod receiving;
 mod redirects;
 mod request;
+mod request_options;
 mod request_template;
 mod response;
 mod resumable;
@@ -95,15 +95,15 @@ mod streamed;
 mod whole_body;
 
 pub use body::Body;
-pub use client::{Client, recipe};
+pub use client::{Client, default_builder};
 pub use download::Download;
 pub use download_hook::DownloadHook;
+pub use download_loop::DownloadResult;
 pub use error::Error;
-pub use failed::{AttemptError, Failed, Last};
+pub use failed::{AttemptError, FailedAttempt, LastResult};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
-pub use receiving::Received;
-pub use redirects::{RedirectRefused, limited, watched};
+pub use redirects::{RedirectRefused, limit_redirects, track_redirects};
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
 /// The version of reqwest that this crate uses.

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::Extensions;
 use relent::clock::TokioClock;
-use relent::driver::Leave;
+use relent::driver::CallPermit;
 use relent::{GaveUp, Summary};
 use relent_core::{Policy, Repeatable};
-use relent_http::attempt::{AttemptSpan, Telling, in_view_of_below};
+use relent_http::attempt::{AttemptSpan, CrossLayerCall, apply_inner_summary};
 use relent_http::body::{NotReplayable, Replay};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use crate::attempt::{Attempt, Connection, Until};
-use crate::body::{Body, Opened};
-use crate::call::{Attempts, Ended};
+use crate::attempt::{Attempt, Connection, TimeLimit};
+use crate::body::{Body, OpenedBody};
+use crate::call::{AttemptLoop, CallFailure};
 use crate::call_options::{CallDriver, CallOptions, SharedOptions, call_option_methods};
 use crate::complete::checked_by_length;
-use crate::failed::{AttemptError, Broken, Failed, Last};
-use crate::redirects::Asking;
+use crate::failed::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
+use crate::redirects::CurrentRequest;
 use crate::request_template::Template;
 
 /// Middleware for reqwest-middleware that retries each request as often as its policy allows.
@@ -36,7 +36,7 @@ use crate::request_template::Template;
 /// - Each attempt starts with the extensions of the caller, not with those of the previous attempt.
 /// - After an error of another middleware the request may have taken effect, so it is retried only if it may run
 ///   twice. That also applies after a redirect, and to every failure unless you declare that
-///   [redirects are tracked](Self::redirects_are_watched).
+///   [redirects are tracked](Self::redirects_are_tracked).
 /// - A 421 is retried once, but on any connection. Use [`Client`](crate::Client) for a new connection.
 ///
 /// With the feature `tracing` it emits events for delays and give-ups, but no spans: for these add another
@@ -53,7 +53,7 @@ use crate::request_template::Template;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = ClientBuilder::new(recipe().build()?)
-///     .with(RetryMiddleware::new(Policy::STANDARD).redirects_are_watched())
+///     .with(RetryMiddleware::new(Policy::STANDARD).redirects_are_tracked())
 ///     .build();
 /// let response = client.get("https://example.com/").send().await?;
 /// if let Some(summary) = response.extensions().get::<relent::Summary>() {
@@ -86,7 +86,7 @@ impl RetryMiddleware {
 
     /// Declares that every call of an attempt is visible.
     ///
-    /// That requires three conditions. The redirect policy of the reqwest client is [`watched`](crate::watched), as
+    /// That requires three conditions. The redirect policy of the reqwest client is [`tracked`](crate::tracked), as
     /// that of [`recipe`](crate::recipe) is. The client has no retries of its own. No middleware after this one
     /// sends a request twice.
     ///
@@ -94,8 +94,8 @@ impl RetryMiddleware {
     /// server's response does not prove that the first server did nothing. A request that is not repeatable is
     /// therefore never sent again. Repeatable requests are retried as usual.
     #[must_use]
-    pub fn redirects_are_watched(mut self) -> Self {
-        self.options().watched = true;
+    pub fn redirects_are_tracked(mut self) -> Self {
+        self.options().tracked = true;
         self
     }
 }
@@ -103,20 +103,20 @@ impl RetryMiddleware {
 call_option_methods!(RetryMiddleware);
 
 /// A request with the state of its attempts.
-struct Handled<'a, 'n> {
+struct MiddlewareCall<'a, 'n> {
     options: Arc<CallOptions>,
     template: Template,
     driver: CallDriver,
-    telling: Telling<TokioClock>,
+    telling: CrossLayerCall<TokioClock>,
     /// The request of the first attempt.
     first: Option<Request>,
     /// The extensions of the caller.
-    given: Extensions,
+    caller_extensions: Extensions,
     extensions: &'a mut Extensions,
     next: Next<'n>,
 }
 
-impl Attempts for Handled<'_, '_> {
+impl AttemptLoop for MiddlewareCall<'_, '_> {
     type Success = Response;
 
     fn options(&self) -> Arc<CallOptions> {
@@ -135,32 +135,32 @@ impl Attempts for Handled<'_, '_> {
     async fn attempt(
         &mut self,
         _: Connection,
-        leave: Leave,
-        body: Opened,
-    ) -> std::result::Result<Response, Box<Failed>> {
+        leave: CallPermit,
+        body: OpenedBody,
+    ) -> std::result::Result<Response, Box<FailedAttempt>> {
         let begun = self.driver.on_attempt(leave);
-        let until = Until::after(begun.limit);
+        let until = TimeLimit::after(begun.limit);
         let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
-            return Err(Broken::unopened(io::Error::other(NotReplayable)).into());
+            return Err(AttemptFailure::unopened(io::Error::other(NotReplayable)).into());
         };
         // A body in one piece, because the next middleware may inspect it.
         *request.body_mut() = body.into_body();
-        self.telling.tell(&begun, request.headers_mut());
+        self.telling.write_headers(&begun, request.headers_mut());
         self.options.on_attempt.write(&begun, request.headers_mut());
-        self.extensions.clone_from(&self.given);
+        self.extensions.clone_from(&self.caller_extensions);
         let (next, extensions) = (self.next.clone(), &mut *self.extensions);
         // Another middleware makes the spans.
         let span = AttemptSpan::of(|| None, begun.number);
         let (mut outcome, watch) = {
-            let asking = Some(Asking::of(request.method()));
+            let current_request = Some(CurrentRequest::of(request.method()));
             let sending = || next.run(request, extensions);
-            let mut attempt = pin!(Attempt::start(span, asking, None, sending));
+            let mut attempt = pin!(Attempt::start(span, current_request, None, sending));
             let outcome = until.timeout(attempt.as_mut()).await.flatten();
             (outcome, std::mem::take(attempt.parts().1))
         };
         if let Err(broken) = &mut outcome {
             // An inner `RetryMiddleware` stores its summary here, also for an error.
-            broken.failure = in_view_of_below(broken.failure, self.extensions);
+            broken.failure = apply_inner_summary(broken.failure, self.extensions);
         }
         let (options, driver) = (&self.options, &mut self.driver);
         let mut span = AttemptSpan::of(|| None, begun.number);
@@ -188,20 +188,20 @@ impl Middleware for RetryMiddleware {
             .body_mut()
             .take()
             .map_or_else(Body::empty, Body::from);
-        let mut given = extensions.clone();
-        given.remove::<Summary>();
-        let mut handled = Handled {
+        let mut caller_extensions = extensions.clone();
+        caller_extensions.remove::<Summary>();
+        let mut handled = MiddlewareCall {
             driver: options.driver(Some(request.url())),
             telling: options.telling(),
             options,
             template: Template::new(&mut request, body, Replay::CAP),
             first: Some(request),
-            given,
+            caller_extensions,
             extensions,
             next,
         };
-        let ended = handled.go_on(None).await;
-        let Handled {
+        let ended = handled.run_attempts(None).await;
+        let MiddlewareCall {
             template,
             mut driver,
             extensions,
@@ -213,19 +213,23 @@ impl Middleware for RetryMiddleware {
                     Some(method) => checked_by_length(method, response),
                     None => response,
                 };
-                (Some(Last::Refused(response)), driver.summary(None))
+                (Some(LastResult::Refused(response)), driver.summary(None))
             }
-            Err(Ended { last, stop }) => (last, driver.summary(Some(stop))),
+            Err(CallFailure { last, stop }) => (last, driver.summary(Some(stop))),
         };
         extensions.insert(summary.clone());
         match last {
-            Some(Last::Refused(mut response)) => {
+            Some(LastResult::Refused(mut response)) => {
                 response.extensions_mut().insert(summary);
                 Ok(response)
             }
-            Some(Last::Error(AttemptError::Transport(error))) => Err(Error::Reqwest(error)),
-            Some(Last::Error(AttemptError::Middleware(error))) => Err(Error::Middleware(error)),
-            Some(Last::Error(error)) => Err(Error::middleware(GaveUp::new(Some(error), summary))),
+            Some(LastResult::Error(AttemptError::Transport(error))) => Err(Error::Reqwest(error)),
+            Some(LastResult::Error(AttemptError::Middleware(error))) => {
+                Err(Error::Middleware(error))
+            }
+            Some(LastResult::Error(error)) => {
+                Err(Error::middleware(GaveUp::new(Some(error), summary)))
+            }
             None => Err(Error::middleware(GaveUp::<AttemptError>::new(
                 None, summary,
             ))),

@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::failed::Broken;
+use crate::failed::AttemptFailure;
 
 /// A minimum of `bytes` in each period of `within`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct MinRate {
     pub(crate) bytes: u64,
     pub(crate) within: Duration,
 }
 
 /// The current period of a rate. Its time stops during calls to the sink.
 #[derive(Debug)]
-pub(crate) struct Window {
-    rate: Rate,
+pub(crate) struct RateWindow {
+    rate: MinRate,
     left: Duration,
     received: u64,
 }
 
-impl Window {
-    pub(crate) const fn new(rate: Rate) -> Self {
+impl RateWindow {
+    pub(crate) const fn new(rate: MinRate) -> Self {
         Self {
             rate,
             left: rate.within,
@@ -30,10 +30,13 @@ impl Window {
         }
     }
 
-    pub(crate) async fn around<F: Future>(&mut self, frame: F) -> Result<F::Output, Box<Broken>> {
+    pub(crate) async fn limit_frame<F: Future>(
+        &mut self,
+        frame: F,
+    ) -> Result<F::Output, Box<AttemptFailure>> {
         let began = Instant::now();
         let Ok(output) = tokio::time::timeout(self.left, frame).await else {
-            return Err(Broken::slow(self.received, self.rate.within));
+            return Err(AttemptFailure::slow(self.received, self.rate.within));
         };
         self.left = self.left.saturating_sub(began.elapsed());
         Ok(output)

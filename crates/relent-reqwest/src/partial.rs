@@ -13,14 +13,15 @@ use relent_http::field::trim;
 use reqwest::Url;
 
 use crate::resumable::{
-    Resumable, bare, is_strong_tag, length, number, only, opaque, strong_validator,
+    Resumable, is_strong_tag, length, number, only, opaque, strong_validator,
+    without_fragment_and_user,
 };
 
 /// State of the requests for the rest within one download.
 #[derive(Default, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct RangeState {
     /// The caller declares that the representation does not change.
-    pub(crate) states_unchanged: bool,
+    pub(crate) declared_unchanged: bool,
     /// Requests go to the first URL, because the final one has refused or has not responded.
     pub(crate) first_url: bool,
     /// `Range` is sent without `If-Range`, because a server ignores it beside `If-Range`. Some content delivery
@@ -33,7 +34,7 @@ pub(crate) struct Asking {
 /// The received part of a representation, and the place of the rest.
 #[derive(Debug)]
 pub(crate) struct Partial {
-    of: Of,
+    of: PartIdentity,
     pub(crate) received: u64,
     /// The URL requested in this call that led to this response. `None` for bytes of an earlier call: a request shows
     /// where the URL leads now.
@@ -44,7 +45,7 @@ pub(crate) struct Partial {
 
 /// The identity of the representation.
 #[derive(Debug)]
-enum Of {
+enum PartIdentity {
     /// A validator identifies the representation.
     Named(Resumable),
     /// Only the caller's declaration identifies it. URL and total are known once a response states them.
@@ -56,7 +57,7 @@ enum Of {
 
 /// Meaning of a response to the request for the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum RestResponse {
     /// The rest, up to this position (exclusive).
     Rest(u64),
     /// Nothing is missing.
@@ -68,7 +69,7 @@ pub(crate) enum Answer {
 }
 
 /// Comparison of the validator of a response with the known one.
-enum Compared {
+enum ValidatorMatch {
     Same,
     /// Another validator, possibly because another server sent it.
     Another(HeaderValue),
@@ -83,15 +84,17 @@ impl Partial {
         url: &Url,
         head: &Response<B>,
         asked: Option<Url>,
-        asking: &Asking,
+        range_state: &RangeState,
     ) -> Option<Self> {
-        let stated = || Of::Stated {
-            url: Some(bare(url)),
+        let stated = || PartIdentity::Stated {
+            url: Some(without_fragment_and_user(url)),
             total: length(head.headers()),
         };
         let of = match Resumable::of(method, url, head) {
-            Some(of) if !asking.validators_vary => Of::Named(of),
-            _ if asking.states_unchanged => Resumable::allows_ranges(method, head).then(stated)?,
+            Some(of) if !range_state.validators_vary => PartIdentity::Named(of),
+            _ if range_state.declared_unchanged => {
+                Resumable::allows_ranges(method, head).then(stated)?
+            }
             _ => return None,
         };
         Some(Self {
@@ -105,7 +108,7 @@ impl Partial {
     /// The first bytes of `of`, from an earlier call.
     pub(crate) const fn earlier(of: Resumable, received: u64) -> Self {
         Self {
-            of: Of::Named(of),
+            of: PartIdentity::Named(of),
             received,
             asked: None,
             other: None,
@@ -116,7 +119,7 @@ impl Partial {
     /// stated it.
     pub(crate) const fn stated(received: u64, total: Option<u64>) -> Self {
         Self {
-            of: Of::Stated { url: None, total },
+            of: PartIdentity::Stated { url: None, total },
             received,
             asked: None,
             other: None,
@@ -126,24 +129,24 @@ impl Partial {
     /// The identity with a strong validator, if there is one.
     pub(crate) const fn resumable(&self) -> Option<&Resumable> {
         match &self.of {
-            Of::Named(resumable) => Some(resumable),
-            Of::Stated { .. } => None,
+            PartIdentity::Named(resumable) => Some(resumable),
+            PartIdentity::Stated { .. } => None,
         }
     }
 
     /// The total length in bytes, if it is known.
     pub(crate) const fn total(&self) -> Option<u64> {
         match &self.of {
-            Of::Named(resumable) => resumable.total,
-            Of::Stated { total, .. } => *total,
+            PartIdentity::Named(resumable) => resumable.total,
+            PartIdentity::Stated { total, .. } => *total,
         }
     }
 
     /// The final URL, if it is known.
     const fn url(&self) -> Option<&Url> {
         match &self.of {
-            Of::Named(resumable) => Some(&resumable.url),
-            Of::Stated { url, .. } => url.as_ref(),
+            PartIdentity::Named(resumable) => Some(&resumable.url),
+            PartIdentity::Stated { url, .. } => url.as_ref(),
         }
     }
 
@@ -158,7 +161,7 @@ impl Partial {
     /// If redirects led to the response in this call, the request goes to the final URL. The representation is there,
     /// even if the first URL leads elsewhere by now. Once the final URL has refused, as an expired signed URL does,
     /// the request goes to the first URL. As with any redirect, credentials are not sent to another origin.
-    pub(crate) fn ask(&self, asking: &Asking, request: &mut reqwest::Request) -> bool {
+    pub(crate) fn ask(&self, range_state: &RangeState, request: &mut reqwest::Request) -> bool {
         let rerouted = |asked: &Url| asked != request.url();
         if self.asked.as_ref().is_some_and(rerouted) {
             return false;
@@ -166,55 +169,57 @@ impl Partial {
         let Ok(range) = HeaderValue::try_from(format!("bytes={}-", self.received)) else {
             return false;
         };
-        if let (Some(_), Some(url), false) = (&self.asked, self.url(), asking.first_url) {
-            direct(request, url);
+        if let (Some(_), Some(url), false) = (&self.asked, self.url(), range_state.first_url) {
+            redirect_to(request, url);
         }
         let headers = request.headers_mut();
         headers.insert(RANGE, range);
-        if let Some(of) = self.under_condition(asking) {
+        if let Some(of) = self.if_range_identity(range_state) {
             headers.insert(IF_RANGE, of.validator.clone());
         }
         true
     }
 
     /// The identity in `If-Range`, if that header is sent.
-    const fn under_condition(&self, asking: &Asking) -> Option<&Resumable> {
-        match asking.without_if_range {
+    const fn if_range_identity(&self, range_state: &RangeState) -> Option<&Resumable> {
+        match range_state.without_if_range {
             true => None,
             false => self.resumable(),
         }
     }
 
     /// Whether the request goes to the final URL instead of the first one.
-    pub(crate) fn is_direct(&self, asking: &Asking) -> bool {
+    pub(crate) fn uses_final_url(&self, range_state: &RangeState) -> bool {
         match (&self.asked, self.url()) {
-            (Some(asked), Some(url)) => !asking.first_url && *url != bare(asked),
+            (Some(asked), Some(url)) => {
+                !range_state.first_url && *url != without_fragment_and_user(asked)
+            }
             _ => false,
         }
     }
 
     /// Continues with the rest, which came in response to a request for `asked`.
-    pub(crate) fn goes_on(&mut self, asked: Option<Url>) {
+    pub(crate) fn continue_from(&mut self, asked: Option<Url>) {
         self.asked = asked;
     }
 
     /// Evaluates the response from `url`. Stores what it reveals about the representation and the server.
     pub(crate) fn answered<B>(
         &mut self,
-        asking: &mut Asking,
+        range_state: &mut RangeState,
         url: &Url,
         head: &Response<B>,
-    ) -> Answer {
+    ) -> RestResponse {
         let headers = head.headers();
         let range = || only(headers, &CONTENT_RANGE).map(HeaderValue::as_bytes);
         match head.status() {
             StatusCode::RANGE_NOT_SATISFIABLE
                 if range().and_then(unsatisfied) == Some(self.received)
-                    && self.can_be_at(asking, url, Some(self.received)) =>
+                    && self.can_be_at(range_state, url, Some(self.received)) =>
             {
-                match self.compared(asking, headers) {
-                    Compared::Same => Answer::Complete,
-                    Compared::Another(_) | Compared::Unproven => Answer::Other,
+                match self.compare_validator(range_state, headers) {
+                    ValidatorMatch::Same => RestResponse::Complete,
+                    ValidatorMatch::Another(_) | ValidatorMatch::Unproven => RestResponse::Other,
                 }
             }
             StatusCode::PARTIAL_CONTENT
@@ -223,88 +228,93 @@ impl Partial {
                 match range().and_then(content_range) {
                     Some(range)
                         if range.first == self.received
-                            && self.can_be_at(asking, url, Some(range.total)) =>
+                            && self.can_be_at(range_state, url, Some(range.total)) =>
                     {
-                        self.part(asking, url, headers, range)
+                        self.part(range_state, url, headers, range)
                     }
-                    _ => Answer::Other,
+                    _ => RestResponse::Other,
                 }
             }
             StatusCode::OK if Resumable::allows_ranges(&Method::GET, head) => {
-                self.whole(asking, url, headers)
+                self.whole(range_state, url, headers)
             }
-            _ => Answer::Other,
+            _ => RestResponse::Other,
         }
     }
 
     /// Evaluates a 206 that begins at the right position.
     fn part(
         &mut self,
-        asking: &mut Asking,
+        range_state: &mut RangeState,
         url: &Url,
         headers: &HeaderMap,
         range: ContentRange,
-    ) -> Answer {
+    ) -> RestResponse {
         let ours = self.resumable().map(|of| of.validator.clone());
-        let others = match self.compared(asking, headers) {
-            Compared::Unproven => return Answer::Other,
+        let others = match self.compare_validator(range_state, headers) {
+            ValidatorMatch::Unproven => return RestResponse::Other,
             // One response of this attempt had another validator, and this one has ours.
-            Compared::Same => self.other.take().is_some_and(|other| Some(other) != ours),
-            Compared::Another(theirs) => match self.other.replace(theirs.clone()) {
+            ValidatorMatch::Same => self.other.take().is_some_and(|other| Some(other) != ours),
+            ValidatorMatch::Another(theirs) => match self.other.replace(theirs.clone()) {
                 None => {
-                    asking.without_if_range = true;
-                    return Answer::Again;
+                    range_state.without_if_range = true;
+                    return RestResponse::Again;
                 }
                 // Two responses agree: the representation has changed.
-                Some(before) if before == theirs => return Answer::Other,
+                Some(before) if before == theirs => return RestResponse::Other,
                 Some(_) => true,
             },
         };
-        asking.validators_vary |= others;
+        range_state.validators_vary |= others;
         self.other = None;
-        self.learn(asking, url, headers, range.total);
-        Answer::Rest(range.last + 1)
+        self.store_identity(range_state, url, headers, range.total);
+        RestResponse::Rest(range.last + 1)
     }
 
     /// Evaluates a 200 to a request for the rest. A server ignores `Range` if the representation has changed. Some
     /// servers ignore it beside `If-Range`; others have other validators.
-    fn whole(&mut self, asking: &mut Asking, url: &Url, headers: &HeaderMap) -> Answer {
-        let Some(of) = self.under_condition(asking) else {
-            return Answer::Other;
+    fn whole(
+        &mut self,
+        range_state: &mut RangeState,
+        url: &Url,
+        headers: &HeaderMap,
+    ) -> RestResponse {
+        let Some(of) = self.if_range_identity(range_state) else {
+            return RestResponse::Other;
         };
-        if !self.can_be_at(asking, url, length(headers)) {
-            return Answer::Other;
+        if !self.can_be_at(range_state, url, length(headers)) {
+            return RestResponse::Other;
         }
-        self.other = match self.compared(asking, headers) {
-            Compared::Unproven => return Answer::Other,
-            Compared::Same => Some(of.validator.clone()),
-            Compared::Another(theirs) => Some(theirs),
+        self.other = match self.compare_validator(range_state, headers) {
+            ValidatorMatch::Unproven => return RestResponse::Other,
+            ValidatorMatch::Same => Some(of.validator.clone()),
+            ValidatorMatch::Another(theirs) => Some(theirs),
         };
-        asking.without_if_range = true;
-        Answer::Again
+        range_state.without_if_range = true;
+        RestResponse::Again
     }
 
     /// Whether a response from `url` can be of the same representation with `total` bytes.
-    fn can_be_at(&self, asking: &Asking, url: &Url, total: Option<u64>) -> bool {
+    fn can_be_at(&self, range_state: &RangeState, url: &Url, total: Option<u64>) -> bool {
         let same_total = match (self.total(), total) {
             (Some(known), Some(total)) => known == total,
             _ => true,
         };
-        let states = asking.states_unchanged;
+        let states = range_state.declared_unchanged;
         let same_url = |of: &Resumable| of.can_be_at(url, total, states);
         same_total && self.resumable().is_none_or(same_url)
     }
 
     /// Compares the validator. Without the caller's declaration it must be present and the same.
-    fn compared(&self, asking: &Asking, headers: &HeaderMap) -> Compared {
-        let Of::Named(of) = &self.of else {
-            return Compared::Same;
+    fn compare_validator(&self, range_state: &RangeState, headers: &HeaderMap) -> ValidatorMatch {
+        let PartIdentity::Named(of) = &self.of else {
+            return ValidatorMatch::Same;
         };
         if of.is_named_by(headers) {
-            return Compared::Same;
+            return ValidatorMatch::Same;
         }
-        if !asking.states_unchanged {
-            return Compared::Unproven;
+        if !range_state.declared_unchanged {
+            return ValidatorMatch::Unproven;
         }
         let name = match is_strong_tag(&of.validator) {
             true => &ETAG,
@@ -312,29 +322,35 @@ impl Partial {
         };
         match only(headers, name) {
             Some(theirs) if opaque(theirs) != of.validator.as_bytes() => {
-                Compared::Another(theirs.clone())
+                ValidatorMatch::Another(theirs.clone())
             }
-            _ => Compared::Same,
+            _ => ValidatorMatch::Same,
         }
     }
 
     /// Stores the identity from a 206. Bytes of an earlier call get its validator, if it has one.
-    fn learn(&mut self, asking: &Asking, url: &Url, headers: &HeaderMap, total: u64) {
-        let (url, total) = (bare(url), Some(total));
+    fn store_identity(
+        &mut self,
+        range_state: &RangeState,
+        url: &Url,
+        headers: &HeaderMap,
+        total: u64,
+    ) {
+        let (url, total) = (without_fragment_and_user(url), Some(total));
         let validator = match &self.of {
-            _ if asking.validators_vary => None,
-            Of::Named(of) => Some(&of.validator),
-            Of::Stated { url: None, .. } => strong_validator(headers),
+            _ if range_state.validators_vary => None,
+            PartIdentity::Named(of) => Some(&of.validator),
+            PartIdentity::Stated { url: None, .. } => strong_validator(headers),
             // The first response of this call had no validator.
-            Of::Stated { .. } => None,
+            PartIdentity::Stated { .. } => None,
         };
         self.of = match validator.cloned() {
-            Some(validator) => Of::Named(Resumable {
+            Some(validator) => PartIdentity::Named(Resumable {
                 url,
                 validator,
                 total,
             }),
-            None => Of::Stated {
+            None => PartIdentity::Stated {
                 url: Some(url),
                 total,
             },
@@ -353,7 +369,7 @@ pub(crate) fn has_own_range(request: &HeaderMap) -> bool {
 }
 
 /// Changes the URL of a request, as a redirect would.
-fn direct(request: &mut reqwest::Request, to: &Url) {
+fn redirect_to(request: &mut reqwest::Request, to: &Url) {
     if request.url().origin() != to.origin() {
         use http::header::{AUTHORIZATION, COOKIE, HOST, PROXY_AUTHORIZATION, WWW_AUTHENTICATE};
         for name in [
@@ -457,20 +473,30 @@ mod tests {
     }
 
     fn begun_by(fields: &[(&str, &str)]) -> Partial {
-        begun_from(&url(), fields, &Asking::default()).unwrap()
+        begun_from(&url(), fields, &RangeState::default()).unwrap()
     }
 
     /// 40 bytes, after a request for this URL.
-    fn begun_from(asked: &Url, fields: &[(&str, &str)], asking: &Asking) -> Option<Partial> {
+    fn begun_from(
+        asked: &Url,
+        fields: &[(&str, &str)],
+        range_state: &RangeState,
+    ) -> Option<Partial> {
         let head = head(200, fields);
-        let mut partial = Partial::begun(&Method::GET, &url(), &head, Some(asked.clone()), asking)?;
+        let mut partial = Partial::begun(
+            &Method::GET,
+            &url(),
+            &head,
+            Some(asked.clone()),
+            range_state,
+        )?;
         partial.received = 40;
         Some(partial)
     }
 
-    const fn unchanged() -> Asking {
-        Asking {
-            states_unchanged: true,
+    const fn unchanged() -> RangeState {
+        RangeState {
+            declared_unchanged: true,
             first_url: false,
             without_if_range: false,
             validators_vary: false,
@@ -478,8 +504,8 @@ mod tests {
     }
 
     /// Evaluates a response from `url` without a declaration of the caller.
-    fn answer(partial: &mut Partial, url: &Url, head: &Response<()>) -> Answer {
-        partial.answered(&mut Asking::default(), url, head)
+    fn answer(partial: &mut Partial, url: &Url, head: &Response<()>) -> RestResponse {
+        partial.answered(&mut RangeState::default(), url, head)
     }
 
     fn request(address: &str, fields: &[(&str, &str)]) -> reqwest::Request {
@@ -500,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not() {
+    fn other_responses_cannot_be_resumed() {
         assert_eq!(of(&[LENGTH]), None);
         for tag in ["W/\"v1\"", "v1", "\"v1", "\"", "\"a\"b\"", "\"a b\"", ""] {
             assert_eq!(of(&[("etag", tag), LENGTH]), None, "{tag}");
@@ -522,7 +548,7 @@ mod tests {
 
     /// RFC 9110 §8.8.2.2 and §13.1.5.
     #[test]
-    fn a_date_is_a_strong_validator_only_when_it_is_a_minute_old_and_there_is_no_tag() {
+    fn a_date_is_strong_if_a_minute_old_and_without_a_tag() {
         for date in [
             "Sun, 06 Nov 1994 08:50:36 GMT",
             "Sun, 06 Nov 1994 08:49:37 GMT",
@@ -540,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_read_back() {
+    fn a_stored_resumable_is_read_back() {
         for fields in [&[TAG, LENGTH][..], &[TAG], &[MODIFIED, DATE_AFTER]] {
             let of = of(fields).unwrap();
             assert_eq!(Resumable::new(of.url(), of.validator(), of.total()), Ok(of));
@@ -561,24 +587,24 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_asked_for_under_the_validator() {
+    fn the_rest_is_requested_with_if_range() {
         let mut asked = request("http://localhost/large", &[]);
-        assert!(begun().ask(&Asking::default(), &mut asked));
+        assert!(begun().ask(&RangeState::default(), &mut asked));
         assert_eq!(asked.headers()[RANGE], "bytes=40-");
         assert_eq!(asked.headers()[IF_RANGE], "\"v1\"");
 
         let mut asked = request("http://localhost/large", &[]);
-        assert!(begun_by(&[MODIFIED, DATE_AFTER]).ask(&Asking::default(), &mut asked));
+        assert!(begun_by(&[MODIFIED, DATE_AFTER]).ask(&RangeState::default(), &mut asked));
         assert_eq!(asked.headers()[IF_RANGE], MODIFIED.1);
 
         let mut asked = request("http://localhost/large", &[]);
-        assert!(Partial::stated(40, None).ask(&Asking::default(), &mut asked));
+        assert!(Partial::stated(40, None).ask(&RangeState::default(), &mut asked));
         assert_eq!(asked.headers()[RANGE], "bytes=40-");
         assert!(!asked.headers().contains_key(IF_RANGE));
     }
 
     #[test]
-    fn the_rest_is_asked_of_the_url_that_a_redirect_led_to_without_what_is_for_another_origin() {
+    fn the_rest_is_requested_at_the_final_url_without_foreign_credentials() {
         let secrets = [
             ("authorization", "a"),
             ("cookie", "b"),
@@ -590,35 +616,38 @@ mod tests {
             ("https://localhost/latest", 1),
         ] {
             let first_url = Url::parse(first).unwrap();
-            let mut asking = Asking::default();
-            let partial = begun_from(&first_url, &[TAG], &asking).unwrap();
+            let mut range_state = RangeState::default();
+            let partial = begun_from(&first_url, &[TAG], &range_state).unwrap();
             let mut asked = request(first, &secrets);
-            assert!(partial.ask(&asking, &mut asked));
+            assert!(partial.ask(&range_state, &mut asked));
             assert_eq!(asked.url(), &url());
             assert_eq!(asked.headers().len(), kept + 2, "{first}");
-            assert!(partial.is_direct(&asking));
+            assert!(partial.uses_final_url(&range_state));
 
             let mut elsewhere = request("http://localhost/fallback", &secrets);
-            assert!(!partial.ask(&asking, &mut elsewhere), "rerouted");
+            assert!(!partial.ask(&range_state, &mut elsewhere), "rerouted");
             assert_eq!(elsewhere.headers().len(), 4);
 
-            asking.first_url = true;
+            range_state.first_url = true;
             let mut asked = request(first, &secrets);
-            assert!(partial.ask(&asking, &mut asked));
+            assert!(partial.ask(&range_state, &mut asked));
             assert_eq!((asked.url(), asked.headers().len()), (&first_url, 4 + 2));
-            assert!(!partial.is_direct(&asking));
+            assert!(!partial.uses_final_url(&range_state));
         }
-        assert!(!begun().is_direct(&Asking::default()));
+        assert!(!begun().uses_final_url(&RangeState::default()));
     }
 
     #[test]
-    fn an_answer_continues_only_with_the_same_url_validator_start_and_total() {
+    fn a_206_continues_only_with_same_url_validator_start_and_total() {
         let range = |value| ("content-range", value);
         let after = |fields: &[_]| answer(&mut begun(), &url(), &head(206, fields));
-        assert_eq!(after(&[TAG, range("bytes 40-99/100")]), Answer::Rest(100));
+        assert_eq!(
+            after(&[TAG, range("bytes 40-99/100")]),
+            RestResponse::Rest(100)
+        );
         assert_eq!(
             after(&[TAG, range("bytes 40-59/100")]),
-            Answer::Rest(60),
+            RestResponse::Rest(60),
             "a part of the rest continues too"
         );
         for wrong in [
@@ -635,82 +664,86 @@ mod tests {
             "bytes +40-99/100",
             "",
         ] {
-            assert_eq!(after(&[TAG, range(wrong)]), Answer::Other, "{wrong}");
+            assert_eq!(after(&[TAG, range(wrong)]), RestResponse::Other, "{wrong}");
         }
         let right = range("bytes 40-99/100");
-        assert_eq!(after(&[right]), Answer::Other, "no tag");
-        assert_eq!(after(&[("etag", "\"v2\""), right]), Answer::Other);
-        assert_eq!(after(&[("etag", "W/\"v1\""), right]), Answer::Other);
-        assert_eq!(after(&[TAG, right, right]), Answer::Other, "two ranges");
-        assert_eq!(after(&[TAG]), Answer::Other, "no range");
+        assert_eq!(after(&[right]), RestResponse::Other, "no tag");
+        assert_eq!(after(&[("etag", "\"v2\""), right]), RestResponse::Other);
+        assert_eq!(after(&[("etag", "W/\"v1\""), right]), RestResponse::Other);
+        assert_eq!(
+            after(&[TAG, right, right]),
+            RestResponse::Other,
+            "two ranges"
+        );
+        assert_eq!(after(&[TAG]), RestResponse::Other, "no range");
         let several = ("content-type", "Multipart/ByteRanges; boundary=x");
-        assert_eq!(after(&[TAG, right, several]), Answer::Other);
+        assert_eq!(after(&[TAG, right, several]), RestResponse::Other);
         assert_eq!(
             after(&[TAG, right, ("content-encoding", "gzip")]),
-            Answer::Other
+            RestResponse::Other
         );
         let other = Url::parse("http://localhost/other").unwrap();
         let elsewhere = answer(&mut begun(), &other, &head(206, &[TAG, right]));
-        assert_eq!(elsewhere, Answer::Other, "another URL");
+        assert_eq!(elsewhere, RestResponse::Other, "another URL");
 
         let mut dated = begun_by(&[MODIFIED, DATE_AFTER, LENGTH]);
         assert_eq!(
             answer(&mut dated, &url(), &head(206, &[right])),
-            Answer::Other,
+            RestResponse::Other,
             "no date"
         );
         assert_eq!(
             answer(&mut dated, &url(), &head(206, &[MODIFIED, right])),
-            Answer::Rest(100)
+            RestResponse::Rest(100)
         );
     }
 
     #[test]
-    fn what_is_complete_already_is_so_only_under_the_same_validator() {
+    fn a_416_completes_a_download_only_with_the_same_validator() {
         let none_left = ("content-range", "bytes */40");
         let mut all = begun_by(&[TAG, ("content-length", "40")]);
         let complete = head(416, &[TAG, none_left]);
-        assert_eq!(answer(&mut all, &url(), &complete), Answer::Complete);
+        assert_eq!(answer(&mut all, &url(), &complete), RestResponse::Complete);
         let unnamed = head(416, &[none_left]);
-        assert_eq!(answer(&mut all, &url(), &unnamed), Answer::Other);
+        assert_eq!(answer(&mut all, &url(), &unnamed), RestResponse::Other);
         let answered = answer(&mut begun(), &url(), &complete);
-        assert_eq!(answered, Answer::Other, "40 of 100");
+        assert_eq!(answered, RestResponse::Other, "40 of 100");
         for mut partial in [Partial::stated(40, None), all] {
             let answered = partial.answered(&mut unchanged(), &url(), &unnamed);
-            assert_eq!(answered, Answer::Complete);
+            assert_eq!(answered, RestResponse::Complete);
         }
     }
 
     #[test]
-    fn an_unknown_total_is_learned() {
+    fn an_unknown_total_is_taken_from_the_first_206() {
         let mut begun = begun_by(&[TAG]);
         let part = |range| head(206, &[TAG, ("content-range", range)]);
         let answered = answer(&mut begun, &url(), &part("bytes 40-59/100"));
-        assert_eq!(answered, Answer::Rest(60));
+        assert_eq!(answered, RestResponse::Rest(60));
         begun.received = 60;
         assert!(!begun.is_complete());
         let answered = answer(&mut begun, &url(), &part("bytes 60-99/200"));
-        assert_eq!(answered, Answer::Other);
+        assert_eq!(answered, RestResponse::Other);
         let answered = answer(&mut begun, &url(), &part("bytes 60-99/100"));
-        assert_eq!(answered, Answer::Rest(100));
+        assert_eq!(answered, RestResponse::Rest(100));
         begun.received = 100;
         assert!(begun.is_complete());
     }
 
     #[test]
-    fn bytes_of_an_earlier_call_are_named_by_the_first_answer() {
-        let (mut stated, mut asking) = (Partial::stated(40, None), unchanged());
+    fn unchecked_bytes_get_the_validator_of_the_first_response() {
+        let (mut stated, mut range_state) = (Partial::stated(40, None), unchanged());
         let mut answered = |stated: &mut Partial, tag, range| {
             let part = head(206, &[("etag", tag), ("content-range", range)]);
-            stated.answered(&mut asking, &url(), &part)
+            stated.answered(&mut range_state, &url(), &part)
         };
         let other_start = answered(&mut stated, TAG.1, "bytes 0-59/100");
-        assert_eq!(other_start, Answer::Other);
+        assert_eq!(other_start, RestResponse::Other);
         let rest = answered(&mut stated, TAG.1, "bytes 40-59/100");
-        assert_eq!(rest, Answer::Rest(60));
+        assert_eq!(rest, RestResponse::Rest(60));
         stated.received = 60;
         assert_eq!(stated.resumable(), of(&[TAG, LENGTH]).as_ref());
-        let changed = [Answer::Again, Answer::Other];
+        let changed = [RestResponse::Again, RestResponse::Other];
         for answer in changed {
             let other_tag = answered(&mut stated, "\"v2\"", "bytes 60-99/100");
             assert_eq!(other_tag, answer);
@@ -719,7 +752,7 @@ mod tests {
 
     /// A signed URL has a different query each time.
     #[test]
-    fn only_the_query_of_the_url_may_differ_if_the_total_is_the_same() {
+    fn only_the_url_query_may_differ_with_the_same_total() {
         let part = |total: u64| {
             let range = format!("bytes 40-{}/{total}", total - 1);
             head(206, &[TAG, ("content-range", &range)])
@@ -727,7 +760,10 @@ mod tests {
         let rest = part(100);
         let signed = Url::parse("http://localhost/large?signature=2").unwrap();
         let mut continued = begun();
-        assert_eq!(answer(&mut continued, &signed, &rest), Answer::Rest(100));
+        assert_eq!(
+            answer(&mut continued, &signed, &rest),
+            RestResponse::Rest(100)
+        );
         assert_eq!(continued.url(), Some(&signed), "the first one may expire");
         for elsewhere in [
             "http://localhost/other?signature=2",
@@ -736,33 +772,39 @@ mod tests {
             "http://other/large?signature=2",
         ] {
             let url = Url::parse(elsewhere).unwrap();
-            for asking in [Asking::default(), unchanged()] {
-                let answered = begun().answered(&mut { asking }, &url, &rest);
-                assert_eq!(answered, Answer::Other, "{elsewhere}");
+            for range_state in [RangeState::default(), unchanged()] {
+                let answered = begun().answered(&mut { range_state }, &url, &rest);
+                assert_eq!(answered, RestResponse::Other, "{elsewhere}");
             }
         }
-        assert_eq!(answer(&mut begun(), &signed, &part(101)), Answer::Other);
+        assert_eq!(
+            answer(&mut begun(), &signed, &part(101)),
+            RestResponse::Other
+        );
         // Nothing to compare the total with.
-        assert_eq!(answer(&mut begun_by(&[TAG]), &signed, &rest), Answer::Other);
+        assert_eq!(
+            answer(&mut begun_by(&[TAG]), &signed, &rest),
+            RestResponse::Other
+        );
         let stated = begun_by(&[TAG]).answered(&mut unchanged(), &signed, &rest);
-        assert_eq!(stated, Answer::Rest(100));
+        assert_eq!(stated, RestResponse::Rest(100));
     }
 
     #[test]
-    fn what_no_validator_names_is_asked_for_only_on_the_callers_statement() {
+    fn without_a_strong_validator_only_assume_unchanged_resumes() {
         let recent = [("date", MODIFIED.1), MODIFIED, LENGTH];
         let weak = [("etag", "W/\"v1\""), LENGTH];
         for fields in [&[LENGTH][..], &[], &weak, &recent, &[MODIFIED, LENGTH]] {
-            assert!(begun_from(&url(), fields, &Asking::default()).is_none());
-            let mut asking = unchanged();
-            let mut partial = begun_from(&url(), fields, &asking).unwrap();
+            assert!(begun_from(&url(), fields, &RangeState::default()).is_none());
+            let mut range_state = unchanged();
+            let mut partial = begun_from(&url(), fields, &range_state).unwrap();
             let mut asked = request("http://localhost/large", &[]);
-            assert!(partial.ask(&asking, &mut asked));
+            assert!(partial.ask(&range_state, &mut asked));
             assert_eq!(asked.headers()[RANGE], "bytes=40-");
             assert!(!asked.headers().contains_key(IF_RANGE));
             let part = head(206, &[("content-range", "bytes 40-99/100")]);
-            let answered = partial.answered(&mut asking, &url(), &part);
-            assert_eq!(answered, Answer::Rest(100), "{fields:?}");
+            let answered = partial.answered(&mut range_state, &url(), &part);
+            assert_eq!(answered, RestResponse::Rest(100), "{fields:?}");
         }
         for refused in [("accept-ranges", "none"), ("content-encoding", "br")] {
             assert!(begun_from(&url(), &[LENGTH, refused], &unchanged()).is_none());
@@ -770,83 +812,89 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ignores_the_range_beside_if_range_is_asked_without() {
+    fn if_range_is_dropped_after_a_200_with_the_same_validator() {
         let whole = head(200, &[TAG, LENGTH]);
-        for asking in [Asking::default(), unchanged()] {
-            let (mut partial, mut asking) = (begun(), asking);
-            let answered = partial.answered(&mut asking, &url(), &whole);
-            assert_eq!(answered, Answer::Again);
+        for range_state in [RangeState::default(), unchanged()] {
+            let (mut partial, mut range_state) = (begun(), range_state);
+            let answered = partial.answered(&mut range_state, &url(), &whole);
+            assert_eq!(answered, RestResponse::Again);
             let mut asked = request("http://localhost/large", &[]);
-            assert!(partial.ask(&asking, &mut asked));
+            assert!(partial.ask(&range_state, &mut asked));
             assert_eq!(asked.headers()[RANGE], "bytes=40-");
             assert!(!asked.headers().contains_key(IF_RANGE));
-            let answered = partial.answered(&mut asking, &url(), &whole);
-            assert_eq!(answered, Answer::Other, "it knows no ranges");
+            let answered = partial.answered(&mut range_state, &url(), &whole);
+            assert_eq!(answered, RestResponse::Other, "it knows no ranges");
         }
         let changed = head(200, &[("etag", "\"v2\""), LENGTH]);
-        assert_eq!(answer(&mut begun(), &url(), &changed), Answer::Other);
+        assert_eq!(answer(&mut begun(), &url(), &changed), RestResponse::Other);
         let longer = head(200, &[TAG, ("content-length", "101")]);
-        assert_eq!(answer(&mut begun(), &url(), &longer), Answer::Other);
+        assert_eq!(answer(&mut begun(), &url(), &longer), RestResponse::Other);
         // Without the condition the tag of the response is the proof.
-        let mut asking = Asking {
+        let mut range_state = RangeState {
             without_if_range: true,
-            ..Asking::default()
+            ..RangeState::default()
         };
         let range = ("content-range", "bytes 40-99/100");
-        for (tag, expected) in [(TAG.1, Answer::Rest(100)), ("\"v2\"", Answer::Other)] {
+        for (tag, expected) in [
+            (TAG.1, RestResponse::Rest(100)),
+            ("\"v2\"", RestResponse::Other),
+        ] {
             let part = head(206, &[("etag", tag), range]);
-            assert_eq!(begun().answered(&mut asking, &url(), &part), expected);
+            assert_eq!(begun().answered(&mut range_state, &url(), &part), expected);
         }
     }
 
     /// Tags of the responses of one attempt, and the result with the caller's declaration.
     #[test]
-    fn tags_that_differ_among_the_answers_of_an_attempt_are_those_of_servers() {
+    fn different_tags_within_one_attempt_count_as_per_server_tags() {
         let part = ("content-range", "bytes 40-99/100");
         for (answers, expected) in [
             // The representation has changed.
-            (&[(200, "\"v2\""), (206, "\"v2\"")][..], Answer::Other),
-            (&[(206, "\"v2\""), (206, "\"v2\"")], Answer::Other),
+            (&[(200, "\"v2\""), (206, "\"v2\"")][..], RestResponse::Other),
+            (&[(206, "\"v2\""), (206, "\"v2\"")], RestResponse::Other),
             // Each server has its own tag.
-            (&[(200, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
-            (&[(206, "\"v2\""), (206, "\"v3\"")], Answer::Rest(100)),
-            (&[(200, "\"v2\""), (206, TAG.1)], Answer::Rest(100)),
-            (&[(200, TAG.1), (206, "\"v2\"")], Answer::Rest(100)),
+            (&[(200, "\"v2\""), (206, "\"v3\"")], RestResponse::Rest(100)),
+            (&[(206, "\"v2\""), (206, "\"v3\"")], RestResponse::Rest(100)),
+            (&[(200, "\"v2\""), (206, TAG.1)], RestResponse::Rest(100)),
+            (&[(200, TAG.1), (206, "\"v2\"")], RestResponse::Rest(100)),
             // A weak form of the same tag.
-            (&[(206, "W/\"v1\"")], Answer::Rest(100)),
-            (&[(200, "W/\"v1\""), (206, "W/\"v1\"")], Answer::Rest(100)),
+            (&[(206, "W/\"v1\"")], RestResponse::Rest(100)),
+            (
+                &[(200, "W/\"v1\""), (206, "W/\"v1\"")],
+                RestResponse::Rest(100),
+            ),
         ] {
-            let (mut partial, mut asking) = (begun(), unchanged());
+            let (mut partial, mut range_state) = (begun(), unchanged());
             for (index, (status, tag)) in answers.iter().enumerate() {
                 let length = match status {
                     200 => LENGTH,
                     _ => ("content-length", "60"),
                 };
                 let head = head(*status, &[("etag", tag), length, part]);
-                let answered = partial.answered(&mut asking, &url(), &head);
+                let answered = partial.answered(&mut range_state, &url(), &head);
                 let last = index + 1 == answers.len();
-                let expected = if last { expected } else { Answer::Again };
+                let expected = if last { expected } else { RestResponse::Again };
                 assert_eq!(answered, expected, "{answers:?}");
             }
-            let varies = expected != Answer::Other && !answers[0].1.starts_with("W/");
-            assert_eq!(asking.validators_vary, varies, "{answers:?}");
+            let varies = expected != RestResponse::Other && !answers[0].1.starts_with("W/");
+            assert_eq!(range_state.validators_vary, varies, "{answers:?}");
             assert_eq!(partial.resumable().is_none(), varies, "{answers:?}");
         }
     }
 
     #[test]
-    fn bytes_of_an_earlier_call_are_of_the_length_that_its_response_stated() {
+    fn unchecked_bytes_require_the_stated_total_length() {
         let mut stated = Partial::stated(40, Some(100));
         let mut answered = |status, range| {
             let head = head(status, &[("content-range", range)]);
             stated.answered(&mut unchanged(), &url(), &head)
         };
         let longer = answered(206, "bytes 40-101/102");
-        assert_eq!(longer, Answer::Other, "another length");
+        assert_eq!(longer, RestResponse::Other, "another length");
         let shorter = answered(416, "bytes */40");
-        assert_eq!(shorter, Answer::Other, "60 bytes are missing");
+        assert_eq!(shorter, RestResponse::Other, "60 bytes are missing");
         let rest = answered(206, "bytes 40-99/100");
-        assert_eq!(rest, Answer::Rest(100));
+        assert_eq!(rest, RestResponse::Rest(100));
     }
 
     /// A field value: any bytes, or an almost valid value.
@@ -876,7 +924,7 @@ mod tests {
         /// For any response head: no panic, its identity can be stored and read back, and the rest begins at the right
         /// position.
         #[test]
-        fn any_head_names_what_is_read_back_or_nothing(
+        fn a_resumable_of_any_response_head_can_be_stored(
             fields in prop::collection::vec((0..7usize, value()), 0..6),
             status in prop::sample::select(vec![200, 206, 416, 304]),
         ) {
@@ -897,19 +945,19 @@ mod tests {
                 }
             }
             match answer(&mut begun(), &url(), &head) {
-                Answer::Again => prop_assert_eq!(status, 200),
-                Answer::Rest(end) => {
+                RestResponse::Again => prop_assert_eq!(status, 200),
+                RestResponse::Rest(end) => {
                     prop_assert_eq!(status, 206);
                     prop_assert!((41..=100).contains(&end));
                     prop_assert_eq!(only(head.headers(), &ETAG).unwrap(), TAG.1);
                 }
-                Answer::Complete => prop_assert!(false, "40 of 100"),
-                Answer::Other => {}
+                RestResponse::Complete => prop_assert!(false, "40 of 100"),
+                RestResponse::Other => {}
             }
         }
 
         #[test]
-        fn every_satisfied_range_is_read_back(first in 0..1_u64 << 40, more in 0..1_u64 << 40, rest in 1..1_u64 << 40) {
+        fn every_valid_content_range_is_parsed(first in 0..1_u64 << 40, more in 0..1_u64 << 40, rest in 1..1_u64 << 40) {
             let (last, total) = (first + more, first + more + rest);
             let value = format!("bytes {first}-{last}/{total}");
             prop_assert_eq!(content_range(value.as_bytes()), Some(ContentRange { first, last, total }));

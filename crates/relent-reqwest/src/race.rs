@@ -6,17 +6,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use relent::driver::Leave;
-use relent::race::{RaceEvent, Racer, Running};
-use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
-use relent_http::attempt::in_view_of_others;
+use relent::driver::CallPermit;
+use relent::race::{RaceAttempt, RaceEvent, Running};
+use relent_core::call::RaceOutcome;
+use relent_core::destination::Hedge;
+use relent_core::{Failure, FailureKind, StopReason};
+use relent_http::attempt::apply_concurrent_attempts;
 
 use crate::attempt::{Attempt, Connection};
-use crate::body::{Body, Opened};
+use crate::body::{Body, OpenedBody};
 use crate::call::Call;
 use crate::call_options::{CallOptions, cause};
-use crate::failed::{Broken, Failed, Outcome};
-use crate::redirects::Watch;
+use crate::failed::{AttemptFailure, FailedAttempt, Outcome};
+use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::response::Response;
 
@@ -32,13 +34,17 @@ pin_project! {
 }
 
 /// The body of a hedge that is being opened.
-type Opening = Pin<Box<dyn Future<Output = (Body, io::Result<Opened>)> + Send>>;
+type OpeningBody = Pin<Box<dyn Future<Output = (Body, io::Result<OpenedBody>)> + Send>>;
 
 /// The result of an attempt, its redirects, and its body.
-type Came = (Result<reqwest::Response, Box<Failed>>, Watch, Body);
+type ContenderResult = (
+    Result<reqwest::Response, Box<FailedAttempt>>,
+    RedirectWatch,
+    Body,
+);
 
 impl<F> Contender<'_, F> {
-    fn came_to(self: Pin<&mut Self>, outcome: Outcome) -> Came {
+    fn finish(self: Pin<&mut Self>, outcome: Outcome) -> ContenderResult {
         let this = self.project();
         let (span, watch) = this.attempt.parts();
         let classified = this.options.classify(this.template, span, outcome);
@@ -46,9 +52,9 @@ impl<F> Contender<'_, F> {
     }
 
     /// Ends the attempt at its time limit.
-    fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Came {
+    fn cut_off(self: Pin<&mut Self>, racer: &RaceAttempt) -> ContenderResult {
         let given = racer.attempt().limit.unwrap_or_default();
-        self.came_to(Err(Broken::timeout(given)))
+        self.finish(Err(AttemptFailure::timeout(given)))
     }
 }
 
@@ -56,11 +62,11 @@ impl<F> Future for Contender<'_, F>
 where
     F: Future<Output = Outcome>,
 {
-    type Output = Came;
+    type Output = ContenderResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ContenderResult> {
         let outcome = ready!(self.as_mut().project().attempt.poll(context));
-        Poll::Ready(self.came_to(outcome))
+        Poll::Ready(self.finish(outcome))
     }
 }
 
@@ -70,9 +76,9 @@ impl Call {
         &mut self,
         hedge: &Hedge,
         connection: Connection,
-        leave: Leave,
-        body: Opened,
-    ) -> Result<Response, Box<Failed>> {
+        leave: CallPermit,
+        body: OpenedBody,
+    ) -> Result<Response, Box<FailedAttempt>> {
         let Self {
             client,
             options,
@@ -81,17 +87,17 @@ impl Call {
             telling,
         } = self;
         let (client, options, template) = (&*client, &**options, &*template);
-        let mut start = |racer: &Racer, body: Body, opened: Opened| {
+        let mut start = |racer: &RaceAttempt, body: Body, opened: OpenedBody| {
             let begun = racer.attempt();
-            let tell = |request: &mut reqwest::Request| {
+            let write_headers = |request: &mut reqwest::Request| {
                 options.route(begun.number, request);
-                telling.tell(&begun, request.headers_mut());
+                telling.write_headers(&begun, request.headers_mut());
             };
-            let built = client.build(template, connection, tell);
-            let waiting = options.waiting(template, &body, begun.limit);
+            let built = client.build(template, connection, write_headers);
+            let head_timeout = options.head_timeout(template, &body, begun.limit);
             let opened = ready(Ok(opened));
             Contender {
-                attempt: client.start(connection, begun, built, options, waiting, opened),
+                attempt: client.start(connection, begun, built, options, head_timeout, opened),
                 options,
                 template,
                 body,
@@ -102,9 +108,9 @@ impl Call {
             start(racer, template.body().clone(), body)
         });
         // The body of the hedge that is due. It takes time to open a file.
-        let mut opening: Option<Opening> = None;
+        let mut opening: Option<OpeningBody> = None;
         // The failure that decides so far; a clearer one replaces it.
-        let mut kept: Option<Box<Failed>> = None;
+        let mut kept: Option<Box<FailedAttempt>> = None;
         loop {
             let next = poll_fn(|context| {
                 if let Some(opening) = &mut opening
@@ -120,63 +126,63 @@ impl Call {
                     match opened {
                         Ok(opened) => running.join(driver, |racer| start(racer, body, opened)),
                         // Nothing is sent, so this does not count as an attempt. The running one may succeed.
-                        Err(_) => running.call_off(driver),
+                        Err(_) => running.cancel_due_hedge(driver),
                     }
                     continue;
                 }
                 Ok(RaceEvent::Due) => {
-                    let body = template.body().beside();
+                    let body = template.body().for_concurrent_attempt();
                     opening = Some(Box::pin(async {
                         let opened = body.open().await;
                         (body, opened)
                     }));
                     continue;
                 }
-                Ok(RaceEvent::Ended(racer, came)) => (racer, came),
+                Ok(RaceEvent::Ended(racer, completed)) => (racer, completed),
                 Ok(RaceEvent::CutOff(racer, mut contender)) => {
-                    let came = contender.as_mut().cut_off(&racer);
-                    (racer, came)
+                    let completed = contender.as_mut().cut_off(&racer);
+                    (racer, completed)
                 }
             };
             let before = racer.attempt().number.saturating_sub(1);
             let mut failed = match options.judge(before, outcome) {
                 Ok(response) => {
-                    let_go(kept);
-                    options.tell_answered(driver, response.url(), &watch);
+                    release(kept);
+                    options.report_redirected_success(driver, response.url(), &watch);
                     running.won(driver, hedge, &racer, Some(cause(response.status())));
-                    return Ok(options.answer(driver, template, response));
+                    return Ok(options.finish_response(driver, template, response));
                 }
                 Err(failed) => failed,
             };
-            options.heed_redirects(driver, &mut failed, template, &watch);
+            options.apply_redirects(driver, &mut failed, template, &watch);
             failed.body = Some(body);
             if let Some(method) = template.method()
                 && !running.is_empty()
             {
-                failed.failure = in_view_of_others(failed.failure, method);
+                failed.failure = apply_concurrent_attempts(failed.failure, method);
             }
-            let told = Failure {
+            let race_failure = Failure {
                 // The caller's `when` has ruled out a retry.
                 kind: match failed.stop {
-                    Some(StopReason::Permanent) => Kind::Permanent,
+                    Some(StopReason::Permanent) => FailureKind::Permanent,
                     _ => failed.failure.kind,
                 },
                 ..failed.failure
             };
-            match running.failed(driver, hedge, &racer, &told) {
-                Raced::GoesOn { kept: keep } => {
+            match running.failed(driver, hedge, &racer, &race_failure) {
+                RaceOutcome::GoesOn { kept: keep } => {
                     let not_kept = match keep {
                         true => kept.replace(failed),
                         false => Some(failed),
                     };
-                    let_go(not_kept);
+                    release(not_kept);
                 }
-                Raced::Over { failure, latest } => {
+                RaceOutcome::Over { failure, latest } => {
                     let (mut last, other) = match kept.take() {
                         Some(kept) if !latest => (kept, Some(failed)),
                         kept => (failed, kept),
                     };
-                    let_go(other);
+                    release(other);
                     last.failure.hint = failure.hint;
                     return Err(last);
                 }
@@ -186,8 +192,8 @@ impl Call {
 }
 
 /// Releases the request body of a failure that does not decide: its connection may still wait for more of it.
-fn let_go(failed: Option<Box<Failed>>) {
+fn release(failed: Option<Box<FailedAttempt>>) {
     if let Some(body) = failed.and_then(|failed| failed.body) {
-        body.let_go();
+        body.release();
     }
 }

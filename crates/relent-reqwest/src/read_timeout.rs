@@ -12,7 +12,7 @@ use relent_http::attempt::Upload;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::Body;
-use crate::failed::Broken;
+use crate::failed::AttemptFailure;
 
 /// The read timeout of attempts and of response bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,7 +40,7 @@ impl ReadTimeout {
 
 /// Timer for the response head, which ends when the server has been silent for too long. A server that reads the
 /// request is not silent.
-pub(crate) struct Waiting {
+pub(crate) struct HeadTimeout {
     within: Duration,
     body: Body,
     seen: Upload,
@@ -48,7 +48,7 @@ pub(crate) struct Waiting {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Waiting {
+impl HeadTimeout {
     pub(crate) const fn new(within: Duration, body: Body) -> Self {
         Self {
             within,
@@ -59,53 +59,54 @@ impl Waiting {
     }
 
     /// Polls the timer while there is no head.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<Broken>> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Box<AttemptFailure>> {
         let within = self.within;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(within)));
         loop {
             ready!(timer.as_mut().poll(context));
             let upload = self.body.upload();
             if matches!(upload, Upload::Taken(_)) && upload == self.seen {
-                return Poll::Ready(Broken::silent(within));
+                return Poll::Ready(AttemptFailure::silent(within));
             }
             self.seen = upload;
-            timer.as_mut().reset(end_of(within));
+            timer.as_mut().reset(deadline_after(within));
         }
     }
 }
 
 /// The end of the timeout, 30 years from now if it overflows.
-fn end_of(within: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+fn deadline_after(within: Duration) -> Instant {
+    const OVERFLOW_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     let now = Instant::now();
-    now.checked_add(within).unwrap_or_else(|| now + FAR)
+    now.checked_add(within)
+        .unwrap_or_else(|| now + OVERFLOW_TIMEOUT)
 }
 
 pin_project! {
     /// A response body that fails if its next piece takes too long.
-    pub(crate) struct Reading<B> {
+    pub(crate) struct BodyReadTimeout<B> {
         #[pin]
         body: B,
         within: Duration,
         #[pin]
         timer: Option<Sleep>,
         // Whether the timer runs for the next piece.
-        waits: bool,
+        timer_running: bool,
     }
 }
 
-impl<B> Reading<B> {
+impl<B> BodyReadTimeout<B> {
     pub(crate) const fn new(body: B, within: Duration) -> Self {
         Self {
             body,
             within,
             timer: None,
-            waits: false,
+            timer_running: false,
         }
     }
 }
 
-impl<B> http_body::Body for Reading<B>
+impl<B> http_body::Body for BodyReadTimeout<B>
 where
     B: http_body::Body<Error: Into<relent_http::BoxError>>,
 {
@@ -118,13 +119,13 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, Self::Error>>> {
         let mut this = self.project();
         if let Poll::Ready(read) = this.body.poll_frame(context) {
-            *this.waits = false;
+            *this.timer_running = false;
             return Poll::Ready(read.map(|read| read.map_err(Into::into)));
         }
-        if !*this.waits {
-            *this.waits = true;
+        if !*this.timer_running {
+            *this.timer_running = true;
             match this.timer.as_mut().as_pin_mut() {
-                Some(timer) => timer.reset(end_of(*this.within)),
+                Some(timer) => timer.reset(deadline_after(*this.within)),
                 None => this.timer.set(Some(sleep(*this.within))),
             }
         }

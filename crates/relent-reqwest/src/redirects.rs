@@ -5,8 +5,8 @@
 //! URL does not show it either: a 303 may lead to the same URL.
 //!
 //! reqwest calls its redirect policy while the future of the call is polled, on the same thread. A policy made by
-//! [`watched`] stores the URL in a thread-local, and [`Watch`] reads it after each poll. In the other direction,
-//! `Watch` stores data that reqwest does not pass to a policy: the method, and the first request of the attempt with
+//! [`tracked`] stores the URL in a thread-local, and [`RedirectWatch`] reads it after each poll. In the other direction,
+//! `RedirectWatch` stores data that reqwest does not pass to a policy: the method, and the first request of the attempt with
 //! that method. [`limited`] uses it to find loops.
 //!
 //! # Meaning of a redirect
@@ -34,13 +34,13 @@ use crate::secret::redact;
 
 thread_local! {
     /// Number of calls to tracked redirect policies on this thread.
-    static ASKED: Cell<u32> = const { Cell::new(0) };
+    static POLICY_CALLS: Cell<u32> = const { Cell::new(0) };
     /// The last redirect.
-    static LATEST: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
+    static LATEST_REDIRECT: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
     /// Tracked policies made on this thread while a client is being built.
-    static MADE: RefCell<Option<Vec<Weak<Watched>>>> = const { RefCell::new(None) };
+    static TRACKED_POLICIES: RefCell<Option<Vec<Weak<TrackedPolicy>>>> = const { RefCell::new(None) };
     /// The current request of the attempt that is polled on this thread; `None` outside of one.
-    static ASKING: Cell<Option<Asking>> = const { Cell::new(None) };
+    static CURRENT_REQUEST: Cell<Option<CurrentRequest>> = const { Cell::new(None) };
 }
 
 /// Tracks this redirect policy, so that a [`Client`](crate::Client) and a
@@ -54,36 +54,36 @@ thread_local! {
 /// ```
 /// use relent::Policy;
 /// use relent_reqwest::Client;
-/// use relent_reqwest::{recipe, watched};
+/// use relent_reqwest::{recipe, tracked};
 /// use reqwest::redirect;
 ///
-/// let recipe = || recipe().redirect(watched(redirect::Policy::limited(3)));
+/// let recipe = || recipe().redirect(tracked(redirect::Policy::limited(3)));
 /// let client = Client::made_by(recipe, Policy::STANDARD.clone())?;
 /// # drop(client);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub fn watched(policy: Policy) -> Policy {
+pub fn track_redirects(policy: Policy) -> Policy {
     // Lives as long as the policy. A builder drops the policy when another replaces it.
-    let alive = Arc::new(Watched {
+    let alive = Arc::new(TrackedPolicy {
         // Only its `Debug` text identifies the policy `none`.
         none: format!("{policy:?}") == format!("{:?}", Policy::none()),
     });
-    MADE.with_borrow_mut(|made| {
+    TRACKED_POLICIES.with_borrow_mut(|made| {
         if let Some(made) = made {
             made.push(Arc::downgrade(&alive));
         }
     });
     Policy::custom(move |attempt| {
-        let _: &Arc<Watched> = &alive;
-        note(&attempt);
+        let _: &Arc<TrackedPolicy> = &alive;
+        store_redirect(&attempt);
         policy.redirect(attempt)
     })
 }
 
 /// Follows at most `most` redirects, and neither loops nor redirects to a scheme other than HTTP.
 ///
-/// Like [`Policy::limited`], but [tracked](watched). A redirect beyond these limits ends the attempt with
+/// Like [`Policy::limited`], but [tracked](tracked). A redirect beyond these limits ends the attempt with
 /// [`RedirectRefused`], which is permanent. A loop ends at its first repetition: the same method and the same URL.
 /// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
@@ -94,8 +94,8 @@ pub fn watched(policy: Policy) -> Policy {
 /// # let _ = recipe;
 /// ```
 #[must_use]
-pub fn limited(most: usize) -> Policy {
-    watched(Policy::custom(move |attempt| {
+pub fn limit_redirects(most: usize) -> Policy {
+    track_redirects(Policy::custom(move |attempt| {
         match refusal(&attempt, most) {
             Some(refused) => attempt.error(refused),
             None => attempt.follow(),
@@ -121,9 +121,9 @@ fn refusal(attempt: &Attempt<'_>, most: usize) -> Option<RedirectRefused> {
 
 /// Whether the attempt has already sent the same request.
 fn is_loop(status: StatusCode, to: &Url, previous: &[Url]) -> bool {
-    match ASKING.get() {
-        Some(asking) => {
-            let since = usize::try_from(asking.since).unwrap_or(usize::MAX);
+    match CURRENT_REQUEST.get() {
+        Some(current_request) => {
+            let since = usize::try_from(current_request.since).unwrap_or(usize::MAX);
             let same = previous.iter().skip(since).filter(|url| *url == to);
             same.count() > usize::from(may_keep_cookies())
         }
@@ -141,12 +141,12 @@ fn may_keep_cookies() -> bool {
     use std::any::TypeId;
 
     /// Returned by the trait method, if the builder has no such method.
-    struct Cannot;
+    struct MissingMethod;
 
     #[allow(unused, reason = "reqwest's own comes before it, if it has it")]
     trait KeepsCookies: Sized {
-        fn cookie_store(self, _: bool) -> Cannot {
-            Cannot
+        fn cookie_store(self, _: bool) -> MissingMethod {
+            MissingMethod
         }
     }
 
@@ -156,7 +156,7 @@ fn may_keep_cookies() -> bool {
         TypeId::of::<T>()
     }
 
-    returned(|builder| builder.cookie_store(true)) != TypeId::of::<Cannot>()
+    returned(|builder| builder.cookie_store(true)) != TypeId::of::<MissingMethod>()
 }
 
 /// Error of a redirect that [`limited`] does not follow.
@@ -213,7 +213,7 @@ impl Error for RedirectRefused {}
 
 /// The method of the current request of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct CurrentRequest {
     verb: Verb,
     /// The index (from 0) of the first request of the attempt with this method.
     since: u32,
@@ -228,7 +228,7 @@ enum Verb {
     Other,
 }
 
-impl Asking {
+impl CurrentRequest {
     /// The start of an attempt with this method.
     pub(crate) fn of(method: &Method) -> Self {
         let verb = match *method {
@@ -255,21 +255,21 @@ impl Asking {
 
 /// Stores a redirect. It counts as followed: if the policy stops there, the redirect itself is the response, which
 /// is not a failure.
-fn note(attempt: &Attempt<'_>) {
+fn store_redirect(attempt: &Attempt<'_>) {
     let followed = Followed {
         url: attempt.url().clone(),
         at: TokioClock.now(),
     };
-    LATEST.set(Some(Box::new(followed)));
-    if let Some(asking) = ASKING.get() {
+    LATEST_REDIRECT.set(Some(Box::new(followed)));
+    if let Some(current_request) = CURRENT_REQUEST.get() {
         let number = u32::try_from(attempt.previous().len()).unwrap_or(u32::MAX);
-        ASKING.set(Some(asking.redirected(attempt.status(), number)));
+        CURRENT_REQUEST.set(Some(current_request.redirected(attempt.status(), number)));
     }
-    ASKED.set(ASKED.get().wrapping_add(1));
+    POLICY_CALLS.set(POLICY_CALLS.get().wrapping_add(1));
 }
 
 /// Marker of a tracked policy.
-struct Watched {
+struct TrackedPolicy {
     /// Whether the policy follows no redirects.
     none: bool,
 }
@@ -278,7 +278,7 @@ struct Watched {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Redirects {
     /// All redirects are tracked.
-    pub(crate) watched: bool,
+    pub(crate) tracked: bool,
     /// No redirects are followed.
     pub(crate) none: bool,
 }
@@ -289,18 +289,18 @@ pub(crate) fn built(
     build: impl FnOnce() -> reqwest::Result<reqwest::Client>,
 ) -> reqwest::Result<(reqwest::Client, Redirects)> {
     /// Restores the outer value, even if the builder function panics.
-    struct Outer(Option<Vec<Weak<Watched>>>);
-    impl Drop for Outer {
+    struct RestoreOuter(Option<Vec<Weak<TrackedPolicy>>>);
+    impl Drop for RestoreOuter {
         fn drop(&mut self) {
-            MADE.set(self.0.take());
+            TRACKED_POLICIES.set(self.0.take());
         }
     }
-    let _outer = Outer(MADE.replace(Some(Vec::new())));
+    let _outer = RestoreOuter(TRACKED_POLICIES.replace(Some(Vec::new())));
     let client = build()?;
-    let made = MADE.take().unwrap_or_default();
+    let made = TRACKED_POLICIES.take().unwrap_or_default();
     let alive: Vec<_> = made.iter().filter_map(Weak::upgrade).collect();
     let redirects = Redirects {
-        watched: !alive.is_empty(),
+        tracked: !alive.is_empty(),
         none: alive.iter().any(|policy| policy.none),
     };
     Ok((client, redirects))
@@ -338,47 +338,47 @@ impl Followed {
 
 /// Detects the redirects that are followed while one attempt is polled.
 #[derive(Default, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct RedirectWatch {
     followed: Option<Box<Followed>>,
     /// `None` if nothing is sent.
-    asking: Option<Asking>,
+    current_request: Option<CurrentRequest>,
 }
 
-impl Watch {
+impl RedirectWatch {
     /// Creates a watch for an attempt that starts with this request.
     #[inline]
-    pub(crate) const fn over(asking: Option<Asking>) -> Self {
+    pub(crate) const fn over(current_request: Option<CurrentRequest>) -> Self {
         Self {
             followed: None,
-            asking,
+            current_request,
         }
     }
 
     /// Polls the attempt, and stores the redirects of that poll.
     #[inline]
     pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> T {
-        let before = ASKED.get();
-        let around = ASKING.replace(self.asking);
+        let before = POLICY_CALLS.get();
+        let around = CURRENT_REQUEST.replace(self.current_request);
         let polled = poll();
-        self.asking = ASKING.replace(around);
-        if ASKED.get() != before {
-            self.take_note(before);
+        self.current_request = CURRENT_REQUEST.replace(around);
+        if POLICY_CALLS.get() != before {
+            self.take_redirect(before);
         }
         polled
     }
 
     #[cold]
-    fn take_note(&mut self, before: u32) {
+    fn take_redirect(&mut self, before: u32) {
         // An enclosing attempt must not count this redirect as its own.
-        ASKED.set(before);
-        if let Some(followed) = LATEST.take() {
+        POLICY_CALLS.set(before);
+        if let Some(followed) = LATEST_REDIRECT.take() {
             self.followed = Some(followed);
         }
     }
 
     /// Replaces the URL in the error of an attempt by the one that was requested last. reqwest names the first one,
     /// which has responded.
-    pub(crate) fn name_asked(&self, error: &mut reqwest::Error) {
+    pub(crate) fn name_last_url(&self, error: &mut reqwest::Error) {
         let Some(followed) = self.followed() else {
             return;
         };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response as Head, Version};
 use relent::Summary;
-use relent_core::{Hedge, Pattern, Policy};
+use relent_core::destination::Hedge;
+use relent_core::{Pattern, Policy};
 use relent_http::IdempotencyKey;
 use reqwest::IntoUrl;
 
@@ -17,9 +18,9 @@ use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::error::Error;
 use crate::failed::AttemptError;
-use crate::min_rate::Rate;
-use crate::plan::{Plan, wrong};
+use crate::min_rate::MinRate;
 use crate::read_timeout::ReadTimeout;
+use crate::request_options::{RequestOptions, build_error};
 use crate::request_template::Template;
 use crate::response::Response;
 use crate::sink::Sink;
@@ -54,7 +55,7 @@ use crate::whole_body;
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder {
     http: reqwest::RequestBuilder,
-    plan: Plan,
+    request_options: RequestOptions,
 }
 
 impl Client {
@@ -97,8 +98,11 @@ impl Client {
 
 impl RequestBuilder {
     fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
-        let plan = Plan::new(client, None);
-        Self { http, plan }
+        let request_options = RequestOptions::new(client, None);
+        Self {
+            http,
+            request_options,
+        }
     }
 
     /// Adds a header field.
@@ -130,8 +134,8 @@ impl RequestBuilder {
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(mut self, json: &T) -> Self {
         self.http = self.http.json(json);
-        self.plan.body = None;
-        self.plan.multipart = false;
+        self.request_options.body = None;
+        self.request_options.multipart = false;
         self
     }
 
@@ -139,8 +143,8 @@ impl RequestBuilder {
     #[cfg(feature = "form")]
     pub fn form<T: serde::Serialize + ?Sized>(mut self, form: &T) -> Self {
         self.http = self.http.form(form);
-        self.plan.body = None;
-        self.plan.multipart = false;
+        self.request_options.body = None;
+        self.request_options.multipart = false;
         self
     }
 
@@ -153,8 +157,8 @@ impl RequestBuilder {
     #[cfg(feature = "multipart")]
     pub fn multipart(mut self, form: reqwest::multipart::Form) -> Self {
         self.http = self.http.multipart(form);
-        self.plan.body = None;
-        self.plan.multipart = true;
+        self.request_options.body = None;
+        self.request_options.multipart = true;
         self
     }
 
@@ -162,7 +166,7 @@ impl RequestBuilder {
     /// again](Body::made_by), or a reqwest body. A reqwest stream is kept while it is sent, up to
     /// [`Client::body_cap`], and is retried only if all of it was kept.
     pub fn body(mut self, body: impl Into<Body>) -> Self {
-        self.plan.body = Some(body.into());
+        self.request_options.body = Some(body.into());
         self
     }
 
@@ -281,8 +285,8 @@ impl RequestBuilder {
         K::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         match key.try_into() {
-            Ok(key) => self.plan.key = Some(key),
-            Err(error) => self.plan.wrong = Some(error.into()),
+            Ok(key) => self.request_options.key = Some(key),
+            Err(error) => self.request_options.build_error = Some(error.into()),
         }
         self
     }
@@ -296,7 +300,7 @@ impl RequestBuilder {
     /// resumes where the body ended if possible (see [`Client::download`]). The body is kept in memory. Such
     /// attempts are not hedged.
     pub const fn whole_body(mut self) -> Self {
-        self.plan.whole_body = true;
+        self.request_options.whole_body = true;
         self
     }
 
@@ -304,11 +308,11 @@ impl RequestBuilder {
     /// fewer than `bytes` of it arrive `within` this time. No limit by default; see
     /// [`Download::min_rate`](crate::Download::min_rate).
     pub fn min_rate(self, bytes: u64, within: Duration) -> Self {
-        self.change(move |options| options.rate = Some(Rate { bytes, within }))
+        self.change(move |options| options.rate = Some(MinRate { bytes, within }))
     }
 
     fn change(mut self, change: impl FnOnce(&mut CallOptions) + Send + 'static) -> Self {
-        self.plan.changes.push(Box::new(change));
+        self.request_options.changes.push(Box::new(change));
         self
     }
 
@@ -317,8 +321,8 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] if a part of the request is invalid.
     pub fn build(self) -> Result<Request<Body>, Error> {
-        let mut head = self.http.build().map_err(wrong)?;
-        let (_, _, body) = self.plan.settle(&mut head)?;
+        let mut head = self.http.build().map_err(build_error)?;
+        let (_, _, body) = self.request_options.resolve(&mut head)?;
         let uri = head.url().as_str().parse::<http::Uri>();
         let mut request = Request::new(body);
         *request.uri_mut() = uri.map_err(|error| Error::Request(error.into()))?;
@@ -337,13 +341,13 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] if nothing could be sent; [`Error::GaveUp`] if the last attempt had no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
-        if self.plan.whole_body {
+        if self.request_options.whole_body {
             return CallFuture::boxed(async move {
                 let (client, options, template) = self.prepare()?;
                 whole_body::receive(&client, options, template).await
             });
         }
-        CallFuture::new(self.http.build(), self.plan)
+        CallFuture::new(self.http.build(), self.request_options)
     }
 
     /// Makes attempts until the whole body is in `sink`, or until the policy stops; see [`Client::download`].
@@ -357,8 +361,8 @@ impl RequestBuilder {
 
     /// The client, options and template of the attempts.
     pub(crate) fn prepare(self) -> Result<(Client, Arc<CallOptions>, Template), Error> {
-        let mut built = self.http.build().map_err(wrong)?;
-        let (client, options, body) = self.plan.settle(&mut built)?;
+        let mut built = self.http.build().map_err(build_error)?;
+        let (client, options, body) = self.request_options.resolve(&mut built)?;
         let template = Template::new(&mut built, body, client.0.body_cap);
         Ok((client, options, template))
     }

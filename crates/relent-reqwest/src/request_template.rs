@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method, Request};
-use relent_http::RequestFacts;
+use relent_http::RequestInfo;
 use relent_http::attempt::RequestTemplate;
 use relent_http::field::content_length;
 use reqwest::Url;
 
 use crate::body::Body;
-use crate::failed::Broken;
+use crate::failed::AttemptFailure;
 
 /// The request of all attempts.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Template {
 /// A URL that reqwest refuses. Every attempt passes it to reqwest again.
 struct Refused {
     address: String,
-    facts: RequestFacts,
+    facts: RequestInfo,
 }
 
 /// Omits the URL: an invalid one can contain a credential anywhere.
@@ -42,7 +42,7 @@ impl Template {
         let length = if body.is_empty() {
             zero().then_some(0)
         } else {
-            body.told_length()
+            body.content_length_header()
         };
         if let Some(length) = length {
             let field = built.headers_mut().entry(CONTENT_LENGTH);
@@ -72,7 +72,7 @@ impl Template {
     ) -> Result<(reqwest::Request, Body), Box<Self>> {
         let address = request.uri().to_string();
         let (parts, body) = request.into_parts();
-        let facts = RequestFacts::of(&parts.method, &parts.headers);
+        let facts = RequestInfo::of(&parts.method, &parts.headers);
         let built = http
             .request(parts.method, &address)
             .version(parts.version)
@@ -110,7 +110,7 @@ impl Template {
     }
 
     /// The facts for the classification.
-    pub(crate) fn facts(&self) -> RequestFacts {
+    pub(crate) fn facts(&self) -> RequestInfo {
         match &self.head {
             Ok(head) => head.facts(),
             Err(refused) => refused.facts,
@@ -128,7 +128,10 @@ impl Template {
     }
 
     /// The request of an attempt, without the body.
-    pub(crate) fn request(&self, http: &reqwest::Client) -> Result<reqwest::Request, Box<Broken>> {
+    pub(crate) fn request(
+        &self,
+        http: &reqwest::Client,
+    ) -> Result<reqwest::Request, Box<AttemptFailure>> {
         match &self.head {
             Ok(head) => Ok(request_of(head)),
             Err(refused) => Ok(http.get(&refused.address).build()?),
@@ -143,8 +146,8 @@ impl Template {
 
     /// The body, if it can be opened without waiting.
     #[inline]
-    pub(crate) fn body_at_hand(&self) -> Option<&Body> {
-        self.body.is_at_hand().then_some(&self.body)
+    pub(crate) fn body_without_waiting(&self) -> Option<&Body> {
+        self.body.opens_without_waiting().then_some(&self.body)
     }
 }
 

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::{Extensions, HeaderMap, StatusCode, Version};
 use relent::Summary;
-use relent_http::attempt::Names;
+use relent_http::attempt::HeaderNames;
 use reqwest::Url;
 
 use crate::error::Error;
-use crate::secret::{Shown, redacted};
+use crate::secret::{RedactedUrl, redacted};
 
 /// The last response to a request, with a summary of the attempts.
 ///
@@ -27,8 +27,8 @@ impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
             .field("status", &self.http.status())
-            .field("url", &Shown(self.http.url()))
-            .field("headers", &Names(self.http.headers()))
+            .field("url", &RedactedUrl(self.http.url()))
+            .field("headers", &HeaderNames(self.http.headers()))
             .field("summary", &self.summary)
             .finish_non_exhaustive()
     }
@@ -115,7 +115,9 @@ impl Response {
     /// [`Error::Body`] if it cannot be read to its end.
     pub async fn text(self) -> Result<String, Error> {
         let Self { http, summary } = self;
-        http.text().await.map_err(|error| of_body(error, &summary))
+        http.text()
+            .await
+            .map_err(|error| body_error(error, &summary))
     }
 
     /// Reads the body.
@@ -124,7 +126,9 @@ impl Response {
     /// [`Error::Body`] if it cannot be read to its end.
     pub async fn bytes(self) -> Result<Bytes, Error> {
         let Self { http, summary } = self;
-        http.bytes().await.map_err(|error| of_body(error, &summary))
+        http.bytes()
+            .await
+            .map_err(|error| body_error(error, &summary))
     }
 
     /// Reads the body as JSON.
@@ -134,7 +138,9 @@ impl Response {
     #[cfg(feature = "json")]
     pub async fn json<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
         let Self { http, summary } = self;
-        http.json().await.map_err(|error| of_body(error, &summary))
+        http.json()
+            .await
+            .map_err(|error| body_error(error, &summary))
     }
 
     /// Reads the next piece of the body; `None` at its end.
@@ -143,14 +149,16 @@ impl Response {
     /// [`Error::Body`] if it ends early.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         let Self { http, summary } = self;
-        http.chunk().await.map_err(|error| of_body(error, summary))
+        http.chunk()
+            .await
+            .map_err(|error| body_error(error, summary))
     }
 
     /// Reads the body as a stream of pieces. The stream ends after the first [`Error::Body`].
     pub fn bytes_stream(self) -> impl Stream<Item = Result<Bytes, Error>> + Send {
         let Self { http, summary } = self;
         let pieces = http.bytes_stream();
-        pieces.map(move |piece| piece.map_err(|error| of_body(error, &summary)))
+        pieces.map(move |piece| piece.map_err(|error| body_error(error, &summary)))
     }
 
     /// The reqwest response.
@@ -177,6 +185,6 @@ impl Response {
     }
 }
 
-fn of_body(error: reqwest::Error, summary: &Summary) -> Error {
+fn body_error(error: reqwest::Error, summary: &Summary) -> Error {
     Error::Body(redacted(error), Box::new(summary.clone()))
 }

@@ -16,7 +16,7 @@ use reqwest::Url;
 /// Minimum age of a `Last-Modified` to be a strong validator, relative to its response. The representation can change
 /// twice within one second, and the two times may come from different clocks. RFC 9110 §8.8.2.2 asks for "enough
 /// difference"; RFC 7232 named this time.
-const SETTLED: Duration = Duration::from_secs(60);
+const LAST_MODIFIED_MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Identity of a representation that can be resumed after a part of it has arrived.
 ///
@@ -81,7 +81,7 @@ impl Resumable {
             return Err(NotResumable::Validator);
         }
         Ok(Self {
-            url: bare(&url),
+            url: without_fragment_and_user(&url),
             validator,
             total,
         })
@@ -108,7 +108,7 @@ impl Resumable {
         let validator = strong_validator(head.headers());
         let validator = validator.filter(|_| Self::allows_ranges(method, head))?;
         Some(Self {
-            url: bare(url),
+            url: without_fragment_and_user(url),
             validator: validator.clone(),
             total: length(head.headers()),
         })
@@ -138,7 +138,7 @@ impl Resumable {
     pub(crate) fn can_be_at(&self, url: &Url, total: Option<u64>, states: bool) -> bool {
         let same_resource = || self.url.origin() == url.origin() && self.url.path() == url.path();
         let same_total = || self.total.is_some() && self.total == total;
-        self.url == bare(url) || same_resource() && (states || same_total())
+        self.url == without_fragment_and_user(url) || same_resource() && (states || same_total())
     }
 
     /// Whether these header fields contain the same validator.
@@ -166,12 +166,15 @@ impl fmt::Debug for Resumable {
 }
 
 /// A URL without the parts that are not sent to the server: fragment, user name and password.
-pub(crate) fn bare(url: &Url) -> Url {
-    let mut bare = url.clone();
-    bare.set_fragment(None);
+pub(crate) fn without_fragment_and_user(url: &Url) -> Url {
+    let mut without_fragment_and_user = url.clone();
+    without_fragment_and_user.set_fragment(None);
     // Fails only for a URL that cannot have them.
-    let _ = (bare.set_username(""), bare.set_password(None));
-    bare
+    let _ = (
+        without_fragment_and_user.set_username(""),
+        without_fragment_and_user.set_password(None),
+    );
+    without_fragment_and_user
 }
 
 /// The strong validator of a response. A date counts only if there is no entity tag (RFC 9110 §13.1.5).
@@ -188,7 +191,7 @@ pub(crate) fn strong_last_modified(headers: &HeaderMap) -> Option<&HeaderValue> 
     let value = only(headers, &LAST_MODIFIED)?;
     let (modified, sent) = (date(value)?, date(only(headers, &DATE)?)?);
     let age = sent.duration_since(modified).ok()?;
-    (age >= SETTLED).then_some(value)
+    (age >= LAST_MODIFIED_MIN_AGE).then_some(value)
 }
 
 /// Parses a date only in the one form that servers may generate, so that the server recognizes its own date.

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_means_what_its_table_says() {
+    fn a_route_matches_as_documented() {
         for (route, request, meant) in [
             ("*", "GET http://a/", true),
             ("a", "GET http://a/x/y", true),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_route_says_why() {
+    fn an_invalid_route_returns_the_reason() {
         for (text, says) in [
             ("", "host is missing"),
             ("/x", "host is missing"),
@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_route_or_an_error(text in ".{0,30}", path in "(/[a-z]{0,2}){0,3}") {
+        fn parsing_any_text_as_a_route_does_not_panic(text in ".{0,30}", path in "(/[a-z]{0,2}){0,3}") {
             if let Ok(route) = text.parse::<Route>() {
                 let uri = format!("http://a{path}").parse().unwrap();
                 let _ = route.matches(&Method::GET, &uri);

@@ -39,9 +39,9 @@ pub(crate) fn redacted(mut error: reqwest::Error) -> reqwest::Error {
 }
 
 /// Shows a URL without credentials.
-pub(crate) struct Shown<'a>(pub(crate) &'a Url);
+pub(crate) struct RedactedUrl<'a>(pub(crate) &'a Url);
 
-impl fmt::Debug for Shown<'_> {
+impl fmt::Debug for RedactedUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut url = self.0.clone();
         redact(&mut url);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_shown_without_what_is_secret_in_it() {
+    fn a_url_is_shown_without_secrets() {
         for (address, shown) in [
             ("http://user:hunter2@h/p?a=1", "\"http://h/p?a=1\""),
             (
@@ -67,7 +67,7 @@ mod tests {
             ),
         ] {
             let url = Url::parse(address).unwrap();
-            assert_eq!(format!("{:?}", Shown(&url)), shown);
+            assert_eq!(format!("{:?}", RedactedUrl(&url)), shown);
         }
     }
 }

@@ -9,9 +9,9 @@ use relent_http::body::{ByType, Replay, ReplayBody};
 
 /// A reqwest stream, which can be read only once, and the part kept for more attempts.
 #[derive(Clone)]
-pub(crate) struct Streamed(Arc<Mutex<Kept>>);
+pub(crate) struct Streamed(Arc<Mutex<KeptStream>>);
 
-struct Kept {
+struct KeptStream {
     replay: Replay<reqwest::Body>,
     /// The body of the first attempt, until it is sent.
     first: Option<ReplayBody<reqwest::Body>>,
@@ -25,7 +25,7 @@ impl Streamed {
             replay.announce(length);
         }
         let first = Some(first);
-        Self(Arc::new(Mutex::new(Kept { replay, first })))
+        Self(Arc::new(Mutex::new(KeptStream { replay, first })))
     }
 
     /// The body of the next attempt.
@@ -51,7 +51,7 @@ impl Streamed {
         self.with(|kept| kept.replay.upload())
     }
 
-    fn with<T>(&self, with: impl FnOnce(&mut Kept) -> T) -> T {
+    fn with<T>(&self, with: impl FnOnce(&mut KeptStream) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

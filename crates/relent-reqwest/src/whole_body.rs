@@ -16,12 +16,12 @@ use crate::sink::Sink;
 
 /// A body in memory, with the head of its first response.
 #[derive(Default)]
-struct Whole {
+struct WholeBody {
     head: Head<()>,
     body: Vec<u8>,
 }
 
-impl Sink for Whole {
+impl Sink for WholeBody {
     async fn start(&mut self, head: &Head<()>, _: Option<&Resumable>) -> io::Result<()> {
         self.no_content(head).await
     }
@@ -44,7 +44,7 @@ pub(crate) async fn receive(
     options: Arc<CallOptions>,
     template: Template,
 ) -> Result<Response, Error> {
-    let mut whole = Whole::default();
+    let mut whole = WholeBody::default();
     let (_, summary) = client.receive(template, options, &mut whole).await?;
     // For a response in parts, the first head describes the whole.
     let response = whole.head.map(|()| whole.body);

@@ -71,9 +71,9 @@
 //! [`idempotency`](crate::idempotency), so that rejections are not stored. A request that comes in its reserved slot
 //! has [`Admitted`] in its extensions, so other layers need not treat it as a retry.
 
+mod decision;
 #[cfg(feature = "redis")]
 mod fleet;
-mod judge;
 mod quota;
 mod service;
 mod shared;
@@ -87,9 +87,9 @@ use relent::clock::{Clock, StdClock};
 use tower_layer::Layer;
 
 #[cfg(feature = "redis")]
-pub use fleet::Fleet;
+pub use fleet::RedisLimits;
 pub use quota::{InvalidQuota, Quota};
-pub use relent_core::{Admitted, LimiterConfig};
+pub use relent_core::admission::{Admitted, LimiterConfig};
 pub use service::{Admission, ResponseFuture};
 
 pub(crate) use quota::{Identify, identify};
@@ -127,7 +127,7 @@ impl AdmissionLayer {
     /// Creates a layer that shares its limits with other processes, in Redis.
     #[cfg(feature = "redis")]
     #[must_use]
-    pub fn fleet(fleet: Fleet) -> Self {
+    pub fn redis_limits(fleet: RedisLimits) -> Self {
         Self::new().with(|settings| settings.fleet = Some(Arc::new(fleet)))
     }
 
@@ -174,7 +174,7 @@ impl AdmissionLayer {
         match &self.shared().limits {
             Limits::Local(local) => local.keys(),
             #[cfg(feature = "redis")]
-            Limits::Fleet(_) => (0, 0),
+            Limits::RedisLimits(_) => (0, 0),
         }
     }
 

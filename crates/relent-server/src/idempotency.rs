@@ -44,7 +44,7 @@
 //! [resolved](UnknownOutcomes) meanwhile.
 //!
 //! The handler is dropped only if the [`Takeover`] of the route lets it run again, or with
-//! [`exactly_once`](IdempotencyLayer::exactly_once), which rolls its transaction back. [`IdempotencyLayer::drain`]
+//! [`transactional`](IdempotencyLayer::transactional), which rolls its transaction back. [`IdempotencyLayer::drain`]
 //! waits for running handlers before the server shuts down.
 //!
 //! # Limits
@@ -92,13 +92,13 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
-pub use relent_core::claim::{ClaimConfig, InvalidClaimConfig, Takeover};
+pub use relent_core::idempotency::{ClaimConfig, InvalidClaimConfig, Takeover};
 pub use relent_http::Outcome;
-use running::MOST_RUN_ON;
+use running::MAX_HANDLERS_AFTER_UNKNOWN;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
-pub use crate::store::answer::{Answer, InvalidAnswer};
+pub use crate::store::answer::{InvalidStoredResponse, StoredResponse};
 pub use body::Body;
 pub use execution::{CheckpointError, Execution};
 pub use limits::Limits;
@@ -127,8 +127,8 @@ pub struct IdempotencyLayer<S> {
 }
 
 /// About 1 KB each.
-const MOST_ABANDONED: usize = 16_384;
-const MOST_GIVE_BACKS: usize = 64;
+const MAX_PENDING_GIVE_BACKS: usize = 16_384;
+const MAX_CONCURRENT_GIVE_BACKS: usize = 64;
 
 impl<S: Store> IdempotencyLayer<S> {
     /// Creates a layer with this store. `principal` returns the sender of a request, as the authentication layer
@@ -148,21 +148,21 @@ impl<S: Store> IdempotencyLayer<S> {
             limits: Limits::DEFAULT,
             wait: Duration::from_secs(2),
             max_request: 1 << 20,
-            max_answer: 256 << 10,
+            max_response: 256 << 10,
             fail_open: false,
             first_sent: false,
             failures: OnStoreFailure::default(),
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
-            exactly_once: false,
+            transactional: false,
         };
         let common = Common {
             running: Running::default(),
             executions: Shares::new(Limits::DEFAULT.executions),
             waiters: Shares::new(Limits::DEFAULT.waiters),
             buffered: Shares::new(Limits::DEFAULT.buffered),
-            abandoned: Semaphore::new(MOST_ABANDONED),
-            give_backs: Semaphore::new(MOST_GIVE_BACKS),
-            run_on: Arc::new(Semaphore::new(MOST_RUN_ON)),
+            abandoned: Semaphore::new(MAX_PENDING_GIVE_BACKS),
+            give_backs: Semaphore::new(MAX_CONCURRENT_GIVE_BACKS),
+            run_on: Arc::new(Semaphore::new(MAX_HANDLERS_AFTER_UNKNOWN)),
         };
         Self {
             store: Arc::new(store),
@@ -249,8 +249,8 @@ impl<S: Store> IdempotencyLayer<S> {
     /// The longest response body that is stored, in bytes: 256 KiB by default. Duplicates of a longer one get 410,
     /// and nothing runs again.
     #[must_use]
-    pub const fn max_answer(mut self, bytes: usize) -> Self {
-        self.settings.max_answer = bytes;
+    pub const fn max_response(mut self, bytes: usize) -> Self {
+        self.settings.max_response = bytes;
         self
     }
 
@@ -299,13 +299,13 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// Lets the handler claim and record the request in the transaction of its effects, by
-    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce) in the extensions. If a handler responds with success but
+    /// [`Transactional`](crate::transactional::Transactional) in the extensions. If a handler responds with success but
     /// recorded nothing, the client gets 500, since a duplicate would run again. If the claim rejects the request,
     /// the client gets that rejection, whatever the handler responds.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
-    pub const fn exactly_once(mut self) -> Self {
-        self.settings.exactly_once = true;
+    pub const fn transactional(mut self) -> Self {
+        self.settings.transactional = true;
         self
     }
 
@@ -314,7 +314,7 @@ impl<S: Store> IdempotencyLayer<S> {
     pub(crate) fn of_webhooks(store: S, keep: Duration) -> Self {
         let mut layer = Self::anonymous(store);
         layer.settings.source = KeySource::WebhookId;
-        layer.settings.claim.keep = keep;
+        layer.settings.claim.retention = keep;
         layer
     }
 

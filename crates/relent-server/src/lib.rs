@@ -35,22 +35,20 @@
 //! - `redis`: the store `Redis`.
 //! - `webhook`: the module `webhook`, for messages that are repeated until they are acknowledged.
 //!
-//! The features `sqlite` and `postgres` also enable `exactly_once` (transactional idempotency): the effects of a
+//! The features `sqlite` and `postgres` also enable `transactional` (transactional idempotency): the effects of a
 //! handler and its response are written in one transaction.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admission;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub mod exactly_once;
 pub mod idempotency;
 mod layer;
-mod loan;
 pub mod observe;
 mod on_store_failure;
 pub mod overload;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod precondition;
+mod quota_refund;
 mod refusal;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod server_clock;
@@ -60,6 +58,8 @@ mod shares;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod transactional;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 

@@ -13,8 +13,9 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::slots::Slots;
-use relent_core::{Admitted, Advice, Criticality, Rejected, Shed};
+use relent_core::admission::ConcurrencyLimiter;
+use relent_core::admission::{Admitted, Rejected, Shed};
+use relent_core::{Advice, Criticality};
 
 #[cfg(feature = "metrics")]
 pub use meters::describe;
@@ -26,7 +27,11 @@ use crate::store::{Key, StoreFailure};
 
 /// The rate limits admitted a request.
 pub(crate) fn rate_admitted(admitted: Admitted) {
-    let ticket = if admitted.ticket { "true" } else { "false" };
+    let ticket = if admitted.reserved_slot {
+        "true"
+    } else {
+        "false"
+    };
     #[cfg(feature = "metrics")]
     meters::count((RATE_ADMITTED, TICKET, ticket), None);
     let _ = ticket;
@@ -47,7 +52,7 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
 
 /// A request was rejected because Redis is unreachable.
 #[cfg(feature = "redis")]
-pub(crate) fn rate_away() {
+pub(crate) fn rate_limits_down() {
     #[cfg(feature = "metrics")]
     meters::rate_refused("away", None);
 }
@@ -63,9 +68,9 @@ pub(crate) fn rate_failed((kind, code): (FailureKind, Option<String>)) {
 
 /// The process decided about a request without Redis.
 #[cfg(feature = "redis")]
-pub(crate) fn rate_alone(away: &'static str) {
+pub(crate) fn rate_local(away: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((RATE_ALONE, AWAY, away), None);
+    meters::count((RATE_LOCAL, AWAY, away), None);
     let _ = away;
 }
 
@@ -95,7 +100,7 @@ pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
 
 /// The state of the slots has changed.
 #[inline]
-pub(crate) fn slots<W>(slots: &Slots<W>) {
+pub(crate) fn slots<W>(slots: &ConcurrencyLimiter<W>) {
     #[cfg(feature = "metrics")]
     meters::slots(slots.limit(), slots.in_flight(), slots.waiting());
     let _ = slots;
@@ -104,7 +109,7 @@ pub(crate) fn slots<W>(slots: &Slots<W>) {
 /// The result of a request with a key.
 pub(crate) fn keyed(result: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((KEYED, RESULT, result), None);
+    meters::count((IDEMPOTENT_REQUESTS, RESULT, result), None);
     let _ = result;
 }
 
@@ -119,9 +124,9 @@ pub(crate) fn not_verified(reason: &'static str) {
 }
 
 /// A duplicate starts to wait.
-pub(crate) fn keyed_wait() {
+pub(crate) fn idempotent_wait() {
     #[cfg(feature = "metrics")]
-    meters::count((KEYED_WAITS, "", ""), None);
+    meters::count((IDEMPOTENT_WAITS, "", ""), None);
 }
 
 /// A response was replayed; `original` is the `traceparent` of its request.

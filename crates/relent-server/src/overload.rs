@@ -1,6 +1,6 @@
 //! Load shedding: a service serves as many requests concurrently as it can, queues a few, and rejects the others.
 //!
-//! The concurrency limit is adaptive ([`Concurrency`](relent_core::slots::Concurrency)); [`Slots`] decides which
+//! The concurrency limit is adaptive ([`Concurrency`](relent_core::admission::Concurrency)); [`Slots`] decides which
 //! requests wait and which are rejected. A request holds its slot until its response body has ended or its client has
 //! disconnected, and for [60 s](OverloadLayer::slot_timeout) at most.
 //!
@@ -74,14 +74,15 @@ use std::time::Duration;
 
 use http::request::Parts;
 use relent_core::PolicyError;
-use relent_core::slots::Slots;
+use relent_core::admission::ConcurrencyLimiter;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
-pub(crate) use held::{Held, SlotOf};
-pub use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
-pub use relent_core::{Criticality, ShedderConfig};
-pub use service::{Answering, Overload};
+pub(crate) use held::{HeldSlot, WeakSlot};
+pub use relent_core::Criticality;
+pub use relent_core::admission::ShedderConfig;
+pub use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+pub use service::{Overload, OverloadFuture};
 
 use held::Shared;
 use settings::{Header, Settings};
@@ -102,7 +103,7 @@ impl OverloadLayer {
     ///
     /// # Errors
     /// An invalid configuration: see [`Slots::new`].
-    pub fn new(config: &SlotsConfig) -> Result<Self, PolicyError> {
+    pub fn new(config: &ConcurrencyLimiterConfig) -> Result<Self, PolicyError> {
         let settings = Settings {
             criticality: Arc::new(|_| None),
             exempt: Arc::new(|_| false),
@@ -111,7 +112,7 @@ impl OverloadLayer {
             header: Header::Lowers,
         };
         Ok(Self {
-            shared: Arc::new(Shared::new(Slots::new(config)?)),
+            shared: Arc::new(Shared::new(ConcurrencyLimiter::new(config)?)),
             settings: Arc::new(settings),
         })
     }
@@ -176,19 +177,19 @@ impl OverloadLayer {
     /// Returns the number of requests that hold a slot.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.shared.with(Slots::in_flight)
+        self.shared.with(ConcurrencyLimiter::in_flight)
     }
 
     /// Returns the number of requests that wait for a slot.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        self.shared.with(Slots::waiting)
+        self.shared.with(ConcurrencyLimiter::waiting)
     }
 
     /// Returns the current concurrency limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.shared.with(Slots::limit)
+        self.shared.with(ConcurrencyLimiter::limit)
     }
 }
 
@@ -196,7 +197,7 @@ impl Default for OverloadLayer {
     /// Uses [`SlotsConfig::DEFAULT`].
     fn default() -> Self {
         #[allow(clippy::expect_used, reason = "the default is valid: a test makes it")]
-        Self::new(&SlotsConfig::DEFAULT).expect("the default is valid")
+        Self::new(&ConcurrencyLimiterConfig::DEFAULT).expect("the default is valid")
     }
 }
 

@@ -28,7 +28,7 @@ pub use deadpool_postgres::{Client, Pool, Transaction};
 pub use tokio_postgres::IsolationLevel;
 
 pub use self::driver::Connections;
-pub(crate) use self::driver::{Columns, CommitError, Opened, Session, Value};
+pub(crate) use self::driver::{Columns, CommitError, SqlSession, SqlTransaction, Value};
 pub use self::error::ConnectionError;
 #[cfg(feature = "sqlx")]
 pub use self::sqlx::SqlxTransaction;
@@ -87,12 +87,12 @@ pub(crate) fn in_time<C: Connections, T, E: From<ConnectionError>>(
 
 /// Returns whether the failure is transient: a conflict with another transaction (40001, 40P01), or a lost or failed
 /// connection.
-pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_transient(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
             return match error.code() {
-                Some(code) => passes(code.code()),
+                Some(code) => is_transient_code(code.code()),
                 None => {
                     error.is_closed() || error.source().is_some_and(<dyn Error>::is::<io::Error>)
                 }
@@ -102,7 +102,9 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
         if let Some(error) = error.downcast_ref::<::sqlx::Error>() {
             return match error {
                 ::sqlx::Error::Io(_) => true,
-                ::sqlx::Error::Database(error) => error.code().is_some_and(|code| passes(&code)),
+                ::sqlx::Error::Database(error) => {
+                    error.code().is_some_and(|code| is_transient_code(&code))
+                }
                 _ => false,
             };
         }
@@ -112,7 +114,7 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// Returns whether PostgreSQL's error code is transient.
-fn passes(code: &str) -> bool {
+fn is_transient_code(code: &str) -> bool {
     let passing = [
         SqlState::T_R_SERIALIZATION_FAILURE,
         SqlState::T_R_DEADLOCK_DETECTED,

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_made_to_the_version_that_its_client_has_seen_only() {
+    fn a_change_applies_only_to_the_version_the_client_has_seen() {
         let (seven, weak) = (tag("\"7\""), tag("W/\"7\""));
         // The precondition, and whether it holds for version 7, weak version 7, and no resource.
         let cases: [Case<'_>; 11] = [
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_and_not_left_out() {
+    fn a_malformed_precondition_is_an_error() {
         for value in [
             "",
             ",",
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_one_number() {
+    fn if_match_names_exactly_one_version_number() {
         assert_eq!(of(&[("if-match", "\"7\"")]).unwrap().version(), Ok(7));
         let none = of(&[("if-none-match", "*")]).unwrap();
         assert_eq!(none.version(), Err(PreconditionError::Required));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_if_none_match_excludes_is_not_changed() {
+    fn if_none_match_excludes_its_versions_from_a_change() {
         for (excluded, version) in [
             ("*", None),
             ("\"7\"", None),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_has_its_status() {
+    fn each_precondition_error_has_its_status() {
         for (error, status) in [
             (PreconditionError::Malformed, 400),
             (PreconditionError::Required, 428),
@@ -432,14 +432,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tag_is_read_back_as_it_was_written(weak: bool, opaque in prop::collection::vec(0x21_u8..=0xff, 0..9)) {
+        fn entity_tags_round_trip(weak: bool, opaque in prop::collection::vec(0x21_u8..=0xff, 0..9)) {
             let opaque: Vec<_> = opaque.into_iter().filter(|byte| ![b'"', 0x7f].contains(byte)).collect();
             let tag = EntityTag { weak, opaque };
             prop_assert_eq!(EntityTag::parse(tag.to_value().as_bytes()), Some(tag));
         }
 
         #[test]
-        fn whatever_the_field_is_reading_it_ends(value in prop::collection::vec(0x20_u8..=0xff, 0..30)) {
+        fn parsing_any_precondition_terminates(value in prop::collection::vec(0x20_u8..=0xff, 0..30)) {
             let mut headers = HeaderMap::new();
             if let Ok(value) = HeaderValue::from_bytes(&value) {
                 headers.insert(IF_MATCH, value);

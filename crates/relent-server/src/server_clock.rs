@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_the_server_is_never_taken_to_be_later_than_it_is() {
+    fn the_estimated_server_time_is_never_ahead() {
         let clock = ServerClock::default();
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         assert!(clock.at(now + hour) < 0, "nothing is known yet");

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_gets_as_much_as_it_leaves_for_others() {
+    fn a_principal_may_hold_as_much_as_is_free() {
         let shares = Shares::new(1000);
         let first = all(&shares, "a");
         assert_eq!(first.len(), 500);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_principals_all_of_it_may_be_used() {
+    fn the_empty_principal_may_use_everything() {
         let shares = Shares::new(3);
         let mut taken = all(&shares, "");
         assert_eq!(taken.len(), 3);

@@ -27,11 +27,11 @@ pub use error::{FileProblem, WriterError};
 use crate::store::sqlite::Records;
 
 /// The most jobs in one transaction, so that the first need not wait for all.
-const MOST: usize = 256;
+const MAX_JOBS_PER_TRANSACTION: usize = 256;
 /// The most jobs in the queue; further writers wait for a place.
-const QUEUE: usize = 4096;
+const MAX_QUEUED_JOBS: usize = 4096;
 /// The longest wait for a lock that another process holds.
-const BUSY: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle to the writer thread of an SQLite database: see the [module](self). Clones share the thread, which ends
 /// when the last one is dropped and all jobs are written.
@@ -65,7 +65,7 @@ impl Writer {
         };
         let hooks = Arc::new(Hooks::default());
         hooks.set(&mut connection)?;
-        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (jobs, queue) = mpsc::channel(MAX_QUEUED_JOBS);
         thread::Builder::new()
             .name("relent-sqlite".to_owned())
             .spawn(move || write(&connection, &hooks, queue))
@@ -94,18 +94,18 @@ impl Writer {
     }
 
     /// Like `run`, without a savepoint, and with the prepared statements of the thread. Work that returns an error
-    /// must have written nothing, or only in a [savepoint](Session::savepoint), or must [undo](Session::undo) the
+    /// must have written nothing, or only in a [savepoint](WriterSession::savepoint), or must [undo](WriterSession::undo) the
     /// transaction. Its only write outside a savepoint is one statement, its last.
     pub(crate) async fn run_in<T, E>(
         &self,
-        work: impl FnOnce(&mut Session<'_>) -> Result<T, E> + Send + 'static,
+        work: impl FnOnce(&mut WriterSession<'_>) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<WriterError> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let job = Waited {
+        let job = PendingJob {
             work: Some(work),
             result: None,
             sender,
@@ -134,7 +134,7 @@ fn open(
     if is_marked || connection.is_readonly("main")? {
         return Ok(None);
     }
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(LOCK_TIMEOUT)?;
     write_ahead(&connection)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     set_up(&connection)?;
@@ -144,14 +144,14 @@ fn open(
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
         written => written?,
     }
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(LOCK_TIMEOUT)?;
     Ok(Some(connection))
 }
 
 /// Sets the journal mode to WAL. SQLite does not wait for locks there, and other processes may do the same
 /// concurrently.
 fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
-    let patience = Instant::now() + BUSY;
+    let patience = Instant::now() + LOCK_TIMEOUT;
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
@@ -168,38 +168,38 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
 /// A job for the writer thread.
 trait Job: Send {
     /// Runs the work.
-    fn work(&mut self, session: &mut Session<'_>);
+    fn work(&mut self, session: &mut WriterSession<'_>);
 
     /// Sends the result to the waiting task; or `failed`, if the work succeeded but was not committed.
-    fn tell(self: Box<Self>, failed: Option<WriterError>);
+    fn notify(self: Box<Self>, failed: Option<WriterError>);
 }
 
 /// The result of the work, or its panic.
-type Worked<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
+type WorkResult<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
 
 /// A job with a waiting task.
-struct Waited<W, T, E> {
+struct PendingJob<W, T, E> {
     work: Option<W>,
-    result: Option<Worked<T, E>>,
-    sender: oneshot::Sender<Worked<T, E>>,
+    result: Option<WorkResult<T, E>>,
+    sender: oneshot::Sender<WorkResult<T, E>>,
 }
 
-impl<W, T, E> Job for Waited<W, T, E>
+impl<W, T, E> Job for PendingJob<W, T, E>
 where
-    W: FnOnce(&mut Session<'_>) -> Result<T, E> + Send,
+    W: FnOnce(&mut WriterSession<'_>) -> Result<T, E> + Send,
     T: Send,
     E: From<WriterError> + Send,
 {
-    fn work(&mut self, session: &mut Session<'_>) {
+    fn work(&mut self, session: &mut WriterSession<'_>) {
         let work = self.work.take();
         self.result = work.map(|work| catch_unwind(AssertUnwindSafe(|| work(&mut *session))));
         // The work has panicked outside a savepoint, so its writes have to be undone.
-        if matches!(self.result, Some(Err(_))) && !session.is_open {
+        if matches!(self.result, Some(Err(_))) && !session.has_savepoint {
             session.undo();
         }
     }
 
-    fn tell(self: Box<Self>, failed: Option<WriterError>) {
+    fn notify(self: Box<Self>, failed: Option<WriterError>) {
         let result = match (self.result, failed) {
             (Some(Ok(Ok(_))) | None, Some(failed)) => Ok(Err(failed.into())),
             // A failure of the work itself has precedence.
@@ -235,7 +235,7 @@ impl Hooks {
 }
 
 /// The context of a job: the connection, in a transaction, and the prepared statements of the thread.
-pub(crate) struct Session<'c> {
+pub(crate) struct WriterSession<'c> {
     pub(crate) records: Records<'c>,
     connection: &'c Connection,
     hooks: &'c Hooks,
@@ -243,12 +243,12 @@ pub(crate) struct Session<'c> {
     undo: Statement<'c>,
     release: Statement<'c>,
     /// A savepoint is open.
-    is_open: bool,
+    has_savepoint: bool,
     /// The transaction must be rolled back.
     is_undone: bool,
 }
 
-impl<'c> Session<'c> {
+impl<'c> WriterSession<'c> {
     fn new(connection: &'c Connection, hooks: &'c Hooks) -> rusqlite::Result<Self> {
         Ok(Self {
             records: Records::new(connection),
@@ -257,7 +257,7 @@ impl<'c> Session<'c> {
             savepoint: connection.prepare("SAVEPOINT relent_job")?,
             undo: connection.prepare("ROLLBACK TO relent_job")?,
             release: connection.prepare("RELEASE relent_job")?,
-            is_open: false,
+            has_savepoint: false,
             is_undone: false,
         })
     }
@@ -274,7 +274,7 @@ impl<'c> Session<'c> {
             self.undo();
             return Err(WriterError::Commit(Arc::new(error)).into());
         }
-        self.is_open = true;
+        self.has_savepoint = true;
         let worked = work(self.connection);
         match self.close(worked.is_ok()) {
             Some(ended) => worked.and(Err(ended.into())),
@@ -284,7 +284,7 @@ impl<'c> Session<'c> {
 
     /// Releases or undoes the savepoint. Returns the reason if the whole transaction has to be rolled back.
     fn close(&mut self, keep: bool) -> Option<WriterError> {
-        self.is_open = false;
+        self.has_savepoint = false;
         let undone = if keep { Ok(0) } else { self.undo.execute([]) };
         let closed = undone.and_then(|_| self.release.execute([]));
         let ended = self.hooks.ended.load(Ordering::Relaxed);
@@ -309,7 +309,7 @@ impl<'c> Session<'c> {
 
 /// The thread with its statements.
 struct Thread<'c> {
-    session: Session<'c>,
+    session: WriterSession<'c>,
     begin: Statement<'c>,
     commit: Statement<'c>,
 }
@@ -317,7 +317,7 @@ struct Thread<'c> {
 impl<'c> Thread<'c> {
     fn new(connection: &'c Connection, hooks: &'c Hooks) -> rusqlite::Result<Self> {
         Ok(Self {
-            session: Session::new(connection, hooks)?,
+            session: WriterSession::new(connection, hooks)?,
             begin: connection.prepare("BEGIN IMMEDIATE")?,
             commit: connection.prepare("COMMIT")?,
         })
@@ -330,10 +330,11 @@ impl<'c> Thread<'c> {
             self.roll_back();
             // `begin` may have waited long for a lock. Fail the queued jobs, too, so that they do not wait one after
             // another.
-            let waiting = std::iter::from_fn(|| queue.try_recv().ok()).take(MOST);
+            let waiting =
+                std::iter::from_fn(|| queue.try_recv().ok()).take(MAX_JOBS_PER_TRANSACTION);
             let failed = Arc::new(error);
             for job in std::iter::once(first).chain(waiting) {
-                job.tell(Some(WriterError::Commit(Arc::clone(&failed))));
+                job.notify(Some(WriterError::Commit(Arc::clone(&failed))));
             }
             return;
         }
@@ -342,14 +343,14 @@ impl<'c> Thread<'c> {
         while let Some(mut job) = next {
             if let Err(failed) = self.work(&mut *job) {
                 self.roll_back();
-                job.tell(Some(failed));
+                job.notify(Some(failed));
                 for job in done {
-                    job.tell(Some(WriterError::Undone));
+                    job.notify(Some(WriterError::Undone));
                 }
                 return;
             }
             done.push(job);
-            let more = done.len() < MOST;
+            let more = done.len() < MAX_JOBS_PER_TRANSACTION;
             next = more.then(|| queue.try_recv().ok()).flatten();
         }
         let commits = &self.session.hooks.commits;
@@ -360,7 +361,7 @@ impl<'c> Thread<'c> {
             self.roll_back();
         }
         for job in done {
-            job.tell(failed.clone().map(WriterError::Commit));
+            job.notify(failed.clone().map(WriterError::Commit));
         }
     }
 
@@ -369,7 +370,7 @@ impl<'c> Thread<'c> {
         let session = &mut self.session;
         job.work(session);
         // The job has panicked.
-        if session.is_open
+        if session.has_savepoint
             && let Some(failed) = session.close(false)
         {
             return Err(failed);

@@ -23,17 +23,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::Instant;
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Record};
+use relent_core::idempotency::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Record};
 
 #[cfg(feature = "postgres")]
 pub use self::postgres::{Postgres, PostgresError};
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisError};
-pub use answer::Answer;
+pub use answer::StoredResponse;
 pub use failure::{FailureKind, StoreFailure};
 pub use key::Key;
 pub use memory::{Full, Memory};
-pub use relent_core::claim::NotResolved;
+pub use relent_core::idempotency::NotResolved;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteError};
 pub use unknown::{Resolution, ResolveError, UnknownOutcome};
@@ -52,7 +52,7 @@ pub enum Claimed {
         repeated: bool,
     },
     /// The request is completed, and this is its response.
-    Replay(Answer),
+    Replay(StoredResponse),
     /// The request is running; its lease lasts this much longer.
     InFlight(Duration),
     /// The key belongs to another request.
@@ -65,8 +65,12 @@ impl Claimed {
     /// Converts a decision of the core at the time `now` of the store, with the stored response.
     ///
     /// # Errors
-    /// [`AnswerMissing`] if the request is completed and has no response.
-    pub fn of(claim: Claim, now: Instant, answer: Option<Answer>) -> Result<Self, AnswerMissing> {
+    /// [`ResponseMissing`] if the request is completed and has no response.
+    pub fn of(
+        claim: Claim,
+        now: Instant,
+        answer: Option<StoredResponse>,
+    ) -> Result<Self, ResponseMissing> {
         Ok(match claim {
             Claim::Run {
                 lease,
@@ -77,7 +81,7 @@ impl Claimed {
                 step,
                 repeated,
             },
-            Claim::Replay => Self::Replay(answer.ok_or(AnswerMissing)?),
+            Claim::Replay => Self::Replay(answer.ok_or(ResponseMissing)?),
             Claim::InFlight { until } => Self::InFlight(until.saturating_since(now)),
             Claim::Mismatch => Self::Mismatch,
             Claim::Unknown => Self::Unknown,
@@ -93,7 +97,7 @@ fn claimed(
     answer: Option<Vec<u8>>,
 ) -> Result<Claimed, Box<dyn Error + Send + Sync>> {
     let answer = match claim {
-        Claim::Replay => answer.map(|answer| Answer::from_bytes(&answer)),
+        Claim::Replay => answer.map(|answer| StoredResponse::from_bytes(&answer)),
         _ => None,
     };
     Ok(Claimed::of(claim, now, answer.transpose()?)?)
@@ -101,15 +105,15 @@ fn claimed(
 
 /// The record says that its request is completed, but has no response: the store was changed by other means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AnswerMissing;
+pub struct ResponseMissing;
 
-impl fmt::Display for AnswerMissing {
+impl fmt::Display for ResponseMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the record of a completed request has no answer: was the store changed by other means?")
     }
 }
 
-impl Error for AnswerMissing {}
+impl Error for ResponseMissing {}
 
 /// A change of a record by its execution.
 #[derive(Clone, Debug)]
@@ -120,7 +124,7 @@ pub enum Change {
     /// The execution has completed this step.
     Checkpoint(u32),
     /// The execution has this response.
-    Complete(Arc<Answer>),
+    Complete(Arc<StoredResponse>),
     /// The execution had no effect.
     Release,
     /// The execution has ended without a response.

@@ -74,13 +74,13 @@
 //! ```
 //! # #[cfg(feature = "sqlite")] {
 //! use axum::{Extension, Router, http::{Response, StatusCode}, response::IntoResponse, routing::post};
-//! use relent_server::exactly_once::{ExactlyOnce, WorkError};
+//! use relent_server::transactional::{Transactional, WorkError};
 //! use relent_server::store::Sqlite;
 //! use relent_server::webhook::{Delivery, WebhookLayer};
 //! # use relent_http::webhook::Verifier;
 //!
 //! async fn settle(
-//!     Extension(once): Extension<ExactlyOnce<Sqlite>>,
+//!     Extension(once): Extension<Transactional<Sqlite>>,
 //!     Extension(delivery): Extension<Delivery>,
 //! ) -> impl IntoResponse {
 //!     let settled = once.run(move |transaction| {
@@ -91,7 +91,7 @@
 //! }
 //!
 //! # fn app(store: Sqlite, verifier: Verifier) -> Router {
-//! let layer = WebhookLayer::new(store, "acquirer", verifier).exactly_once();
+//! let layer = WebhookLayer::new(store, "acquirer", verifier).transactional();
 //! Router::new().route("/notifications", post(settle)).layer(layer)
 //! # } }
 //! ```
@@ -101,12 +101,12 @@
 //! ```
 //! # #[cfg(feature = "postgres")] {
 //! # use axum::{Extension, http::{Response, StatusCode}, response::IntoResponse};
-//! # use relent_server::exactly_once::{ExactlyOnce, WorkError};
+//! # use relent_server::transactional::{Transactional, WorkError};
 //! # use relent_server::webhook::Delivery;
 //! use relent_server::store::Postgres;
 //!
 //! async fn settle(
-//!     Extension(once): Extension<ExactlyOnce<Postgres>>,
+//!     Extension(once): Extension<Transactional<Postgres>>,
 //!     Extension(delivery): Extension<Delivery>,
 //! ) -> impl IntoResponse {
 //!     let settled = once.run(|transaction| {
@@ -144,7 +144,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
-use relent_core::claim::{ClaimConfig, InvalidClaimConfig, Takeover};
+use relent_core::idempotency::{ClaimConfig, InvalidClaimConfig, Takeover};
 use relent_http::webhook::Verifier;
 use tower_layer::Layer;
 
@@ -261,14 +261,14 @@ impl<S: Store> WebhookLayer<S> {
     /// # Errors
     /// `keep` is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise). An
     /// attacker with a copy of a message could then replay it after its record has expired.
-    pub fn keep(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
+    pub fn retention(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
         let least = self.settings.least_keep;
         ClaimConfig {
-            keep,
+            retention: keep,
             ..ClaimConfig::DEFAULT
         }
-        .check_keep(least)?;
-        self.claim(|claim| claim.keep = keep)
+        .check_retention(least)?;
+        self.claim(|claim| claim.retention = keep)
     }
 
     /// Sets the lease of a handler: 30 s by default. It is renewed while the process lives. After a crash, deliveries
@@ -319,14 +319,14 @@ impl<S: Store> WebhookLayer<S> {
     }
 
     /// Lets the handler record the message in the transaction of its effects, by
-    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce) in the extensions. If a handler acknowledges a message that
+    /// [`Transactional`](crate::transactional::Transactional) in the extensions. If a handler acknowledges a message that
     /// it has not recorded, the sender gets 500, since it would not deliver the message again. The same holds if the
     /// transaction was rolled back. To acknowledge a message without a record, add
     /// [`Outcome::NotApplied`](crate::idempotency::Outcome) to the 2xx.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
-    pub fn exactly_once(mut self) -> Self {
-        self.engine = self.engine.exactly_once();
+    pub fn transactional(mut self) -> Self {
+        self.engine = self.engine.transactional();
         self
     }
 
@@ -337,7 +337,7 @@ impl<S: Store> WebhookLayer<S> {
     }
 
     /// Finds and resolves messages whose outcome is unknown. To resolve one as applied, pass a 2xx
-    /// [`Answer`](crate::store::Answer), so that the sender gets an acknowledgement.
+    /// [`StoredResponse`](crate::store::StoredResponse), so that the sender gets an acknowledgement.
     #[must_use]
     pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
         self.engine.unknown_outcomes()

@@ -15,20 +15,20 @@
 //! let latency = service.latency().expect("it is described");
 //! let advice = relent_sim::advise::advise(&service, &latency);
 //! assert!(advice.policy.contains("deadline = \"10s\""));
-//! assert!(advice.troubles.iter().any(|trouble| trouble.name == "blackout"));
+//! assert!(advice.fault_scenarios.iter().any(|trouble| trouble.name == "blackout"));
 //! # Ok::<(), relent_sim::ScenarioError>(())
 //! ```
 
 mod description;
+mod fault_scenarios;
 mod histogram;
 mod latency;
 mod policy;
-mod troubles;
 
 pub use description::{Description, FailureDescription};
+pub use fault_scenarios::FaultScenario;
 pub use histogram::{HistogramOptions, TimeUnit, histogram};
 pub use latency::{Latency, Quantiles};
-pub use troubles::Trouble;
 
 use description::Size;
 
@@ -37,38 +37,38 @@ pub const FORMAT: &str = include_str!("advise/SERVICE.md");
 
 /// A policy for a service, and the scenarios to test it in.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Advised {
+pub struct PolicyAdvice {
     /// A policy file: TOML, with the reason of each value in its comments.
     pub policy: String,
     /// The same policy with hedging, if the latency has a tail that hedges might cut. Simulate both to see which is
     /// better.
     pub hedged: Option<String>,
     /// Scenario files in which to compare the policies.
-    pub troubles: Vec<Trouble>,
+    pub fault_scenarios: Vec<FaultScenario>,
     /// Warnings about the description, as sentences.
-    pub doubts: Vec<String>,
+    pub description_warnings: Vec<String>,
 }
 
 /// Derives a policy by rules; nothing is simulated.
 #[must_use]
-pub fn advise(service: &Description, latency: &Latency) -> Advised {
+pub fn advise(service: &Description, latency: &Latency) -> PolicyAdvice {
     let size = service.size(latency);
     let hedges = policy::Hedges::of(service, latency, size);
     let (policy, timeout) = policy::write(service, latency, size, &hedges.without());
-    Advised {
+    PolicyAdvice {
         policy,
         hedged: hedges
             .may_help()
             .then(|| policy::write(service, latency, size, &hedges).0),
-        troubles: troubles::of(service, latency, size, timeout),
-        doubts: doubts(service, latency, size),
+        fault_scenarios: fault_scenarios::of(service, latency, size, timeout),
+        description_warnings: description_warnings(service, latency, size),
     }
 }
 
-fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
-    let mut doubts = Vec::new();
+fn description_warnings(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
+    let mut description_warnings = Vec::new();
     if service.rate > 0.95 * size.capacity {
-        doubts.push(format!(
+        description_warnings.push(format!(
             "{} of {} requests per second: there is no headroom for retries, and a backlog never clears; no \
              policy replaces capacity",
             policy::figure(service.rate),
@@ -76,11 +76,11 @@ fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
         ));
     }
     if service.concurrency.is_none() && f64::from(size.workers) * f64::from(service.nodes) < 1.0 {
-        doubts.push("the service does less than one request at a time".to_owned());
+        description_warnings.push("the service does less than one request at a time".to_owned());
     }
     let p999 = latency.quantile(0.999);
     if p999 > service.deadline as f64 {
-        doubts.push(format!(
+        description_warnings.push(format!(
             "one request in a thousand takes {} in normal operation, longer than its caller waits",
             policy::time(p999)
         ));
@@ -88,16 +88,16 @@ fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
     if service.failure.share / (1.0 - service.failure.share) * service.rate + service.rate
         > size.capacity
     {
-        doubts.push(
+        description_warnings.push(
             "the retries that would hide the failures need more than the capacity".to_owned(),
         );
     }
     let hint = service.failure.retry_after;
     if hint.is_some_and(|hint| hint > service.deadline) {
-        doubts.push(
+        description_warnings.push(
             "Retry-After is longer than the deadline: calls stop with `retry_later` and the server's instant"
                 .to_owned(),
         );
     }
-    doubts
+    description_warnings
 }

@@ -178,7 +178,7 @@ mod tests {
     use crate::scenario::SECOND;
 
     #[test]
-    fn bursts_come_at_their_rate_while_they_last_and_never_between() {
+    fn bursts_arrive_at_their_rate_and_never_between_bursts() {
         let bursts = Arrivals::Bursts {
             rate: 100.0,
             on: 2 * SECOND,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_comes_within_its_time_or_all_at_once() {
+    fn backlog_requests_arrive_within_their_span_or_simultaneously() {
         let backlog = |over| RequestBacklog {
             requests: 10_000,
             at: 7 * SECOND,

@@ -54,8 +54,8 @@ pub fn bound(scenario: &Scenario, seed: u64) -> Result<f64, &'static str> {
     let limiter = service
         .limiter
         .map_or(0.0, |limiter| f64::from(limiter.burst));
-    // The number of services that may have begun beyond the rate.
-    let ahead = (workers * begun(service.time)).max(limiter) - 1.0;
+    // The number of services that may have services_ahead beyond the rate.
+    let ahead = (workers * services_ahead(service.time)).max(limiter) - 1.0;
     let (mut next, mut done) = (0.0_f64, 0_u64);
     for request in &requests {
         let earliest = rates.work(request.at).max(next - ahead);
@@ -88,10 +88,10 @@ pub fn mean_bound(scenario: &Scenario, seeds: &[u64]) -> Result<f64, &'static st
     Ok(bounds.iter().sum::<f64>() / bounds.len().max(1) as f64)
 }
 
-/// The number of services, on average and at most, that a worker has begun beyond its rate. At most t/m + E(S²)/m²
+/// The number of services, on average and at most, that a worker has services_ahead beyond its rate. At most t/m + E(S²)/m²
 /// services of mean m begin in a time t (Lorden, "On Excess over the Boundary", 1970). For lognormal times this grows
 /// fast with sigma. For constant and exponential times it is at most t/m + 1.
-fn begun(time: ServiceTime) -> f64 {
+fn services_ahead(time: ServiceTime) -> f64 {
     match time {
         ServiceTime::Constant | ServiceTime::Exponential => 1.0,
         ServiceTime::Lognormal(sigma) => libm::exp(sigma * sigma),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_beyond_the_capacity_cannot_be_done() {
+    fn the_bound_excludes_requests_beyond_the_capacity() {
         let overload = "clients.arrivals.poisson = { rate = 200, for = \"100s\" }
              clients.deadline = \"5s\"
              service.capacity = 100";
@@ -217,14 +217,14 @@ mod tests {
     /// their deadline, and so are later ones until the spare 200 per second have cleared the queue: 48,000 - 30,000 -
     /// 8,000 of 240,000 are lost.
     #[test]
-    fn the_bound_of_a_brownout_is_what_can_be_worked_out_by_hand() {
+    fn the_bound_of_a_brownout_matches_a_hand_calculation() {
         let brownout = crate::scenarios::get("brownout").unwrap().load().unwrap();
         let most = bound(&brownout, 1).unwrap();
         assert!((most - (1.0 - 10.0 / 240.0)).abs() < 0.003, "{most}");
     }
 
     #[test]
-    fn a_request_that_must_not_run_twice_has_one_service() {
+    fn the_bound_gives_a_non_repeatable_request_one_service() {
         let text = "clients.arrivals.herd = { clients = 10 }
              clients.repeatable = false
              service.failures = 0.25";
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_bound_says_so() {
+    fn scenarios_without_a_bound_return_an_error() {
         for text in [
             "clients.arrivals.closed = { clients = 3, think = \"1s\", for = \"9s\" }",
             "clients.arrivals.herd = { clients = 3 }\nservice.model = \"row\"",
@@ -245,7 +245,7 @@ mod tests {
     /// Most services are much shorter than the mean, so in a short time many more complete than the mean rate
     /// predicts.
     #[test]
-    fn services_of_which_few_take_most_of_the_time_get_more_done_than_their_mean_says() {
+    fn the_bound_allows_for_heavy_tailed_service_times() {
         let text = "clients.arrivals.poisson = { rate = 100, for = \"60s\" }
              clients.deadline = \"2s\"
              clients.attempt_timeout = \"2s\"
@@ -259,7 +259,7 @@ mod tests {
 
     /// No policy exceeds the bound, in random scenarios.
     #[test]
-    fn no_policy_does_more_than_the_bound() {
+    fn no_policy_exceeds_the_bound_in_random_scenarios() {
         let mut held = 0;
         for number in 0..60 {
             let scenario = Scenario::parse(&generate(number).text).unwrap();

@@ -8,14 +8,14 @@ use crate::metrics::Times;
 use crate::scenario::{DestinationOf, SECOND, Scenario};
 
 /// No backoff ends: an attempt runs.
-const RUNS: u64 = u64::MAX;
+const NO_BACKOFF: u64 = u64::MAX;
 /// The resolution of the success times of a destination.
-const TICK: u64 = SECOND / 100;
+const SUCCESS_TICK_NANOS: u64 = SECOND / 100;
 
 /// The waiting times of a call that has waited, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
-    /// When its backoff ends; [`RUNS`] while an attempt runs.
+    /// When its backoff ends; [`NO_BACKOFF`] while an attempt runs.
     due: u64,
     backoff: u64,
     held: u64,
@@ -27,7 +27,7 @@ struct Waits {
 #[derive(Debug)]
 pub(crate) struct CallTimes {
     /// The calls that wait. A call that makes one immediate attempt has no entry, so the map stays small.
-    waiting: HashMap<u32, Waits, BuildHasherDefault<Spread>>,
+    waiting: HashMap<u32, Waits, BuildHasherDefault<CallNumberHasher>>,
     /// For each destination, a bit per tick in which an attempt succeeded.
     answered: Vec<Vec<u64>>,
     ended: Latencies,
@@ -35,7 +35,7 @@ pub(crate) struct CallTimes {
     backoff: Latencies,
     held: Latencies,
     held_answered: Latencies,
-    troubles: Troubles,
+    faults: FaultPeriods,
     back: Latencies,
     unanswered: u64,
 }
@@ -75,7 +75,7 @@ impl CallTimes {
             backoff: Latencies::new(),
             held: Latencies::new(),
             held_answered: Latencies::new(),
-            troubles: Troubles::of(scenario),
+            faults: FaultPeriods::of(scenario),
             back: Latencies::new(),
             unanswered: 0,
         }
@@ -84,7 +84,7 @@ impl CallTimes {
     /// An attempt at this destination succeeds.
     #[inline]
     pub(crate) fn on_answer(&mut self, place: u32, now: u64) {
-        let tick = now / TICK;
+        let tick = now / SUCCESS_TICK_NANOS;
         if let Some(bits) = self.answered.get_mut(place as usize) {
             let word = (tick / 64) as usize;
             if bits.len() <= word {
@@ -141,7 +141,7 @@ impl CallTimes {
                 self.held_answered.record(waits.held_answered);
             }
         }
-        if let Some(time) = self.troubles.since_first(made, now) {
+        if let Some(time) = self.faults.since_first(made, now) {
             match ended.succeeded {
                 true => self.back.record(time),
                 false => self.unanswered += 1,
@@ -185,7 +185,7 @@ fn times(latencies: &Latencies) -> Option<Times> {
 
 impl Waits {
     const NONE: Self = Self {
-        due: RUNS,
+        due: NO_BACKOFF,
         backoff: 0,
         held: 0,
         held_answered: 0,
@@ -194,8 +194,8 @@ impl Waits {
 
     /// An attempt starts, or the call ends before one does.
     fn start(&mut self, now: u64, answered: &[u64]) {
-        let due = std::mem::replace(&mut self.due, RUNS);
-        if due == RUNS {
+        let due = std::mem::replace(&mut self.due, NO_BACKOFF);
+        if due == NO_BACKOFF {
             return;
         }
         if due > now {
@@ -204,16 +204,16 @@ impl Waits {
             return;
         }
         self.held += now - due;
-        if let Some(from) = first_answer(answered, due, now) {
+        if let Some(from) = first_success(answered, due, now) {
             self.held_answered = self.held_answered.max(now - from);
         }
     }
 }
 
 /// The beginning of the first tick after `from` and before `until` in which an attempt succeeded.
-fn first_answer(answered: &[u64], from: u64, until: u64) -> Option<u64> {
-    let first = from / TICK + 1;
-    let end = until / TICK;
+fn first_success(answered: &[u64], from: u64, until: u64) -> Option<u64> {
+    let first = from / SUCCESS_TICK_NANOS + 1;
+    let end = until / SUCCESS_TICK_NANOS;
     let mut word = (first / 64) as usize;
     let mut bits = answered.get(word)? & (u64::MAX << (first % 64));
     while bits == 0 {
@@ -224,25 +224,25 @@ fn first_answer(answered: &[u64], from: u64, until: u64) -> Option<u64> {
         bits = *answered.get(word)?;
     }
     let tick = word as u64 * 64 + u64::from(bits.trailing_zeros());
-    (tick < end).then_some(tick * TICK)
+    (tick < end).then_some(tick * SUCCESS_TICK_NANOS)
 }
 
 /// The periods in which the service has a fault: start and end, in order, without overlaps.
 #[derive(Debug)]
-struct Troubles(Vec<(u64, u64)>);
+struct FaultPeriods(Vec<(u64, u64)>);
 
-impl Troubles {
+impl FaultPeriods {
     fn of(scenario: &Scenario) -> Self {
         let mut spans: Vec<(u64, u64)> = scenario.spans().map(|span| (span.at, span.end)).collect();
         spans.sort_unstable();
-        let mut troubles: Vec<(u64, u64)> = Vec::new();
+        let mut faults: Vec<(u64, u64)> = Vec::new();
         for (from, until) in spans {
-            match troubles.last_mut() {
+            match faults.last_mut() {
                 Some(last) if from <= last.1 => last.1 = last.1.max(until),
-                _ => troubles.push((from, until)),
+                _ => faults.push((from, until)),
             }
         }
-        Self(troubles)
+        Self(faults)
     }
 
     /// For a request that was open at the end of a fault: the time since then, without the time of later faults.
@@ -263,9 +263,9 @@ impl Troubles {
 
 /// A hash for call numbers, which count up from 0.
 #[derive(Clone, Copy, Default, Debug)]
-struct Spread(u64);
+struct CallNumberHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for CallNumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_retried_that_waits_for_its_retry_when_it_ends() {
+    fn a_call_that_ends_while_waiting_for_a_retry_counts_as_retried() {
         let mut times = CallTimes::new(&scenario(""));
         for (call, end) in [(1, 500 * MS), (2, 3000 * MS)] {
             times.on_attempt(call, 0, 0, true, 0);
@@ -347,15 +347,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_after_a_trouble_is_waited_for_while_nothing_is_wrong() {
+    fn time_to_success_after_a_fault_excludes_later_faults() {
         let outages = "outages = [
             { at = \"1s\", for = \"2s\", effect = \"blackout\", every = \"4s\", times = 2 },
             { at = \"2s\", for = \"2s\", effect = \"stall\" },
         ]";
         // There is a fault from 1 to 4 s and from 5 to 7 s.
-        let troubles = Troubles::of(&scenario(outages));
-        assert_eq!(troubles.0, [(SECOND, 4 * SECOND), (5 * SECOND, 7 * SECOND)]);
-        let since = |made, now| troubles.since_first(made * SECOND, now * SECOND);
+        let faults = FaultPeriods::of(&scenario(outages));
+        assert_eq!(faults.0, [(SECOND, 4 * SECOND), (5 * SECOND, 7 * SECOND)]);
+        let since = |made, now| faults.since_first(made * SECOND, now * SECOND);
         assert_eq!(since(0, 3), None, "it ends before the trouble does");
         assert_eq!(since(8, 9), None, "it is made when all is over");
         assert_eq!(since(2, 9), Some(3 * SECOND));
@@ -365,12 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_is_found_over_any_distance() {
+    fn the_first_success_after_a_backoff_is_found_at_any_distance() {
         let mut times = CallTimes::new(&scenario(""));
         for second in [3, 200] {
             times.on_answer(0, second * SECOND + 5 * MS);
         }
-        let first = |from, until| first_answer(&times.answered[0], from * SECOND, until * SECOND);
+        let first = |from, until| first_success(&times.answered[0], from * SECOND, until * SECOND);
         assert_eq!(first(0, 3), None);
         assert_eq!(first(0, 4), Some(3 * SECOND));
         assert_eq!(first(4, 199), None);

@@ -1,6 +1,6 @@
 //! Clients, their attempts and their events; their sizes are the memory that a client takes.
 
-use relent_core::{Call, Entered, Racer};
+use relent_core::call::{Call, DestinationState, RaceAttempt};
 
 use crate::cluster::Target;
 use crate::slab::{Key, Linked};
@@ -19,7 +19,7 @@ pub(crate) enum Event {
     /// Processes are restarted.
     Restart(Processes),
     /// The wait of a call is over: it requests admission for its next attempt, or its caller goes away.
-    Ask(Key),
+    Admit(Key),
     /// A hedge is to join the running attempts.
     Hedge(Key),
     /// An attempt reaches the layer below, which makes a call for it.
@@ -77,7 +77,7 @@ pub(crate) enum Reply {
 /// The maker of a logical request at one layer: its size is the memory of a queued client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) call: Call<'static, Option<Entered>>,
+    pub(crate) call: Call<'static, Option<DestinationState>>,
     pub(crate) random: Stream,
     /// The attempt of the layer above for which it makes its call.
     pub(crate) parent: Key,
@@ -99,7 +99,7 @@ impl Linked for Client {
 }
 
 /// No client, or no attempt.
-pub(crate) const NOBODY: u32 = u32::MAX;
+pub(crate) const NO_CLIENT_OR_ATTEMPT: u32 = u32::MAX;
 
 /// An attempt that runs.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ pub(crate) struct Attempt {
     /// The client of the layer below that makes the call for it.
     pub(crate) child: u32,
     /// The state that the call needs of it, if hedges may join.
-    pub(crate) racer: Option<Racer>,
+    pub(crate) racer: Option<RaceAttempt>,
 }
 
 impl Linked for Attempt {
@@ -126,7 +126,7 @@ mod tests {
     use crate::slab::Slab;
 
     #[test]
-    fn a_client_that_waits_takes_at_most_172_bytes_beside_its_place_at_the_destination() {
+    fn a_waiting_simulated_client_takes_at_most_172_bytes() {
         // The client and its event. A waiting client has no attempt.
         let bytes = Slab::<Client>::ENTRY + Queue::<Event>::ENTRY;
         assert!(bytes <= 172, "{bytes}");

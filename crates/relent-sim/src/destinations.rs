@@ -1,21 +1,22 @@
-//! The destinations of the processes: [`relent_core::Destination`] with all callers on one thread.
+//! The destinations of the processes: [`relent_core::destination::Destination`] with all callers on one thread.
 
 use std::cell::{RefCell, RefMut};
 use std::hint::black_box;
 use std::rc::Rc;
 
-use relent_core::{Access, Answer, Destination, Outbound, Policy, Random};
+use relent_core::destination::{Access, Admission, Destination, Outbound};
+use relent_core::{Policy, Random};
 
-use crate::client::NOBODY;
+use crate::client::NO_CLIENT_OR_ATTEMPT;
 use crate::stream::Stream;
 
 /// With this many destinations, of more than a kilobyte each, most calls would wait for memory.
-const MANY: usize = 4096;
+const MORE_THAN_CACHES_HOLD: usize = 4096;
 
 /// The destination of each process, and of each layer in it.
 pub(crate) struct Destinations {
     all: Vec<Destination<OneThread>>,
-    common: Common,
+    common: SharedByAll,
 }
 
 /// Access to an outbound from one thread: no lock is needed.
@@ -23,14 +24,14 @@ pub(crate) struct OneThread(RefCell<Shared>);
 
 struct Shared {
     outbound: Outbound,
-    common: Common,
+    common: SharedByAll,
     /// The calls to wake.
     woken: Vec<u32>,
 }
 
 /// The state that all destinations share.
 #[derive(Clone)]
-struct Common {
+struct SharedByAll {
     random: SharedStream,
     /// The calls that wait for a wake-up.
     waiting: Rc<RefCell<Set>>,
@@ -38,12 +39,14 @@ struct Common {
 
 impl Destinations {
     pub(crate) fn new(policy: &Policy, count: u32, random: Stream) -> Self {
-        let common = Common {
+        let common = SharedByAll {
             random: SharedStream(Rc::new(RefCell::new(random))),
             waiting: Rc::default(),
         };
         Self {
-            all: (0..count).map(|_| fresh(policy, &common)).collect(),
+            all: (0..count)
+                .map(|_| new_destination(policy, &common))
+                .collect(),
             common,
         }
     }
@@ -55,28 +58,28 @@ impl Destinations {
     /// Whether there are more than the processor's caches hold.
     #[inline]
     pub(crate) fn are_many(&self) -> bool {
-        self.all.len() >= MANY
+        self.all.len() >= MORE_THAN_CACHES_HOLD
     }
 
     /// Prefetches the destination.
     #[inline]
     pub(crate) fn touch(&self, number: u32) {
-        self.get(number).touch();
+        self.get(number).prefetch();
         let shared = self.shared(number);
-        shared.outbound.touch();
+        shared.outbound.prefetch();
         black_box(shared.woken.len());
     }
 
     /// Prefetches the first waiters of a destination that has been fetched.
     #[inline]
-    pub(crate) fn touch_first(&self, number: u32) {
+    pub(crate) fn prefetch_first(&self, number: u32) {
         let shared = self.shared(number);
-        shared.outbound.touch_first();
+        shared.outbound.prefetch_first();
     }
 
     /// Resets the destination to its initial state. No call may use it.
     pub(crate) fn renew(&mut self, policy: &Policy, number: u32) {
-        self.all[number as usize] = fresh(policy, &self.common);
+        self.all[number as usize] = new_destination(policy, &self.common);
     }
 
     fn shared(&self, number: u32) -> RefMut<'_, Shared> {
@@ -92,7 +95,7 @@ impl Destinations {
 }
 
 /// A destination without any history.
-fn fresh(policy: &Policy, common: &Common) -> Destination<OneThread> {
+fn new_destination(policy: &Policy, common: &SharedByAll) -> Destination<OneThread> {
     Destination::new(
         policy,
         Outbound::new(policy).with_certain_wakes(),
@@ -129,13 +132,13 @@ impl Access for OneThread {
         &self,
         id: u64,
         waker: Option<&u32>,
-        ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Answer,
-    ) -> Answer {
+        ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Admission,
+    ) -> Admission {
         let answer = self.turn(ask);
         let shared = self.0.borrow();
         let mut waiting = shared.common.waiting.borrow_mut();
         match (&answer, waker) {
-            (Answer::Wait(..), Some(call)) => waiting.insert(*call),
+            (Admission::Wait(..), Some(call)) => waiting.insert(*call),
             _ => {
                 waiting.remove(call_of(id));
             }
@@ -153,7 +156,7 @@ impl Access for OneThread {
     /// Its number and, in the lower bits, the call. A caller without a waker never waits, since its retries are off.
     #[inline]
     fn name(&self, number: u64, call: Option<&u32>) -> u64 {
-        number << u32::BITS | u64::from(*call.unwrap_or(&NOBODY))
+        number << u32::BITS | u64::from(*call.unwrap_or(&NO_CLIENT_OR_ATTEMPT))
     }
 }
 

@@ -9,7 +9,7 @@ mod text;
 
 pub use dimensions::{DIMENSIONS, Dimension, Generator, Level, table};
 
-use draw::Draw;
+use draw::FixedRandom;
 
 use crate::stream::Stream;
 
@@ -58,7 +58,7 @@ pub fn generate(number: u64) -> Generated {
 /// ```
 #[must_use]
 pub fn generate_by(generator: Generator, number: u64) -> Generated {
-    let mut draw = Draw {
+    let mut draw = FixedRandom {
         generator,
         stream: Stream::new(number, stream_of(generator)),
         levels: Vec::new(),
@@ -90,7 +90,7 @@ mod tests {
     use crate::scenario::{SECOND, Scenario};
 
     #[test]
-    fn every_number_gives_a_scenario_that_is_accepted_and_small() {
+    fn every_generated_scenario_is_valid_and_short() {
         for (generator, most) in [(Generator::Broad, 240), (Generator::Everyday, 600)] {
             accepts_all(generator, most);
         }
@@ -131,7 +131,7 @@ mod tests {
 
     /// Measurements of earlier numbers stay reproducible.
     #[test]
-    fn the_broad_generator_draws_what_it_always_drew() {
+    fn the_output_of_the_broad_generator_is_stable() {
         let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let texts = (0..300).flat_map(|number| generate(number).text.into_bytes());
         assert_eq!(
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dimensions_are_documented_as_they_are() {
+    fn the_dimension_table_in_random_md_is_up_to_date() {
         let documented = include_str!("../scenarios/RANDOM.md");
         assert!(
             documented.contains(&table()),

@@ -9,11 +9,11 @@ use crate::scenario::{Scenario, ScenarioError};
 use crate::study::in_parallel;
 
 /// The most events of a run. A run with more counts as no success.
-const MOST_EVENTS: u64 = 20_000_000;
+const MAX_EVENTS: u64 = 20_000_000;
 /// Runs of a cell whose first run misses a bound: the mean of all decides.
-const SEEDS: u64 = 4;
+const SEEDS_OF_A_MISSED_BOUND: u64 = 4;
 /// The most cells.
-const MOST_CELLS: usize = 100_000;
+const MAX_CELLS: usize = 100_000;
 
 /// A scenario at every combination of values, as a file.
 ///
@@ -120,7 +120,7 @@ impl Grid {
             }
         }
         let cells = grid.axes.iter().map(|axis| axis.values.len());
-        match cells.fold(1_usize, usize::saturating_mul) <= MOST_CELLS {
+        match cells.fold(1_usize, usize::saturating_mul) <= MAX_CELLS {
             true => Ok(grid),
             false => Err(ScenarioError::change("axes", "at most 100000 cells")),
         }
@@ -172,15 +172,15 @@ impl Bounds {
     #[must_use]
     pub fn missed(&self, result: &CellResult) -> Vec<String> {
         let mut missed = Vec::new();
-        let mut hold = |what: &str, value: f64, most: Option<f64>, places: usize| {
+        let mut check = |what: &str, value: f64, most: Option<f64>, places: usize| {
             if let Some(most) = most.filter(|most| value > *most) {
                 missed.push(format!("{what} {value:.places$} > {most}"));
             }
         };
-        hold("lost", result.off - result.late, self.lost, 4);
-        hold("attempts", result.attempts, self.attempts, 2);
-        hold("held while up", result.held_s, self.held_s, 1);
-        hold("answer", result.answer_s, self.answer_s, 1);
+        check("lost", result.off - result.late, self.lost, 4);
+        check("attempts", result.attempts, self.attempts, 2);
+        check("held while up", result.held_s, self.held_s, 1);
+        check("answer", result.answer_s, self.answer_s, 1);
         missed
     }
 }
@@ -200,7 +200,7 @@ pub fn play(
 ) -> Vec<Vec<CellResult>> {
     in_parallel(cells, threads, |cell| {
         let late = |metrics: &Metrics| metrics.late_goodput.unwrap_or(metrics.goodput);
-        let run = |policy, seed| run_bounded(&cell.scenario, policy, seed, MOST_EVENTS).ok();
+        let run = |policy, seed| run_bounded(&cell.scenario, policy, seed, MAX_EVENTS).ok();
         let off = |seed| run(off, seed).as_ref().map_or(0.0, late);
         let one = |policy, seed, off| match run(policy, seed) {
             Some(metrics) => CellResult {
@@ -222,7 +222,7 @@ pub fn play(
             if bounds.missed(&result).is_empty() {
                 return result;
             }
-            let more = (1..SEEDS).map(|more| seed.wrapping_add(more));
+            let more = (1..SEEDS_OF_A_MISSED_BOUND).map(|more| seed.wrapping_add(more));
             let more = more.map(|seed| one(policy, seed, off(seed)));
             let all: Vec<CellResult> = std::iter::once(result).chain(more).collect();
             mean(&all)
@@ -273,7 +273,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_bounds_are_missed_where_retries_take_the_capacity() {
+    fn naive_retries_miss_the_grid_bounds_at_high_load() {
         let grid = Grid::parse(GRID).unwrap();
         let cells = grid.cells().unwrap();
         let names: Vec<String> = cells.iter().map(|cell| cell.values.join(" ")).collect();

@@ -1,8 +1,8 @@
 //! A latency histogram with buckets narrower than 1 %.
 
 /// Buckets in each doubling.
-const SUB: u64 = 128;
-const SUB_BITS: u32 = 7;
+const BUCKETS_PER_DOUBLING: u64 = 128;
+const BUCKETS_PER_DOUBLING_BITS: u32 = 7;
 
 /// Counts of times: each bucket spans at most 1/128 of its values, and memory does not grow.
 #[derive(Clone, Debug)]
@@ -15,7 +15,11 @@ pub(crate) struct Latencies {
 impl Latencies {
     pub(crate) fn new() -> Self {
         Self {
-            counts: vec![0; (SUB * u64::from(64 - SUB_BITS + 1)) as usize],
+            counts: vec![
+                0;
+                (BUCKETS_PER_DOUBLING * u64::from(64 - BUCKETS_PER_DOUBLING_BITS + 1))
+                    as usize
+            ],
             total: 0,
             most: 0,
         }
@@ -54,16 +58,16 @@ impl Latencies {
 }
 
 fn bucket(nanos: u64) -> usize {
-    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(SUB_BITS + 1);
-    // Below 2·SUB every value has its own; above, the top bits name the bucket.
-    (u64::from(shift) * SUB + (nanos >> shift)) as usize
+    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BUCKETS_PER_DOUBLING_BITS + 1);
+    // Below 2·BUCKETS_PER_DOUBLING every value has its own; above, the top bits name the bucket.
+    (u64::from(shift) * BUCKETS_PER_DOUBLING + (nanos >> shift)) as usize
 }
 
 /// The middle of a bucket.
 fn middle(index: usize) -> u64 {
     let index = index as u64;
-    let shift = (index / SUB).saturating_sub(1);
-    ((index - shift * SUB) << shift) + (1 << shift) / 2
+    let shift = (index / BUCKETS_PER_DOUBLING).saturating_sub(1);
+    ((index - shift * BUCKETS_PER_DOUBLING) << shift) + (1 << shift) / 2
 }
 
 #[cfg(test)]

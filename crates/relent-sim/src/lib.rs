@@ -1,8 +1,8 @@
 //! Simulates many clients that share a retry policy, in virtual time, with the same decision code that runs in
 //! production.
 //!
-//! This is a discrete-event simulator. Its clients are real [`Call`](relent_core::Call)s at real
-//! [`Destination`](relent_core::Destination)s: retries, retry budget, cooldown, circuit breaker, rate limit, throttle
+//! This is a discrete-event simulator. Its clients are real [`Call`](relent_core::call::Call)s at real
+//! [`Destination`](relent_core::destination::Destination)s: retries, retry budget, cooldown, circuit breaker, rate limit, throttle
 //! and hedges are decided there and nowhere else. Time is in integer nanoseconds, every random stream is seeded, and a
 //! run is the same on every machine.
 //!
@@ -17,7 +17,7 @@
 //! - [`bound`]: an upper bound of the goodput of any policy.
 //! - [`advise`]: a policy for a described service.
 //! - [`grid`]: one scenario at every combination of values.
-//! - [`generate`]: random scenarios; [`judge`]: whether a policy is worse than no retries in them.
+//! - [`generate`]: random scenarios; [`evaluate`]: whether a policy is worse than no retries in them.
 //! - `report`, with the feature of that name: charts of the results, as a page or as a picture.
 //!
 //! # What is modelled, and what is not
@@ -36,9 +36,10 @@ mod class;
 mod client;
 mod cluster;
 mod destinations;
+pub mod evaluate;
+mod event_log;
 pub mod generate;
 pub mod grid;
-pub mod judge;
 mod latency;
 mod limiter;
 pub mod measure;
@@ -62,13 +63,13 @@ mod serving;
 mod slab;
 mod stream;
 pub mod study;
-mod tape;
 mod too_many_events;
 mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
 pub use bound::{bound, mean_bound};
+pub use event_log::Row;
 pub use metrics::{ClassCount, Layer, Metrics, Times};
 pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;
@@ -82,5 +83,4 @@ pub use scenario::{
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};
 pub use stream::Stream;
-pub use tape::Row;
 pub use too_many_events::TooManyEvents;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use relent_core::{LimiterConfig, Refusal};
+use relent_core::admission::{LimiterConfig, Refusal};
 
 use crate::scenario::{SECOND, ServiceLimiter as Config, ServiceRetryAfter};
 use crate::stream::rounded;
 
 /// The Retry-After of a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hinted {
+pub(crate) enum RetryAfterHint {
     Nothing,
     /// In nanoseconds.
     Shared(u64),
@@ -17,7 +17,7 @@ pub(crate) enum Hinted {
     Ticket(u64),
 }
 
-impl Hinted {
+impl RetryAfterHint {
     pub(crate) fn of(says: ServiceRetryAfter, refusal: Refusal) -> Self {
         match (says, refusal) {
             (ServiceRetryAfter::Nothing, _) => Self::Nothing,
@@ -50,7 +50,8 @@ impl From<&Config> for LimiterConfig {
 
 #[cfg(test)]
 mod tests {
-    use relent_core::{Instant, Limiter, Verdict};
+    use relent_core::Instant;
+    use relent_core::admission::{Limiter, Verdict};
 
     use super::*;
     use crate::scenario::WaitFormat;
@@ -59,7 +60,7 @@ mod tests {
     fn judged(
         says: ServiceRetryAfter,
         attempts: impl Iterator<Item = (u64, u64)>,
-    ) -> Vec<Option<Hinted>> {
+    ) -> Vec<Option<RetryAfterHint>> {
         let config = Config {
             rate: 100.0,
             burst: 10,
@@ -69,32 +70,32 @@ mod tests {
             grace: SECOND,
         };
         let mut limiter = Limiter::new(&(&config).into()).unwrap();
-        let judge = |(now, key)| match limiter.judge(Instant::from_nanos(now), Some(key), 1) {
-            Verdict::Refused(refusal) => Some(Hinted::of(says, refusal)),
+        let judge = |(now, key)| match limiter.admit(Instant::from_nanos(now), Some(key), 1) {
+            Verdict::Refused(refusal) => Some(RetryAfterHint::of(says, refusal)),
             Verdict::Admitted { .. } | Verdict::Impossible => None,
         };
         attempts.map(judge).collect()
     }
 
     #[test]
-    fn slots_are_tickets_in_whole_milliseconds_up_to_the_horizon() {
+    fn limiter_slots_are_reserved_in_whole_milliseconds_up_to_the_horizon() {
         let attempts = (0..1000).map(|key| (500, key));
         let judged = judged(ServiceRetryAfter::Slots, attempts.chain([(10_000_500, 10)]));
         assert_eq!(judged[..10], [None; 10]);
-        assert_eq!(judged[10], Some(Hinted::Ticket(10)));
-        assert_eq!(judged[209], Some(Hinted::Ticket(2000)));
+        assert_eq!(judged[10], Some(RetryAfterHint::Ticket(10)));
+        assert_eq!(judged[209], Some(RetryAfterHint::Ticket(2000)));
         assert_eq!(
             judged[210..1000],
-            [Some(Hinted::Shared(2_010_000_000)); 790]
+            [Some(RetryAfterHint::Shared(2_010_000_000)); 790]
         );
         assert_eq!(judged[1000], None, "in its slot");
     }
 
     #[test]
-    fn without_slots_the_rate_is_kept_by_refusing() {
+    fn a_limiter_without_slots_keeps_its_rate_by_rejecting() {
         for (says, hinted) in [
-            (ServiceRetryAfter::Shared(7), Hinted::Shared(7)),
-            (ServiceRetryAfter::Nothing, Hinted::Nothing),
+            (ServiceRetryAfter::Shared(7), RetryAfterHint::Shared(7)),
+            (ServiceRetryAfter::Nothing, RetryAfterHint::Nothing),
         ] {
             let judged = judged(says, (0..10_000).map(|millis| (millis * 1_000_000, millis)));
             let refused = judged.iter().flatten();

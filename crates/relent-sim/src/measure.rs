@@ -27,7 +27,7 @@ const TTR: &str = "ttr";
 pub const GOODPUT: &str = "goodput";
 
 /// Numbers that only some scenarios have.
-const OPTIONAL: [&str; 2] = ["drops", "eff."];
+const OPTIONAL_MEASURES: [&str; 2] = ["drops", "eff."];
 
 /// All numbers, in the order of the tables.
 pub const ALL: [Measure; 12] = [
@@ -129,9 +129,9 @@ pub const ALL: [Measure; 12] = [
     },
 ];
 
-const HALF: &str = "half of them take no longer";
-const LONGER: &str = "99 % of them take no longer";
-const LONGEST: &str = "the longest";
+const HALF_TAKE_NO_LONGER: &str = "half of them take no longer";
+const NINETY_NINE_PERCENT_TAKE_NO_LONGER: &str = "99 % of them take no longer";
+const LONGEST_TIME: &str = "the longest";
 
 /// A time in seconds, in a table that is all of seconds.
 const fn time(
@@ -164,8 +164,10 @@ pub const TIMES: [Group; 6] = [
     Group {
         name: "all requests",
         measures: &[
-            time("p99", LONGER, |m| Some(m.ended?.p99_s)),
-            time("max", LONGEST, |m| Some(m.ended?.max_s)),
+            time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
+                Some(m.ended?.p99_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.ended?.max_s)),
         ],
     },
     // The same for requests that need more than one attempt, and their share.
@@ -183,43 +185,51 @@ pub const TIMES: [Group; 6] = [
                     (m.requests > 0).then(|| retried as f64 / m.requests as f64)
                 },
             },
-            time("p50", HALF, |m| Some(m.retried?.p50_s)),
-            time("p99", LONGER, |m| Some(m.retried?.p99_s)),
-            time("max", LONGEST, |m| Some(m.retried?.max_s)),
+            time("p50", HALF_TAKE_NO_LONGER, |m| Some(m.retried?.p50_s)),
+            time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
+                Some(m.retried?.p99_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.retried?.max_s)),
         ],
     },
     // The part of a retried request's time spent in backoff, including Retry-After delays.
     Group {
         name: "retried: backoff",
         measures: &[
-            time("p50", HALF, |m| Some(m.backoff?.p50_s)),
-            time("p99", LONGER, |m| Some(m.backoff?.p99_s)),
-            time("max", LONGEST, |m| Some(m.backoff?.max_s)),
+            time("p50", HALF_TAKE_NO_LONGER, |m| Some(m.backoff?.p50_s)),
+            time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
+                Some(m.backoff?.p99_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.backoff?.max_s)),
         ],
     },
     // The part of a retried request's time for which the destination held it after its backoff.
     Group {
         name: "retried: held",
         measures: &[
-            time("p50", HALF, |m| Some(m.held?.p50_s)),
-            time("p99", LONGER, |m| Some(m.held?.p99_s)),
-            time("max", LONGEST, |m| Some(m.held?.max_s)),
+            time("p50", HALF_TAKE_NO_LONGER, |m| Some(m.held?.p50_s)),
+            time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
+                Some(m.held?.p99_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.held?.max_s)),
         ],
     },
     // The time for which a retry is held after an attempt of another caller has succeeded.
     Group {
         name: "held while up",
         measures: &[
-            time("p99", LONGER, |m| Some(m.held_answered?.p99_s)),
-            time("max", LONGEST, |m| Some(m.held_answered?.max_s)),
+            time("p99", NINETY_NINE_PERCENT_TAKE_NO_LONGER, |m| {
+                Some(m.held_answered?.p99_s)
+            }),
+            time("max", LONGEST_TIME, |m| Some(m.held_answered?.max_s)),
         ],
     },
     // From the end of a fault to the success of a request that was open then.
     Group {
         name: "success after fault",
         measures: &[
-            time("p50", HALF, |m| Some(m.back?.p50_s)),
-            time("max", LONGEST, |m| Some(m.back?.max_s)),
+            time("p50", HALF_TAKE_NO_LONGER, |m| Some(m.back?.p50_s)),
+            time("max", LONGEST_TIME, |m| Some(m.back?.max_s)),
         ],
     },
 ];
@@ -245,7 +255,7 @@ pub fn times_shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Group> {
 pub fn shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Measure> {
     let exists = |measure: &&Measure| {
         let any = |runs: &Vec<&Metrics>| measure.estimate(runs).is_some();
-        !OPTIONAL.contains(&measure.name) || rows.iter().any(any)
+        !OPTIONAL_MEASURES.contains(&measure.name) || rows.iter().any(any)
     };
     ALL.iter().filter(exists).collect()
 }
@@ -348,7 +358,7 @@ mod tests {
     use relent_core::Policy;
 
     #[test]
-    fn an_interval_of_a_share_stays_between_none_and_all() {
+    fn the_interval_of_a_share_stays_between_0_and_1() {
         let scenario = Scenario::parse("clients.arrivals.herd = { clients = 3 }").unwrap();
         let metrics = run(&scenario, Policy::STANDARD, 1).unwrap();
         let cell = |goodputs: &[f64]| {

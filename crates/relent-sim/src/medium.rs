@@ -11,7 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use relent_core::{Budget, Decision, Failure, Instant, Policy, Session};
+use relent_core::destination::Budget;
+use relent_core::{Decision, Failure, Instant, Policy, Session};
 
 use crate::recorder::Recorder;
 use crate::scenario::{Arrivals, MediumAccess, Model, SECOND, Scenario};
@@ -87,7 +88,7 @@ pub(crate) fn run_within(
     seed: u64,
     cable: Cable,
     recorder: Recorder,
-    most_events: u64,
+    max_events: u64,
 ) -> Result<Recorder, TooManyEvents> {
     let station = |index: u32| Station {
         session: Session::new(Instant::ORIGIN, scenario.clients.repeatable),
@@ -117,7 +118,7 @@ pub(crate) fn run_within(
             break;
         }
         events += senders.len().max(1) as u64;
-        if events > most_events {
+        if events > max_events {
             return Err(TooManyEvents);
         }
         for &index in &senders {

@@ -3,7 +3,7 @@
 use crate::stream::Stream;
 
 /// The number of processes drawn together.
-const TOGETHER: usize = 16;
+const DRAWN_TOGETHER: usize = 16;
 
 /// Draws the processes that make calls, one after the other. Several are drawn ahead, so that their state can be
 /// prefetched together.
@@ -12,7 +12,7 @@ pub(crate) struct Population {
     processes: u32,
     stream: Stream,
     /// The next process is behind the `left` first ones.
-    drawn: [u32; TOGETHER],
+    drawn: [u32; DRAWN_TOGETHER],
     left: usize,
 }
 
@@ -21,17 +21,17 @@ impl Population {
         Self {
             processes,
             stream,
-            drawn: [0; TOGETHER],
+            drawn: [0; DRAWN_TOGETHER],
             left: 0,
         }
     }
 
-    /// The process that makes the next call. `foresee` gets the processes whose turns come soon.
+    /// The process that makes the next call. `on_next_processes` gets the processes whose turns come soon.
     #[inline]
-    pub(crate) fn next(&mut self, foresee: impl FnOnce(&[u32])) -> u32 {
+    pub(crate) fn next(&mut self, on_next_processes: impl FnOnce(&[u32])) -> u32 {
         if self.left == 0 {
             self.draw();
-            foresee(&self.drawn);
+            on_next_processes(&self.drawn);
         }
         self.left -= 1;
         self.drawn[self.left]
@@ -41,7 +41,7 @@ impl Population {
         for process in self.drawn.iter_mut().rev() {
             *process = self.stream.below(self.processes);
         }
-        self.left = TOGETHER;
+        self.left = DRAWN_TOGETHER;
     }
 }
 
@@ -50,11 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_shown_before_its_turn_and_comes_as_it_is_drawn() {
+    fn processes_are_shown_before_their_turn_in_drawing_order() {
         let mut population = Population::new(1000, Stream::new(1, 2));
         let mut stream = Stream::new(1, 2);
         let mut shown = Vec::new();
-        for _ in 0..3 * TOGETHER {
+        for _ in 0..3 * DRAWN_TOGETHER {
             let process = population.next(|soon| shown.extend_from_slice(soon));
             assert_eq!(process, stream.below(1000));
             let place = shown.iter().position(|other| *other == process);

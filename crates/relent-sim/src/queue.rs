@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// The width of a bucket in bits of nanoseconds: 2²² ns are 4.2 ms, so that the heap stays small.
-const WIDTH: u32 = 22;
+const BUCKET_BITS_OF_NANOS: u32 = 22;
 /// Buckets in a block, and blocks in the ring of blocks, in bits: a block is 17 s, all of them 4.9 h.
-const BLOCK: u32 = 12;
-const BLOCKS: u32 = 10;
+const BUCKETS_PER_BLOCK_BITS: u32 = 12;
+const BLOCKS_BITS: u32 = 10;
 /// The most events among which another is inserted by moving them: up to here that costs less than a heap.
-const MOST_MOVED: usize = 64;
+const MAX_MOVED_EVENTS: usize = 64;
 /// The number of events foreseen together.
-pub(crate) const TOGETHER: usize = 16;
+pub(crate) const FORESEEN_TOGETHER: usize = 16;
 
 /// The order of no event.
 const NEVER: u128 = u128::MAX;
@@ -23,7 +23,7 @@ const NEVER: u128 = u128::MAX;
 /// is moved at most three times, so a million queued clients do not make the next event slower.
 ///
 /// Most events are due a fixed time after they are added: messages in transit, and timeouts of attempts. They are
-/// added in the order in which they are due, so they stand in a [`Line`] beside the calendar and are never sorted.
+/// added in the order in which they are due, so they stand in a [`Fifo`] beside the calendar and are never sorted.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
     /// The current bucket, the earliest event last.
@@ -32,7 +32,7 @@ pub(crate) struct Queue<E> {
     foresees: bool,
     unforeseen: usize,
     /// Events added to the current bucket that would have been too far from its end.
-    crowd: BinaryHeap<Entry<E>>,
+    overflow: BinaryHeap<Entry<E>>,
     /// The buckets of the current block.
     buckets: Vec<Vec<Entry<E>>>,
     in_buckets: usize,
@@ -40,8 +40,8 @@ pub(crate) struct Queue<E> {
     blocks: Vec<Vec<Entry<E>>>,
     in_blocks: usize,
     far: BinaryHeap<Entry<E>>,
-    lines: [VecDeque<Entry<E>>; 2],
-    /// The [order](Entry::order) of the first in each line.
+    fifos: [VecDeque<Entry<E>>; 2],
+    /// The [order](Entry::order) of the first in each fifo.
     firsts: [u128; 2],
     /// The number, counted from time 0, of the first bucket that is not in `near`; its block is the current block.
     front: u64,
@@ -53,11 +53,11 @@ pub(crate) struct Queue<E> {
 
 /// Events that are mostly added in the order in which they are due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Line {
+pub(crate) enum Fifo {
     /// Messages in transit: all of them are wanted.
-    Ways,
+    InTransit,
     /// Timeouts: few of them are wanted when they are due.
-    Limits,
+    Timeouts,
 }
 
 /// The sequence orders events of one instant. A run ends long before it has pushed 2³² of them.
@@ -76,11 +76,11 @@ impl<E> Entry<E> {
     }
 
     const fn bucket(&self) -> u64 {
-        self.at >> WIDTH
+        self.at >> BUCKET_BITS_OF_NANOS
     }
 
     const fn block(&self) -> u64 {
-        self.at >> (WIDTH + BLOCK)
+        self.at >> (BUCKET_BITS_OF_NANOS + BUCKETS_PER_BLOCK_BITS)
     }
 }
 
@@ -94,13 +94,15 @@ impl<E> Queue<E> {
             near: Vec::new(),
             foresees: false,
             unforeseen: 0,
-            crowd: BinaryHeap::new(),
-            buckets: (0..1 << BLOCK).map(|_| Vec::new()).collect(),
+            overflow: BinaryHeap::new(),
+            buckets: (0..1 << BUCKETS_PER_BLOCK_BITS)
+                .map(|_| Vec::new())
+                .collect(),
             in_buckets: 0,
-            blocks: (0..1 << BLOCKS).map(|_| Vec::new()).collect(),
+            blocks: (0..1 << BLOCKS_BITS).map(|_| Vec::new()).collect(),
             in_blocks: 0,
             far: BinaryHeap::new(),
-            lines: [VecDeque::new(), VecDeque::new()],
+            fifos: [VecDeque::new(), VecDeque::new()],
             firsts: [NEVER; 2],
             front: 0,
             spare: Vec::new(),
@@ -121,24 +123,24 @@ impl<E> Queue<E> {
         self.place(entry);
     }
 
-    /// Adds an event that is, most likely, due after all others of this line.
+    /// Adds an event that is, most likely, due after all others of this fifo.
     #[inline]
-    pub(crate) fn push_in_line(&mut self, line: Line, at: u64, event: E) {
+    pub(crate) fn push_fifo(&mut self, fifo: Fifo, at: u64, event: E) {
         let entry = self.entry(at, event);
-        let entries = &mut self.lines[line as usize];
+        let entries = &mut self.fifos[fifo as usize];
         match entries.back() {
             Some(last) if last.at > at => return self.place(entry),
             Some(_) => {}
-            None => self.firsts[line as usize] = entry.order(),
+            None => self.firsts[fifo as usize] = entry.order(),
         }
         entries.push_back(entry);
     }
 
     #[inline]
-    fn pop_line(&mut self, line: Line) -> Option<Entry<E>> {
-        let entries = &mut self.lines[line as usize];
+    fn pop_fifo(&mut self, fifo: Fifo) -> Option<Entry<E>> {
+        let entries = &mut self.fifos[fifo as usize];
         let entry = entries.pop_front();
-        self.firsts[line as usize] = order(entries.front());
+        self.firsts[fifo as usize] = order(entries.front());
         entry
     }
 
@@ -159,20 +161,24 @@ impl<E> Queue<E> {
     }
 
     fn place(&mut self, entry: Entry<E>) {
-        let (bucket, block, now) = (entry.bucket(), entry.block(), self.front >> BLOCK);
+        let (bucket, block, now) = (
+            entry.bucket(),
+            entry.block(),
+            self.front >> BUCKETS_PER_BLOCK_BITS,
+        );
         if bucket < self.front {
             self.place_near(entry);
         } else if block == now {
             self.in_buckets += 1;
             add(
-                &mut self.buckets[(bucket & ((1 << BLOCK) - 1)) as usize],
+                &mut self.buckets[(bucket & ((1 << BUCKETS_PER_BLOCK_BITS) - 1)) as usize],
                 &mut self.spare,
                 entry,
             );
-        } else if block < now + (1 << BLOCKS) {
+        } else if block < now + (1 << BLOCKS_BITS) {
             self.in_blocks += 1;
             add(
-                &mut self.blocks[(block & ((1 << BLOCKS) - 1)) as usize],
+                &mut self.blocks[(block & ((1 << BLOCKS_BITS) - 1)) as usize],
                 &mut self.spare,
                 entry,
             );
@@ -183,7 +189,7 @@ impl<E> Queue<E> {
 
     /// Takes the next event with its time. Events that `is_wanted` rejects may be dropped before: it is called for
     /// all events of a bucket together, and maybe long before their time. If the queue is
-    /// [foreseeing](Self::foreseeing), `foresee` gets the next events of a bucket, up to [`TOGETHER`], before the
+    /// [foreseeing](Self::foreseeing), `foresee` gets the next events of a bucket, up to [`FORESEEN_TOGETHER`], before the
     /// first of them is taken.
     #[inline]
     pub(crate) fn pop(
@@ -194,24 +200,24 @@ impl<E> Queue<E> {
         loop {
             let [way, limit] = self.firsts;
             let first = way.min(limit);
-            if self.near.is_empty() && self.crowd.is_empty() {
+            if self.near.is_empty() && self.overflow.is_empty() {
                 self.fill_near((first >> u32::BITS) as u64, &mut is_wanted);
             }
             let near = order(self.near.last());
-            let entry = if !self.crowd.is_empty()
-                && let other = order(self.crowd.peek())
+            let entry = if !self.overflow.is_empty()
+                && let other = order(self.overflow.peek())
                 && other < near.min(first)
             {
-                self.crowd.pop()
+                self.overflow.pop()
             } else if near < first {
                 if self.near.len() <= self.unforeseen {
                     self.show(&mut foresee);
                 }
                 self.near.pop()
             } else if way < limit {
-                self.pop_line(Line::Ways)
+                self.pop_fifo(Fifo::InTransit)
             } else {
-                let entry = self.pop_line(Line::Limits)?;
+                let entry = self.pop_fifo(Fifo::Timeouts)?;
                 if !is_wanted(&entry.event) {
                     self.dropped += 1;
                     continue;
@@ -225,7 +231,7 @@ impl<E> Queue<E> {
     /// Shows the next events of the bucket to `foresee`.
     #[inline(never)]
     fn show(&mut self, foresee: &mut impl FnMut(&mut dyn Iterator<Item = &E>)) {
-        self.unforeseen = self.near.len().saturating_sub(TOGETHER);
+        self.unforeseen = self.near.len().saturating_sub(FORESEEN_TOGETHER);
         let soon = &self.near[self.unforeseen..];
         foresee(&mut soon.iter().map(|entry| &entry.event));
     }
@@ -233,17 +239,20 @@ impl<E> Queue<E> {
     /// Opens the buckets up to the next that has events, but none after `until`.
     #[inline]
     fn fill_near(&mut self, until: u64, is_wanted: &mut impl FnMut(&E) -> bool) {
-        while self.near.is_empty() && until >> WIDTH >= self.front {
+        while self.near.is_empty() && until >> BUCKET_BITS_OF_NANOS >= self.front {
             if self.in_buckets == 0 {
                 match self.next_block() {
-                    Some(block) if block <= until >> (WIDTH + BLOCK) => {
-                        self.front = block << BLOCK;
+                    Some(block)
+                        if block <= until >> (BUCKET_BITS_OF_NANOS + BUCKETS_PER_BLOCK_BITS) =>
+                    {
+                        self.front = block << BUCKETS_PER_BLOCK_BITS;
                         self.open_block();
                     }
                     _ => return,
                 }
             }
-            let bucket = &mut self.buckets[(self.front & ((1 << BLOCK) - 1)) as usize];
+            let bucket =
+                &mut self.buckets[(self.front & ((1 << BUCKETS_PER_BLOCK_BITS) - 1)) as usize];
             self.front += 1;
             if !bucket.is_empty() {
                 self.in_buckets -= bucket.len();
@@ -258,7 +267,7 @@ impl<E> Queue<E> {
                     self.unforeseen = self.near.len();
                 }
             }
-            if self.front & ((1 << BLOCK) - 1) == 0 {
+            if self.front & ((1 << BUCKETS_PER_BLOCK_BITS) - 1) == 0 {
                 self.open_block();
             }
         }
@@ -266,8 +275,8 @@ impl<E> Queue<E> {
 
     #[inline]
     fn place_near(&mut self, entry: Entry<E>) {
-        if self.near.len() >= MOST_MOVED {
-            return self.crowd.push(entry);
+        if self.near.len() >= MAX_MOVED_EVENTS {
+            return self.overflow.push(entry);
         }
         // It was added last, so it comes after those of its instant, which have higher positions here.
         let place = self.near.partition_point(|other| other.at > entry.at);
@@ -279,8 +288,8 @@ impl<E> Queue<E> {
         if self.in_blocks == 0 {
             return self.far.peek().map(Entry::block);
         }
-        let mut block = (self.front >> BLOCK) + 1;
-        while self.blocks[(block & ((1 << BLOCKS) - 1)) as usize].is_empty() {
+        let mut block = (self.front >> BUCKETS_PER_BLOCK_BITS) + 1;
+        while self.blocks[(block & ((1 << BLOCKS_BITS) - 1)) as usize].is_empty() {
             block += 1;
         }
         Some(block)
@@ -289,14 +298,14 @@ impl<E> Queue<E> {
     /// Starts a block at the front: its events move to its buckets, and events that the ring of blocks now covers
     /// move from the heap into the ring.
     fn open_block(&mut self) {
-        let block = self.front >> BLOCK;
-        let entries = std::mem::take(&mut self.blocks[(block & ((1 << BLOCKS) - 1)) as usize]);
+        let block = self.front >> BUCKETS_PER_BLOCK_BITS;
+        let entries = std::mem::take(&mut self.blocks[(block & ((1 << BLOCKS_BITS) - 1)) as usize]);
         self.in_blocks -= entries.len();
         for entry in entries {
             self.place(entry);
         }
         while let Some(entry) = self.far.peek()
-            && entry.block() < block + (1 << BLOCKS)
+            && entry.block() < block + (1 << BLOCKS_BITS)
             && let Some(entry) = self.far.pop()
         {
             self.place(entry);
@@ -351,14 +360,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_not_wanted_is_dropped_or_comes_and_the_rest_comes_in_order(
+        fn unwanted_events_may_be_dropped_and_the_rest_stays_in_order(
             times in prop::collection::vec(0_u64..1 << 50, 1..300)
         ) {
             let mut queue = Queue::new();
             for (number, at) in times.iter().enumerate() {
                 match number % 2 {
                     0 => queue.push(*at, number),
-                    _ => queue.push_in_line(Line::Limits, *at, number),
+                    _ => queue.push_fifo(Fifo::Timeouts, *at, number),
                 }
             }
             let mut expected: Vec<_> = times.iter().copied().zip(0..).collect();
@@ -374,8 +383,8 @@ mod tests {
         }
 
         #[test]
-        fn what_is_in_a_bucket_is_foreseen_once_and_not_long_before_it_comes(
-            times in prop::collection::vec(0_u64..30 << WIDTH, 1..300)
+        fn events_of_a_bucket_are_foreseen_once_shortly_before_they_are_due(
+            times in prop::collection::vec(0_u64..30 << BUCKET_BITS_OF_NANOS, 1..300)
         ) {
             let mut queue = Queue::new().foreseeing(true);
             for (number, at) in times.iter().enumerate() {
@@ -383,7 +392,7 @@ mod tests {
             }
             let mut soon = Vec::new();
             while let Some((_, number)) = queue.pop(|_| true, |shown| soon.extend(shown.copied())) {
-                prop_assert!(soon.len() <= TOGETHER);
+                prop_assert!(soon.len() <= FORESEEN_TOGETHER);
                 let place = soon.iter().position(|shown| *shown == number);
                 prop_assert!(place.is_some());
                 soon.swap_remove(place.unwrap());
@@ -393,9 +402,9 @@ mod tests {
 
         /// More events than are inserted by moving, at few instants.
         #[test]
-        fn a_crowd_in_one_bucket_comes_in_order(
-            times in prop::collection::vec(0_u64..40, 3 * MOST_MOVED),
-            before in 0..2 * MOST_MOVED,
+        fn many_events_in_one_bucket_are_popped_in_order(
+            times in prop::collection::vec(0_u64..40, 3 * MAX_MOVED_EVENTS),
+            before in 0..2 * MAX_MOVED_EVENTS,
         ) {
             let mut queue = Queue::new();
             let mut expected: Vec<_> = times.iter().map(|at| at + 1).zip(1..).collect();
@@ -416,18 +425,18 @@ mod tests {
         }
 
         #[test]
-        fn events_come_by_time_and_then_in_the_order_they_were_added(
+        fn events_are_popped_by_time_and_then_by_insertion(
             steps in prop::collection::vec((0_u32..60, any::<u16>(), 0_u8..3, 0_u8..3), 1..300)
         ) {
             let mut queue = Queue::new();
             let mut model: Vec<(u64, u64)> = Vec::new();
             let (mut now, mut number) = (0_u64, 0);
-            for (scale, ahead, pops, line) in steps {
+            for (scale, ahead, pops, fifo) in steps {
                 let at = now.saturating_add((u128::from(ahead) << scale >> 8).min(u128::from(u64::MAX)) as u64);
-                match line {
+                match fifo {
                     0 => queue.push(at, number),
-                    1 => queue.push_in_line(Line::Ways, at, number),
-                    _ => queue.push_in_line(Line::Limits, at, number),
+                    1 => queue.push_fifo(Fifo::InTransit, at, number),
+                    _ => queue.push_fifo(Fifo::Timeouts, at, number),
                 }
                 model.push((at, number));
                 number += 1;

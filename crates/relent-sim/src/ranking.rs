@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use crate::judge::{HARM, TRAP};
+use crate::evaluate::{STUCK_LATE_GOODPUT_LOSS, WORSE_GOODPUT_LOSS};
 use crate::metrics::Metrics;
 use crate::scenario::{Model, Scenario};
 use crate::study::{Estimate, RunResult};
 
 /// Goodputs that differ by less than this are ranked by attempts.
-const SAME: f64 = 0.001;
+const EQUAL_GOODPUT_DIFFERENCE: f64 = 0.001;
 /// The attempts, as a multiple of those needed, from which a policy multiplies load.
-const MULTIPLIED: f64 = 2.0;
+const MULTIPLIED_LOAD_FACTOR: f64 = 2.0;
 
 /// The indices of the policies, the best first: by goodput, and if that differs by less than 0.001, by fewest
 /// attempts. A run that was given up counts as no success.
@@ -31,7 +31,7 @@ const MULTIPLIED: f64 = 2.0;
 #[must_use]
 pub fn best_first(runs: &[Vec<RunResult>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
-    let steps = |index: &usize| (goodput(&runs[*index]) / SAME).round();
+    let steps = |index: &usize| (goodput(&runs[*index]) / EQUAL_GOODPUT_DIFFERENCE).round();
     order.sort_by(|one, other| {
         let by_goodput = steps(other).total_cmp(&steps(one));
         by_goodput.then(attempts(&runs[*one]).total_cmp(&attempts(&runs[*other])))
@@ -68,14 +68,14 @@ pub enum Warning {
         half_width: Option<f64>,
     },
     /// It does not recover in some runs in which no retries do.
-    Trapped {
+    DoesNotRecover {
         /// The number of these runs.
         runs: usize,
         /// The number of all runs.
         of: usize,
     },
     /// It makes far more attempts than are needed.
-    Multiplies {
+    MultipliesLoad {
         /// Attempts per request; infinite if a run was given up.
         attempts: f64,
         /// Attempts per request that suffice in normal operation.
@@ -89,8 +89,8 @@ impl Warning {
     pub const fn what(&self) -> &'static str {
         match self {
             Self::Worse { .. } => "is worse than no retries",
-            Self::Trapped { .. } => "does not recover",
-            Self::Multiplies { .. } => "multiplies load",
+            Self::DoesNotRecover { .. } => "does not recover",
+            Self::MultipliesLoad { .. } => "multiplies load",
         }
     }
 }
@@ -111,15 +111,14 @@ impl fmt::Display for Warning {
                     None => f.write_str(", in one run"),
                 }
             }
-            Self::Trapped { runs, of } => write!(
-                f,
-                "{what} in {runs} of {of} runs, while no retries do"
-            ),
-            Self::Multiplies { attempts, needed } if attempts.is_finite() => write!(
+            Self::DoesNotRecover { runs, of } => {
+                write!(f, "{what} in {runs} of {of} runs, while no retries do")
+            }
+            Self::MultipliesLoad { attempts, needed } if attempts.is_finite() => write!(
                 f,
                 "{what}: {attempts:.1} attempts per request, where {needed:.1} suffice in normal operation"
             ),
-            Self::Multiplies { .. } => write!(f, "{what}: more attempts than can be simulated"),
+            Self::MultipliesLoad { .. } => write!(f, "{what}: more attempts than can be simulated"),
         }
     }
 }
@@ -132,7 +131,7 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
     let pairs = off.iter().zip(runs);
     let lost: Vec<f64> = pairs.map(|(off, run)| done(off) - done(run)).collect();
     if let Some(lost) = Estimate::of(&lost)
-        && lost.mean > HARM
+        && lost.mean > WORSE_GOODPUT_LOSS
         && lost.half_width.is_none_or(|half| lost.mean > half)
     {
         warnings.push(Warning::Worse {
@@ -141,16 +140,18 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
         });
     }
     let late = |metrics: &Metrics| metrics.late_goodput.unwrap_or(metrics.goodput);
-    let trapped = off.iter().zip(runs).filter(|(off, run)| match (off, run) {
+    let not_recovered = off.iter().zip(runs).filter(|(off, run)| match (off, run) {
         (Ok(off), Ok(run)) => {
-            off.ttr_s.is_some() && run.ttr_s.is_none() && late(off) - late(run) > TRAP
+            off.ttr_s.is_some()
+                && run.ttr_s.is_none()
+                && late(off) - late(run) > STUCK_LATE_GOODPUT_LOSS
         }
         (off, run) => off.is_ok() && run.is_err(),
     });
-    let trapped = trapped.count();
-    if scenario.outages_end().is_some() && trapped > 0 {
-        warnings.push(Warning::Trapped {
-            runs: trapped,
+    let not_recovered = not_recovered.count();
+    if scenario.outages_end().is_some() && not_recovered > 0 {
+        warnings.push(Warning::DoesNotRecover {
+            runs: not_recovered,
             of: runs.len(),
         });
     }
@@ -159,8 +160,8 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
     let succeed = (1.0 - service.failures) * (1.0 - service.fast_failures.share());
     let needed = 1.0 / succeed.max(0.05);
     // For conflicts on a row, and for jobs, the number of attempts needed is unknown.
-    if scenario.service.model == Model::Queue && attempts >= MULTIPLIED * needed {
-        warnings.push(Warning::Multiplies { attempts, needed });
+    if scenario.service.model == Model::Queue && attempts >= MULTIPLIED_LOAD_FACTOR * needed {
+        warnings.push(Warning::MultipliesLoad { attempts, needed });
     }
     warnings
 }
@@ -173,7 +174,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn whoever_keeps_an_outage_alive_is_last_and_warned_of() {
+    fn a_policy_that_prevents_recovery_is_ranked_last_with_warnings() {
         let scenario = Scenario::parse(
             "clients.arrivals.poisson = { rate = 80, for = \"60s\" }
              clients.deadline = \"10s\"
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_ranked_by_what_they_cost() {
+    fn policies_with_equal_goodput_are_ranked_by_attempts() {
         let scenario = Scenario::parse(
             "clients.arrivals.poisson = { rate = 100, for = \"20s\" }\nservice.failures = 0.001",
         )

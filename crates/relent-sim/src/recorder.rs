@@ -3,15 +3,15 @@
 use std::hint::black_box;
 
 use crate::call_times::{CallTimes, Summary};
+use crate::event_log::EventLog;
 use crate::latency::Latencies;
 use crate::metrics::{ClassCount, Layer, Metrics};
 use crate::recording::Recording;
 use crate::scenario::{Arrivals, Effect, SECOND, Scenario};
-use crate::tape::Tape;
 
 /// The number of consecutive good seconds that count as recovered, and the share of prompt requests in them.
 const GOOD_SECONDS: usize = 10;
-const GOOD_SHARE: f64 = 0.99;
+const GOOD_PROMPT_SHARE: f64 = 0.99;
 /// The time after the outage in which the peak is sought.
 const PEAK_SECONDS: usize = 120;
 
@@ -26,7 +26,7 @@ struct Count {
 
 /// Counts of one process or station.
 #[derive(Clone, Copy, Default, Debug)]
-struct Party {
+struct RequestCounts {
     requests: u32,
     successes: u32,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Recorder {
     give_ups: u64,
     drops: u64,
     /// Processes, or stations of a medium.
-    parties: Vec<Party>,
+    parties: Vec<RequestCounts>,
     layers: Vec<Layer>,
     classes: Vec<ClassCount>,
     /// The time in which the medium carried frames, and the whole time.
@@ -59,14 +59,14 @@ pub(crate) struct Recorder {
     backlog_done: Option<u64>,
     pub(crate) calls: CallTimes,
     /// Counts and rows over time; `None` for plain runs.
-    tape: Option<Box<Tape>>,
+    event_log: Option<Box<EventLog>>,
 }
 
 impl Recorder {
     /// Also keeps counts over time.
     pub(crate) fn recording(scenario: &Scenario) -> Self {
         Self {
-            tape: Some(Box::new(Tape::new(scenario))),
+            event_log: Some(Box::new(EventLog::new(scenario))),
             ..Self::new(scenario)
         }
     }
@@ -74,7 +74,7 @@ impl Recorder {
     /// Also keeps the attempts of each client.
     pub(crate) fn tracing(scenario: &Scenario) -> Self {
         Self {
-            tape: Some(Box::new(Tape::of_all(scenario))),
+            event_log: Some(Box::new(EventLog::of_all(scenario))),
             ..Self::new(scenario)
         }
     }
@@ -101,7 +101,7 @@ impl Recorder {
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
             calls: CallTimes::new(scenario),
-            tape: None,
+            event_log: None,
         }
     }
 
@@ -113,10 +113,10 @@ impl Recorder {
         &mut self.seconds[index]
     }
 
-    fn party(&mut self, index: u32) -> &mut Party {
+    fn party(&mut self, index: u32) -> &mut RequestCounts {
         let index = index as usize;
         if self.parties.len() <= index {
-            self.parties.resize(index + 1, Party::default());
+            self.parties.resize(index + 1, RequestCounts::default());
         }
         &mut self.parties[index]
     }
@@ -132,30 +132,30 @@ impl Recorder {
         self.party(party).requests += 1;
         self.requests += 1;
         self.second(now).requests += 1;
-        if let Some(tape) = &mut self.tape {
-            tape.on_request(now);
+        if let Some(event_log) = &mut self.event_log {
+            event_log.on_request(now);
         }
     }
 
     /// The request is made as this call.
     pub(crate) fn on_call(&mut self, call: u32) {
-        if let Some(tape) = &mut self.tape {
-            tape.on_call(call);
+        if let Some(event_log) = &mut self.event_log {
+            event_log.on_call(call);
         }
     }
 
     /// A client starts an attempt of its call.
     pub(crate) fn on_start(&mut self, call: u32, now: u64) {
-        if let Some(tape) = &mut self.tape {
-            tape.on_start(call, now);
+        if let Some(event_log) = &mut self.event_log {
+            event_log.on_start(call, now);
         }
     }
 
     pub(crate) fn on_attempt(&mut self, now: u64) {
         self.attempts += 1;
         self.second(now).attempts += 1;
-        if let Some(tape) = &mut self.tape {
-            tape.on_attempt(now);
+        if let Some(event_log) = &mut self.event_log {
+            event_log.on_attempt(now);
         }
     }
 
@@ -192,8 +192,8 @@ impl Recorder {
         self.successes += 1;
         self.late_successes += u64::from(made >= self.late_from);
         self.latencies.record(now - made);
-        if let Some(tape) = &mut self.tape {
-            tape.on_success(call, now);
+        if let Some(event_log) = &mut self.event_log {
+            event_log.on_success(call, now);
         }
         if now - made <= self.prompt {
             self.second(made).prompt += 1;
@@ -224,11 +224,13 @@ impl Recorder {
     /// The recording, of a recorder that keeps one.
     pub(crate) fn finish_recording(self, scenario: &Scenario) -> Recording {
         let metrics = self.finish(scenario);
-        let tape = self.tape.unwrap_or_else(|| Box::new(Tape::new(scenario)));
+        let event_log = self
+            .event_log
+            .unwrap_or_else(|| Box::new(EventLog::new(scenario)));
         Recording {
             metrics,
-            series: tape.series,
-            rows: tape.rows,
+            series: event_log.series,
+            rows: event_log.rows,
             latencies: self.latencies,
         }
     }
@@ -271,7 +273,7 @@ impl Recorder {
             amplification: per(self.attempts, self.successes),
             ttr_s: scenario
                 .outages_end()
-                .and_then(|end| self.recovery(end, made_until, scenario.usual_share())),
+                .and_then(|end| self.recovery(end, made_until, scenario.baseline_share())),
             drain_s: self.backlog_done.map(|nanos| nanos as f64 / SECOND as f64),
             peak: f64::from(peak) / capacity,
             duplicates: self.executions.saturating_sub(self.successes),
@@ -313,9 +315,9 @@ impl Recorder {
         (squares > 0.0).then(|| sum * sum / (count * squares))
     }
 
-    /// The first time at which as many new requests are prompt as `usual`, the share without retries in
+    /// The first time at which as many new requests are prompt as `baseline_share`, the share without retries in
     /// normal operation.
-    fn recovery(&self, end: u64, made_until: usize, usual: f64) -> Option<f64> {
+    fn recovery(&self, end: u64, made_until: usize, baseline_share: f64) -> Option<f64> {
         // A second that overlaps the outage is not after it.
         let first = end.div_ceil(SECOND) as usize;
         let made = &self.seconds[..made_until.min(self.seconds.len())];
@@ -323,7 +325,8 @@ impl Recorder {
         let good = |window: &[Count]| {
             let requests: u32 = window.iter().map(|second| second.requests).sum();
             let prompt: u32 = window.iter().map(|second| second.prompt).sum();
-            requests > 0 && f64::from(prompt) >= GOOD_SHARE * usual * f64::from(requests)
+            requests > 0
+                && f64::from(prompt) >= GOOD_PROMPT_SHARE * baseline_share * f64::from(requests)
         };
         after
             .windows(GOOD_SECONDS)
@@ -356,7 +359,7 @@ mod tests {
 
     /// Without retries, a service that fails for 10 % of the requests recovers to that level.
     #[test]
-    fn a_service_that_fails_at_times_recovers_to_what_it_was() {
+    fn a_service_with_random_failures_recovers_to_its_baseline() {
         let text = "clients.arrivals.poisson = { rate = 100, for = \"60s\" }
             service = { capacity = 1000, failures = 0.1 }
             network.loss = 0.01
@@ -368,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_recover_begins_ten_good_seconds() {
+    fn time_to_recover_ends_at_the_first_of_ten_good_seconds() {
         let scenario = Scenario::parse(TEXT).unwrap();
         let mut recorder = Recorder::new(&scenario);
         for second in 0..30 {
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_jains() {
+    fn fairness_is_jains_index() {
         let scenario = Scenario::parse(TEXT).unwrap();
         let mut recorder = Recorder::new(&scenario);
         assert_eq!(recorder.finish(&scenario).fairness, None);
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_success_nothing_is_divided_by_it() {
+    fn metrics_of_a_run_without_success_have_no_ratios_per_success() {
         let scenario = Scenario::parse(TEXT).unwrap();
         let mut recorder = Recorder::new(&scenario);
         recorder.on_request(0, 0);

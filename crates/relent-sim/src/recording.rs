@@ -1,9 +1,9 @@
 //! A run with its events over time, for charts.
 
+use crate::event_log::Row;
 use crate::latency::Latencies;
 use crate::metrics::Metrics;
 use crate::series::Series;
-use crate::tape::Row;
 
 /// A run with its counts over time.
 #[derive(Clone, Debug)]

@@ -2,17 +2,17 @@
 
 use relent_core::Policy;
 
+use crate::event_log::Row;
 use crate::medium::{self, Cable};
 use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::scenario::Scenario;
-use crate::tape::Row;
-use crate::too_many_events::{MOST_EVENTS, TooManyEvents};
+use crate::too_many_events::{MAX_EVENTS, TooManyEvents};
 use crate::world;
 
 /// Runs `policy` through `scenario` in virtual time. The same seed gives the same result, bit for bit, on every
-/// machine. [`Call`](relent_core::Call) and [`Destination`](relent_core::Destination) make the decisions.
+/// machine. [`Call`](relent_core::call::Call) and [`Destination`](relent_core::destination::Destination) make the decisions.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -32,7 +32,7 @@ use crate::world;
 /// [`TooManyEvents`] if a policy without backoff would run for hours.
 pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
     let recorder = Recorder::new(scenario);
-    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    let recorder = run_within(scenario, policy, seed, recorder, MAX_EVENTS)?;
     Ok(recorder.finish(scenario))
 }
 
@@ -53,7 +53,7 @@ pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, T
 /// Those of [`run`](crate::run).
 pub fn record(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Recording, TooManyEvents> {
     let recorder = Recorder::recording(scenario);
-    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    let recorder = run_within(scenario, policy, seed, recorder, MAX_EVENTS)?;
     Ok(recorder.finish_recording(scenario))
 }
 
@@ -75,32 +75,32 @@ pub fn record(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Recordi
 /// Those of [`run`](crate::run).
 pub fn trace(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Vec<Row>, TooManyEvents> {
     let recorder = Recorder::tracing(scenario);
-    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    let recorder = run_within(scenario, policy, seed, recorder, MAX_EVENTS)?;
     Ok(recorder.finish_recording(scenario).rows)
 }
 
-/// Runs like [`run`](crate::run), and gives up after `most_events` events.
+/// Runs like [`run`](crate::run), and gives up after `max_events` events.
 pub(crate) fn run_bounded(
     scenario: &Scenario,
     policy: &Policy,
     seed: u64,
-    most_events: u64,
+    max_events: u64,
 ) -> Result<Metrics, TooManyEvents> {
-    let recorder = run_within(scenario, policy, seed, Recorder::new(scenario), most_events)?;
+    let recorder = run_within(scenario, policy, seed, Recorder::new(scenario), max_events)?;
     Ok(recorder.finish(scenario))
 }
 
-/// Runs with this recorder, and gives up after `most_events` events.
+/// Runs with this recorder, and gives up after `max_events` events.
 fn run_within(
     scenario: &Scenario,
     policy: &Policy,
     seed: u64,
     recorder: Recorder,
-    most_events: u64,
+    max_events: u64,
 ) -> Result<Recorder, TooManyEvents> {
     match Cable::of(scenario) {
-        Some(cable) => medium::run_within(scenario, policy, seed, cable, recorder, most_events),
-        None => world::run_within(scenario, policy, seed, recorder, most_events),
+        Some(cable) => medium::run_within(scenario, policy, seed, cable, recorder, max_events),
+        None => world::run_within(scenario, policy, seed, recorder, max_events),
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use crate::series::Bin;
 
     #[test]
-    fn a_policy_that_lets_no_time_pass_is_given_up() {
+    fn a_run_with_too_many_events_is_given_up() {
         let scenario = Scenario::parse(
             "clients.arrivals.herd = { clients = 10 }\nservice.failures = 1\nnetwork.one_way = \"1us\"",
         )
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_run_is_the_same_run_and_its_bins_add_up() {
+    fn recording_does_not_change_a_run_and_its_bins_add_up() {
         for name in ["herd", "chain", "random-failures"] {
             let text = crate::scenarios::get(name).unwrap().text;
             let changes: &[(&str, &str)] = match name {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_spread_over_a_large_herd() {
+    fn recorded_rows_are_spread_over_a_large_herd() {
         let scenario = Scenario::parse("clients.arrivals.herd = { clients = 950 }").unwrap();
         let recording = record(&scenario, Policy::STANDARD, 1).unwrap();
         assert_eq!(recording.rows.len(), 95);

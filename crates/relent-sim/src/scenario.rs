@@ -218,7 +218,7 @@ impl Scenario {
 
 impl Scenario {
     /// The share of the attempts that succeed in normal operation.
-    pub(crate) fn usual_share(&self) -> f64 {
+    pub(crate) fn baseline_share(&self) -> f64 {
         let arrives = 1.0 - self.network.loss;
         let fails_not = 1.0 - self.service.fast_failures.share();
         fails_not * (1.0 - self.service.failures) * arrives * arrives

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_loads_and_says_what_it_shows() {
+    fn every_built_in_scenario_loads_and_has_a_description() {
         for builtin in all() {
             let scenario = builtin.load().unwrap();
             assert!(!scenario.description.is_empty(), "{}", builtin.name);

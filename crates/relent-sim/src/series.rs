@@ -1,9 +1,9 @@
 //! Counts over time in bounded memory.
 
 /// The most bins of a series. A longer run merges them.
-const MOST_BINS: usize = 4000;
+const MAX_BINS: usize = 4000;
 /// The initial width of a bin: a millisecond.
-const FIRST_WIDTH: u64 = 1_000_000;
+const FIRST_WIDTH_NANOS: u64 = 1_000_000;
 
 /// Counts of one bin of a [`Series`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -39,7 +39,7 @@ pub struct Series {
 impl Series {
     pub(crate) const fn new() -> Self {
         Self {
-            width: FIRST_WIDTH,
+            width: FIRST_WIDTH_NANOS,
             bins: Vec::new(),
         }
     }
@@ -67,7 +67,7 @@ impl Series {
     }
 
     pub(crate) fn at(&mut self, now: u64) -> &mut Bin {
-        while now / self.width >= MOST_BINS as u64 {
+        while now / self.width >= MAX_BINS as u64 {
             let two = self.width.ilog10() != (self.width * 5).ilog10();
             *self = self.with_width(self.width * if two { 5 } else { 2 });
         }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_grow_with_the_run_and_nothing_is_lost() {
+    fn bins_widen_with_the_run_and_keep_all_counts() {
         let mut series = Series::new();
         let mut seen = vec![series.width];
         for second in 0..50_000 {
@@ -92,7 +92,7 @@ mod tests {
             if seen.last() != Some(&series.width) {
                 seen.push(series.width);
             }
-            assert!(series.bins.len() <= MOST_BINS);
+            assert!(series.bins.len() <= MAX_BINS);
         }
         let millis: Vec<u64> = seen.iter().map(|width| width / 1_000_000).collect();
         assert_eq!(millis, [1, 2, 10, 20, 100, 200, 1000, 2000, 10_000, 20_000]);

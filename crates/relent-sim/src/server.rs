@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use relent_core::{Advice, Arrival, Instant, Intake, Limiter, Rejected, Shed, Shedder};
+use relent_core::admission::{AdmissionController, Arrival, Limiter, Rejected, Shed, Shedder};
+use relent_core::{Advice, Instant};
 
-use crate::limiter::Hinted;
+use crate::limiter::RetryAfterHint;
 use crate::scenario::{
     Effect, FastFailures, QueueBound, SECOND, Scenario, Service, ServiceRetryAfter, ServiceTime,
 };
@@ -13,11 +14,11 @@ use crate::stream::{Stream, rounded};
 
 /// Why an attempt is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum RejectedBy {
     /// A blackout, or a fast failure.
     Down,
     /// By the limiter, with its Retry-After.
-    Throttled(Hinted),
+    Throttled(RetryAfterHint),
     /// By the load shedder.
     Shed(Advice),
 }
@@ -33,12 +34,12 @@ struct Condition {
     failures: f64,
     /// The probability that a message is lost.
     loss: f64,
-    fast: Fast,
+    fast: FastFailureState,
 }
 
 /// Which attempts fail fast.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
-struct Fast {
+struct FastFailureState {
     share: f64,
     /// One attempt in this many; none if 0.
     every: u32,
@@ -46,7 +47,7 @@ struct Fast {
     every_first: u32,
 }
 
-impl Fast {
+impl FastFailureState {
     fn with(self, more: FastFailures) -> Self {
         match more {
             FastFailures::Share(share) => Self {
@@ -64,7 +65,7 @@ impl Fast {
 
 /// The properties of one class of requests at this node.
 #[derive(Debug)]
-struct Kind {
+struct ClassState {
     /// The mean service time in nanoseconds.
     mean: u64,
     time: ServiceTime,
@@ -77,22 +78,22 @@ pub(crate) struct Server {
     /// The queued attempts with their classes.
     queue: VecDeque<(Key, u8)>,
     /// The longest queue.
-    most: usize,
+    queue_limit: usize,
     /// Whether that was given as a time: at less than full capacity, fewer attempts fit into it.
-    most_is_time: bool,
+    queue_limit_is_time: bool,
     workers: u32,
     busy: u32,
-    kinds: Vec<Kind>,
+    class_states: Vec<ClassState>,
     /// The cost of one rejection, in nanoseconds of service.
     reject_cost: u64,
     /// The cost of rejections since the last service began; the next service pays it.
-    debt: u64,
+    unpaid_rejections: u64,
     /// Whether no service begins.
     stalled: bool,
     /// The remaining share of the capacity, for all classes.
     share: f64,
     /// `None` without limiter and load shedder.
-    intake: Option<Intake>,
+    intake: Option<AdmissionController>,
     /// The kind of Retry-After in the limiter's rejections.
     says: ServiceRetryAfter,
     /// The version of the row.
@@ -102,7 +103,7 @@ pub(crate) struct Server {
     losses: Stream,
     failures: f64,
     /// The fast failures outside of outages, by chance or by the two counts below.
-    fast: Fast,
+    fast: FastFailureState,
     chances: Stream,
     attempts: u32,
     firsts: u32,
@@ -115,8 +116,8 @@ impl Server {
         let nodes = f64::from(config.nodes);
         let mean = nodes * f64::from(config.workers) * SECOND as f64 / config.capacity;
         let per_second = scenario.capacity() / nodes;
-        let most = |nanos: u64| (nanos as f64 / SECOND as f64 * per_second) as usize;
-        let fast = Fast::default().with(config.fast_failures);
+        let queue_limit = |nanos: u64| (nanos as f64 / SECOND as f64 * per_second) as usize;
+        let fast = FastFailureState::default().with(config.fast_failures);
         let well = Condition {
             down: false,
             share: 1.0,
@@ -124,29 +125,30 @@ impl Server {
             loss: 0.0,
             fast,
         };
-        let kind = |cost: f64, time: Option<ServiceTime>| Kind {
+        let kind = |cost: f64, time: Option<ServiceTime>| ClassState {
             mean: rounded(mean * cost),
             time: time.unwrap_or(config.time),
             now: well,
         };
         let classes = scenario.clients.classes.iter();
-        let mut kinds: Vec<Kind> = classes.map(|class| kind(class.cost, class.time)).collect();
-        if kinds.is_empty() {
-            kinds.push(kind(1.0, None));
+        let mut class_states: Vec<ClassState> =
+            classes.map(|class| kind(class.cost, class.time)).collect();
+        if class_states.is_empty() {
+            class_states.push(kind(1.0, None));
         }
         Self {
             queue: VecDeque::new(),
-            most: match config.queue {
+            queue_limit: match config.queue {
                 None => usize::MAX,
-                Some(QueueBound::Time(nanos)) => most(nanos),
+                Some(QueueBound::Time(nanos)) => queue_limit(nanos),
                 Some(QueueBound::Attempts(attempts)) => attempts as usize,
             },
-            most_is_time: matches!(config.queue, Some(QueueBound::Time(_))),
+            queue_limit_is_time: matches!(config.queue, Some(QueueBound::Time(_))),
             workers: config.workers,
             busy: 0,
-            kinds,
+            class_states,
             reject_cost: rounded(mean * config.reject_cost),
-            debt: 0,
+            unpaid_rejections: 0,
             stalled: false,
             share: 1.0,
             intake: intake(config),
@@ -169,7 +171,7 @@ impl Server {
     pub(crate) fn set_effects(&mut self, effects: impl Iterator<Item = (Effect, Option<u8>)>) {
         self.stalled = false;
         self.share = 1.0;
-        for kind in &mut self.kinds {
+        for kind in &mut self.class_states {
             kind.now = Condition {
                 down: false,
                 share: 1.0,
@@ -185,8 +187,8 @@ impl Server {
                 _ => {}
             }
             let concerned = |index: usize| class.is_none_or(|class| usize::from(class) == index);
-            let kinds = self.kinds.iter_mut().enumerate();
-            for (_, kind) in kinds.filter(|(index, _)| concerned(*index)) {
+            let class_states = self.class_states.iter_mut().enumerate();
+            for (_, kind) in class_states.filter(|(index, _)| concerned(*index)) {
                 let now = &mut kind.now;
                 match effect {
                     Effect::Blackout | Effect::Restart => now.down = true,
@@ -200,8 +202,8 @@ impl Server {
         }
     }
 
-    fn kind(&self, class: u8) -> &Kind {
-        &self.kinds[usize::from(class)]
+    fn kind(&self, class: u8) -> &ClassState {
+        &self.class_states[usize::from(class)]
     }
 
     pub(crate) fn is_blacked_out(&self, class: u8) -> bool {
@@ -232,9 +234,9 @@ impl Server {
         attempt: u32,
         key: Option<u64>,
         class: u8,
-    ) -> Result<(), Refused> {
-        if self.is_blacked_out(class) || self.fails_at_once(attempt, class) {
-            return Err(Refused::Down);
+    ) -> Result<(), RejectedBy> {
+        if self.is_blacked_out(class) || self.fails_fast(attempt, class) {
+            return Err(RejectedBy::Down);
         }
         let queued = self.queued();
         let Some(intake) = &mut self.intake else {
@@ -247,23 +249,23 @@ impl Server {
             in_flight: queued.saturating_add(self.busy),
             ..Arrival::FIRST
         };
-        let refused = match intake.judge(Instant::from_nanos(now), &arrival) {
+        let refused = match intake.admit(Instant::from_nanos(now), &arrival) {
             Ok(_) => return Ok(()),
             Err(Rejected::Limited { refusal, .. }) => {
-                Refused::Throttled(Hinted::of(self.says, refusal))
+                RejectedBy::Throttled(RetryAfterHint::of(self.says, refusal))
             }
-            Err(Rejected::Shed(Shed { advice, .. })) => Refused::Shed(advice),
+            Err(Rejected::Shed(Shed { advice, .. })) => RejectedBy::Shed(advice),
             // Every attempt costs one, and the world handles callers that have gone.
-            Err(Rejected::TooCostly { .. } | Rejected::Expired) => Refused::Down,
+            Err(Rejected::TooCostly { .. } | Rejected::Expired) => RejectedBy::Down,
         };
         self.pay_refusal();
         Err(refused)
     }
 
     /// Whether the attempt of this number fails before it is queued.
-    fn fails_at_once(&mut self, attempt: u32, class: u8) -> bool {
+    fn fails_fast(&mut self, attempt: u32, class: u8) -> bool {
         let fast = self.kind(class).now.fast;
-        if fast == Fast::default() {
+        if fast == FastFailureState::default() {
             return false;
         }
         let is_first = attempt <= 1;
@@ -282,11 +284,11 @@ impl Server {
     /// Queues the attempt; returns false if it is rejected.
     pub(crate) fn enter(&mut self, attempt: Key, class: u8) -> bool {
         // If the bound is a time: at half the speed, half as many fit into it.
-        let most = match self.most_is_time && self.share < 1.0 {
-            true => (self.most as f64 * self.share) as usize,
-            false => self.most,
+        let queue_limit = match self.queue_limit_is_time && self.share < 1.0 {
+            true => (self.queue_limit as f64 * self.share) as usize,
+            false => self.queue_limit,
         };
-        if self.queue.len() >= most && self.busy >= self.workers {
+        if self.queue.len() >= queue_limit && self.busy >= self.workers {
             self.pay_refusal();
             return false;
         }
@@ -297,7 +299,7 @@ impl Server {
     /// A rejection takes time from the served requests while all workers are busy.
     fn pay_refusal(&mut self) {
         if self.busy >= self.workers {
-            self.debt = self.debt.saturating_add(self.reject_cost);
+            self.unpaid_rejections = self.unpaid_rejections.saturating_add(self.reject_cost);
         }
     }
 
@@ -323,7 +325,7 @@ impl Server {
             }
         };
         self.busy += 1;
-        let &Kind { mean, time, now } = self.kind(class);
+        let &ClassState { mean, time, now } = self.kind(class);
         let time = match time {
             ServiceTime::Exponential => self.times.exponential(mean),
             ServiceTime::Constant => mean,
@@ -337,7 +339,7 @@ impl Server {
             true => rounded(time as f64 / now.share),
             false => time,
         };
-        let time = time.saturating_add(std::mem::take(&mut self.debt));
+        let time = time.saturating_add(std::mem::take(&mut self.unpaid_rejections));
         Some((attempt, class, time))
     }
 
@@ -346,7 +348,7 @@ impl Server {
         self.busy -= 1;
         let queued = self.queued();
         if let Some(intake) = &mut self.intake {
-            intake.on_done(Instant::from_nanos(now), queued);
+            intake.on_service_end(Instant::from_nanos(now), queued);
         }
         let failures = self.kind(class).now.failures;
         !self.luck.happens(failures)
@@ -359,12 +361,12 @@ fn either(one: f64, other: f64) -> f64 {
 }
 
 /// The limiter and the load shedder of a service; their settings were checked when the scenario was read.
-fn intake(config: &Service) -> Option<Intake> {
+fn intake(config: &Service) -> Option<AdmissionController> {
     let (limiter, shedder) = (config.limiter.as_ref(), config.shedder.as_ref());
     if limiter.is_none() && shedder.is_none() {
         return None;
     }
-    let mut intake = Intake::new();
+    let mut intake = AdmissionController::new();
     if let Some(Ok(limiter)) = limiter.map(|config| Limiter::new(&config.into())) {
         intake = intake.limiter(limiter);
     }

@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use relent_core::Advice;
 
 use crate::cluster::Cluster;
-use crate::limiter::Hinted;
+use crate::limiter::RetryAfterHint;
 use crate::scenario::{Effect, Scenario, Span};
-use crate::server::Refused;
+use crate::server::RejectedBy;
 use crate::slab::Key;
 
 /// An attempt that arrives at a [`Serving`].
@@ -134,7 +134,7 @@ impl Serving {
                     self.begin(now, node);
                     return None;
                 }
-                Refused::Down
+                RejectedBy::Down
             }
             Err(refused) => refused,
         };
@@ -142,12 +142,12 @@ impl Serving {
             return None;
         }
         Some(match refused {
-            Refused::Throttled(hinted) => ServiceAnswer::Throttled(wait(hinted)),
-            Refused::Shed(advice) => ServiceAnswer::Failure {
+            RejectedBy::Throttled(hinted) => ServiceAnswer::Throttled(wait(hinted)),
+            RejectedBy::Shed(advice) => ServiceAnswer::Failure {
                 do_not_retry: advice == Advice::DoNotRetry,
                 wait: None,
             },
-            Refused::Down => ServiceAnswer::Failure {
+            RejectedBy::Down => ServiceAnswer::Failure {
                 do_not_retry: false,
                 wait: self.retry_after,
             },
@@ -222,14 +222,14 @@ const FAILED: ServiceAnswer = ServiceAnswer::Failure {
     wait: None,
 };
 
-fn wait(hinted: Hinted) -> Option<Wait> {
+fn wait(hinted: RetryAfterHint) -> Option<Wait> {
     match hinted {
-        Hinted::Nothing => None,
-        Hinted::Shared(nanos) => Some(Wait {
+        RetryAfterHint::Nothing => None,
+        RetryAfterHint::Shared(nanos) => Some(Wait {
             nanos,
             ticket: false,
         }),
-        Hinted::Ticket(millis) => Some(Wait {
+        RetryAfterHint::Ticket(millis) => Some(Wait {
             nanos: millis.saturating_mul(1_000_000),
             ticket: true,
         }),

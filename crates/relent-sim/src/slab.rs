@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_a_value_that_is_gone_does_not_name_the_one_that_has_its_number() {
+    fn a_key_of_a_freed_value_does_not_match_its_successor() {
         let mut slab = Slab::new();
         let one = slab.insert(7);
         assert_eq!(slab.get(one), Some(&7));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_that_was_freed_last_is_used_first() {
+    fn the_number_freed_last_is_reused_first() {
         let mut slab = Slab::new();
         let keys = [10, 11, 12, 13].map(|value| slab.insert(value));
         for index in [2, 0, 3] {

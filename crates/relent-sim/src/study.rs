@@ -185,11 +185,12 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     }
     if let Some(end) = scenario.recovery_begins() {
         let after = scenario.arrivals_end().saturating_sub(end) / SECOND;
-        if let Some(sentence) = of_two_kinds(&ended) {
+        if let Some(sentence) = describe_partial_recovery(&ended) {
             words.push(sentence);
         } else if most(&|metrics| metrics.ttr_s.is_none()) {
             words.push(match most(&|metrics| metrics.late_load > 1.0) {
-                true => "does not recover: offered load after the outage stays above capacity".to_owned(),
+                true => "does not recover: offered load after the outage stays above capacity"
+                    .to_owned(),
                 false => format!("does not recover within the {after} s after the outage"),
             });
         } else {
@@ -240,7 +241,7 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
 
 /// If only some of the runs recover: the number of runs and the mean goodput of both kinds. A mean of all would
 /// describe no run.
-fn of_two_kinds(ended: &[&Metrics]) -> Option<String> {
+fn describe_partial_recovery(ended: &[&Metrics]) -> Option<String> {
     let (well, never): (Vec<&Metrics>, Vec<&Metrics>) =
         ended.iter().partition(|metrics| metrics.ttr_s.is_some());
     if well.is_empty() || never.is_empty() {
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_of_a_share_is_wilsons() {
+    fn the_interval_of_a_share_is_the_wilson_interval() {
         // From Brown, Cai and DasGupta (2001); 3 of 10 calculated by hand.
         let (low, high) = Share { count: 3, of: 10 }.interval().unwrap();
         assert!((low - 0.1078).abs() < 1e-3 && (high - 0.6032).abs() < 1e-3);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_two_outcomes_are_told_apart() {
+    fn the_verdict_separates_runs_that_recover_from_runs_that_do_not() {
         let scenario = Scenario::parse(
             "clients.arrivals.poisson = { rate = 40, for = \"40s\" }
              outages = [{ at = \"5s\", for = \"2s\", effect = \"blackout\" }]",
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_students() {
+    fn the_interval_of_a_mean_uses_students_t() {
         // 1, 2, 3: mean 2, deviation 1, t₂ = 4.303.
         let estimate = Estimate::of(&[1.0, 2.0, 3.0]).unwrap();
         assert_eq!(estimate.mean, 2.0);

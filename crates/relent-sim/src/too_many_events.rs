@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// More events than any useful run has: some policies never let time pass.
-pub(crate) const MOST_EVENTS: u64 = 200_000_000;
+pub(crate) const MAX_EVENTS: u64 = 200_000_000;
 
 /// The run was given up: the policy makes so many attempts that it would not end in reasonable time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ impl fmt::Display for TooManyEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "given up after {MOST_EVENTS} events: the policy makes too many attempts"
+            "given up after {MAX_EVENTS} events: the policy makes too many attempts"
         )
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent_core::{Audience, Hint, HintSource, ServerTime};
 
-use crate::limiter::Hinted;
+use crate::limiter::RetryAfterHint;
 use crate::scenario::{SECOND, WaitFormat};
 
 /// The server's clock at the start of a run, in seconds since 1970: late enough for a client's clock to be a day
@@ -27,11 +27,11 @@ pub(crate) enum WaitHeader {
 
 impl WaitHeader {
     /// Writes the limiter's Retry-After at `now`.
-    pub(crate) fn write(format: WaitFormat, now: u64, hinted: Hinted) -> Self {
+    pub(crate) fn write(format: WaitFormat, now: u64, hinted: RetryAfterHint) -> Self {
         let (nanos, ticket) = match hinted {
-            Hinted::Nothing => return Self::Nothing,
-            Hinted::Shared(nanos) => (nanos, false),
-            Hinted::Ticket(millis) => (millis.saturating_mul(1_000_000), true),
+            RetryAfterHint::Nothing => return Self::Nothing,
+            RetryAfterHint::Shared(nanos) => (nanos, false),
+            RetryAfterHint::Ticket(millis) => (millis.saturating_mul(1_000_000), true),
         };
         let audience = match ticket {
             true => Audience::TicketSeconds,
@@ -97,13 +97,13 @@ mod tests {
 
     fn wait(format: WaitFormat, ahead: i64) -> Option<Duration> {
         let now = 10 * SECOND + 300_000_000;
-        WaitHeader::write(format, now, Hinted::Ticket(2500))
+        WaitHeader::write(format, now, RetryAfterHint::Ticket(2500))
             .read(now, ahead)
             .delay()
     }
 
     #[test]
-    fn only_a_date_alone_depends_on_the_local_clock() {
+    fn only_a_retry_after_date_without_date_depends_on_the_local_clock() {
         let millis = |millis| Some(Duration::from_millis(millis));
         let second = SECOND as i64;
         for ahead in [-30 * second, 0, 30 * second] {

@@ -15,32 +15,32 @@ use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
 use crate::population::Population;
-use crate::queue::{Line, Queue, TOGETHER};
+use crate::queue::{FORESEEN_TOGETHER, Fifo, Queue};
 use crate::recorder::Recorder;
 use crate::scenario::{Arrivals, DestinationOf, Effect, Hears, Model, Scenario, Span, WaitFormat};
-use crate::server::Refused;
+use crate::server::RejectedBy;
 use crate::slab::{Key, Slab};
 use crate::stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, Stream};
 use crate::too_many_events::TooManyEvents;
 use crate::wait_header::WaitHeader;
 
-/// Runs with this recorder; gives up after `most_events` events.
+/// Runs with this recorder; gives up after `max_events` events.
 pub(crate) fn run_within(
     scenario: &Scenario,
     policy: &Policy,
     seed: u64,
     recorder: Recorder,
-    most_events: u64,
+    max_events: u64,
 ) -> Result<Recorder, TooManyEvents> {
     let mut world = World::new(scenario, policy, seed, recorder);
     world.open();
     let mut events = 0;
     while let Some((now, event)) = world.next() {
         events += 1;
-        if events > most_events {
+        if events > max_events {
             return Err(TooManyEvents);
         }
-        world.happen(now, event);
+        world.handle(now, event);
     }
     world.recorder.on_end(events + world.queue.dropped());
     Ok(world.recorder)
@@ -77,7 +77,7 @@ impl<'a> World<'a> {
         let stream = |index| Stream::new(seed, index);
         let destinations = scenario.clients.processes
             * u32::from(scenario.chain.layers)
-            * u32::from(places(scenario));
+            * u32::from(destinations_per_layer(scenario));
         let destinations = Destinations::new(policy, destinations, stream(DESTINATIONS));
         Self {
             scenario,
@@ -143,7 +143,7 @@ impl<'a> World<'a> {
         } = self;
         // The attempts and clients of all next events are read together, which takes hardly longer than one memory
         // access.
-        let look = |key: &Key| {
+        let prefetch_attempt = |key: &Key| {
             let client = &clients[attempts[key.index].client];
             black_box((
                 client.number,
@@ -154,9 +154,9 @@ impl<'a> World<'a> {
         };
         // Likewise for calls whose wait ends, and then for their destinations.
         let foresee = |events: &mut dyn Iterator<Item = &Event>| {
-            let mut places = [None; TOGETHER];
-            for (place, event) in places.iter_mut().zip(events) {
-                if let Event::Ask(key) | Event::Hedge(key) = event
+            let mut destinations_per_layer = [None; FORESEEN_TOGETHER];
+            for (place, event) in destinations_per_layer.iter_mut().zip(events) {
+                if let Event::Admit(key) | Event::Hedge(key) = event
                     && let Some(client) = clients.get(*key)
                 {
                     let session = client.call.session();
@@ -164,11 +164,11 @@ impl<'a> World<'a> {
                     *place = Some(client.destination);
                 }
             }
-            for place in places.into_iter().flatten() {
+            for place in destinations_per_layer.into_iter().flatten() {
                 destinations.touch(place);
             }
-            for place in places.into_iter().flatten() {
-                destinations.touch_first(place);
+            for place in destinations_per_layer.into_iter().flatten() {
+                destinations.prefetch_first(place);
             }
         };
         let is_wanted = |event: &Event| match event {
@@ -176,21 +176,21 @@ impl<'a> World<'a> {
             Event::Timeout(key) => {
                 let wanted = attempts.has(*key);
                 if wanted {
-                    look(key);
+                    prefetch_attempt(key);
                 }
                 wanted
             }
             Event::Reach(key, _) | Event::Answer(key, _) => {
-                look(key);
+                prefetch_attempt(key);
                 true
             }
-            Event::Ask(key) | Event::Hedge(key) => clients.has(*key),
+            Event::Admit(key) | Event::Hedge(key) => clients.has(*key),
             _ => true,
         };
         queue.pop(is_wanted, foresee)
     }
 
-    fn happen(&mut self, now: u64, event: Event) {
+    fn handle(&mut self, now: u64, event: Event) {
         match event {
             Event::Request => {
                 // A closed-loop client makes its next request after the response.
@@ -208,11 +208,11 @@ impl<'a> World<'a> {
                 class,
             } => {
                 // If cancellation propagates, a caller that has gone has cancelled the call.
-                if !self.calls_off() || self.attempts.has(parent) {
+                if !self.propagates_cancellation() || self.attempts.has(parent) {
                     self.make_of(now, layer, parent, class);
                 }
             }
-            Event::Ask(client) if self.clients.has(client) => self.on_time(now, client.index),
+            Event::Admit(client) if self.clients.has(client) => self.on_time(now, client.index),
             Event::Hedge(client) if self.clients.has(client) => self.on_hedge(now, client.index),
             Event::Reach(attempt, target) => self.reach(now, attempt, target),
             Event::Write(number) => self.write(now, number),
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
                 self.on_answer(now, attempt, reply);
             }
             Event::Timeout(attempt) if self.attempts.has(attempt) => self.on_timeout(now, attempt),
-            Event::Ask(_) | Event::Hedge(_) | Event::Answer(..) | Event::Timeout(_) => {}
+            Event::Admit(_) | Event::Hedge(_) | Event::Answer(..) | Event::Timeout(_) => {}
         }
     }
 
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
     }
 
     /// Whether a layer cancels its calls below once its caller has gone.
-    fn calls_off(&self) -> bool {
+    fn propagates_cancellation(&self) -> bool {
         self.scenario.service.cancellation || self.scenario.chain.hears != Hears::Nothing
     }
 
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
     fn after_a_way(&mut self, now: u64, event: Event) {
         let way = self.network.way();
         self.queue
-            .push_in_line(Line::Ways, now.saturating_add(way), event);
+            .push_fifo(Fifo::InTransit, now.saturating_add(way), event);
     }
 
     fn loses(&mut self) -> bool {
@@ -363,14 +363,14 @@ impl<'a> World<'a> {
         let server = self.cluster.node(node);
         if let Err(refused) = server.judge(now, number, key, class) {
             let reply = match refused {
-                Refused::Throttled(hinted) => {
+                RejectedBy::Throttled(hinted) => {
                     let header = WaitHeader::write(self.wait_format(), now, hinted);
-                    self.tell(attempt, header);
+                    self.store_wait_header(attempt, header);
                     Reply::Throttled
                 }
-                Refused::Shed(Advice::DoNotRetry) => Reply::Exhausted,
-                Refused::Shed(Advice::None | Advice::DoRetry) => Reply::Failure,
-                Refused::Down => self.refusal(),
+                RejectedBy::Shed(Advice::DoNotRetry) => Reply::Exhausted,
+                RejectedBy::Shed(Advice::None | Advice::DoRetry) => Reply::Failure,
+                RejectedBy::Down => self.refusal(),
             };
             return self.answer_from(now, attempt, target, reply);
         }
@@ -395,7 +395,7 @@ impl<'a> World<'a> {
 
     /// Stores the Retry-After in the response to an attempt. If the attempt has ended, nothing is stored: another may
     /// have its number.
-    fn tell(&mut self, attempt: Key, header: WaitHeader) {
+    fn store_wait_header(&mut self, attempt: Key, header: WaitHeader) {
         if self.attempts.has(attempt) {
             let index = attempt.index as usize;
             let told = self.headers.len().max(index + 1);
@@ -446,7 +446,7 @@ impl<'a> World<'a> {
 }
 
 /// The number of destinations that each process has in each layer.
-const fn places(scenario: &Scenario) -> u16 {
+const fn destinations_per_layer(scenario: &Scenario) -> u16 {
     match scenario.clients.destination {
         DestinationOf::Service => 1,
         DestinationOf::Node => scenario.service.nodes,

@@ -16,7 +16,7 @@ fn peak() -> u64 {
 }
 
 /// An outage of a minute: all clients that arrive in it are queued at its end, all in one process.
-fn park(clients: u32) {
+fn queue_clients(clients: u32) {
     let rate = f64::from(clients) / 60.0;
     let changes = [
         ("clients.arrivals.poisson.for", "120s".to_owned()),
@@ -33,11 +33,11 @@ fn park(clients: u32) {
 
 /// The client, its event, its entry in the circuit breaker's queue, and the memory between them.
 #[test]
-fn a_client_that_is_parked_takes_at_most_200_bytes() {
-    park(1000);
+fn a_queued_simulated_client_takes_at_most_200_bytes() {
+    queue_clients(1000);
     let few = peak();
     let many = 1_000_000;
-    park(many);
+    queue_clients(many);
     let each = (peak() - few) as f64 / f64::from(many - 1000);
     assert!(each <= 200.0, "{each:.1} bytes");
     assert!(each >= 150.0, "{each:.1} bytes: were they parked at once?");

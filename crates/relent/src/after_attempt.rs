@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use relent_core::{Cause, Decision, Failure, Policy, Random, Stop};
 
-use crate::classify::{Classify, Judged};
+use crate::classify::{Classify, OutcomeClass};
 use crate::clock::Clock;
 use crate::driver::{Driver, Target};
 use crate::hook::{Hook, Notice};
 
 /// The next step of the loop.
-pub(crate) enum After<S> {
+pub(crate) enum AfterAttempt<S> {
     Success(S),
     /// Wait, then attempt again; `hinted` if the server asked for a time.
     Wait {
@@ -29,7 +29,7 @@ pub(crate) fn after_attempt<O, C, H, K, R, D>(
     classify: &mut C,
     hook: &mut H,
     last: &mut Option<C::Last>,
-) -> After<C::Success>
+) -> AfterAttempt<C::Success>
 where
     C: Classify<O>,
     H: Hook<C::Last>,
@@ -37,10 +37,10 @@ where
     R: Random,
     D: Target,
 {
-    match judge(outcome, driver, classify) {
+    match classify_outcome(outcome, driver, classify) {
         Ok(value) => {
             driver.on_success();
-            After::Success(value)
+            AfterAttempt::Success(value)
         }
         Err((failure, error)) => {
             let number = driver.attempts();
@@ -51,7 +51,7 @@ where
 
 /// Classifies the outcome of an attempt.
 #[inline]
-pub(crate) fn judge<O, C, K, R, D>(
+pub(crate) fn classify_outcome<O, C, K, R, D>(
     outcome: Option<O>,
     driver: &mut Driver<'_, K, R, &Policy, D>,
     classify: &mut C,
@@ -62,10 +62,10 @@ where
     R: Random,
     D: Target,
 {
-    match outcome.map(|outcome| classify.judge(outcome)) {
-        Some(Judged::Success(value)) => Ok(value),
-        Some(Judged::Failure(failure, error)) => Err((failure, Some(error))),
-        Some(Judged::Pending { progress }) => {
+    match outcome.map(|outcome| classify.classify_outcome(outcome)) {
+        Some(OutcomeClass::Success(value)) => Ok(value),
+        Some(OutcomeClass::Failure(failure, error)) => Err((failure, Some(error))),
+        Some(OutcomeClass::Pending { progress }) => {
             if progress {
                 driver.reset();
             }
@@ -84,7 +84,7 @@ pub(crate) fn decide<S, L, H, K, R, D>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
     hook: &mut H,
     last: &mut Option<L>,
-) -> After<S>
+) -> AfterAttempt<S>
 where
     H: Hook<L>,
     K: Clock,
@@ -105,8 +105,8 @@ where
         *last = error;
     }
     match decision {
-        Decision::Stop(stop) => After::Stop(stop),
-        Decision::Retry { after } => After::Wait {
+        Decision::Stop(stop) => AfterAttempt::Stop(stop),
+        Decision::Retry { after } => AfterAttempt::Wait {
             after,
             hinted: failure.hint.delay().is_some(),
         },

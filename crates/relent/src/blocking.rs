@@ -8,9 +8,10 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use relent_core::{Attempt, Leave, Next, Policy, Queued, Random, Stop};
+use relent_core::call::{CallPermit, NextStep, Queued};
+use relent_core::{Attempt, Policy, Random, Stop};
 
-use crate::after_attempt::{After, after_attempt};
+use crate::after_attempt::{AfterAttempt, after_attempt};
 use crate::classify::{AnyError, Classify};
 use crate::clock::{BlockingSleeper, Clock, StdClock};
 use crate::destination::Destination;
@@ -126,13 +127,13 @@ where
             };
             let outcome = Some(operation(attempt));
             match after_attempt(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
-                After::Success(value) => return Ok(value),
-                After::Wait { after, .. } => {
+                AfterAttempt::Success(value) => return Ok(value),
+                AfterAttempt::Wait { after, .. } => {
                     if !after.is_zero() && !driver.clock().block(after) {
                         return cancelled(&mut driver, last);
                     }
                 }
-                After::Stop(stop) => {
+                AfterAttempt::Stop(stop) => {
                     return Err(GaveUp::new(last, driver.summary(Some(stop))));
                 }
             }
@@ -158,22 +159,22 @@ where
 #[inline(never)]
 fn enter<K, R, D>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
-    tell: &mut dyn FnMut(&Queued),
-) -> Result<Leave, Stop>
+    notify: &mut dyn FnMut(&Queued),
+) -> Result<CallPermit, Stop>
 where
     K: BlockingSleeper,
     R: Random,
     D: Target,
 {
     match driver.enter(None) {
-        Next::Start(leave) => Ok(leave),
-        Next::Stop(stop) => Err(stop),
+        NextStep::Start(leave) => Ok(leave),
+        NextStep::Stop(stop) => Err(stop),
         // Most calls start immediately and need no waker.
-        Next::Wait { queued, .. } => {
+        NextStep::Wait { queued, .. } => {
             if let Some(queued) = &queued {
-                tell(queued);
+                notify(queued);
             }
-            wait_to_enter(driver, tell)
+            wait_to_enter(driver, notify)
         }
     }
 }
@@ -181,21 +182,21 @@ where
 #[inline(never)]
 fn wait_to_enter<K, R, D>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
-    tell: &mut dyn FnMut(&Queued),
-) -> Result<Leave, Stop>
+    notify: &mut dyn FnMut(&Queued),
+) -> Result<CallPermit, Stop>
 where
     K: BlockingSleeper,
     R: Random,
     D: Target,
 {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
     loop {
         match driver.enter(Some(&waker)) {
-            Next::Start(leave) => return Ok(leave),
-            Next::Stop(stop) => return Err(stop),
-            Next::Wait { after, queued, .. } => {
+            NextStep::Start(leave) => return Ok(leave),
+            NextStep::Stop(stop) => return Err(stop),
+            NextStep::Wait { after, queued, .. } => {
                 if let Some(queued) = &queued {
-                    tell(queued);
+                    notify(queued);
                 }
                 if !driver.clock().park(after) {
                     return Err(driver.on_cancel());
@@ -206,9 +207,9 @@ where
 }
 
 /// Wakes a thread that waits at a destination.
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -234,11 +235,11 @@ impl Wake for Unpark {
 /// ```
 #[derive(Clone, Default)]
 pub struct Cancel {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<(Mutex<CancelState>, Condvar)>,
 }
 
 #[derive(Default)]
-struct State {
+struct CancelState {
     cancelled: bool,
     /// Threads that wait at a destination. Both the destination and a cancellation wake them.
     parked: Vec<Thread>,
@@ -261,7 +262,7 @@ impl Cancel {
         self.shared.1.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CancelState> {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

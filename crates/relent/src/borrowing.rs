@@ -6,9 +6,10 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::{Attempt, Leave, Policy, Random};
+use relent_core::call::CallPermit;
+use relent_core::{Attempt, Policy, Random};
 
-use crate::after_attempt::{After, after_attempt};
+use crate::after_attempt::{AfterAttempt, after_attempt};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
@@ -124,7 +125,7 @@ where
     D: Target,
 {
     /// Waits until the destination permits the next attempt.
-    async fn enter(&mut self) -> Result<Leave, GaveUp<C::Last>> {
+    async fn enter(&mut self) -> Result<CallPermit, GaveUp<C::Last>> {
         let mut timer = Timer::new();
         let Self {
             driver,
@@ -139,7 +140,7 @@ where
                     Interruption::Reset => driver.reset(),
                 }
             }
-            driver.poll_enter_telling(context, &mut timer, |queued| hook.on_queued(queued))
+            driver.poll_enter_notifying(context, &mut timer, |queued| hook.on_queued(queued))
         });
         entered
             .await
@@ -170,16 +171,16 @@ where
         let stop = match ended {
             Err(Cancelled) => driver.on_cancel(),
             Ok(outcome) => match after_attempt(outcome, driver, classify, hook, last) {
-                After::Success(value) => return Some(Ok(value)),
-                After::Stop(stop) => stop,
-                After::Wait {
+                AfterAttempt::Success(value) => return Some(Ok(value)),
+                AfterAttempt::Stop(stop) => stop,
+                AfterAttempt::Wait {
                     after: Duration::ZERO,
                     ..
                 } => {
                     yield_now().await;
                     return None;
                 }
-                After::Wait { after, hinted } => {
+                AfterAttempt::Wait { after, hinted } => {
                     match wait(driver, interrupt.as_mut(), after, hinted).await {
                         Ok(()) => return None,
                         Err(Cancelled) => driver.on_cancel(),
@@ -232,7 +233,7 @@ async fn wait<K: Sleeper, R: Random, D: Target, X: Interrupt>(
                 Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
                 Interruption::Reset => match own.take() {
                     Some(until) => {
-                        let left = driver.hasten(until);
+                        let left = driver.shorten_delay(until);
                         sleep.set(driver.clock().sleep(left));
                     }
                     None => driver.reset(),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use relent_core::{Failure, Hint, Kind};
+use relent_core::{Failure, FailureKind, Hint};
 
 /// The classification of an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Judged<S, L> {
+pub enum OutcomeClass<S, L> {
     /// The operation succeeded with this value.
     Success(S),
     /// The attempt failed with this failure. The second value is part of the caller's result if no
@@ -26,22 +26,22 @@ pub enum Judged<S, L> {
 ///
 /// ```
 /// use relent::Failure;
-/// use relent::classify::{Classify, Judged};
+/// use relent::classify::{Classify, OutcomeClass};
 ///
 /// /// An exit status: 0 is good, 2 cannot be helped.
 /// struct ByStatus;
 /// impl Classify<i32> for ByStatus {
 ///     type Success = ();
 ///     type Last = i32;
-///     fn judge(&mut self, status: i32) -> Judged<(), i32> {
+///     fn classify_outcome(&mut self, status: i32) -> OutcomeClass<(), i32> {
 ///         match status {
-///             0 => Judged::Success(()),
-///             2 => Judged::Failure(Failure::permanent(), status),
-///             _ => Judged::Failure(Failure::ambiguous(), status),
+///             0 => OutcomeClass::Success(()),
+///             2 => OutcomeClass::Failure(Failure::permanent(), status),
+///             _ => OutcomeClass::Failure(Failure::ambiguous(), status),
 ///         }
 ///     }
 /// }
-/// assert_eq!(ByStatus.judge(0), Judged::Success(()));
+/// assert_eq!(ByStatus.classify_outcome(0), OutcomeClass::Success(()));
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot tell whether `{O}` is a success",
@@ -55,7 +55,7 @@ pub trait Classify<O> {
     type Last;
 
     /// Classifies one outcome.
-    fn judge(&mut self, outcome: O) -> Judged<Self::Success, Self::Last>;
+    fn classify_outcome(&mut self, outcome: O) -> OutcomeClass<Self::Success, Self::Last>;
 }
 
 /// The default classification: every `Err` is a failure that may have taken effect, every `Ok` a
@@ -68,10 +68,10 @@ impl<T, E> Classify<Result<T, E>> for AnyError {
     type Last = E;
 
     #[inline]
-    fn judge(&mut self, outcome: Result<T, E>) -> Judged<T, E> {
+    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, E> {
         match outcome {
-            Ok(value) => Judged::Success(value),
-            Err(error) => Judged::Failure(Failure::ambiguous(), error),
+            Ok(value) => OutcomeClass::Success(value),
+            Err(error) => OutcomeClass::Failure(Failure::ambiguous(), error),
         }
     }
 }
@@ -85,10 +85,10 @@ impl<T, E, F: FnMut(&E) -> Failure> Classify<Result<T, E>> for ByError<F> {
     type Last = E;
 
     #[inline]
-    fn judge(&mut self, outcome: Result<T, E>) -> Judged<T, E> {
+    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, E> {
         match outcome {
-            Ok(value) => Judged::Success(value),
-            Err(error) => Judged::Failure((self.0)(&error), error),
+            Ok(value) => OutcomeClass::Success(value),
+            Err(error) => OutcomeClass::Failure((self.0)(&error), error),
         }
     }
 }
@@ -102,10 +102,10 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
     type Last = O;
 
     #[inline]
-    fn judge(&mut self, outcome: O) -> Judged<O, O> {
+    fn classify_outcome(&mut self, outcome: O) -> OutcomeClass<O, O> {
         match (self.0)(&outcome) {
-            None => Judged::Success(outcome),
-            Some(failure) => Judged::Failure(failure, outcome),
+            None => OutcomeClass::Success(outcome),
+            Some(failure) => OutcomeClass::Failure(failure, outcome),
         }
     }
 }
@@ -127,7 +127,7 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
 /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Marked<E> {
+pub enum RetryableError<E> {
     /// A retry cannot succeed.
     Permanent(E),
     /// The attempt may have taken effect, and a retry may succeed.
@@ -136,7 +136,7 @@ pub enum Marked<E> {
     RetryAfter(E, Duration),
 }
 
-impl<E> From<E> for Marked<E> {
+impl<E> From<E> for RetryableError<E> {
     fn from(error: E) -> Self {
         Self::Transient(error)
     }
@@ -144,20 +144,24 @@ impl<E> From<E> for Marked<E> {
 
 /// Classifies [`Marked`] errors.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ByMark;
+pub struct ByRetryableError;
 
-impl<T, E> Classify<Result<T, Marked<E>>> for ByMark {
+impl<T, E> Classify<Result<T, RetryableError<E>>> for ByRetryableError {
     type Success = T;
     type Last = E;
 
     #[inline]
-    fn judge(&mut self, outcome: Result<T, Marked<E>>) -> Judged<T, E> {
+    fn classify_outcome(&mut self, outcome: Result<T, RetryableError<E>>) -> OutcomeClass<T, E> {
         match outcome {
-            Ok(value) => Judged::Success(value),
-            Err(Marked::Permanent(error)) => Judged::Failure(Failure::permanent(), error),
-            Err(Marked::Transient(error)) => Judged::Failure(Failure::ambiguous(), error),
-            Err(Marked::RetryAfter(error, delay)) => Judged::Failure(
-                Failure::new(Kind::Throttled).hint(Hint::after(delay)),
+            Ok(value) => OutcomeClass::Success(value),
+            Err(RetryableError::Permanent(error)) => {
+                OutcomeClass::Failure(Failure::permanent(), error)
+            }
+            Err(RetryableError::Transient(error)) => {
+                OutcomeClass::Failure(Failure::ambiguous(), error)
+            }
+            Err(RetryableError::RetryAfter(error, delay)) => OutcomeClass::Failure(
+                Failure::new(FailureKind::Throttled).hint(Hint::after(delay)),
                 error,
             ),
         }

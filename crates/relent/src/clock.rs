@@ -137,7 +137,7 @@ pub struct StdClock;
 
 impl Clock for StdClock {
     fn now(&self) -> Instant {
-        on_time_line(system::Instant::now())
+        to_core_instant(system::Instant::now())
     }
 }
 
@@ -213,33 +213,33 @@ impl<Fut: Future> Future for Slept<Fut> {
 
 /// The first instant that was converted, as the reference point of the conversion. It is placed 36
 /// years after the core's origin, so that earlier instants of paused clocks stay distinct.
-static FIRST: OnceLock<system::Instant> = OnceLock::new();
-const PLACE_OF_FIRST: Instant = Instant::from_nanos(1 << 60);
+static FIRST_INSTANT: OnceLock<system::Instant> = OnceLock::new();
+const FIRST_INSTANT_ON_CORE_TIME_LINE: Instant = Instant::from_nanos(1 << 60);
 
 /// Converts an instant of the standard library to the core's time line.
-fn on_time_line(now: system::Instant) -> Instant {
-    if let Some(first) = FIRST.get()
+fn to_core_instant(now: system::Instant) -> Instant {
+    if let Some(first) = FIRST_INSTANT.get()
         && let Some(after) = now.checked_duration_since(*first)
-        && after.as_secs() < SOON
+        && after.as_secs() < FAST_PATH_SECS
     {
         let nanos = after.as_secs() * 1_000_000_000 + u64::from(after.subsec_nanos());
-        return Instant::from_nanos(PLACE_OF_FIRST.as_nanos() + nanos);
+        return Instant::from_nanos(FIRST_INSTANT_ON_CORE_TIME_LINE.as_nanos() + nanos);
     }
-    on_whole_time_line(now)
+    to_core_instant_slow(now)
 }
 
 /// Seconds (about 270 years) up to which the sum cannot overflow.
-const SOON: u64 = 1 << 33;
+const FAST_PATH_SECS: u64 = 1 << 33;
 
 /// The slow path: the first conversion, and instants far from the first or before it.
 #[cold]
 #[inline(never)]
-fn on_whole_time_line(now: system::Instant) -> Instant {
-    let first = *FIRST.get_or_init(|| now);
+fn to_core_instant_slow(now: system::Instant) -> Instant {
+    let first = *FIRST_INSTANT.get_or_init(|| now);
     match now.checked_duration_since(first) {
-        Some(after) => PLACE_OF_FIRST.saturating_add(after),
+        Some(after) => FIRST_INSTANT_ON_CORE_TIME_LINE.saturating_add(after),
         None => {
-            let since_origin = PLACE_OF_FIRST.saturating_since(Instant::ORIGIN);
+            let since_origin = FIRST_INSTANT_ON_CORE_TIME_LINE.saturating_since(Instant::ORIGIN);
             Instant::ORIGIN.saturating_add(since_origin.saturating_sub(first.duration_since(now)))
         }
     }
@@ -250,12 +250,12 @@ fn on_whole_time_line(now: system::Instant) -> Instant {
     feature = "tokio",
     not(all(target_arch = "wasm32", target_os = "unknown"))
 ))]
-fn off_time_line(at: Instant) -> Option<system::Instant> {
-    let first = *FIRST.get()?;
-    if at >= PLACE_OF_FIRST {
-        first.checked_add(at.saturating_since(PLACE_OF_FIRST))
+fn from_core_instant(at: Instant) -> Option<system::Instant> {
+    let first = *FIRST_INSTANT.get()?;
+    if at >= FIRST_INSTANT_ON_CORE_TIME_LINE {
+        first.checked_add(at.saturating_since(FIRST_INSTANT_ON_CORE_TIME_LINE))
     } else {
-        first.checked_sub(PLACE_OF_FIRST.saturating_since(at))
+        first.checked_sub(FIRST_INSTANT_ON_CORE_TIME_LINE.saturating_since(at))
     }
 }
 
@@ -381,13 +381,13 @@ mod tests {
     #[test]
     fn instants_before_the_first_call_keep_their_distance() {
         let now = std::time::Instant::now();
-        let placed = on_time_line(now);
+        let placed = to_core_instant(now);
         let Some(earlier) = now.checked_sub(Duration::from_secs(5)) else {
             return;
         };
-        let before = on_time_line(earlier);
+        let before = to_core_instant(earlier);
         assert_eq!(placed.saturating_since(before), Duration::from_secs(5));
-        assert_eq!(off_time_line(placed), Some(now));
-        assert_eq!(off_time_line(before), Some(earlier));
+        assert_eq!(from_core_instant(placed), Some(now));
+        assert_eq!(from_core_instant(before), Some(earlier));
     }
 }

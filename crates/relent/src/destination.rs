@@ -10,10 +10,12 @@ use std::task::Waker;
 
 #[cfg(feature = "metrics")]
 use relent_core::Instant;
-use relent_core::{Access, Answer, HedgeConfig, Lanes, Outbound, Policy, Random};
-pub use relent_core::{
-    Budget, Caller, Cooldown, Ended, Gate, Hedge, Holding, Latencies, Pass, RequestRate, Taken,
+use relent_core::destination::{Access, Admission, Outbound, ShardedCounters};
+pub use relent_core::destination::{
+    AttemptOutcome, BlockedBy, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge, Latencies,
+    RateLimit, Taken, Waiter,
 };
+use relent_core::{HedgeConfig, Policy, Random};
 
 use crate::clock::Clock;
 use crate::random::SessionRandom;
@@ -32,7 +34,7 @@ use crate::random::SessionRandom;
 /// it began, and 9 s while no attempt of this process has ever had a response from the destination. A running
 /// attempt is never cut off by that. A server's `Retry-After` beyond it ends the call immediately,
 /// with [`StopReason::RetryLater`](crate::StopReason::RetryLater). To wait longer, set a
-/// [`deadline`](crate::policy::PolicyBuilder::deadline). [`GateConfig`](crate::policy::GateConfig)
+/// [`deadline`](crate::policy::PolicyBuilder::deadline). [`CircuitBreakerConfig`](crate::policy::CircuitBreakerConfig)
 /// has the limits.
 ///
 /// ```
@@ -47,18 +49,18 @@ use crate::random::SessionRandom;
 /// # }
 /// ```
 pub struct Destination {
-    pub(crate) core: relent_core::Destination<Locked>,
+    pub(crate) core: relent_core::destination::Destination<LockedState>,
     policy: RwLock<Arc<Policy>>,
     name: Option<Arc<str>>,
 }
 
 /// The state of a destination that a lock guards.
-pub struct Locked {
+pub struct LockedState {
     shared: Mutex<Shared>,
     /// The new breaker state that has not been reported yet; 0 for none.
     change: AtomicU8,
     /// Allocated (1 KiB) when two threads first contend for the lock.
-    lanes: OnceLock<Box<Lanes>>,
+    shards: OnceLock<Box<ShardedCounters>>,
 }
 
 /// While the lock is held, no clock is read, and no waker is cloned, called or dropped: they may
@@ -68,33 +70,33 @@ struct Shared {
     random: Box<dyn Random + Send>,
     /// The wakers of queued requests.
     wakers: HashMap<u64, Waker>,
-    state: GateState,
+    state: BreakerState,
 }
 
 /// The state of a circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum GateState {
-    Open = 1,
+pub(crate) enum BreakerState {
+    Normal = 1,
     Limited,
-    Closed,
+    Down,
 }
 
-impl GateState {
+impl BreakerState {
     /// The name in events and metrics.
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Open => "open",
+            Self::Normal => "normal",
             Self::Limited => "limited",
-            Self::Closed => "closed",
+            Self::Down => "down",
         }
     }
 
-    fn of(gate: &Gate) -> Self {
-        match (gate.is_open(), gate.is_closed()) {
-            (true, _) => Self::Open,
-            (_, true) => Self::Closed,
+    fn of(circuit_breaker: &CircuitBreaker) -> Self {
+        match (circuit_breaker.is_normal(), circuit_breaker.is_down()) {
+            (true, _) => Self::Normal,
+            (_, true) => Self::Down,
             (false, false) => Self::Limited,
         }
     }
@@ -107,7 +109,7 @@ impl Destination {
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         let outbound = Outbound::new(&policy);
-        let core = relent_core::Destination::new(&policy, outbound, Locked::new);
+        let core = relent_core::destination::Destination::new(&policy, outbound, LockedState::new);
         Self {
             core,
             policy: RwLock::new(policy),
@@ -160,18 +162,18 @@ impl Destination {
     ///
     /// ```
     /// use relent::{Destination, Policy};
-    /// use relent::destination::RequestRate;
-    /// use relent::policy::RequestRateConfig;
+    /// use relent::destination::RateLimit;
+    /// use relent::policy::RateLimitConfig;
     ///
     /// // A contract of 100 requests per second, or fewer if the service throttles.
-    /// let config = RequestRateConfig { adapt: true, ..RequestRateConfig::new(100.0) };
-    /// let rate = RequestRate::new(&config)?;
-    /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
+    /// let config = RateLimitConfig { adapt: true, ..RateLimitConfig::new(100.0) };
+    /// let rate = RateLimit::new(&config)?;
+    /// let there = Destination::new(Policy::STANDARD).with_rate_limit(rate);
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     #[must_use]
-    pub fn with_request_rate(self, rate: RequestRate) -> Self {
-        self.with(|outbound| outbound.with_request_rate(rate))
+    pub fn with_rate_limit(self, rate: RateLimit) -> Self {
+        self.with(|outbound| outbound.with_rate_limit(rate))
     }
 
     /// The current policy.
@@ -184,7 +186,7 @@ impl Destination {
     /// Replaces the policy, without a restart. It applies to calls that [`retry`](Self::retry)
     /// starts later, and to budget, circuit breaker, rate limit and throttle, which keep their
     /// learned state. It also overrides an earlier [`with_budget`](Self::with_budget) or
-    /// [`with_request_rate`](Self::with_request_rate).
+    /// [`with_rate_limit`](Self::with_rate_limit).
     ///
     /// A running call keeps the policy it started with. If it is waiting here, the new limits apply
     /// to its wait: it starts as soon as they allow, and gives up as soon as its wait would exceed
@@ -256,34 +258,42 @@ impl Destination {
 
     /// Whether the circuit breaker is down: only probes are sent.
     #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.read(|outbound| outbound.gate().is_some_and(Gate::is_closed))
+    pub fn is_down(&self) -> bool {
+        self.read(|outbound| {
+            outbound
+                .circuit_breaker()
+                .is_some_and(CircuitBreaker::is_down)
+        })
     }
 
-    /// Whether the circuit breaker is normal: every request is sent. See [`Gate::is_open`].
+    /// Whether the circuit breaker is normal: every request is sent. See [`CircuitBreaker::is_normal`].
     #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.read(|outbound| outbound.gate().is_none_or(Gate::is_open))
+    pub fn is_normal(&self) -> bool {
+        self.read(|outbound| {
+            outbound
+                .circuit_breaker()
+                .is_none_or(CircuitBreaker::is_normal)
+        })
     }
 
     /// The number of requests that the circuit breaker has queued.
     #[must_use]
-    pub fn parked(&self) -> usize {
-        self.read(|outbound| outbound.parked())
+    pub fn queued_while_down(&self) -> usize {
+        self.read(|outbound| outbound.queued_while_down())
     }
 
     /// The number of requests that the rate limit holds back.
     #[must_use]
-    pub fn queued(&self) -> usize {
-        self.read(|outbound| outbound.queued())
+    pub fn held_by_rate_limit(&self) -> usize {
+        self.read(|outbound| outbound.held_by_rate_limit())
     }
 
     /// The current rate limit in attempts per second; infinite while there is none. `None` without
     /// a configured rate.
     #[cfg(feature = "metrics")]
-    pub(crate) fn request_rate(&self, now: Instant) -> Option<f64> {
-        let limit = |rate: &mut RequestRate| rate.limit(now).unwrap_or(f64::INFINITY);
-        self.read(|outbound| outbound.request_rate_mut().map(limit))
+    pub(crate) fn rate_limit(&self, now: Instant) -> Option<f64> {
+        let limit = |rate: &mut RateLimit| rate.limit(now).unwrap_or(f64::INFINITY);
+        self.read(|outbound| outbound.rate_limit_mut().map(limit))
     }
 
     fn read<T>(&self, read: impl FnOnce(&mut Outbound) -> T) -> T {
@@ -292,32 +302,32 @@ impl Destination {
 
     /// The new breaker state, if it changed since the last call of this function.
     #[inline]
-    pub(crate) fn gate_change(&self) -> Option<GateState> {
+    pub(crate) fn breaker_change(&self) -> Option<BreakerState> {
         let change = &self.core.access().change;
         if change.load(Ordering::Relaxed) == 0 {
             return None;
         }
         match change.swap(0, Ordering::Relaxed) {
             0 => None,
-            1 => Some(GateState::Open),
-            2 => Some(GateState::Limited),
-            _ => Some(GateState::Closed),
+            1 => Some(BreakerState::Normal),
+            2 => Some(BreakerState::Limited),
+            _ => Some(BreakerState::Down),
         }
     }
 }
 
-impl Locked {
+impl LockedState {
     fn new(outbound: Outbound) -> Self {
         let shared = Shared {
             outbound,
             random: Box::new(SessionRandom::new()),
             wakers: HashMap::new(),
-            state: GateState::Open,
+            state: BreakerState::Normal,
         };
         Self {
             shared: Mutex::new(shared),
             change: AtomicU8::new(0),
-            lanes: OnceLock::new(),
+            shards: OnceLock::new(),
         }
     }
 
@@ -335,8 +345,8 @@ impl Locked {
     fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = self.lock();
         let result = change(&mut shared);
-        let gate = shared.outbound.gate();
-        let state = gate.map_or(GateState::Open, GateState::of);
+        let circuit_breaker = shared.outbound.circuit_breaker();
+        let state = circuit_breaker.map_or(BreakerState::Normal, BreakerState::of);
         if state != shared.state {
             shared.state = state;
             self.change.store(state as u8, Ordering::Relaxed);
@@ -360,7 +370,7 @@ impl Locked {
     }
 }
 
-impl Access for Locked {
+impl Access for LockedState {
     type Random = Box<dyn Random + Send>;
     type Waker = Waker;
 
@@ -373,13 +383,13 @@ impl Access for Locked {
         &self,
         id: u64,
         waker: Option<&Waker>,
-        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Answer,
-    ) -> Answer {
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Admission,
+    ) -> Admission {
         let waker = waker.cloned();
         let (answer, unused) = self.change(|shared| {
             let answer = ask(&mut shared.outbound, &mut shared.random);
             let unused = match (&answer, waker) {
-                (Answer::Wait(..), Some(waker)) => [shared.wakers.insert(id, waker), None],
+                (Admission::Wait(..), Some(waker)) => [shared.wakers.insert(id, waker), None],
                 (_, waker) => [shared.wakers.remove(&id), waker],
             };
             (answer, unused)
@@ -398,8 +408,8 @@ impl Access for Locked {
     }
 
     #[inline]
-    fn lanes(&self) -> Option<&Lanes> {
-        self.lanes.get().map(|lanes| &**lanes)
+    fn shards(&self) -> Option<&ShardedCounters> {
+        self.shards.get().map(|shards| &**shards)
     }
 
     #[inline]
@@ -411,8 +421,8 @@ impl Access for Locked {
     }
 
     #[cold]
-    fn on_meeting(&self) {
-        self.lanes.get_or_init(Box::default);
+    fn on_contention(&self) {
+        self.shards.get_or_init(Box::default);
     }
 }
 
@@ -433,15 +443,15 @@ impl fmt::Debug for Destination {
         f.debug_struct("Destination")
             .field("budget", &self.budget())
             .field("cooldown", &self.cooldown())
-            .field("closed", &self.is_closed())
-            .field("parked", &self.parked())
+            .field("down", &self.is_down())
+            .field("parked", &self.queued_while_down())
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Locked {
+impl fmt::Debug for LockedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Locked")
+        f.write_str("LockedState")
     }
 }
 
@@ -453,7 +463,7 @@ mod tests {
 
     /// The counts are added up the next time the lock is taken.
     #[test]
-    fn nothing_is_lost_that_threads_count_apart() {
+    fn counts_of_several_threads_are_added_up_without_loss() {
         let there = Destination::new(Policy::STANDARD);
         let clock = VirtualClock::new();
         clock.advance(std::time::Duration::from_secs(100_000));
@@ -462,7 +472,7 @@ mod tests {
             let asked = blocking::retry(policy, move || answer);
             asked.destination(&there).clock(&clock).run().is_ok()
         };
-        there.core.access().on_meeting();
+        there.core.access().on_contention();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..5000).for_each(|_| assert!(call(Policy::STANDARD, Ok(())))));

@@ -13,7 +13,7 @@ use crate::destination::Destination;
 /// Destinations by name, for a client that calls many hosts. Each is created at its first use, with
 /// the budget and the circuit breaker of the policy.
 ///
-/// The number of entries is limited ([`Destinations::MOST`] by default). Beyond it the least
+/// The number of entries is limited ([`Destinations::DEFAULT_MAX_ENTRIES`] by default). Beyond it the least
 /// recently used destinations are removed, but never one that is in use.
 ///
 /// ```
@@ -37,28 +37,28 @@ struct Known {
     /// costs a fraction of hashing it.
     last: Option<(Arc<str>, Arc<Entry>)>,
     /// The number of switches to another destination; orders the entries by last use.
-    turns: u64,
+    switches: u64,
 }
 
 struct Entry {
     destination: Arc<Destination>,
-    /// The value of `turns` at the last switch away from this entry. Only written under the lock.
-    called: AtomicU64,
+    /// The value of `switches` at the last switch away from this entry. Only written under the lock.
+    last_called: AtomicU64,
 }
 
 impl Destinations {
     /// The default maximum number of destinations, 1024.
-    pub const MOST: usize = 1024;
+    pub const DEFAULT_MAX_ENTRIES: usize = 1024;
 
     /// Creates an empty map.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
-            most: Self::MOST,
+            most: Self::DEFAULT_MAX_ENTRIES,
             known: Mutex::new(Known {
                 policy: policy.into(),
                 by_name: HashMap::new(),
                 last: None,
-                turns: 0,
+                switches: 0,
             }),
         }
     }
@@ -108,7 +108,7 @@ impl Destinations {
 
     /// Sets the maximum number of destinations, at least one.
     #[must_use]
-    pub fn most(mut self, most: usize) -> Self {
+    pub fn max_entries(mut self, most: usize) -> Self {
         self.most = most.max(1);
         self
     }
@@ -118,22 +118,22 @@ impl Destinations {
     /// 6454 §6.2.
     #[must_use]
     #[inline]
-    pub fn of(&self, name: &str) -> Arc<Destination> {
-        self.again(name).unwrap_or_else(|| self.find(name))
+    pub fn get_or_create(&self, name: &str) -> Arc<Destination> {
+        self.last_used(name).unwrap_or_else(|| self.find(name))
     }
 
     /// The most recently used destination, if it has this name.
     #[doc(hidden)]
     #[inline]
-    pub fn again(&self, name: &str) -> Option<Arc<Destination>> {
-        self.again_if(|last| *last == *name)
+    pub fn last_used(&self, name: &str) -> Option<Arc<Destination>> {
+        self.last_used_if(|last| *last == *name)
     }
 
     /// The most recently used destination, if `is_right` accepts its name. Avoids allocating the
     /// name.
     #[doc(hidden)]
     #[inline]
-    pub fn again_if(&self, is_right: impl FnOnce(&str) -> bool) -> Option<Arc<Destination>> {
+    pub fn last_used_if(&self, is_right: impl FnOnce(&str) -> bool) -> Option<Arc<Destination>> {
         let known = self.known();
         let (last, entry) = known.last.as_ref()?;
         is_right(last).then(|| Arc::clone(&entry.destination))
@@ -164,22 +164,22 @@ impl Destinations {
 impl Known {
     #[inline(never)]
     fn of(&mut self, name: &str, most: usize) -> Arc<Destination> {
-        self.turns += 1;
+        self.switches += 1;
         if let Some((_, before)) = self.last.take() {
-            before.called.store(self.turns, Ordering::Relaxed);
+            before.last_called.store(self.switches, Ordering::Relaxed);
         }
         let known = self.by_name.get_key_value(name);
         let (name, entry) = match known.map(|(name, entry)| (name.clone(), entry.clone())) {
             Some(known) => known,
             None => {
                 if self.by_name.len() >= most {
-                    self.make_room(most);
+                    self.evict_idle(most);
                 }
                 let name: Arc<str> = Arc::from(name);
                 let destination = Destination::new(Arc::clone(&self.policy));
                 let entry = Arc::new(Entry {
                     destination: Arc::new(destination.named(Arc::clone(&name))),
-                    called: AtomicU64::new(self.turns),
+                    last_called: AtomicU64::new(self.switches),
                 });
                 self.by_name.insert(Arc::clone(&name), Arc::clone(&entry));
                 (name, entry)
@@ -191,22 +191,22 @@ impl Known {
     }
 
     /// Removes an eighth of the entries, so that the search for the oldest is rare.
-    fn make_room(&mut self, most: usize) {
+    fn evict_idle(&mut self, most: usize) {
         let idle = self.by_name.values().filter(|entry| entry.is_idle());
-        let mut called: Vec<u64> = idle.map(|entry| entry.called()).collect();
-        called.sort_unstable();
+        let mut last_called: Vec<u64> = idle.map(|entry| entry.last_called()).collect();
+        last_called.sort_unstable();
         let wanted = self.by_name.len() + most / 8 - most;
-        let Some(&last) = called.get(wanted.min(called.len().saturating_sub(1))) else {
+        let Some(&last) = last_called.get(wanted.min(last_called.len().saturating_sub(1))) else {
             return;
         };
         self.by_name
-            .retain(|_, entry| !entry.is_idle() || entry.called() > last);
+            .retain(|_, entry| !entry.is_idle() || entry.last_called() > last);
     }
 }
 
 impl Entry {
-    fn called(&self) -> u64 {
-        self.called.load(Ordering::Relaxed)
+    fn last_called(&self) -> u64 {
+        self.last_called.load(Ordering::Relaxed)
     }
 
     /// Whether no call uses it.
@@ -230,45 +230,48 @@ mod tests {
     use crate::clock::StdClock;
 
     #[test]
-    fn memory_is_bounded_and_the_longest_unused_goes_first() {
-        let destinations = Destinations::new(Policy::STANDARD).most(64);
-        let held = destinations.of("held");
+    fn memory_is_bounded_and_least_recently_used_destinations_are_evicted() {
+        let destinations = Destinations::new(Policy::STANDARD).max_entries(64);
+        let held = destinations.get_or_create("held");
         for number in 0..10_000 {
-            let _ = destinations.of(&format!("host-{number}"));
-            let _ = destinations.of("often");
+            let _ = destinations.get_or_create(&format!("host-{number}"));
+            let _ = destinations.get_or_create("often");
             assert!(destinations.len() <= 64);
         }
-        assert!(Arc::ptr_eq(&held, &destinations.of("held")), "in use");
+        assert!(
+            Arc::ptr_eq(&held, &destinations.get_or_create("held")),
+            "in use"
+        );
         let before = destinations.len();
-        let _ = destinations.of("often");
+        let _ = destinations.get_or_create("often");
         assert_eq!(destinations.len(), before, "still known");
     }
 
     #[test]
-    fn one_that_is_called_again_and_again_is_not_the_oldest() {
-        let destinations = Destinations::new(Policy::STANDARD).most(8);
+    fn repeated_calls_to_one_destination_count_as_recent_use() {
+        let destinations = Destinations::new(Policy::STANDARD).max_entries(8);
         for number in 0..8 {
-            let _ = destinations.of(&number.to_string());
+            let _ = destinations.get_or_create(&number.to_string());
         }
         // Comparing the name without a lookup counts as a use, too.
-        let budget = |name| std::ptr::from_ref(destinations.of(name).budget().unwrap());
+        let budget = |name| std::ptr::from_ref(destinations.get_or_create(name).budget().unwrap());
         let first = budget("0");
         for _ in 0..100 {
             assert_eq!(budget("0"), first);
         }
-        let _ = destinations.of("8");
+        let _ = destinations.get_or_create("8");
         assert_eq!(budget("0"), first);
     }
 
     #[test]
-    fn of_two_policies_at_once_one_is_that_of_all() {
+    fn two_concurrent_set_policy_calls_leave_one_policy_everywhere() {
         let policies = [3, 5].map(|retries| {
             let policy = Policy::STANDARD.clone().into_builder().max_retries(retries);
             Arc::new(policy.build().unwrap())
         });
         let destinations = Destinations::new(policies[0].clone());
         let all: Vec<_> = ["one", "two", "three"]
-            .map(|name| destinations.of(name))
+            .map(|name| destinations.get_or_create(name))
             .into();
         for _ in 0..500 {
             std::thread::scope(|scope| {
@@ -279,22 +282,25 @@ mod tests {
             });
             let in_force = destinations.policy();
             assert!(all.iter().all(|one| Arc::ptr_eq(&one.policy(), &in_force)));
-            let later = destinations.of("another");
+            let later = destinations.get_or_create("another");
             assert!(Arc::ptr_eq(&later.policy(), &in_force));
         }
     }
 
     #[test]
-    fn what_is_being_called_is_never_forgotten() {
-        let destinations = Destinations::new(Policy::STANDARD).most(4);
+    fn a_destination_in_use_is_never_evicted() {
+        let destinations = Destinations::new(Policy::STANDARD).max_entries(4);
         let held: Vec<_> = (0..9)
-            .map(|number| destinations.of(&number.to_string()))
+            .map(|number| destinations.get_or_create(&number.to_string()))
             .collect();
         for (number, one) in held.iter().enumerate() {
-            assert!(Arc::ptr_eq(one, &destinations.of(&number.to_string())));
+            assert!(Arc::ptr_eq(
+                one,
+                &destinations.get_or_create(&number.to_string())
+            ));
         }
         drop(held);
-        let _ = destinations.of("another");
+        let _ = destinations.get_or_create("another");
         assert!(destinations.len() < 9);
     }
 }

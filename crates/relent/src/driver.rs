@@ -10,14 +10,14 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use relent_core::{
-    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Queued, Random, Repeatable,
-    StopReason,
-};
-pub use relent_core::{Decision, Leave, Next, Session, Stop};
+use relent_core::call::{Call, Queued};
+pub use relent_core::call::{CallPermit, NextStep};
+use relent_core::destination::{BlockedBy, Budget};
+use relent_core::{Attempt, Cause, Failure, Instant, Policy, Random, Repeatable, StopReason};
+pub use relent_core::{Decision, Session, Stop};
 
 use crate::clock::Clock;
-use crate::destination::{Destination, Locked};
+use crate::destination::{Destination, LockedState};
 use crate::observe::Observer;
 use crate::random::SessionRandom;
 
@@ -59,7 +59,7 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
-    call: Call<'p, D::Place>,
+    call: Call<'p, D::DestinationSlot>,
     environment: Environment<K, R, P, D>,
 }
 
@@ -72,15 +72,15 @@ struct Environment<K, R, P, D> {
     observer: Observer,
 }
 
-impl<K, R, P, D> relent_core::Environment for Environment<K, R, P, D>
+impl<K, R, P, D> relent_core::call::Environment for Environment<K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
     D: Target,
 {
-    type Place = D::Place;
-    type Access = Locked;
+    type DestinationSlot = D::DestinationSlot;
+    type Access = LockedState;
     type Random = R;
 
     #[inline]
@@ -92,7 +92,7 @@ where
     }
 
     #[inline]
-    fn destination(&self) -> Option<&relent_core::Destination<Locked>> {
+    fn destination(&self) -> Option<&relent_core::destination::Destination<LockedState>> {
         self.target.shared()
     }
 
@@ -159,20 +159,20 @@ where
     #[inline]
     fn on_admission(
         &self,
-        before: Option<(Holding, Duration)>,
-        after: Option<Holding>,
+        before: Option<(BlockedBy, Duration)>,
+        after: Option<BlockedBy>,
         now: Option<Instant>,
     ) {
         let Some(destination) = self.target.destination() else {
             return;
         };
-        if let Some(state) = destination.gate_change() {
-            self.observer.on_gate(state, Some(destination));
+        if let Some(state) = destination.breaker_change() {
+            self.observer.on_breaker_change(state, Some(destination));
         }
         #[cfg(feature = "metrics")]
         {
             if let Some(now) = now
-                && let Some(rate) = destination.request_rate(now)
+                && let Some(rate) = destination.rate_limit(now)
             {
                 self.observer.on_request_rate(rate);
             }
@@ -196,14 +196,14 @@ where
     /// Starts the attempt that the permit allows. Reads the clock only if the policy or a trace
     /// needs it.
     #[inline]
-    pub fn on_attempt(&mut self, leave: Leave) -> Attempt {
+    pub fn on_attempt(&mut self, leave: CallPermit) -> Attempt {
         self.begin_attempt(leave).0
     }
 
     /// Like [`on_attempt`](Self::on_attempt), and returns the instant at which the attempt is cut
     /// off.
     #[inline]
-    pub fn begin_attempt(&mut self, leave: Leave) -> (Attempt, Option<Instant>) {
+    pub fn begin_attempt(&mut self, leave: CallPermit) -> (Attempt, Option<Instant>) {
         self.call.begin(&mut self.environment, leave)
     }
 
@@ -237,8 +237,8 @@ where
     /// Like [`on_success`](Self::on_success), if the caller does not use the
     /// [summary](Self::summary): the trace does not record the success.
     #[inline]
-    pub(crate) fn on_success_unseen(&mut self) {
-        self.call.succeeded_unseen(&mut self.environment);
+    pub(crate) fn on_success_without_summary(&mut self) {
+        self.call.succeeded_untraced(&mut self.environment);
     }
 
     /// Like [`on_success`](Self::on_success), with the status or exit status of the success for the
@@ -313,13 +313,14 @@ where
     ///     driver.on_attempt(leave);
     ///     let failure = Failure::ambiguous();
     ///     if let Decision::Retry { .. } = driver.on_failure(&failure) {
-    ///         let stop = driver.on_declined(&failure, StopReason::NotReplayable);
+    ///         let stop = driver.on_retry_abandoned(&failure, StopReason::NotReplayable);
     ///         assert_eq!(stop.reason, StopReason::NotReplayable);
     ///     }
     /// }
     /// ```
-    pub fn on_declined(&mut self, failure: &Failure, reason: StopReason) -> Stop {
-        self.call.decline(&mut self.environment, failure, reason)
+    pub fn on_retry_abandoned(&mut self, failure: &Failure, reason: StopReason) -> Stop {
+        self.call
+            .abandon_retry(&mut self.environment, failure, reason)
     }
 
     /// Restarts the backoff. Limits do not change.
@@ -329,9 +330,9 @@ where
 
     /// Restarts the backoff while the call waits for its computed backoff until `until`. Returns
     /// the wait from now, never longer than before. See
-    /// [`Session::hasten`](crate::driver::Session::hasten); call it at most once per wait.
-    pub fn hasten(&mut self, until: Instant) -> Duration {
-        self.call.hasten(&mut self.environment, until)
+    /// [`Session::shorten_delay`](crate::driver::Session::shorten_delay); call it at most once per wait.
+    pub fn shorten_delay(&mut self, until: Instant) -> Duration {
+        self.call.shorten_delay(&mut self.environment, until)
     }
 
     /// Reports that the running attempt made lasting progress, though it fails. The retry count and
@@ -389,19 +390,19 @@ where
     /// driver.on_attempt(leave);
     /// let redirected = Some(driver.clock().now());
     /// let busy = Failure::throttled().hint(Hint::after(Duration::from_secs(2)));
-    /// driver.on_elsewhere(&answered, redirected, Some(&busy));
+    /// driver.on_redirected(&answered, redirected, Some(&busy));
     /// driver.on_failure(&busy.hop(Hop::Elsewhere));
     /// assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
     /// ```
     #[cold]
-    pub fn on_elsewhere(
+    pub fn on_redirected(
         &mut self,
         there: &Destination,
         since: Option<Instant>,
         failure: Option<&Failure>,
     ) {
         self.call
-            .elsewhere(&mut self.environment, &there.core, since, failure);
+            .redirected(&mut self.environment, &there.core, since, failure);
     }
 
     /// The time left until the deadline; zero if it has passed, `None` without a deadline.
@@ -412,13 +413,13 @@ where
     /// The time left in which an attempt may start; zero if there is none, `None` without a limit.
     /// For work of a loop beside its waits, such as draining a rejected response.
     pub fn room(&mut self) -> Option<Duration> {
-        self.call.room(&self.environment)
+        self.call.time_left(&self.environment)
     }
 
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
-        relent_core::Environment::policy(&self.environment)
+        relent_core::call::Environment::policy(&self.environment)
     }
 
     /// The destination, if there is one.
@@ -449,8 +450,10 @@ where
     pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
         let limit = self.call.without_deadline(&self.environment);
         let by_limit = stop.is_some_and(|stop| {
-            let (gate, time) = (StopReason::Gate, StopReason::MaxElapsed);
-            stop.reason == gate || stop.reason == time || stop.reason == StopReason::RetryLater
+            let (circuit_breaker, time) = (StopReason::CircuitBreaker, StopReason::MaxElapsed);
+            stop.reason == circuit_breaker
+                || stop.reason == time
+                || stop.reason == StopReason::RetryLater
         });
         let elapsed = match self.call.started() {
             None => Duration::ZERO,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use relent_core::{Attempt, Failure, Instant, Policy, Random, Stop};
 
-use crate::after_attempt::{After, decide, judge};
+use crate::after_attempt::{AfterAttempt, classify_outcome, decide};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
@@ -340,12 +340,12 @@ where
                             None
                         }
                     };
-                    match judge(outcome, this.driver, this.classify) {
+                    match classify_outcome(outcome, this.driver, this.classify) {
                         // Return from here, to keep this path independent of the result of a race.
                         Ok(value) => {
                             match seen {
                                 true => this.driver.on_success(),
-                                false => this.driver.on_success_unseen(),
+                                false => this.driver.on_success_without_summary(),
                             }
                             this.state.set(State::Done);
                             return Poll::Ready(Ok(value));
@@ -365,22 +365,22 @@ where
 
             // Setting the new state drops the attempt and all that it holds before the wait.
             match settled {
-                After::Success(value) => {
+                AfterAttempt::Success(value) => {
                     this.state.set(State::Done);
                     return Poll::Ready(Ok(value));
                 }
-                After::Stop(stop) => break stop,
-                After::Wait {
+                AfterAttempt::Stop(stop) => break stop,
+                AfterAttempt::Wait {
                     after: Duration::ZERO,
                     ..
                 } => {
                     this.state.set(State::Ready);
-                    if this.driver.is_turn_over() {
+                    if this.driver.should_yield() {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                 }
-                After::Wait { after, hinted } => {
+                AfterAttempt::Wait { after, hinted } => {
                     let clock = this.driver.clock();
                     let may_reset = X::MAY_RESET && !hinted;
                     let own = may_reset.then(|| clock.now().saturating_add(after));
@@ -431,7 +431,7 @@ where
         if let StateProjection::Waiting { own } = this.state.project()
             && let Some(until) = own.take()
         {
-            let left = this.driver.hasten(until);
+            let left = this.driver.shorten_delay(until);
             this.timer.set(this.driver.clock(), left);
         } else {
             this.driver.reset();
@@ -449,7 +449,7 @@ where
         let hook = this.hook;
         let entered = this
             .driver
-            .poll_enter_telling(context, this.timer, |queued| hook.on_queued(queued));
+            .poll_enter_notifying(context, this.timer, |queued| hook.on_queued(queued));
         let leave = match ready!(entered) {
             Ok(leave) => leave,
             Err(stop) => return Poll::Ready(Err(stop)),
@@ -468,7 +468,9 @@ where
             }
             Err(reason) => {
                 this.driver.step_back(leave);
-                let stop = this.driver.on_declined(&Failure::permanent(), reason);
+                let stop = this
+                    .driver
+                    .on_retry_abandoned(&Failure::permanent(), reason);
                 return Poll::Ready(Err(stop));
             }
         }
@@ -478,7 +480,10 @@ where
     /// Polls the race until one attempt has succeeded, or all have failed.
     #[cold]
     #[inline(never)]
-    fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<After<C::Success>> {
+    fn poll_race(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<AfterAttempt<C::Success>> {
         let mut this = self.project();
         let StateProjection::Racing { racing } = this.state.as_mut().project() else {
             return Poll::Pending;
@@ -560,7 +565,7 @@ where
         };
         match this.otherwise.take() {
             Some(otherwise) => Poll::Ready(Err(gave_up.into_last_or_else(otherwise))),
-            // Polled again by mistake after completion.
+            // PollOutcome again by mistake after completion.
             None => Poll::Pending,
         }
     }

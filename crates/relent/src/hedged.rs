@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use relent_core::{Hedge, Leave, Policy, Raced, Racer, Random};
+use relent_core::call::{CallPermit, RaceAttempt, RaceOutcome};
+use relent_core::destination::Hedge;
+use relent_core::{Policy, Random};
 
-use crate::after_attempt::{After, decide, judge};
+use crate::after_attempt::{AfterAttempt, classify_outcome, decide};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
@@ -26,7 +28,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
     pub(crate) fn begin<R: Random, D: Target>(
         hedge: Arc<Hedge>,
         driver: &mut Driver<'_, K, R, &Policy, D>,
-        leave: Leave,
+        leave: CallPermit,
         operation: &mut O,
     ) -> Box<Self> {
         let mut racing = Box::new(Self {
@@ -34,7 +36,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
             running: Running::new(),
             kept: None,
         });
-        let start = |racer: &Racer| operation.start(racer.attempt());
+        let start = |racer: &RaceAttempt| operation.start(racer.attempt());
         racing.running.begin(driver, &racing.hedge, leave, start);
         racing
     }
@@ -48,7 +50,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
         hook: &mut H,
         last: &mut Option<L>,
         context: &mut Context<'_>,
-    ) -> Poll<After<C::Success>>
+    ) -> Poll<AfterAttempt<C::Success>>
     where
         C: Classify<O::Outcome, Last = L>,
         H: Hook<L>,
@@ -58,7 +60,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
         loop {
             let (racer, outcome) = match ready!(self.running.poll_next(driver, context)) {
                 RaceEvent::Due => {
-                    let start = |racer: &Racer| operation.start(racer.attempt());
+                    let start = |racer: &RaceAttempt| operation.start(racer.attempt());
                     self.running.join(driver, start);
                     continue;
                 }
@@ -68,21 +70,21 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
                     (racer, None)
                 }
             };
-            let (failure, error) = match judge(outcome, driver, classify) {
+            let (failure, error) = match classify_outcome(outcome, driver, classify) {
                 Ok(value) => {
                     self.running.won(driver, &self.hedge, &racer, None);
-                    return Poll::Ready(After::Success(value));
+                    return Poll::Ready(AfterAttempt::Success(value));
                 }
                 Err(failed) => failed,
             };
             let raced = self.running.failed(driver, &self.hedge, &racer, &failure);
             match raced {
-                Raced::GoesOn { kept } => {
+                RaceOutcome::GoesOn { kept } => {
                     if kept && error.is_some() {
                         self.kept = error;
                     }
                 }
-                Raced::Over { failure, latest } => {
+                RaceOutcome::Over { failure, latest } => {
                     let kept = self.kept.take();
                     let error = if latest {
                         error.or(kept)

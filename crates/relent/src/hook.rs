@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+pub use relent_core::call::{Queued, QueuedBy};
 use relent_core::{Failure, format_duration};
-pub use relent_core::{Queued, QueuedBy};
 
 /// A notice of a failure before the wait that follows, or of an attempt that is queued at its
 /// destination. There is none when the policy stops. Displays as a log line.

@@ -99,7 +99,7 @@ impl Activity {
     }
 
     /// Notifies every session that watches this signal: its backoff restarts.
-    pub fn touch(&self) {
+    pub fn notify(&self) {
         self.shared.touches.fetch_add(1, Ordering::Release);
         let wakers = std::mem::take(&mut self.waiting().wakers);
         for (_, waker) in wakers {

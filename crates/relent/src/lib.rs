@@ -67,7 +67,7 @@
 //!
 //! # Testing
 //!
-//! With a [`VirtualClock`] waits take no time and are recorded. [`Draw`](random::Draw) fixes the
+//! With a [`VirtualClock`] waits take no time and are recorded. [`FixedRandom`](random::FixedRandom) fixes the
 //! random numbers. Under tokio's paused time no clock needs to be injected.
 //!
 //! # Features
@@ -122,18 +122,18 @@ pub mod operation;
 mod policy_file;
 #[cfg(feature = "toml")]
 mod policy_lookup;
-mod poll;
+mod poll_until;
 #[cfg(feature = "toml")]
 pub mod presets;
 pub mod race;
 pub mod random;
 mod retry;
+mod retry_on_conflict;
 mod summary;
 mod ticker;
 pub mod timer;
 #[cfg(feature = "serde")]
 mod trace_json;
-mod update;
 
 pub use clock::VirtualClock;
 pub use destination::Destination;
@@ -142,30 +142,32 @@ pub use gave_up::GaveUp;
 pub use interrupt::Activity;
 #[cfg(feature = "toml")]
 pub use policy_file::NamedPolicy;
-pub use poll::{Polled, poll};
-pub use relent_core::{Attempt, Backoff, Failure, Hint, Jitter, Kind, Policy, StopReason};
+pub use poll_until::{PollOutcome, poll_until};
+pub use relent_core::{Attempt, Backoff, Failure, FailureKind, Hint, Jitter, Policy, StopReason};
 pub use retry::{Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
+pub use retry_on_conflict::{WriteOutcome, retry_on_conflict};
 pub use summary::Summary;
 pub use ticker::Ticker;
-pub use update::{Written, update};
 
 /// The parts of a policy, and reading policy files.
 pub mod policy {
     #[cfg(feature = "toml")]
     pub use crate::policy_file::{PolicyFile, PolicyFileError, nearest};
+    pub use relent_core::destination::{Charge, MAX_HEDGES};
+    pub use relent_core::policy::{Finding, JitterError, PatternError, Phase, Severity, Waits};
     pub use relent_core::{
-        BudgetConfig, Ceiling, Charge, DurationError, Finding, GateConfig, HedgeConfig, HedgeDelay,
-        HintMode, JitterError, MAX_HEDGES, Pattern, PatternError, Phase, PolicyBuilder,
-        PolicyError, RequestRateConfig, Rule, Severity, ThrottleConfig, Waits, format_duration,
-        parse_duration,
+        BudgetConfig, Ceiling, CircuitBreakerConfig, DurationError, HedgeConfig, HedgeDelay,
+        HintMode, Pattern, PolicyBuilder, PolicyError, RateLimitConfig, Rule, ThrottleConfig,
+        format_duration, parse_duration,
     };
 }
 
 /// The parts of a [`Failure`]: its cause, its scope, and the server's hint about when to retry.
 pub mod failure {
+    pub use relent_core::call::Progress;
     pub use relent_core::{
-        Advice, Audience, Cause, GrpcCode, GrpcCodeError, HintSource, Hop, Network, Progress,
-        Repeatable, Scope,
+        Advice, Audience, Cause, GrpcCode, GrpcCodeError, HintSource, Hop, Network, Repeatable,
+        Scope,
     };
 }
 
@@ -186,7 +188,7 @@ pub mod trace {
 /// Types that appear in signatures and are rarely written out.
 pub mod types {
     pub use crate::future::{OrLastError, RetryFuture};
-    pub use crate::poll::ByPolled;
+    pub use crate::poll_until::ByPollOutcome;
     pub use crate::retry::DefaultClock;
-    pub use crate::update::ByWritten;
+    pub use crate::retry_on_conflict::ByWriteOutcome;
 }

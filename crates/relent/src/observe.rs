@@ -12,10 +12,10 @@
 //! |---|---|---|---|
 //! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //! | an attempt is queued | `INFO` | `attempt 6 is queued by the circuit breaker of the destination for at most 29.8s` | `relent.attempt`, `relent.by`, `relent.at_most` |
-//! | the circuit breaker changes state | `WARN` if it goes down, else `INFO` | `the gate is closed: requests are parked` | `relent.gate`, `relent.destination` |
+//! | the circuit breaker changes state | `WARN` if it goes down, else `INFO` | `the circuit breaker is down: requests are queued` | `relent.circuit_breaker`, `relent.destination` |
 //! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //!
-//! `relent.gate` is `open`, `limited` or `closed`; `relent.by` is `circuit_breaker`, `budget`, `cooldown` or
+//! `relent.circuit_breaker` is `normal`, `limited` or `down`; `relent.by` is `circuit_breaker`, `budget`, `cooldown` or
 //! `rate_limit`. Every event has `relent.destination` if the destination has a name
 //! ([`Destination::named`](crate::Destination::named)); [`Destinations`](crate::Destinations) have the names by which
 //! they are found, which are origins such as `https://one.example` for a client of HTTP.
@@ -39,10 +39,12 @@ mod names;
 use std::time::Duration;
 
 #[cfg(feature = "metrics")]
-use relent_core::{Budget, Cause, Holding};
-use relent_core::{Decision, Failure, Queued, StopReason};
+use relent_core::Cause;
+use relent_core::call::Queued;
+use relent_core::destination::{BlockedBy, Budget};
+use relent_core::{Decision, Failure, StopReason};
 
-use crate::destination::{Destination, GateState};
+use crate::destination::{BreakerState, Destination};
 
 #[cfg(feature = "metrics")]
 pub use meters::{Label, describe};
@@ -105,9 +107,9 @@ impl Observer {
     #[cold]
     pub(crate) fn on_held(
         &self,
-        before: Option<Holding>,
+        before: Option<BlockedBy>,
         held: Option<Duration>,
-        after: Option<Holding>,
+        after: Option<BlockedBy>,
     ) {
         meters::held(self.label.as_ref(), before, held, after);
     }
@@ -129,18 +131,18 @@ impl Observer {
 
     /// The circuit breaker has changed to this state.
     #[inline]
-    pub(crate) fn on_gate(&self, state: GateState, there: Option<&Destination>) {
+    pub(crate) fn on_breaker_change(&self, state: BreakerState, there: Option<&Destination>) {
         #[cfg(feature = "metrics")]
-        meters::gate(self.label.as_ref(), state);
+        meters::circuit_breaker(self.label.as_ref(), state);
         #[cfg(feature = "tracing")]
-        events::gate(state, self.name(there));
+        events::circuit_breaker(state, self.name(there));
         let _ = (state, there);
     }
 
     /// The current rate limit, in attempts per second.
     #[cfg(feature = "metrics")]
     pub(crate) fn on_request_rate(&self, rate: f64) {
-        meters::request_rate(self.label.as_ref(), rate);
+        meters::rate_limit(self.label.as_ref(), rate);
     }
 
     /// The name of the destination, if it has one.

@@ -46,13 +46,13 @@ impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Plain<F> {
 }
 
 /// A closure that makes a future; two of its futures never run concurrently.
-pub struct Alone<F>(pub(crate) F);
+pub struct NonOverlapping<F>(pub(crate) F);
 
-impl<F: FnMut() -> Fut, Fut: Future> Operation for Alone<F> {
+impl<F: FnMut() -> Fut, Fut: Future> Operation for NonOverlapping<F> {
     type Outcome = Fut::Output;
 }
 
-impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Alone<F> {
+impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for NonOverlapping<F> {
     type Future = Fut;
 
     const MAY_OVERLAP: bool = false;
@@ -125,4 +125,4 @@ macro_rules! opaque_debug {
     )+};
 }
 
-opaque_debug!(Plain<F>, Alone<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);
+opaque_debug!(Plain<F>, NonOverlapping<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);

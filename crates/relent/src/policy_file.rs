@@ -68,15 +68,15 @@ pub struct NamedPolicy {
 /// max_elapsed = "15m"       # no attempt starts later; "unlimited" if absent, as in the next two
 /// deadline = "20m"          # no attempt starts later, and a running attempt is cut off
 /// attempt_timeout = "60s"
-/// attempt_room = "100ms"    # the minimum time for an attempt before a limit
-/// cut_last_wait = true      # shortens the last delay so that one more attempt fits; false if absent
+/// min_attempt_time = "100ms"    # the minimum time for an attempt before a limit
+/// final_attempt_before_deadline = true      # shortens the last delay so that one more attempt fits; false if absent
 /// max_delay = "32s"         # the cap; or "unlimited"; "60s" if absent and delays grow without end
 /// ceiling = "before_jitter" # or "after_jitter"
 /// jitter = "full"           # none, equal, proportional:0.5, additive:1s, additive:1ms..1s
 /// throttled_initial = "2s"  # the first delay after a throttled failure; not for none, slotted, schedule
 /// hint = "floor"            # replace, clamp, exact, ignore
 /// max_hint = "5m"
-/// hint_spread = 1           # Retry-After jitter, as a share of a shared hint; above 0
+/// retry_after_jitter = 1           # Retry-After jitter, as a share of a shared hint; above 0
 /// retry_on = ["5xx", 429, "timeout", "network"] # only these; see `Pattern`
 /// stop_on = [501]
 /// not_processed = [503]     # the server is assumed not to have started
@@ -111,20 +111,20 @@ pub struct NamedPolicy {
 /// throttled_cost = 1        # of a retry after a throttled failure
 /// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
 /// floor = 0                 # the minimum balance after a retry
-/// overload_floor = 0        # added to the minimum after failures that may be overload; needs a [gate]
-/// wait_when_empty = false   # queues a retry that the budget cannot pay; needs a [gate]
+/// overload_reserve = 0        # added to the minimum after failures that may be overload; needs a [circuit_breaker]
+/// queue_when_exhausted = false   # queues a retry that the budget cannot pay; needs a [circuit_breaker]
 /// refund_on_success = false # a success refunds the last cost
 /// charge_failures = false   # every failure costs tokens, instead of every retry
 ///
-/// [gate]                    # queues and probes while the destination is down; the defaults
+/// [circuit_breaker]                    # queues and probes while the destination is down; the defaults
 /// first_probe = "500ms"     # after it goes down; each later delay is 1.5 times the previous one, but a
 ///                           # high-traffic process probes once per ten requests
 /// max_probe = "5s"          # the longest delay between two probes while requests are made
 /// patience = "5m"           # no request is queued for longer
-/// patience_without_deadline = "30s" # no attempt starts later, without a deadline and max_elapsed
-/// patience_unanswered = "9s"  # as above, while the destination has never responded
+/// max_queue_time_without_deadline = "30s" # no attempt starts later, without a deadline and max_elapsed
+/// max_queue_time_without_response = "9s"  # as above, while the destination has never responded
 ///
-/// [request_rate]            # attempts per second to a destination, first attempts included; none if absent
+/// [rate_limit]            # attempts per second to a destination, first attempts included; none if absent
 /// limit = 100               # the maximum; optional if it adapts
 /// burst = 10                # immediately after a pause; a tenth of a second's worth if absent
 /// adapt = false             # decreases after a throttled failure, then increases again
@@ -166,11 +166,11 @@ impl PolicyFile {
             None => vec![NamedPolicy::new(
                 None,
                 read::<Policy>(text, syntax)?,
-                read::<About>(text, syntax)?,
+                read::<PolicyMetadata>(text, syntax)?,
             )],
             Some(_) => {
-                let policies = read::<Several<Policy>>(text, syntax)?.policies.0;
-                let about = read::<Outlines>(text, syntax)?.policies.0;
+                let policies = read::<PoliciesByName<Policy>>(text, syntax)?.policies.0;
+                let about = read::<MetadataByName>(text, syntax)?.policies.0;
                 policies
                     .into_iter()
                     .zip(about)
@@ -213,7 +213,7 @@ impl PolicyFile {
 }
 
 impl NamedPolicy {
-    fn new(name: Option<String>, policy: Policy, about: About) -> Self {
+    fn new(name: Option<String>, policy: Policy, about: PolicyMetadata) -> Self {
         Self {
             name,
             description: about.description,
@@ -253,39 +253,39 @@ struct Outline {
 
 /// The keys that [`Policy`] accepts and discards.
 #[derive(Deserialize)]
-struct About {
+struct PolicyMetadata {
     description: Option<String>,
     source: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Several<T> {
-    policies: InOrder<T>,
+struct PoliciesByName<T> {
+    policies: OrderedTable<T>,
 }
 
-/// [`Several`] after validation.
+/// [`PoliciesByName`] after validation.
 #[derive(Deserialize)]
-struct Outlines {
-    policies: InOrder<About>,
+struct MetadataByName {
+    policies: OrderedTable<PolicyMetadata>,
 }
 
 /// A table in the order of the file. A JSON object with a duplicate name is an error; a map would
 /// silently keep the last.
-struct InOrder<T>(Vec<(String, T)>);
+struct OrderedTable<T>(Vec<(String, T)>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for InOrder<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedTable<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Table<T>(std::marker::PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Table<T> {
-            type Value = InOrder<T>;
+            type Value = OrderedTable<T>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("policies by name, as in [policies.NAME]")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder<T>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedTable<T>, A::Error> {
                 let mut seen = std::collections::HashSet::new();
                 let mut list = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
@@ -307,7 +307,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for InOrder<T> {
                         "there is no policy here: write one under [policies.NAME]",
                     ));
                 }
-                Ok(InOrder(list))
+                Ok(OrderedTable(list))
             }
         }
 

@@ -5,8 +5,10 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use relent_core::{Cause, Failure, Hedge, Instant, Leave, Policy, Random};
-pub use relent_core::{Race, Raced, Racer};
+use relent_core::call::CallPermit;
+pub use relent_core::call::{Race, RaceAttempt, RaceOutcome};
+use relent_core::destination::Hedge;
+use relent_core::{Cause, Failure, Instant, Policy, Random};
 
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
@@ -49,11 +51,11 @@ use crate::timer::Timer;
 /// # Ok(()) }
 /// ```
 pub struct Running<F, K: Sleeper> {
-    racers: Vec<(Racer, Pin<Box<F>>)>,
+    racers: Vec<(RaceAttempt, Pin<Box<F>>)>,
     /// A granted hedge has not joined yet.
     granted: bool,
     /// A due hedge was deferred, because it could not be sent when it was granted.
-    put_off: bool,
+    postpone: bool,
     timer: Timer<K>,
     /// The instant that the timer is set for.
     set_for: Option<Instant>,
@@ -62,12 +64,12 @@ pub struct Running<F, K: Sleeper> {
 /// An event of a race.
 pub enum RaceEvent<F: Future> {
     /// A hedge is due and granted: have it [join](Running::join), or [cancel
-    /// it](Running::call_off).
+    /// it](Running::cancel_due_hedge).
     Due,
     /// An attempt has ended with this outcome.
-    Ended(Racer, F::Output),
+    Ended(RaceAttempt, F::Output),
     /// An attempt has reached its time limit; drop it.
-    CutOff(Racer, Pin<Box<F>>),
+    CutOff(RaceAttempt, Pin<Box<F>>),
 }
 
 impl<F: Future, K: Sleeper> Default for Running<F, K> {
@@ -83,7 +85,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         Self {
             racers: Vec::new(),
             granted: false,
-            put_off: false,
+            postpone: false,
             timer: Timer::new(),
             set_for: None,
         }
@@ -94,15 +96,15 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
-        leave: Leave,
-        start: impl FnOnce(&Racer) -> F,
+        leave: CallPermit,
+        start: impl FnOnce(&RaceAttempt) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
         D: Target,
     {
         let racer = driver.begin_race(hedge, leave);
-        (self.granted, self.put_off) = (false, false);
+        (self.granted, self.postpone) = (false, false);
         self.racers.clear();
         self.racers.push((racer, Box::pin(start(&racer))));
     }
@@ -116,14 +118,14 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     /// Whether a due hedge has not joined yet.
     #[must_use]
     pub const fn is_due(&self) -> bool {
-        self.granted || self.put_off
+        self.granted || self.postpone
     }
 
     /// Starts the granted hedge, made by `start`.
     pub fn join<R, P, D>(
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
-        start: impl FnOnce(&Racer) -> F,
+        start: impl FnOnce(&RaceAttempt) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
@@ -136,8 +138,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Defers the due hedge, which cannot be sent yet, and refunds it, so that it costs other calls
-    /// nothing while it waits. [Renew](Self::renew) it when it can be sent.
-    pub fn put_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
+    /// nothing while it waits. [Renew](Self::resume_postponed) it when it can be sent.
+    pub fn postpone<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
         P: Deref<Target = Policy>,
@@ -145,33 +147,33 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     {
         if std::mem::take(&mut self.granted) {
             driver.put_off_hedge();
-            self.put_off = true;
+            self.postpone = true;
         }
     }
 
-    /// Requests a [deferred](Self::put_off) hedge again, now that it can be sent. Returns whether
+    /// Requests a [deferred](Self::postpone) hedge again, now that it can be sent. Returns whether
     /// it may start. If it may not, no other hedge joins.
-    pub fn renew<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>) -> bool
+    pub fn resume_postponed<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>) -> bool
     where
         R: Random,
         P: Deref<Target = Policy>,
         D: Target,
     {
-        if std::mem::take(&mut self.put_off) {
+        if std::mem::take(&mut self.postpone) {
             self.granted = driver.grant_hedge();
         }
         self.granted
     }
 
     /// Cancels the due hedge, which cannot be sent, and refunds it. No other hedge joins.
-    pub fn call_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
+    pub fn cancel_due_hedge<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
         P: Deref<Target = Policy>,
         D: Target,
     {
         driver.call_off_hedge();
-        (self.granted, self.put_off) = (false, false);
+        (self.granted, self.postpone) = (false, false);
     }
 
     /// Polls for the next event.
@@ -194,7 +196,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             }
             let due = driver
                 .hedge_due()
-                .filter(|_| !self.granted && !self.put_off);
+                .filter(|_| !self.granted && !self.postpone);
             let ends = self.racers.iter().filter_map(|(racer, _)| racer.ends());
             let Some(next) = ends.chain(due).min() else {
                 return Poll::Pending;
@@ -215,7 +217,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             }
             // Treat the timer as expired even if the clock is slightly behind; otherwise it would
             // be re-armed for ever.
-            let cut_off = |racer: &Racer| racer.ends().is_some_and(|ends| ends <= next);
+            let cut_off = |racer: &RaceAttempt| racer.ends().is_some_and(|ends| ends <= next);
             if let Some(index) = self.racers.iter().position(|(racer, _)| cut_off(racer)) {
                 let (racer, attempt) = self.racers.remove(index);
                 return Poll::Ready(RaceEvent::CutOff(racer, attempt));
@@ -233,7 +235,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
-        racer: &Racer,
+        racer: &RaceAttempt,
         seen: Option<Cause>,
     ) where
         R: Random,
@@ -250,9 +252,9 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
-        racer: &Racer,
+        racer: &RaceAttempt,
         failure: &Failure,
-    ) -> Raced
+    ) -> RaceOutcome
     where
         R: Random,
         P: Deref<Target = Policy>,
@@ -262,8 +264,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         // A server push-back may have cancelled the granted hedge.
         let due = driver.hedge_due().is_some();
         self.granted &= due;
-        self.put_off &= due;
-        if let Raced::Over { .. } = raced {
+        self.postpone &= due;
+        if let RaceOutcome::Over { .. } = raced {
             self.cancel(driver);
         }
         raced
@@ -276,7 +278,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         P: Deref<Target = Policy>,
         D: Target,
     {
-        (self.granted, self.put_off) = (false, false);
+        (self.granted, self.postpone) = (false, false);
         self.set_for = None;
         for (racer, attempt) in self.racers.drain(..) {
             drop(attempt);

@@ -1,6 +1,6 @@
 //! The random stream of a session.
 
-pub use relent_core::{Draw, Random};
+pub use relent_core::{FixedRandom, Random};
 
 /// A small random generator, one per session. It is seeded at its first use, so that an operation
 /// that succeeds immediately has no cost for it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent_core::{Failure, Policy, Random};
 
-use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
+use crate::classify::{AnyError, ByError, ByOutcome, ByRetryableError, Classify};
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::driver::{
@@ -353,7 +353,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> Failure,
     {
-        self.judge_by(ByError(classify))
+        self.classify_with(ByError(classify))
     }
 
     /// Classifies the whole outcome, of any type: `None` is a success, `Some` a failure. An `Ok`
@@ -375,22 +375,22 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     where
         F: FnMut(&O::Outcome) -> Option<Failure>,
     {
-        self.judge_by(ByOutcome(classify))
+        self.classify_with(ByOutcome(classify))
     }
 
     /// Retries by the classification that each error carries itself; see
     /// [`Marked`](crate::classify::Marked).
     #[inline]
-    pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X, D>
+    pub fn classify_by_error(self) -> Retry<'p, O, ByRetryableError, H, K, R, X, D>
     where
-        ByMark: Classify<O::Outcome>,
+        ByRetryableError: Classify<O::Outcome>,
     {
-        self.judge_by(ByMark)
+        self.classify_with(ByRetryableError)
     }
 
     /// Classifies outcomes with your own [`Classify`].
     #[inline]
-    pub fn judge_by<C2: Classify<O::Outcome>>(
+    pub fn classify_with<C2: Classify<O::Outcome>>(
         self,
         classify: C2,
     ) -> Retry<'p, O, C2, H, K, R, X, D> {
@@ -459,14 +459,14 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
 
     /// Sends the attempts to this destination, which its callers share. Retries are paid from its
     /// budget, and its cooldown is observed. While it is down, the circuit breaker queues requests,
-    /// first attempts included ([`Gate`](crate::destination::Gate)). A request whose limits end
-    /// while it is queued gives up with [`StopReason::Gate`](crate::StopReason::Gate). If it was
+    /// first attempts included ([`CircuitBreaker`](crate::destination::CircuitBreaker)). A request whose limits end
+    /// while it is queued gives up with [`StopReason::CircuitBreaker`](crate::StopReason::CircuitBreaker). If it was
     /// never attempted, there is no last error.
     ///
     /// ```
     /// use relent::{Destination, Policy, StopReason, VirtualClock, blocking};
     ///
-    /// let policy = Policy::STANDARD.clone().into_builder().no_gate().build()?;
+    /// let policy = Policy::STANDARD.clone().into_builder().no_circuit_breaker().build()?;
     /// let there = Destination::new(&policy);
     /// let reasons: Vec<_> = (0..10)
     ///     .map(|_| {
@@ -538,7 +538,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.random(SessionRandom::with_seed(seed))
     }
 
-    /// Uses this random source, such as [`Draw::at(0.5)`](crate::random::Draw::at).
+    /// Uses this random source, such as [`FixedRandom::at(0.5)`](crate::random::FixedRandom::at).
     #[inline]
     pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
         self.drive(|driver| driver.random(random))

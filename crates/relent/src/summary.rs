@@ -47,7 +47,7 @@ pub struct Summary {
     pub timed_out: Option<Duration>,
     /// The longest time without a deadline, if the call gave up because its caller set no deadline:
     /// see
-    /// [`GateConfig::patience_without_deadline`](crate::policy::GateConfig::patience_without_deadline).
+    /// [`CircuitBreakerConfig::max_queue_time_without_deadline`](crate::policy::CircuitBreakerConfig::max_queue_time_without_deadline).
     pub without_deadline: Option<Duration>,
     /// The trace of every attempt, if one was requested.
     pub trace: Option<Trace>,

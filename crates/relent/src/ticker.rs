@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 
-use relent_core::{
-    Budget, Call, CallOptions, Decision, Destination, Environment, Failure, Instant, Policy, Random,
-};
+use relent_core::call::{Call, CallOptions, Environment};
+use relent_core::destination::{Budget, Destination};
+use relent_core::{Decision, Failure, Instant, Policy, Random};
 
 use crate::clock::{BlockingSleeper, Clock, Sleeper, StdClock};
 use crate::random::SessionRandom;
@@ -120,13 +120,13 @@ impl<K: BlockingSleeper, R: Random> Iterator for BlockingTicker<'_, K, R> {
 #[derive(Debug)]
 struct Ticks<'p, K, R> {
     call: Call<'p, ()>,
-    environment: Alone<'p, K, R>,
+    environment: TickerEnvironment<'p, K, R>,
     due: Due,
 }
 
 /// The environment of the call: policy, clock and random source, without a destination.
 #[derive(Debug)]
-struct Alone<'p, K, R> {
+struct TickerEnvironment<'p, K, R> {
     policy: &'p Policy,
     clock: K,
     random: R,
@@ -141,8 +141,8 @@ enum Due {
     Over,
 }
 
-impl<K: Clock, R: Random> Environment for Alone<'_, K, R> {
-    type Place = ();
+impl<K: Clock, R: Random> Environment for TickerEnvironment<'_, K, R> {
+    type DestinationSlot = ();
     type Access = Infallible;
     type Random = R;
 
@@ -166,7 +166,7 @@ impl<K: Clock, R: Random> Environment for Alone<'_, K, R> {
 impl<'p, K: Clock> Ticks<'p, K, SessionRandom> {
     fn new(policy: &'p Policy, clock: K) -> Self {
         let due = Due::At(clock.now());
-        let environment = Alone {
+        let environment = TickerEnvironment {
             policy,
             clock,
             random: SessionRandom::new(),
@@ -201,7 +201,7 @@ impl<K: Clock, R: Random> Ticks<'_, K, R> {
 
     /// Delivers the tick that is due, unless it is too late.
     fn tick(&mut self, due: Instant) -> Option<u32> {
-        let Some(leave) = self.call.next(&mut self.environment, None).leave() else {
+        let Some(leave) = self.call.next(&mut self.environment, None).permit() else {
             self.due = Due::Over;
             return None;
         };

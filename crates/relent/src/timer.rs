@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::{Cold, Instant};
+use relent_core::Instant;
+use relent_core::call::Cold;
 
 use crate::clock::Sleeper;
 

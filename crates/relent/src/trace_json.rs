@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_race_tells_who_failed_who_was_dropped_and_who_won() {
+    fn the_trace_of_a_race_shows_failed_cancelled_and_won_attempts() {
         let entry = |number, seen, failure, decision| TraceEntry {
             attempt: number,
             started: Instant::ORIGIN,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_written_for_people() {
+    fn instants_are_formatted_as_rfc_3339() {
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_323_045_000);
         assert_eq!(rfc3339(at), "2026-01-02T03:04:05.000Z");
         assert_eq!(

@@ -10,10 +10,10 @@ use relent::destination::Budget;
 use relent::driver::Driver;
 use relent::failure::{Cause, HintSource};
 use relent::observe::{self, Label};
-use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RateLimitConfig};
 use relent::{
-    Backoff, Destination, Failure, Hint, Jitter, Policy, Polled, StopReason, Ticker, VirtualClock,
-    blocking, poll, retry_with,
+    Backoff, Destination, Failure, Hint, Jitter, Policy, PollOutcome, StopReason, Ticker,
+    VirtualClock, blocking, poll_until, retry_with,
 };
 use tracing::Level;
 
@@ -49,7 +49,7 @@ fn measures<const N: usize>(values: [(&str, &[f64]); N]) -> Measured {
 }
 
 #[test]
-fn three_attempts_are_two_lines_and_exact_numbers() {
+fn three_attempts_give_two_events_and_exact_metrics() {
     let policy = policy().build().unwrap();
     let asked = Failure::throttled()
         .cause(Cause::Status(429))
@@ -96,7 +96,7 @@ fn three_attempts_are_two_lines_and_exact_numbers() {
 }
 
 #[test]
-fn a_give_up_says_why() {
+fn a_give_up_event_has_the_reason() {
     let policy = policy().max_retries(1).build().unwrap();
     let (collector, _guard) = Collector::start();
     let (result, measured) = measure(|| run(&policy, &[unavailable(); 2], None));
@@ -112,7 +112,7 @@ fn a_give_up_says_why() {
 }
 
 #[test]
-fn what_repeating_cannot_help_is_no_warning() {
+fn a_permanent_failure_is_logged_at_debug_level() {
     let policy = policy().build().unwrap();
     let (collector, _guard) = Collector::start();
     let missing = Failure::permanent().cause(Cause::Status(404));
@@ -123,7 +123,7 @@ fn what_repeating_cannot_help_is_no_warning() {
 
 /// The text of an error may contain a password or an address; only its cause is reported.
 #[test]
-fn the_text_of_an_error_is_not_told() {
+fn the_text_of_an_error_is_not_reported() {
     let policy = policy().max_retries(1).build().unwrap();
     let (collector, _guard) = Collector::start();
     let (_, measured) = measure(|| {
@@ -137,7 +137,7 @@ fn the_text_of_an_error_is_not_told() {
 }
 
 #[test]
-fn the_budget_left_is_told_when_a_request_begins_and_when_a_retry_is_paid_for() {
+fn the_budget_gauge_is_set_at_a_request_and_at_a_retry() {
     let policy = policy().build().unwrap();
     let config = BudgetConfig {
         per_second: 0.0,
@@ -159,7 +159,7 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
         let mut driver = Driver::builder(&policy, VirtualClock::new())
             .label(Label::new("payments"))
             .start();
-        let leave = driver.enter(None).leave().unwrap();
+        let leave = driver.enter(None).permit().unwrap();
         driver.on_attempt(leave);
         driver.on_failure(&unavailable());
     });
@@ -182,7 +182,7 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
 
 /// A delay that will not be waited for is not announced.
 #[test]
-fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
+fn an_unusable_retry_is_reported_only_as_a_give_up() {
     let policy = policy().build().unwrap();
     let there = policy_budget();
     let budget = there.budget().unwrap();
@@ -193,7 +193,7 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
             .destination(&there)
             .traced()
             .start();
-        let leave = driver.enter(None).leave().unwrap();
+        let leave = driver.enter(None).permit().unwrap();
         driver.on_attempt(leave);
         let decision = driver.on_failure_unless(&unavailable(), || Some(StopReason::NotReplayable));
         let stop = decision.stop().unwrap();
@@ -212,12 +212,12 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
 
 /// A call that is held back beyond its limit gives up like any other.
 #[test]
-fn a_give_up_before_an_attempt_is_told_once() {
-    let one_an_hour = RequestRateConfig {
+fn a_give_up_before_an_attempt_is_reported_once() {
+    let one_an_hour = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(1.0 / 3600.0)
+        ..RateLimitConfig::new(1.0 / 3600.0)
     };
-    let policy = policy().request_rate(one_an_hour).build().unwrap();
+    let policy = policy().rate_limit(one_an_hour).build().unwrap();
     let there = Destination::new(&policy);
     let (collector, _guard) = Collector::start();
     let (_, measured) = measure(|| {
@@ -244,10 +244,10 @@ fn policy_budget() -> Destination {
 }
 
 #[test]
-fn the_policys_own_reason_to_stop_stands_before_the_drivers() {
+fn the_policys_stop_reason_takes_precedence_over_the_drivers() {
     let policy = policy().build().unwrap();
     let mut driver = Driver::builder(&policy, VirtualClock::new()).start();
-    let leave = driver.enter(None).leave().unwrap();
+    let leave = driver.enter(None).permit().unwrap();
     driver.on_attempt(leave);
     let asked = || panic!("there is no retry to decline");
     let decision = driver.on_failure_unless(&Failure::permanent(), asked);
@@ -255,16 +255,16 @@ fn the_policys_own_reason_to_stop_stands_before_the_drivers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_ready_is_told_of_and_is_no_failure() {
+async fn a_pending_poll_is_reported_but_is_no_failure() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let (collector, _guard) = Collector::start();
     let _recording = metrics::set_default_local_recorder(&recorder);
     let (policy, mut looks) = (policy().build().unwrap(), 0);
-    let done = poll(&policy, || {
+    let done = poll_until(&policy, || {
         looks += 1;
         std::future::ready(Ok::<_, &str>(match looks {
-            1 => Polled::Pending,
-            _ => Polled::Done(()),
+            1 => PollOutcome::Pending,
+            _ => PollOutcome::Done(()),
         }))
     });
     done.await.unwrap();
@@ -281,7 +281,7 @@ async fn what_is_not_ready_is_told_of_and_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ticks_of_a_ticker_are_not_told_of() {
+async fn the_ticks_of_a_ticker_are_not_reported() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let (collector, _guard) = Collector::start();
     let _recording = metrics::set_default_local_recorder(&recorder);
@@ -293,7 +293,7 @@ async fn the_ticks_of_a_ticker_are_not_told_of() {
 
 /// Reports go to the subscriber installed at the moment, so installing a recorder late works.
 #[test]
-fn nothing_is_told_to_one_who_does_not_listen() {
+fn without_a_subscriber_or_recorder_nothing_is_reported() {
     let policy = policy().build().unwrap();
     let (collector, guard) = Collector::start();
     drop(guard);
@@ -305,7 +305,7 @@ fn nothing_is_told_to_one_who_does_not_listen() {
 
 /// A hedge that fails while the first attempt runs is a failure without a delay.
 #[tokio::test(start_paused = true)]
-async fn a_hedge_is_an_attempt_and_no_retry() {
+async fn metrics_count_a_hedge_as_an_attempt_but_no_retry() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let _recording = metrics::set_default_local_recorder(&recorder);
     let hedge = HedgeConfig::after(Duration::from_millis(10));
@@ -330,7 +330,7 @@ async fn a_hedge_is_an_attempt_and_no_retry() {
 
 /// The names are an interface: dashboards depend on them.
 #[test]
-fn the_page_on_observability_has_every_name() {
+fn the_observability_page_lists_every_name() {
     let page = include_str!("../../../docs/observability.md");
     let metrics = [
         observe::ATTEMPTS,
@@ -357,11 +357,11 @@ fn the_page_on_observability_has_every_name() {
 /// A queued request counts as held back by the circuit breaker until it is released, and each state
 /// change of the breaker is reported.
 #[tokio::test(start_paused = true)]
-async fn what_holds_requests_back_is_counted_and_timed() {
+async fn held_back_requests_are_counted_and_timed_by_control() {
     let policy = policy()
         .max_retries(0)
-        .gate(relent::policy::GateConfig::DEFAULT)
-        .request_rate(relent::policy::RequestRateConfig::new(100.0))
+        .circuit_breaker(relent::policy::CircuitBreakerConfig::DEFAULT)
+        .rate_limit(relent::policy::RateLimitConfig::new(100.0))
         .build()
         .unwrap();
     let there = Destination::new(&policy);
@@ -376,7 +376,7 @@ async fn what_holds_requests_back_is_counted_and_timed() {
             .into_future()
     };
     let mut attempts = 0;
-    while !there.is_closed() {
+    while !there.is_down() {
         once(Err(unavailable())).await.unwrap_err();
         attempts += 1;
     }
@@ -384,15 +384,15 @@ async fn what_holds_requests_back_is_counted_and_timed() {
     let waiting = tokio::time::timeout(Duration::from_millis(50), &mut parked);
     waiting.await.unwrap_err();
     let measured = collector::measured(&snapshotter);
-    assert_eq!(measured[r#"relent_held_back{by="gate"}"#], [1.0]);
+    assert_eq!(measured[r#"relent_held_back{by="circuit_breaker"}"#], [1.0]);
     assert_eq!(
-        measured[r#"relent_gate_changes_total{state="closed"}"#],
+        measured[r#"relent_circuit_breaker_changes_total{state="down"}"#],
         [1.0]
     );
     assert_eq!(measured["relent_request_rate"], [100.0]);
     // Ten immediately; each other one, and the queued one, waited for 10 ms.
     assert_eq!(
-        measured[r#"relent_held_seconds{by="request_rate"}"#].len(),
+        measured[r#"relent_held_seconds{by="rate_limit"}"#].len(),
         attempts + 1 - 10
     );
 
@@ -406,16 +406,19 @@ async fn what_holds_requests_back_is_counted_and_timed() {
     drop(once(Ok(())));
     let measured = collector::measured(&snapshotter);
     // This recorder resets with each snapshot.
-    assert_eq!(measured[r#"relent_held_back{by="gate"}"#], [-1.0]);
-    let held = measured[r#"relent_held_seconds{by="gate"}"#][0];
+    assert_eq!(
+        measured[r#"relent_held_back{by="circuit_breaker"}"#],
+        [-1.0]
+    );
+    let held = measured[r#"relent_held_seconds{by="circuit_breaker"}"#][0];
     assert!((0.3..=0.7).contains(&held), "{held}");
     assert_eq!(measured["relent_cooldowns_total"], [1.0]);
-    let gates: Vec<_> = collector
+    let circuit_breakers: Vec<_> = collector
         .events()
         .iter()
-        .filter_map(|event| event.fields.get("relent.gate").cloned())
+        .filter_map(|event| event.fields.get("relent.circuit_breaker").cloned())
         .collect();
-    assert_eq!(gates[..2], ["closed", "limited"]);
+    assert_eq!(circuit_breakers[..2], ["down", "limited"]);
 }
 
 /// A queued wait has its own event, and each event names the destination.
@@ -428,7 +431,7 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
         .await
         .unwrap_err();
     let events = collector.events();
-    let named = |event: &collector::Told| {
+    let named = |event: &collector::Reported| {
         event.fields.get("relent.destination").map(String::as_str) == Some("orders")
     };
     assert!(events.len() > 3 && events.iter().all(named));
@@ -451,7 +454,7 @@ async fn a_queued_attempt_is_an_event_and_events_name_the_destination() {
 /// The deciding failure is the more definite one, which came first; each is counted by its own
 /// kind.
 #[tokio::test(start_paused = true)]
-async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_destination() {
+async fn each_failed_attempt_of_a_race_is_counted_once() {
     let hedge = HedgeConfig::after(Duration::from_millis(10));
     let policy = policy().max_retries(1).hedge(hedge).build().unwrap();
     let there = Destination::new(&policy);
@@ -482,7 +485,7 @@ async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_dest
 
 /// A race that one attempt wins also reports the outcome of the other.
 #[tokio::test(start_paused = true)]
-async fn what_one_of_a_race_was_told_cools_everybody_down_though_another_won() {
+async fn a_hint_to_a_losing_attempt_of_a_race_starts_the_cooldown() {
     let hedge = HedgeConfig::after(Duration::from_millis(10));
     let policy = policy().hedge(hedge).build().unwrap();
     let there = Destination::new(&policy);

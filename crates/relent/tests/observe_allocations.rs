@@ -21,7 +21,7 @@ fn give_up(policy: &Policy, label: Option<&Label>, clock: &VirtualClock) {
     }
     let mut driver = driver.start();
     for _ in 0..2 {
-        if let Some(leave) = driver.enter(None).leave() {
+        if let Some(leave) = driver.enter(None).permit() {
             driver.on_attempt(leave);
             black_box(driver.on_failure(&Failure::ambiguous()));
         }
@@ -29,7 +29,7 @@ fn give_up(policy: &Policy, label: Option<&Label>, clock: &VirtualClock) {
 }
 
 #[test]
-fn failures_allocate_nothing_while_nobody_records() {
+fn without_a_recorder_reporting_failures_allocates_nothing() {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)))
         .max_retries(1)
         .build_const();

@@ -19,7 +19,7 @@ impl Fenced {
     pub(super) async fn new(client: Client) -> Result<Self, Failed> {
         let endpoint = client
             .prepare(
-                "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, owner, fence)
+                "INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, owner, fence)
                  VALUES ('', $1, '', 0, $2, 1)",
             )
             .await?;

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use http::Response;
-use relent_server::exactly_once::{Done, Keyed, WorkError};
 use relent_server::sqlite::WriterError;
 use relent_server::store::{Key, Sqlite};
+use relent_server::transactional::{Keyed, TransactionResult, WorkError};
 use rusqlite::{Connection, params};
 
 use crate::{BATCH, BATCHES, CHARGE, Failed, OWNER, PRINT, Pairs, answer, callers, callers_for};
@@ -101,12 +101,12 @@ fn key(number: u64) -> Key {
 }
 
 async fn pay(store: Sqlite, number: u64) -> Result<(), Failed> {
-    let done = store.exactly_once(Keyed::new(key(number), PRINT), |savepoint| {
+    let done = store.transactional(Keyed::new(key(number), PRINT), |savepoint| {
         savepoint.prepare_cached(CHARGE)?.execute([])?;
         Ok::<_, WorkError>(Response::new("paid"))
     });
     match done.await? {
-        Done::Ran(_) => Ok(()),
+        TransactionResult::Ran(_) => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
 }

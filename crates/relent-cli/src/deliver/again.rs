@@ -3,11 +3,11 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::list::{State, Which, say_none_of};
+use super::list::{MessageFilter, MessageState, report_no_messages};
 use super::server::{Connection, encoded, json};
 use super::values::segment;
 use crate::console::{print, say};
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent deliver replay --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -55,10 +55,10 @@ pub(crate) struct IdArgs {
 pub(crate) struct ReplayArgs {
     /// Messages in this state: dead, delivered or cancelled
     #[arg(long, value_name = "STATE", default_value = "dead")]
-    state: State,
+    state: MessageState,
 
     #[command(flatten)]
-    which: Which,
+    which: MessageFilter,
 
     /// Print JSON: an object with the count `resent`
     #[arg(long)]
@@ -68,16 +68,16 @@ pub(crate) struct ReplayArgs {
     connection: Connection,
 }
 
-pub(super) async fn resend(args: IdArgs) -> Result<(), Quit> {
+pub(super) async fn resend(args: IdArgs) -> Result<(), ExitError> {
     each(args, "resend", "will be sent again").await
 }
 
-pub(super) async fn cancel(args: IdArgs) -> Result<(), Quit> {
+pub(super) async fn cancel(args: IdArgs) -> Result<(), ExitError> {
     each(args, "cancel", "is cancelled").await
 }
 
 /// Applies `act` to each message, also after one that fails.
-async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
+async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let mut result = Ok(());
     let mut became = Vec::new();
@@ -93,7 +93,7 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
             Err(quit) => {
                 say(&format!("{id}: {}", quit.message));
                 became.push(json!({ "id": id, "done": false, "detail": quit.message }));
-                result = Err(Quit {
+                result = Err(ExitError {
                     message: String::new(),
                     ..quit
                 });
@@ -101,14 +101,14 @@ async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
         }
     }
     if args.json {
-        print(&(json(&became)? + "\n")).map_err(Quit::failed)?;
+        print(&(json(&became)? + "\n")).map_err(ExitError::failed)?;
     }
     result
 }
 
-pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
-    if matches!(args.state, State::Pending | State::Running) {
-        return Err(Quit::usage(format!(
+pub(super) async fn replay(args: ReplayArgs) -> Result<(), ExitError> {
+    if matches!(args.state, MessageState::Pending | MessageState::Running) {
+        return Err(ExitError::usage(format!(
             "--state {}: such a message is sent anyway; use dead, delivered or cancelled",
             args.state.name()
         )));
@@ -118,10 +118,10 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
     let filter = filter(&args.which, args.state);
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
     if answer["resent"] == 0 {
-        say_none_of(endpoint.as_deref());
+        report_no_messages(endpoint.as_deref());
     }
     if args.json {
-        return print(&(json(&answer)? + "\n")).map_err(Quit::failed);
+        return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
     }
     say(&match answer["resent"].as_u64() {
         Some(1) => "1 message will be sent again".to_owned(),
@@ -131,7 +131,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
 }
 
 /// The filter of messages, in the format of the API.
-fn filter(which: &Which, state: State) -> Map<String, Value> {
+fn filter(which: &MessageFilter, state: MessageState) -> Map<String, Value> {
     let state = [("state", state.name().into())];
     let parts = which.parts().chain(state);
     parts.map(|(key, value)| (key.to_owned(), value)).collect()
@@ -144,7 +144,7 @@ pub(crate) struct SendNowArgs {
     ids: Vec<String>,
 
     #[command(flatten)]
-    which: Which,
+    which: MessageFilter,
 
     /// All pending messages, to all endpoints
     #[arg(long)]
@@ -158,16 +158,16 @@ pub(crate) struct SendNowArgs {
     connection: Connection,
 }
 
-pub(super) async fn send_now(args: SendNowArgs) -> Result<(), Quit> {
+pub(super) async fn send_now(args: SendNowArgs) -> Result<(), ExitError> {
     let narrowed = args.which.parts().next().is_some();
     match (args.ids.is_empty(), narrowed || args.all) {
         (false, true) => {
-            return Err(Quit::usage(
+            return Err(ExitError::usage(
                 "give identifiers or options that select messages, not both".to_owned(),
             ));
         }
         (true, false) => {
-            return Err(Quit::usage(
+            return Err(ExitError::usage(
                 "this would send all pending messages: give identifiers, options such as --endpoint, or --all"
                     .to_owned(),
             ));
@@ -189,10 +189,10 @@ pub(super) async fn send_now(args: SendNowArgs) -> Result<(), Quit> {
         (true, true) => {}
     }
     let server = args.connection.open()?;
-    let filter = filter(&args.which, State::Pending);
+    let filter = filter(&args.which, MessageState::Pending);
     let answer = server.post("/v1/send-now", Some(json(&filter)?)).await?;
     if args.json {
-        return print(&(json(&answer)? + "\n")).map_err(Quit::failed);
+        return print(&(json(&answer)? + "\n")).map_err(ExitError::failed);
     }
     say(&match answer["due"].as_u64() {
         Some(1) => "1 message is due now".to_owned(),

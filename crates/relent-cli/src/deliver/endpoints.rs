@@ -11,11 +11,11 @@ use relent_outbox::headers::is_sensitive;
 use serde_json::{Map, Value, json};
 
 use super::list::{columns, full_name};
-use super::server::{Connection, Server, distance, encoded, json, plain, text};
+use super::server::{Connection, Server, encoded, json, relative_time, sanitized, text};
 use super::values::{acknowledged, count, secret, segment};
 use crate::console::{print, say};
 use crate::human::human;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent deliver endpoints --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -48,7 +48,7 @@ are wrong.";
 
 /// An endpoint by name and tenant, and the server that has it.
 #[derive(Args, Debug)]
-pub(crate) struct Named {
+pub(crate) struct EndpointRef {
     /// The name of the endpoint
     #[arg(value_name = "NAME", value_parser = segment)]
     name: String,
@@ -61,7 +61,7 @@ pub(crate) struct Named {
     connection: Connection,
 }
 
-impl Named {
+impl EndpointRef {
     fn path(&self, act: &str) -> String {
         format!(
             "/v1/endpoints/{}{act}?tenant={}",
@@ -87,7 +87,7 @@ pub(crate) enum EndpointsCommand {
     /// Show an endpoint and the results of its latest attempts
     Show {
         #[command(flatten)]
-        named: Named,
+        named: EndpointRef,
 
         /// Print JSON: an object with `status` and `recent`
         #[arg(long)]
@@ -96,18 +96,18 @@ pub(crate) enum EndpointsCommand {
     /// Send a test message
     Test {
         #[command(flatten)]
-        named: Named,
+        named: EndpointRef,
 
         /// Wait until it is acknowledged or dead
         #[arg(long)]
         wait: bool,
     },
     /// Resume delivery to a disabled endpoint
-    Enable(Named),
+    Enable(EndpointRef),
     /// Hold the messages of an endpoint; none is lost
     Disable {
         #[command(flatten)]
-        named: Named,
+        named: EndpointRef,
 
         /// The reason, shown in the list and on the page
         #[arg(long, value_name = "TEXT")]
@@ -116,7 +116,7 @@ pub(crate) enum EndpointsCommand {
     /// Remove a signing key, such as the old one after a rotation
     RemoveKey {
         #[command(flatten)]
-        named: Named,
+        named: EndpointRef,
 
         /// The position of the key: 1 is the newest
         #[arg(value_name = "NUMBER")]
@@ -131,7 +131,7 @@ pub(crate) enum EndpointsCommand {
     /// Refused while messages are pending, running or dead: deliver or cancel them first.
     Delete {
         #[command(flatten)]
-        named: Named,
+        named: EndpointRef,
 
         /// Also delete undelivered messages
         #[arg(long)]
@@ -161,7 +161,7 @@ impl OnDeadLetter {
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
     #[command(flatten)]
-    named: Named,
+    named: EndpointRef,
 
     /// The URL that messages are sent to
     #[arg(value_name = "URL")]
@@ -221,7 +221,7 @@ pub(crate) struct AddArgs {
     no_topics: bool,
 }
 
-pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
+pub(super) async fn run(command: EndpointsCommand) -> Result<(), ExitError> {
     match command {
         EndpointsCommand::List { json, connection } => list(&connection.open()?, json).await,
         EndpointsCommand::Add(args) => add(&args).await,
@@ -236,13 +236,13 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
                 true => json(&json!({ "status": status, "recent": recent }))? + "\n",
                 false => described(&status, &recent),
             };
-            print(&printed).map_err(Quit::failed)
+            print(&printed).map_err(ExitError::failed)
         }
         EndpointsCommand::Test { named, wait } => {
             let server = named.connection.open()?;
             let sent = server.post(&named.path("/test"), None).await?;
             let id = text(&sent, "id");
-            print(&format!("{id}\n")).map_err(Quit::failed)?;
+            print(&format!("{id}\n")).map_err(ExitError::failed)?;
             match wait {
                 true => super::send::wait(&server, &id, false).await.map(drop),
                 false => Ok(()),
@@ -261,7 +261,10 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
                 Value::from(reason),
             )]))?;
             server.post(&named.path("/disable"), Some(body)).await?;
-            say(&format!("{} is disabled; its messages are held", named.name));
+            say(&format!(
+                "{} is disabled; its messages are held",
+                named.name
+            ));
             Ok(())
         }
         EndpointsCommand::RemoveKey {
@@ -296,7 +299,7 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
     }
 }
 
-async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
+async fn list(server: &Server, as_json: bool) -> Result<(), ExitError> {
     let mut endpoints: Vec<Value> = Vec::new();
     let mut next = Some("/v1/endpoints?limit=1000".to_owned());
     while let Some(path) = next {
@@ -307,7 +310,7 @@ async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
         next = page["next"].as_str().map(str::to_owned);
     }
     if as_json {
-        return print(&(json(&endpoints)? + "\n")).map_err(Quit::failed);
+        return print(&(json(&endpoints)? + "\n")).map_err(ExitError::failed);
     }
     let mut rows = vec![["STATE", "PENDING", "DEAD", "ENDPOINT", "URL"].map(str::to_owned)];
     rows.extend(endpoints.iter().map(|status| {
@@ -329,22 +332,22 @@ async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
         let held = &status["held"];
         if held.is_object() {
             let until = held["until_ms"].as_i64();
-            let until = until.map_or_else(|| "when an attempt ends".to_owned(), distance);
-            let because = match (text(held, "because"), text(held, "error")) {
-                (because, error) if error.is_empty() => because,
-                (because, error) => format!("{because}: {error}"),
+            let until = until.map_or_else(|| "when an attempt ends".to_owned(), relative_time);
+            let hold_reason = match (text(held, "hold_reason"), text(held, "error")) {
+                (hold_reason, error) if error.is_empty() => hold_reason,
+                (hold_reason, error) => format!("{hold_reason}: {error}"),
             };
             note.push_str(&format!(
-                "    held back: {because}; the next attempt {until}\n"
+                "    held back: {hold_reason}; the next attempt {until}\n"
             ));
         }
         note
     });
     let printed = columns(&rows, [String::new()].into_iter().chain(notes));
-    print(&printed).map_err(Quit::failed)
+    print(&printed).map_err(ExitError::failed)
 }
 
-async fn add(args: &AddArgs) -> Result<(), Quit> {
+async fn add(args: &AddArgs) -> Result<(), ExitError> {
     let mut spec = Map::new();
     spec.insert("url".to_owned(), args.url.clone().into());
     if let Some(policy) = &args.policy {
@@ -352,24 +355,25 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
     }
     if let Some(acknowledgement) = args.acknowledgement {
         let name = serde_json::to_value(acknowledgement);
-        let name = name.map_err(|error| Quit::failed(error.to_string()))?;
+        let name = name.map_err(|error| ExitError::failed(error.to_string()))?;
         spec.insert("acknowledgement".to_owned(), name);
     }
     if let Some(concurrency) = args.concurrency {
         spec.insert("concurrency".to_owned(), concurrency.get().into());
     }
     if args.no_hold {
-        spec.insert("park".to_owned(), false.into());
+        spec.insert("hold".to_owned(), false.into());
     }
     if let Some(on_dead_letter) = args.on_dead_letter {
-        spec.insert("after_dead".to_owned(), on_dead_letter.name().into());
+        spec.insert("on_dead_letter".to_owned(), on_dead_letter.name().into());
     }
     if !args.secrets.is_empty() {
-        let secrets: Result<Vec<_>, Quit> = args.secrets.iter().map(|s| secret(s)).collect();
+        let secrets: Result<Vec<_>, ExitError> = args.secrets.iter().map(|s| secret(s)).collect();
         spec.insert("secrets".to_owned(), secrets?.into());
     }
     if !args.headers.is_empty() || args.no_headers {
-        let fields: Result<Map<_, _>, Quit> = args.headers.iter().map(|one| header(one)).collect();
+        let fields: Result<Map<_, _>, ExitError> =
+            args.headers.iter().map(|one| header(one)).collect();
         spec.insert("headers".to_owned(), fields?.into());
     }
     if !args.topics.is_empty() || args.no_topics {
@@ -381,26 +385,28 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
     for warning in registered["warnings"].as_array().into_iter().flatten() {
         say(&format!(
             "warning: {}",
-            plain(warning.as_str().unwrap_or_default())
+            sanitized(warning.as_str().unwrap_or_default())
         ));
     }
     Ok(())
 }
 
 /// Reads a header field. A sensitive value must not be on the command line, which other users of the machine can read.
-fn header(field: &str) -> Result<(String, Value), Quit> {
+fn header(field: &str) -> Result<(String, Value), ExitError> {
     let (name, value) = field.split_once(':').ok_or_else(|| {
         // The text may be a secret, so the message does not repeat it.
-        Quit::usage("-H: use a name, a colon and a value, such as 'x-shop: eu'".to_owned())
+        ExitError::usage("-H: use a name, a colon and a value, such as 'x-shop: eu'".to_owned())
     })?;
     let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
     let value = match value.strip_prefix('@') {
         Some(file) => std::fs::read_to_string(file)
-            .map_err(|error| Quit::usage(format!("-H '{name}: @{file}': cannot be read: {error}")))?
+            .map_err(|error| {
+                ExitError::usage(format!("-H '{name}: @{file}': cannot be read: {error}"))
+            })?
             .trim()
             .to_owned(),
         None if is_sensitive(&name) && !value.starts_with("env:") => {
-            return Err(Quit::usage(format!(
+            return Err(ExitError::usage(format!(
                 "-H '{name}: …': a value on the command line can be seen by others: put it into a file, as in '{name}: @FILE'"
             )));
         }
@@ -414,15 +420,15 @@ fn described(status: &Value, recent: &Value) -> String {
     let endpoint = &status["endpoint"];
     let listed = |value: &Value| {
         let texts = value.as_array().into_iter().flatten();
-        let texts = texts.map(|text| plain(text.as_str().unwrap_or_default()));
+        let texts = texts.map(|text| sanitized(text.as_str().unwrap_or_default()));
         texts.collect::<Vec<_>>().join(", ")
     };
     let headers = endpoint["headers"].as_object().into_iter().flatten();
     let headers = headers.map(|(name, kept)| {
         format!(
             "{}: {}",
-            plain(name),
-            plain(kept.as_str().unwrap_or_default())
+            sanitized(name),
+            sanitized(kept.as_str().unwrap_or_default())
         )
     });
     let lately = match recent["attempts"].as_u64() {
@@ -458,13 +464,13 @@ fn described(status: &Value, recent: &Value) -> String {
 }
 
 /// Returns the name of a preset, or the contents of a policy file: the server reads no files.
-fn policy_text(policy: &str) -> Result<String, Quit> {
+fn policy_text(policy: &str) -> Result<String, ExitError> {
     match presets::get(policy) {
         Some(_) => Ok(policy.to_owned()),
         None => std::fs::read_to_string(policy).map_err(|error| {
             let near = nearest(policy, presets::names());
             let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
-            Quit::usage(format!(
+            ExitError::usage(format!(
                 "--policy {policy}: neither a preset nor a file that can be read: {error}; {near}`relent policy list` has the presets"
             ))
         }),

@@ -6,10 +6,12 @@ use std::num::NonZeroU32;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::server::{Connection, Moment, distance, encoded, json, moment, plain, text};
+use super::server::{
+    Connection, PointInTime, encoded, json, moment, relative_time, sanitized, text,
+};
 use super::values::{count, segment};
 use crate::console::{print, say};
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent deliver list --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -28,11 +30,11 @@ JSON is one array of objects; times are in milliseconds since 1970.
 Exit status: 0; 1 if the server does not respond; 2 if the options are wrong.";
 
 /// The most messages of one request.
-const PAGE: usize = 1000;
+const PAGE_SIZE: usize = 1000;
 
 /// The state of a message.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum MessageState {
     Pending,
     Running,
     Delivered,
@@ -40,7 +42,7 @@ pub(crate) enum State {
     Cancelled,
 }
 
-impl State {
+impl MessageState {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -54,7 +56,7 @@ impl State {
 
 /// The filter options that select messages.
 #[derive(Args, Debug)]
-pub(crate) struct Which {
+pub(crate) struct MessageFilter {
     /// Messages of this tenant
     #[arg(long, value_name = "NAME")]
     pub(super) tenant: Option<String>,
@@ -77,14 +79,14 @@ pub(crate) struct Which {
 
     /// Messages enqueued at this time or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
-    pub(super) since: Option<Moment>,
+    pub(super) since: Option<PointInTime>,
 
     /// Messages enqueued before this time
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
-    pub(super) until: Option<Moment>,
+    pub(super) until: Option<PointInTime>,
 }
 
-impl Which {
+impl MessageFilter {
     /// Returns the given filters under their names in the API, with times in milliseconds since 1970.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
         [
@@ -104,7 +106,7 @@ impl Which {
 #[derive(Args, Debug)]
 pub(crate) struct DeadLettersArgs {
     #[command(flatten)]
-    which: Which,
+    which: MessageFilter,
 
     /// The most messages
     #[arg(long, value_name = "N", default_value = "100", value_parser = count, allow_hyphen_values = true)]
@@ -122,7 +124,7 @@ pub(crate) struct DeadLettersArgs {
 pub(crate) struct ListArgs {
     /// Messages in this state
     #[arg(long, value_name = "STATE")]
-    state: Option<State>,
+    state: Option<MessageState>,
 
     #[command(flatten)]
     dead: DeadLettersArgs,
@@ -147,12 +149,12 @@ pub(crate) struct ShowArgs {
     connection: Connection,
 }
 
-pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<(), Quit> {
-    let state = Some(State::Dead);
+pub(super) async fn dead_letters(args: DeadLettersArgs) -> Result<(), ExitError> {
+    let state = Some(MessageState::Dead);
     list(ListArgs { state, dead: args }).await
 }
 
-pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
+pub(super) async fn list(args: ListArgs) -> Result<(), ExitError> {
     let ListArgs { state, dead: args } = args;
     let server = args.connection.open()?;
     let mut filter = String::new();
@@ -165,7 +167,7 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
     let mut before = String::new();
     let most = usize::try_from(args.limit.get()).unwrap_or(usize::MAX);
     while messages.len() < most {
-        let limit = PAGE.min(most - messages.len());
+        let limit = PAGE_SIZE.min(most - messages.len());
         let mut page = server
             .get(&format!("/v1/messages?limit={limit}{filter}{before}"))
             .await?;
@@ -178,17 +180,17 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
         }
     }
     if messages.is_empty() {
-        say_none_of(args.which.endpoint.as_deref());
+        report_no_messages(args.which.endpoint.as_deref());
     }
     let printed = match args.json {
         true => json(&messages)? + "\n",
         false => table(&messages),
     };
-    print(&printed).map_err(Quit::failed)
+    print(&printed).map_err(ExitError::failed)
 }
 
 /// Reports that no message was found for an endpoint, whose name may be mistyped.
-pub(super) fn say_none_of(endpoint: Option<&str>) {
+pub(super) fn report_no_messages(endpoint: Option<&str>) {
     if let Some(name) = endpoint {
         say(&format!(
             "no such message of an endpoint {name:?}; `relent deliver endpoints list` lists the endpoints"
@@ -204,7 +206,7 @@ fn table(messages: &[Value]) -> String {
         [
             text(message, "state"),
             message["attempts"].to_string(),
-            distance(created),
+            relative_time(created),
             full_name(message, "endpoint"),
             text(message, "event"),
             text(message, "id"),
@@ -214,7 +216,7 @@ fn table(messages: &[Value]) -> String {
     let notes = messages.iter().map(|message| {
         let reason = text(message, "reason");
         let error = text(message, "last_error");
-        let behind = match text(message, "behind").as_str() {
+        let behind = match text(message, "blocked_by").as_str() {
             "" => String::new(),
             behind => format!("    waits behind the dead letter {behind} with its order key\n"),
         };
@@ -258,7 +260,7 @@ pub(super) fn columns<const N: usize>(
     printed
 }
 
-pub(super) async fn show(args: ShowArgs) -> Result<(), Quit> {
+pub(super) async fn show(args: ShowArgs) -> Result<(), ExitError> {
     let server = args.connection.open()?;
     let part = if args.content { "/content" } else { "" };
     let shown = server
@@ -269,20 +271,20 @@ pub(super) async fn show(args: ShowArgs) -> Result<(), Quit> {
         (false, true) => contents(&shown),
         (false, false) => described(&shown),
     };
-    print(&printed).map_err(Quit::failed)
+    print(&printed).map_err(ExitError::failed)
 }
 
 fn described(shown: &Value) -> String {
     let message = &shown["message"];
     let mut printed = String::new();
-    let time = |key: &str| message[key].as_i64().map(distance).unwrap_or_default();
+    let time = |key: &str| message[key].as_i64().map(relative_time).unwrap_or_default();
     for (name, value) in [
         ("id", text(message, "id")),
         ("event", text(message, "event")),
         ("endpoint", full_name(message, "endpoint")),
         ("topic", text(message, "topic")),
         ("order", text(message, "order")),
-        ("behind", text(message, "behind")),
+        ("blocked_by", text(message, "blocked_by")),
         ("state", text(message, "state")),
         ("why", text(message, "reason")),
         ("enqueued", time("created_ms")),
@@ -313,7 +315,7 @@ fn contents(shown: &Value) -> String {
     );
     let body = payload["text"].as_str().or(payload["base64"].as_str());
     for line in body.unwrap_or_default().lines() {
-        let _ = writeln!(printed, "    {}", plain(line));
+        let _ = writeln!(printed, "    {}", sanitized(line));
     }
     for attempt in shown["attempts"].as_array().into_iter().flatten() {
         let _ = writeln!(printed, "attempt {}", attempt["number"]);
@@ -324,7 +326,7 @@ fn contents(shown: &Value) -> String {
             }
         }
         if let Some(excerpt) = attempt["excerpt"].as_str().filter(|text| !text.is_empty()) {
-            let _ = writeln!(printed, "    {}", plain(excerpt));
+            let _ = writeln!(printed, "    {}", sanitized(excerpt));
         }
     }
     printed
@@ -332,7 +334,7 @@ fn contents(shown: &Value) -> String {
 
 /// Formats the result of an attempt as one line.
 pub(super) fn attempt_line(attempt: &Value) -> String {
-    let began = attempt["began_ms"].as_i64().map(distance);
+    let began = attempt["started_ms"].as_i64().map(relative_time);
     let error = text(attempt, "error");
     let result = match error.as_str() {
         "" => "acknowledged",
@@ -342,10 +344,10 @@ pub(super) fn attempt_line(attempt: &Value) -> String {
         "attempt {}, {}, {} ms: {result}",
         attempt["number"],
         began.unwrap_or_default(),
-        attempt["took_ms"]
+        attempt["duration_ms"]
     );
     if let Some(excerpt) = attempt["excerpt"].as_str().filter(|text| !text.is_empty()) {
-        let _ = write!(line, "\n    {}", plain(excerpt));
+        let _ = write!(line, "\n    {}", sanitized(excerpt));
     }
     line
 }

@@ -14,7 +14,7 @@ use relent_outbox::nats::async_nats::{
 use relent_outbox::nats::{Queue, QueueName};
 
 use crate::console::say;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "NATS")]
@@ -60,7 +60,7 @@ pub(super) struct NatsArgs {
 
 impl NatsArgs {
     /// Returns the queue, if `--nats` is given. It connects in the background, and reconnects when the connection ends.
-    pub(super) async fn queue(&self) -> Result<Option<Queue>, Quit> {
+    pub(super) async fn queue(&self) -> Result<Option<Queue>, ExitError> {
         if self.nats.is_empty() {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl NatsArgs {
             .retry_on_initial_connect()
             .reconnect_delay_callback(delay)
             .event_callback(move |event| {
-                tell(&said, &event);
+                report_event(&said, &event);
                 async {}
             });
         match user(&self.nats)? {
@@ -83,7 +83,7 @@ impl NatsArgs {
             options = options
                 .credentials_file(path)
                 .await
-                .map_err(|error| Quit::usage(format!("--nats-creds {file}: {error}")))?;
+                .map_err(|error| ExitError::usage(format!("--nats-creds {file}: {error}")))?;
         }
         if let Some(path) = &self.nats_ca {
             options = options.add_root_certificates(path.clone());
@@ -98,7 +98,7 @@ impl NatsArgs {
         let client = options
             .connect(&self.nats[..])
             .await
-            .map_err(|error| Quit::usage(format!("--nats: {error}")))?;
+            .map_err(|error| ExitError::usage(format!("--nats: {error}")))?;
         let queue = Queue::new(client, self.nats_queue.clone());
         Ok(Some(queue.replicas(self.nats_replicas.into())))
     }
@@ -106,20 +106,20 @@ impl NatsArgs {
 
 /// The backoff between two attempts to connect; its jitter spreads the connections of a fleet.
 static RECONNECT: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
-    .max_delay(LONGEST)
+    .max_delay(MAX_RECONNECT_DELAY)
     .jitter(Jitter::Equal)
     .unlimited_retries()
     .build_const();
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(5);
 
 fn delay(tries: usize) -> Duration {
     // From the seventh attempt on, all delays have the cap.
     let mut waits = RECONNECT.waits(SessionRandom::new());
-    waits.nth(tries.min(6)).unwrap_or(LONGEST)
+    waits.nth(tries.min(6)).unwrap_or(MAX_RECONNECT_DELAY)
 }
 
 /// Reports a change of the connection, without repeating the previous message.
-fn tell(said: &Mutex<String>, event: &Event) {
+fn report_event(said: &Mutex<String>, event: &Event) {
     let text = match event {
         Event::Connected => "connected to NATS".to_owned(),
         Event::Disconnected => "disconnected from NATS: attempts wait until it is back".to_owned(),
@@ -156,7 +156,7 @@ fn not_connected(error: &str) -> String {
 type User = (String, Option<String>);
 
 /// Extracts the user from the addresses, which the NATS client ignores.
-fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
+fn user(servers: &[ServerAddr]) -> Result<Option<User>, ExitError> {
     let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let user =
         |server: &ServerAddr| Some((decode(server.username()?), server.password().map(decode)));
@@ -164,7 +164,7 @@ fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
     users.dedup();
     if users.len() > 1 {
         let wrong = "--nats: use one user for all servers, in one of the addresses or in each";
-        return Err(Quit::usage(wrong.to_owned()));
+        return Err(ExitError::usage(wrong.to_owned()));
     }
     Ok(users.pop())
 }
@@ -174,12 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_to_connect_double_up_to_five_seconds_and_vary_by_half() {
+    fn reconnect_delays_double_up_to_five_seconds_with_equal_jitter() {
         for tries in [0, 1, 2, 5, 6, 7, 1000, usize::MAX] {
             let doubled = 2_u32.saturating_pow(u32::try_from(tries).unwrap_or(u32::MAX));
             let most = Duration::from_millis(100)
                 .saturating_mul(doubled)
-                .min(LONGEST);
+                .min(MAX_RECONNECT_DELAY);
             for _ in 0..100 {
                 let wait = delay(tries);
                 assert!((most / 2..=most).contains(&wait), "{tries}: {wait:?}");

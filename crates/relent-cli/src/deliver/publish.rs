@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::send::payload;
 use super::server::{Connection, json, text};
 use crate::console::{print, say};
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent deliver publish --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -61,7 +61,7 @@ pub(crate) struct PublishArgs {
     connection: Connection,
 }
 
-pub(super) async fn run(args: PublishArgs) -> Result<(), Quit> {
+pub(super) async fn run(args: PublishArgs) -> Result<(), ExitError> {
     let payload = payload(&args.data)?;
     let server = args.connection.open()?;
     let mut event = Map::new();
@@ -90,5 +90,5 @@ pub(super) async fn run(args: PublishArgs) -> Result<(), Quit> {
             lines.map(line).collect()
         }
     };
-    print(&printed).map_err(Quit::failed)
+    print(&printed).map_err(ExitError::failed)
 }

@@ -7,10 +7,10 @@ use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::sender::{Sender, SenderConfig, certificates};
 use rustls::pki_types::CertificateDer;
 
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 #[derive(Args, Debug)]
-pub(super) struct Reach {
+pub(super) struct ReceiverOptions {
     /// Also call receivers at these addresses, such as your own network
     ///
     /// Other addresses are refused unless they are public, so that an endpoint cannot be used to reach
@@ -29,26 +29,26 @@ pub(super) struct Reach {
     ca_file: Vec<PathBuf>,
 }
 
-impl Reach {
+impl ReceiverOptions {
     pub(super) fn guard(&self) -> AddressGuard {
         let networks = self.allow_network.iter().copied();
         networks.fold(AddressGuard::new(), AddressGuard::allow)
     }
 
-    pub(super) fn sender(&self) -> Result<Sender, Quit> {
+    pub(super) fn sender(&self) -> Result<Sender, ExitError> {
         let mut config = SenderConfig::default();
         config.guard = self.guard();
         config.http = self.allow_http;
         config.authorities = authorities(&self.ca_file)?;
-        Sender::new(config).map_err(|error| Quit::failed(error.to_string()))
+        Sender::new(config).map_err(|error| ExitError::failed(error.to_string()))
     }
 }
 
 /// Reads the certificates in these files.
-pub(super) fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, Quit> {
+pub(super) fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, ExitError> {
     let mut all = Vec::new();
     for file in files {
-        let wrong = |error| Quit::usage(format!("--ca-file {}: {error}", file.display()));
+        let wrong = |error| ExitError::usage(format!("--ca-file {}: {error}", file.display()));
         all.extend(certificates(file).map_err(wrong)?);
     }
     Ok(all)

@@ -16,18 +16,18 @@ use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::message::{MAX_PAYLOAD, MessageId};
 use relent_outbox::schedule::{Schedule, for_messages};
 use relent_outbox::secrets::Secrets;
-use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
-use relent_outbox::store::Next;
+use relent_outbox::sender::{AttemptResult, Outgoing, Sender, SenderConfig};
+use relent_outbox::store::AfterAttempt;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::reach::authorities;
-use super::server::{Connection, Server, encoded, json, plain, text};
+use super::server::{Connection, Server, encoded, json, sanitized, text};
 use super::values::acknowledged;
 use crate::console::{print, say};
 use crate::human::human;
 use crate::options::duration;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver send --help`.
@@ -52,7 +52,7 @@ Exit status: 0 if it was acknowledged, or is enqueued; 1 if not; 2 if the
 options are wrong; 128+n if signal n ended it.";
 
 /// The interval at which the state of a message is polled.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args, Debug)]
 pub(crate) struct SendArgs {
@@ -195,14 +195,14 @@ pub(crate) struct SendArgs {
     connection: Connection,
 }
 
-pub(super) async fn run(args: SendArgs) -> Result<i32, Quit> {
+pub(super) async fn run(args: SendArgs) -> Result<i32, ExitError> {
     let mut signals = Signals::listen()
-        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
+        .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
     let payload = payload(&args.data)?;
     let sending = async {
         match &args.url {
-            Some(url) => straight(&args, url, payload).await,
-            None => by_server(&args, &payload).await,
+            Some(url) => send_directly(&args, url, payload).await,
+            None => send_through_server(&args, &payload).await,
         }
     };
     tokio::select! {
@@ -213,18 +213,18 @@ pub(super) async fn run(args: SendArgs) -> Result<i32, Quit> {
 }
 
 /// The error for a signal: a running attempt may have been acknowledged.
-fn interrupted(signal: Signal) -> Quit {
-    Quit {
+fn interrupted(signal: Signal) -> ExitError {
+    ExitError {
         message: format!("{signal}: it is unknown whether the message was acknowledged"),
-        ..Quit::by_signal(signal)
+        ..ExitError::by_signal(signal)
     }
 }
 
-pub(super) fn payload(data: &str) -> Result<Bytes, Quit> {
+pub(super) fn payload(data: &str) -> Result<Bytes, ExitError> {
     let Some(file) = data.strip_prefix('@') else {
         return Ok(Bytes::copy_from_slice(data.as_bytes()));
     };
-    let failed = |error| Quit::usage(format!("-d @{file}: cannot be read: {error}"));
+    let failed = |error| ExitError::usage(format!("-d @{file}: cannot be read: {error}"));
     let most = u64::try_from(MAX_PAYLOAD)
         .unwrap_or(u64::MAX)
         .saturating_add(1);
@@ -236,21 +236,22 @@ pub(super) fn payload(data: &str) -> Result<Bytes, Quit> {
     .map_err(failed)?;
     match bytes.len() {
         ..=MAX_PAYLOAD => Ok(bytes.into()),
-        _ => Err(Quit::usage(format!(
+        _ => Err(ExitError::usage(format!(
             "-d @{file}: a message may have {MAX_PAYLOAD} bytes: send a reference to larger data"
         ))),
     }
 }
 
 /// Reads the given signing keys, and encrypts them with a random key of this call, as the sender expects.
-fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, Quit> {
-    let wrong = |secret: &str, error: String| Quit::usage(format!("--secret {secret}: {error}"));
+fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, ExitError> {
+    let wrong =
+        |secret: &str, error: String| ExitError::usage(format!("--secret {secret}: {error}"));
     let mut key = [0; 32];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut key))
-        .map_err(|error| Quit::failed(format!("no randomness: {error}")))?;
+        .map_err(|error| ExitError::failed(format!("no randomness: {error}")))?;
     let secrets = Secrets::with_key(&STANDARD.encode(key))
-        .map_err(|error| Quit::failed(error.to_string()))?;
+        .map_err(|error| ExitError::failed(error.to_string()))?;
     for secret in &args.secrets {
         let text = super::values::secret(secret)?;
         let sealed = secrets
@@ -261,10 +262,10 @@ fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, Quit> {
     Ok(secrets)
 }
 
-async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Quit> {
+async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, ExitError> {
     let policy = args.policy.as_deref().unwrap_or("standard-webhooks");
     let policy = NamedPolicy::load(policy)
-        .map_err(|error| Quit::usage(format!("--policy {policy}: {error}")))?
+        .map_err(|error| ExitError::usage(format!("--policy {policy}: {error}")))?
         .policy;
     let policy = for_messages(policy);
     let guard = args.allow_network.iter().copied();
@@ -272,14 +273,14 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
     config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
     config.http = args.allow_http;
     config.authorities = authorities(&args.ca_file)?;
-    let sender = Sender::new(config).map_err(|error| Quit::failed(error.to_string()))?;
-    let target = sender
-        .target(url)
-        .map_err(|error| Quit::usage(format!("{url}: {}", allowing(&error.to_string()))))?;
+    let sender = Sender::new(config).map_err(|error| ExitError::failed(error.to_string()))?;
+    let target = sender.target(url).map_err(|error| {
+        ExitError::usage(format!("{url}: {}", with_option_hint(&error.to_string())))
+    })?;
     let mut endpoint = Endpoint::new("send", url);
     let signing = signing(args, &mut endpoint)?
         .signing(&endpoint)
-        .map_err(|error| Quit::usage(format!("--secret: {error}")))?;
+        .map_err(|error| ExitError::usage(format!("--secret: {error}")))?;
     let id = args.id.clone().unwrap_or_default();
     let acknowledgement = args.acknowledgement.unwrap_or_default();
     let mut random = SessionRandom::new();
@@ -312,27 +313,35 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
                     true => json(&json!({ "id": id }))?,
                     false => id.to_string(),
                 };
-                return print(&(printed + "\n")).map(|()| 0).map_err(Quit::failed);
+                return print(&(printed + "\n"))
+                    .map(|()| 0)
+                    .map_err(ExitError::failed);
             }
             Err(refused) => refused,
         };
-        let error = allowing(&plain(&refused.error));
+        let error = with_option_hint(&sanitized(&refused.error));
         if refused.gone {
-            return Err(Quit::failed(format!(
+            return Err(ExitError::failed(format!(
                 "{id} is not acknowledged, and the receiver wants no more messages: {error}"
             )));
         }
         let now = SystemTime::now();
         let next = schedule.failed(&policy, now, &refused.failure, &error, &mut random);
         let (line, wait) = match next {
-            Next::Again(wait) => {
+            AfterAttempt::Again(wait) => {
                 let line = format!("{error}; the next attempt in {}", human(wait));
                 (line, wait)
             }
-            Next::Dead(reason) => {
-                return Err(Quit::failed(format!("{id} is not acknowledged: {reason}")));
+            AfterAttempt::Dead(reason) => {
+                return Err(ExitError::failed(format!(
+                    "{id} is not acknowledged: {reason}"
+                )));
             }
-            _ => return Err(Quit::failed(format!("{id} is not acknowledged: {error}"))),
+            _ => {
+                return Err(ExitError::failed(format!(
+                    "{id} is not acknowledged: {error}"
+                )));
+            }
         };
         if !args.quiet {
             say(&attempt(number, &sent, &line));
@@ -342,7 +351,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
 }
 
 /// Adds to an error of the sender the option that allows the refused URL.
-fn allowing(error: &str) -> String {
+fn with_option_hint(error: &str) -> String {
     error
         .replace(
             "whoever runs the sender can allow http as well",
@@ -354,16 +363,16 @@ fn allowing(error: &str) -> String {
         )
 }
 
-fn attempt(number: u32, sent: &Sent, what: &str) -> String {
+fn attempt(number: u32, sent: &AttemptResult, what: &str) -> String {
     let took = human(sent.took);
     let mut line = format!("attempt {number}, {took}: {what}");
     if !sent.excerpt.is_empty() && sent.outcome.is_err() {
-        line.push_str(&format!("; response: {}", plain(&sent.excerpt)));
+        line.push_str(&format!("; response: {}", sanitized(&sent.excerpt)));
     }
     line
 }
 
-async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
+async fn send_through_server(args: &SendArgs, payload: &Bytes) -> Result<i32, ExitError> {
     let server = args.connection.open()?;
     let mut message = Map::new();
     for (key, value) in [
@@ -392,7 +401,7 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
         true => json(&enqueued)?,
         false => id.clone(),
     };
-    print(&(printed + "\n")).map_err(Quit::failed)?;
+    print(&(printed + "\n")).map_err(ExitError::failed)?;
     match args.wait {
         true => wait(&server, &id, args.quiet).await,
         false => Ok(0),
@@ -400,7 +409,7 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
 }
 
 /// Polls a message until it has ended, and reports its attempts.
-pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, Quit> {
+pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, ExitError> {
     let path = format!("/v1/messages/{}", encoded(id));
     let mut told = 0;
     loop {
@@ -415,9 +424,9 @@ pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, 
             Some("delivered") => return Ok(0),
             Some(state @ ("dead" | "cancelled")) => {
                 let reason = text(message, "reason");
-                return Err(Quit::failed(format!("{id} is {state}: {reason}")));
+                return Err(ExitError::failed(format!("{id} is {state}: {reason}")));
             }
-            _ => sleep(LOOK).await,
+            _ => sleep(POLL_INTERVAL).await,
         }
     }
 }

@@ -23,13 +23,13 @@ use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
 use super::nats::NatsArgs;
-use super::reach::Reach;
-use super::server::{ADDRESS, TOKEN_FILE};
-use super::store::{STORE, StoreAt, connect, folder_of, open, read};
+use super::reach::ReceiverOptions;
+use super::server::{DEFAULT_ADDRESS, DEFAULT_TOKEN_FILE};
+use super::store::{STORE, StoreLocation, connect, folder_of, open, read};
 use super::values::listen_address;
 use crate::console::say;
 use crate::options::duration;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver serve --help`.
@@ -72,13 +72,13 @@ not go on; 2 if the options are wrong; 128+n if a second signal n ended it.";
 
 /// Histogram buckets for the time until a message is acknowledged, in seconds: from a fast receiver to the end of the
 /// longest schedule.
-const ACKNOWLEDGED: [f64; 13] = [
+const ACKNOWLEDGED_BUCKETS: [f64; 13] = [
     0.05, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0,
 ];
 /// Histogram buckets for the time of one attempt, in seconds.
-const ATTEMPT: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+const ATTEMPT_BUCKETS: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 /// The most ended messages that one purge statement deletes.
-const FORGOTTEN: usize = 1000;
+const PURGE_BATCH: usize = 1000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
@@ -89,14 +89,14 @@ pub(crate) struct ServeArgs {
     /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection uses
     /// TLS, and the server's name is verified, unless it is on this machine or `sslmode=disable` is given.
     #[arg(long, value_name = "STORE", default_value = STORE, value_parser = read)]
-    store: StoreAt,
+    store: StoreLocation,
 
     /// Trusted CA certificates for the PostgreSQL server (PEM) [default: those of the system]
     #[arg(long, value_name = "FILE")]
     store_ca: Option<PathBuf>,
 
     /// The address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = listen_address)]
+    #[arg(long, value_name = "IP:PORT", default_value = DEFAULT_ADDRESS, value_parser = listen_address)]
     listen: SocketAddr,
 
     /// The file with the token of the API; created if missing [default: relent-deliver.token]
@@ -121,7 +121,7 @@ pub(crate) struct ServeArgs {
     replace_key: bool,
 
     #[command(flatten)]
-    reach: Reach,
+    reach: ReceiverOptions,
 
     /// Other processes take over this one's endpoints after this time without a heartbeat
     ///
@@ -158,19 +158,19 @@ fn lease(text: &str) -> Result<Duration, String> {
 }
 
 /// Serves until a signal asks for the end.
-pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
+pub(super) async fn run(args: &ServeArgs) -> Result<i32, ExitError> {
     let tokens = (token(args)?, content_token(args)?);
-    let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
+    let failed = |error: String| ExitError::failed(format!("--store {}: {error}", args.store));
     match &args.store {
-        StoreAt::Sqlite(_) if args.store_ca.is_some() => Err(Quit::usage(format!(
+        StoreLocation::Sqlite(_) if args.store_ca.is_some() => Err(ExitError::usage(format!(
             "--store-ca is for PostgreSQL, and --store {} is not",
             args.store
         ))),
-        StoreAt::Sqlite(path) => {
+        StoreLocation::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
             serve(args, store, tokens).await
         }
-        StoreAt::Postgres(config) => {
+        StoreLocation::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
@@ -184,9 +184,9 @@ fn read_or_make(
     option: &str,
     path: &Path,
     make: impl FnOnce() -> io::Result<String>,
-) -> Result<String, Quit> {
+) -> Result<String, ExitError> {
     let file = path.display();
-    let failed = |error: io::Error| Quit::usage(format!("{option} {file}: {error}"));
+    let failed = |error: io::Error| ExitError::usage(format!("{option} {file}: {error}"));
     match File::open(path) {
         Ok(mut open) => {
             let mode = open.metadata().map_err(failed)?.permissions().mode();
@@ -206,7 +206,7 @@ fn read_or_make(
             let mut new = NamedTempFile::new_in(folder).map_err(|error| {
                 // The full error names the temporary file, which means nothing to the user.
                 let (folder, why) = (folder.display(), error.kind());
-                Quit::usage(format!(
+                ExitError::usage(format!(
                     "{option} {file}: is missing, and cannot be created in the folder {folder}: {why}"
                 ))
             })?;
@@ -221,25 +221,28 @@ fn read_or_make(
     }
 }
 
-fn token(args: &ServeArgs) -> Result<Token, Quit> {
+fn token(args: &ServeArgs) -> Result<Token, ExitError> {
     if args.token_file.is_none() && !args.listen.ip().is_loopback() {
-        return Err(Quit::usage(format!(
+        return Err(ExitError::usage(format!(
             "--listen {}: other machines can reach it, so name its token file with --token-file",
             args.listen
         )));
     }
-    let path = args.token_file.as_deref().unwrap_or(Path::new(TOKEN_FILE));
+    let path = args
+        .token_file
+        .as_deref()
+        .unwrap_or(Path::new(DEFAULT_TOKEN_FILE));
     read_token("--token-file", path)
 }
 
 /// Returns the token that shows payloads. It must differ from the API token, which would show them to all users.
-fn content_token(args: &ServeArgs) -> Result<Option<Token>, Quit> {
+fn content_token(args: &ServeArgs) -> Result<Option<Token>, ExitError> {
     let Some(path) = &args.content_token_file else {
         return Ok(None);
     };
     let content_token = read_token("--content-token-file", path)?;
     match token(args)?.is(content_token.as_str()) {
-        true => Err(Quit::usage(format!(
+        true => Err(ExitError::usage(format!(
             "--content-token-file {}: it has the same token as --token-file: give it another",
             path.display()
         ))),
@@ -247,14 +250,14 @@ fn content_token(args: &ServeArgs) -> Result<Option<Token>, Quit> {
     }
 }
 
-fn read_token(option: &str, path: &Path) -> Result<Token, Quit> {
+fn read_token(option: &str, path: &Path) -> Result<Token, ExitError> {
     let text = read_or_make(option, path, || Ok(Token::new().as_str().to_owned()))?;
     text.parse()
-        .map_err(|error| Quit::usage(format!("{option} {}: {error}", path.display())))
+        .map_err(|error| ExitError::usage(format!("{option} {}: {error}", path.display())))
 }
 
 /// Returns the key that encrypts signing keys. A wrong key would fail every attempt of a signed message.
-async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit> {
+async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, ExitError> {
     let in_variable = std::env::var_os(KEY_VARIABLE).is_some();
     let path = &args.key_file;
     let source = match in_variable {
@@ -262,14 +265,14 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit>
         false => format!("--key-file {}", path.display()),
     };
     let refused = |what: &str, error: KeyError<S::Error>| match error {
-        KeyError::Store(error) => Quit::failed(format!("--store {}: {error}", args.store)),
-        error => Quit::usage(format!(
+        KeyError::Store(error) => ExitError::failed(format!("--store {}: {error}", args.store)),
+        error => ExitError::usage(format!(
             "{source}: {what}{error}; if it is lost for good, start once with --replace-key, and register the signing keys of \
              the endpoints again: their messages are held until then"
         )),
     };
     let secrets = match in_variable {
-        true => Secrets::from_env().map_err(|error| Quit::usage(error.to_string()))?,
+        true => Secrets::from_env().map_err(|error| ExitError::usage(error.to_string()))?,
         false => {
             if !args.replace_key && path.try_exists().is_ok_and(|exists| !exists) {
                 let sealed = Secrets::default().check(store).await;
@@ -287,7 +290,7 @@ async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit>
 }
 
 /// Reads the key in this file, which is created if it is missing.
-fn from_file(path: &Path) -> Result<Secrets, Quit> {
+fn from_file(path: &Path) -> Result<Secrets, ExitError> {
     let key = read_or_make("--key-file", path, || {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -296,7 +299,7 @@ fn from_file(path: &Path) -> Result<Secrets, Quit> {
     Secrets::with_key(&key).map_err(|error| {
         // The error names the environment variable, but this key comes from a file.
         let error = error.to_string().replace(KEY_VARIABLE, "the key");
-        Quit::usage(format!("--key-file {}: {error}", path.display()))
+        ExitError::usage(format!("--key-file {}: {error}", path.display()))
     })
 }
 
@@ -304,10 +307,10 @@ async fn serve<S: Store>(
     args: &ServeArgs,
     store: S,
     (token, content_token): (Token, Option<Token>),
-) -> Result<i32, Quit> {
+) -> Result<i32, ExitError> {
     let secrets = secrets(args, &store).await?;
     let mut signals = Signals::listen()
-        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
+        .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
     config.body_bytes = super::values::mebibytes(args.body_memory);
@@ -335,13 +338,13 @@ async fn serve<S: Store>(
         .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let address = listener
         .local_addr()
-        .map_err(|error| Quit::failed(error.to_string()))?;
+        .map_err(|error| ExitError::failed(error.to_string()))?;
     say(&format!(
         "listening on http://{address}, messages in {}; the token is in {}",
         args.store,
         args.token_file
             .as_deref()
-            .unwrap_or(Path::new(TOKEN_FILE))
+            .unwrap_or(Path::new(DEFAULT_TOKEN_FILE))
             .display()
     ));
 
@@ -352,9 +355,9 @@ async fn serve<S: Store>(
     };
     let mut worker = tokio::spawn(worker.run(ended(stopping.clone())));
     let mut api = tokio::spawn(api.serve(listener, ended(stopping)));
-    let housekeeper = tokio::spawn(keep_house(store, args.retention, metrics));
+    let housekeeper = tokio::spawn(purge_periodically(store, args.retention, metrics));
     let failed = |what: &str| {
-        Err(Quit::failed(format!(
+        Err(ExitError::failed(format!(
             "{what}; start it again: no message is lost"
         )))
     };
@@ -373,7 +376,7 @@ async fn serve<S: Store>(
     };
     tokio::select! {
         biased;
-        signal = signals.cancelled() => Err(Quit::by_signal(signal)),
+        signal = signals.cancelled() => Err(ExitError::by_signal(signal)),
         drained = drained => match drained {
             Ok(drained) => Ok(report(drained)),
             Err(_) => failed("the worker has ended"),
@@ -382,7 +385,7 @@ async fn serve<S: Store>(
 }
 
 /// Explains why the process cannot listen at the address of this option.
-pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error) -> Quit {
+pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error) -> ExitError {
     let port = address.port();
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => format!(
@@ -397,14 +400,14 @@ pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error
         ),
         _ => error.to_string(),
     };
-    Quit::failed(format!("{option} {address}: {advice}"))
+    ExitError::failed(format!("{option} {address}: {advice}"))
 }
 
 /// Reports unfinished attempts, and returns the exit status.
-fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
-    if cut_off > 0 {
+fn report(Drained { aborted, unsettled }: Drained) -> i32 {
+    if aborted > 0 {
         say(&format!(
-            "attempts that were cut off, and count as failed: {cut_off}"
+            "attempts that were cut off, and count as failed: {aborted}"
         ));
     }
     if unsettled > 0 {
@@ -412,22 +415,22 @@ fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
             "attempts of unknown outcome, which will be repeated: {unsettled}"
         ));
     }
-    i32::from(cut_off > 0 || unsettled > 0)
+    i32::from(aborted > 0 || unsettled > 0)
 }
 
-fn metrics() -> Result<PrometheusHandle, Quit> {
+fn metrics() -> Result<PrometheusHandle, ExitError> {
     let full = |metric: Metric| Matcher::Full(metric.name.to_owned());
     let kept = PrometheusBuilder::new()
-        .set_buckets_for_metric(full(ACKNOWLEDGED_AFTER), &ACKNOWLEDGED)
-        .and_then(|builder| builder.set_buckets_for_metric(full(ATTEMPT_TIME), &ATTEMPT))
+        .set_buckets_for_metric(full(ACKNOWLEDGED_AFTER), &ACKNOWLEDGED_BUCKETS)
+        .and_then(|builder| builder.set_buckets_for_metric(full(ATTEMPT_TIME), &ATTEMPT_BUCKETS))
         .and_then(PrometheusBuilder::install_recorder)
-        .map_err(|error| Quit::failed(format!("cannot keep metrics: {error}")));
+        .map_err(|error| ExitError::failed(format!("cannot keep metrics: {error}")));
     observe::describe();
     kept
 }
 
 /// Purges messages that ended longer than `retention` ago, and runs the upkeep of the metrics recorder.
-async fn keep_house<S: Store>(store: S, retention: Duration, metrics: PrometheusHandle) {
+async fn purge_periodically<S: Store>(store: S, retention: Duration, metrics: PrometheusHandle) {
     let mut minutes = interval(Duration::from_secs(60));
     let mut seconds = interval(Duration::from_secs(5));
     loop {
@@ -436,7 +439,7 @@ async fn keep_house<S: Store>(store: S, retention: Duration, metrics: Prometheus
             _ = minutes.tick() => {
                 let Some(before) = SystemTime::now().checked_sub(retention) else { continue };
                 loop {
-                    match store.purge(before, FORGOTTEN).await {
+                    match store.purge(before, PURGE_BATCH).await {
                         Ok(0) => break,
                         Ok(_) => tokio::task::yield_now().await,
                         Err(error) => {

@@ -21,19 +21,19 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::console::say;
-use crate::fetch::words::{host_and_port, root, without_number};
+use crate::fetch::network_errors::{host_and_port, root, without_number};
 use crate::human::human;
 use crate::options::duration;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The default address of the server.
-pub(super) const ADDRESS: &str = "127.0.0.1:8480";
+pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8480";
 /// The file with its token.
-pub(super) const TOKEN_FILE: &str = "relent-deliver.token";
+pub(super) const DEFAULT_TOKEN_FILE: &str = "relent-deliver.token";
 /// The time limit for a request to the server with its response.
-const EXCHANGE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest delay between two attempts to reach a server that is starting.
-const LOOK: Duration = Duration::from_millis(250);
+const MAX_CONNECT_DELAY: Duration = Duration::from_millis(250);
 /// A wait for the server that lasts longer than this is announced.
 const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
         long,
         value_name = "FILE",
         env = "RELENT_DELIVER_TOKEN_FILE",
-        default_value = TOKEN_FILE,
+        default_value = DEFAULT_TOKEN_FILE,
         help_heading = "Server"
     )]
     token_file: PathBuf,
@@ -78,21 +78,21 @@ pub(super) struct Server {
     client: Client,
     base: String,
     token_file: PathBuf,
-    patience: Policy,
+    retry_policy: Policy,
     wait: Duration,
     /// A request has waited in vain for the server: later ones do not wait.
-    in_vain: Cell<bool>,
+    waited_in_vain: Cell<bool>,
 }
 
 /// The error of a request without a result.
-struct Unanswered {
-    quit: Quit,
+struct RequestFailure {
+    quit: ExitError,
     /// The server may be starting: another attempt within [`Connection::wait_for_server`] can succeed.
     is_starting: bool,
 }
 
-impl Unanswered {
-    fn finally(quit: Quit) -> Self {
+impl RequestFailure {
+    fn finally(quit: ExitError) -> Self {
         Self {
             quit,
             is_starting: false,
@@ -101,7 +101,7 @@ impl Unanswered {
 }
 
 impl Connection {
-    pub(super) fn open(&self) -> Result<Server, Quit> {
+    pub(super) fn open(&self) -> Result<Server, ExitError> {
         let base = self.server.trim_end_matches('/').to_owned();
         let accepted = Url::parse(&base).is_ok_and(|url| {
             matches!(url.scheme(), "http" | "https")
@@ -110,8 +110,8 @@ impl Connection {
                 && url.fragment().is_none()
         });
         if !accepted {
-            return Err(Quit::usage(format!(
-                "--server {base}: use a URL such as http://{ADDRESS}"
+            return Err(ExitError::usage(format!(
+                "--server {base}: use a URL such as http://{DEFAULT_ADDRESS}"
             )));
         }
         // The token must reach only the server: no proxy, and no target of a redirect.
@@ -119,55 +119,61 @@ impl Connection {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .dns_resolver(Arc::new(Resolver))
-            .timeout(EXCHANGE)
+            .timeout(REQUEST_TIMEOUT)
             .build()
-            .map_err(|error| Quit::failed(error.to_string()))?;
-        let patience = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
-            .max_delay(LOOK)
-            .cut_last_wait(true);
-        let patience = match self.wait_for_server {
-            Duration::ZERO => patience.max_retries(0),
-            wait => patience.unlimited_retries().max_elapsed(wait),
+            .map_err(|error| ExitError::failed(error.to_string()))?;
+        let retry_policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+            .max_delay(MAX_CONNECT_DELAY)
+            .final_attempt_before_deadline(true);
+        let retry_policy = match self.wait_for_server {
+            Duration::ZERO => retry_policy.max_retries(0),
+            wait => retry_policy.unlimited_retries().max_elapsed(wait),
         };
-        let patience = patience
+        let retry_policy = retry_policy
             .build()
-            .map_err(|error| Quit::usage(format!("--wait-for-server: {error}")))?;
+            .map_err(|error| ExitError::usage(format!("--wait-for-server: {error}")))?;
         Ok(Server {
             client,
             base,
             token_file: self.token_file.clone(),
-            patience,
+            retry_policy,
             wait: self.wait_for_server,
-            in_vain: Cell::new(false),
+            waited_in_vain: Cell::new(false),
         })
     }
 }
 
 impl Server {
-    pub(super) async fn get(&self, path: &str) -> Result<Value, Quit> {
-        self.ask(Method::GET, path, None).await
+    pub(super) async fn get(&self, path: &str) -> Result<Value, ExitError> {
+        self.send_with_retry(Method::GET, path, None).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: Option<String>) -> Result<Value, Quit> {
-        self.ask(Method::POST, path, body).await
+    pub(super) async fn post(&self, path: &str, body: Option<String>) -> Result<Value, ExitError> {
+        self.send_with_retry(Method::POST, path, body).await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Result<Value, Quit> {
-        self.ask(Method::DELETE, path, None).await
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, ExitError> {
+        self.send_with_retry(Method::DELETE, path, None).await
     }
 
-    pub(super) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Quit> {
-        self.ask(Method::PUT, path, Some(json(body)?)).await
+    pub(super) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, ExitError> {
+        self.send_with_retry(Method::PUT, path, Some(json(body)?))
+            .await
     }
 
     /// Sends a request, and retries while the server may be starting. Every request of the API may be repeated.
-    async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value, Quit> {
+    async fn send_with_retry(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Value, ExitError> {
         let begun = Instant::now();
         let mut is_announced = self.wait <= ANNOUNCED_AFTER;
-        let asked = retry(&self.patience, || {
+        let asked = retry(&self.retry_policy, || {
             self.once(method.clone(), path, body.clone())
         })
-        .when(|unanswered: &Unanswered| unanswered.is_starting && !self.in_vain.get())
+        .when(|unanswered: &RequestFailure| unanswered.is_starting && !self.waited_in_vain.get())
         .notify(|notice| {
             let waiting = begun.elapsed().saturating_add(notice.wait);
             if waiting > ANNOUNCED_AFTER && !is_announced {
@@ -181,9 +187,9 @@ impl Server {
         });
         asked.await.map_err(|gave_up| {
             let unanswered = gave_up.into_last_or_else(|stop| {
-                Unanswered::finally(Quit::failed(format!("{}: {stop}", self.base)))
+                RequestFailure::finally(ExitError::failed(format!("{}: {stop}", self.base)))
             });
-            self.in_vain.set(unanswered.is_starting);
+            self.waited_in_vain.set(unanswered.is_starting);
             unanswered.quit
         })
     }
@@ -193,7 +199,7 @@ impl Server {
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<Value, Unanswered> {
+    ) -> Result<Value, RequestFailure> {
         let token = self.token().await?;
         let url = format!("{}{path}", self.base);
         let mut request = self
@@ -211,27 +217,27 @@ impl Server {
         let value: Option<Value> = serde_json::from_str(&text).ok();
         let quit = match value {
             Some(value) if status.is_success() => return Ok(value),
-            Some(problem) if problem["detail"].is_string() => Quit::failed(match status {
+            Some(problem) if problem["detail"].is_string() => ExitError::failed(match status {
                 StatusCode::UNAUTHORIZED => format!(
                     "--token-file {}: this is not the token of this server ({}): name the file that its `relent deliver serve` has written",
                     self.token_file.display(),
                     self.base
                 ),
-                _ => on_command_line(plain(problem["detail"].as_str().unwrap_or_default())),
+                _ => on_command_line(sanitized(problem["detail"].as_str().unwrap_or_default())),
             }),
-            _ => Quit::failed(format!(
+            _ => ExitError::failed(format!(
                 "{} responded with {status}, but not as `relent deliver serve` does: check --server",
                 self.base
             )),
         };
-        Err(Unanswered {
+        Err(RequestFailure {
             quit,
             is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
         })
     }
 
     /// Reads the token. If its file is missing, waits for the server first, which writes it before it listens.
-    async fn token(&self) -> Result<Token, Unanswered> {
+    async fn token(&self) -> Result<Token, RequestFailure> {
         let read = || std::fs::read_to_string(&self.token_file);
         let mut text = read();
         if matches!(&text, Err(error) if error.kind() == io::ErrorKind::NotFound) {
@@ -242,7 +248,7 @@ impl Server {
         }
         let wrong = |error: &dyn std::fmt::Display| {
             let file = self.token_file.display();
-            Unanswered::finally(Quit::usage(format!("--token-file {file}: {error}")))
+            RequestFailure::finally(ExitError::usage(format!("--token-file {file}: {error}")))
         };
         let text = text.map_err(|error| {
             let advice = match error.kind() {
@@ -255,7 +261,7 @@ impl Server {
     }
 
     /// The error for a request without a response.
-    fn unreachable(&self, error: &reqwest::Error) -> Unanswered {
+    fn unreachable(&self, error: &reqwest::Error) -> RequestFailure {
         let cause = classify(error).cause;
         let root = root(error);
         let io = root.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -269,11 +275,11 @@ impl Server {
             Cause::Network(Network::Handshake) => {
                 format!("{cause} ({place}): if it speaks no TLS, use http://")
             }
-            Cause::Timeout => format!("no response within {} ({place})", human(EXCHANGE)),
+            Cause::Timeout => format!("no response within {} ({place})", human(REQUEST_TIMEOUT)),
             cause => format!("{cause}: {root} ({place})"),
         };
-        Unanswered {
-            quit: Quit::failed(format!(
+        RequestFailure {
+            quit: ExitError::failed(format!(
                 "{} does not respond: {reason}; start it with `relent deliver serve`, or name another with --server",
                 self.base
             )),
@@ -329,8 +335,9 @@ fn on_command_line(detail: String) -> String {
     })
 }
 
-pub(super) fn json(value: &impl Serialize) -> Result<String, Quit> {
-    let json = serde_json::to_string(value).map_err(|error| Quit::failed(error.to_string()))?;
+pub(super) fn json(value: &impl Serialize) -> Result<String, ExitError> {
+    let json =
+        serde_json::to_string(value).map_err(|error| ExitError::failed(error.to_string()))?;
     // Characters that change the direction of text occur only in strings, where JSON has an escape for them.
     let escape = |character: char| match escape_bidi(&character.to_string()) {
         escaped if escaped.len() > character.len_utf8() => {
@@ -351,7 +358,7 @@ pub(super) fn encoded(text: &str) -> String {
 
 /// Makes text from others safe for one line of a terminal: replaces control characters, and escapes characters that
 /// change the direction of text.
-pub(super) fn plain(text: &str) -> String {
+pub(super) fn sanitized(text: &str) -> String {
     let visible = |character: char| match character {
         '\n' | '\r' | '\t' => ' ',
         character if character.is_control() => '\u{fffd}',
@@ -363,22 +370,22 @@ pub(super) fn plain(text: &str) -> String {
 
 /// A text member of a response.
 pub(super) fn text(value: &Value, key: &str) -> String {
-    plain(value[key].as_str().unwrap_or_default())
+    sanitized(value[key].as_str().unwrap_or_default())
 }
 
 /// A point in time, in milliseconds since 1970; written as a time ago, or as in RFC 3339.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment(pub(super) i64);
+pub(super) struct PointInTime(pub(super) i64);
 
-pub(super) fn moment(text: &str) -> Result<Moment, String> {
+pub(super) fn moment(text: &str) -> Result<PointInTime, String> {
     if let Ok(ago) = duration(text) {
         let at = Timestamp::now()
             .checked_sub(ago)
             .map_err(|_| format!("{text} ago is too long"))?;
-        return Ok(Moment(at.as_millisecond()));
+        return Ok(PointInTime(at.as_millisecond()));
     }
     text.parse()
-        .map(|at: Timestamp| Moment(at.as_millisecond()))
+        .map(|at: Timestamp| PointInTime(at.as_millisecond()))
         .map_err(|_| {
             "use a duration, such as 2h for two hours ago, or a time such as 2026-01-31T12:00:00Z"
                 .to_owned()
@@ -386,7 +393,7 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
 }
 
 /// Formats a time in milliseconds since 1970 as "2m ago" or "in 2m".
-pub(super) fn distance(ms: i64) -> String {
+pub(super) fn relative_time(ms: i64) -> String {
     let from_now = ms.saturating_sub(Timestamp::now().as_millisecond());
     let long = crate::human::human(Duration::from_millis(from_now.unsigned_abs()));
     match from_now {
@@ -400,9 +407,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_receiver_writes_does_nothing_to_a_terminal() {
+    fn text_of_a_receiver_is_sanitized_for_the_terminal() {
         assert_eq!(
-            plain("a\nb\u{1b}[31mc\u{9b}d\u{202e}e"),
+            sanitized("a\nb\u{1b}[31mc\u{9b}d\u{202e}e"),
             "a b\u{fffd}[31mc\u{fffd}d\\u{202e}e"
         );
         let printed = json(&"a\u{202e}\u{61c}é").unwrap();
@@ -412,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_a_time_or_so_long_ago() {
+    fn a_time_option_accepts_a_timestamp_or_a_duration_ago() {
         assert_eq!(moment("1970-01-01T00:00:01Z").unwrap().0, 1000);
         let hour = Timestamp::now().as_millisecond() - moment("1h").unwrap().0;
         assert!((3_600_000..3_660_000).contains(&hour), "{hour}");

@@ -22,16 +22,16 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// The default of `--store`.
 pub(super) const STORE: &str = "sqlite:relent-deliver.db";
 /// The number of connections to PostgreSQL.
-const CONNECTIONS: usize = 16;
+const POOL_SIZE: usize = 16;
 
 /// The store that `--store` names.
 #[derive(Clone, Debug)]
-pub(super) enum StoreAt {
+pub(super) enum StoreLocation {
     Sqlite(PathBuf),
     Postgres(Box<Config>),
 }
 
-impl fmt::Display for StoreAt {
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
@@ -55,9 +55,9 @@ impl fmt::Display for StoreAt {
 }
 
 /// Reads the value of `--store`.
-pub(super) fn read(text: &str) -> Result<StoreAt, String> {
+pub(super) fn read(text: &str) -> Result<StoreLocation, String> {
     if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-        return Ok(StoreAt::Sqlite(path.into()));
+        return Ok(StoreLocation::Sqlite(path.into()));
     }
     let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
     let config = match is_url {
@@ -75,16 +75,16 @@ pub(super) fn read(text: &str) -> Result<StoreAt, String> {
     })?;
     // The default of libpq, "prefer", protects against no attacker.
     if config.get_ssl_mode() == SslMode::Prefer {
-        config.ssl_mode(match is_here(&config) {
+        config.ssl_mode(match is_local(&config) {
             true => SslMode::Disable,
             false => SslMode::Require,
         });
     }
-    Ok(StoreAt::Postgres(Box::new(config)))
+    Ok(StoreLocation::Postgres(Box::new(config)))
 }
 
 /// Whether all connections stay on this machine.
-fn is_here(config: &Config) -> bool {
+fn is_local(config: &Config) -> bool {
     let hosts = config.get_hosts().iter().all(|host| match host {
         Host::Tcp(name) => match name.parse::<IpAddr>() {
             Ok(address) => address.is_loopback(),
@@ -145,13 +145,12 @@ pub(super) async fn connect(config: &Config, ca: Option<&Path>) -> Result<Postgr
         if ca.is_some() {
             return Err("--store-ca is for a connection with TLS: add sslmode=require".to_owned());
         }
-        let pool =
-            pool_of(config.clone(), NoTls, CONNECTIONS).map_err(|error| error.to_string())?;
+        let pool = pool_of(config.clone(), NoTls, POOL_SIZE).map_err(|error| error.to_string())?;
         Postgres::new(pool).listen(config, NoTls)
     } else {
         let tls = MakeRustlsConnect::new(tls(ca)?);
         let pool =
-            pool_of(config.clone(), tls.clone(), CONNECTIONS).map_err(|error| error.to_string())?;
+            pool_of(config.clone(), tls.clone(), POOL_SIZE).map_err(|error| error.to_string())?;
         Postgres::new(pool).listen(config, tls)
     };
     store
@@ -190,13 +189,13 @@ mod tests {
 
     fn mode(text: &str) -> SslMode {
         match read(text).unwrap() {
-            StoreAt::Postgres(config) => config.get_ssl_mode(),
-            other @ StoreAt::Sqlite(_) => panic!("{other:?}"),
+            StoreLocation::Postgres(config) => config.get_ssl_mode(),
+            other @ StoreLocation::Sqlite(_) => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_database_elsewhere_is_reached_by_tls_unless_that_is_refused() {
+    fn a_remote_database_requires_tls_unless_disabled() {
         for elsewhere in [
             "postgres://relent@db.internal/outbox",
             "postgres://relent@10.0.0.7/outbox",
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_described_wrongly_is_refused_with_what_is_accepted() {
+    fn an_invalid_store_is_refused_with_the_accepted_formats() {
         for (wrong, says) in [
             ("relent-deliver.db", "use sqlite: and a file"),
             ("sqlite:", "use sqlite: and a file"),

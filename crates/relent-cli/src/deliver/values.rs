@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use relent_outbox::endpoint::Acknowledgement;
 
 use crate::options::digits;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// Parses a positive number.
 pub(super) fn count(text: &str) -> Result<NonZeroU32, String> {
@@ -44,7 +44,7 @@ pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
 }
 
 /// Reads a key from a file, or returns the reference to one in the environment.
-pub(super) fn secret(secret: &str) -> Result<String, Quit> {
+pub(super) fn secret(secret: &str) -> Result<String, ExitError> {
     if secret.starts_with("env:") {
         return Ok(secret.to_owned());
     }
@@ -53,13 +53,13 @@ pub(super) fn secret(secret: &str) -> Result<String, Quit> {
         .iter()
         .any(|kind| secret.starts_with(kind))
     {
-        return Err(Quit::usage(
+        return Err(ExitError::usage(
             "--secret: a key on the command line can be seen by others: put it into a file and name that"
                 .to_owned(),
         ));
     }
     let text = std::fs::read_to_string(Path::new(secret))
-        .map_err(|error| Quit::usage(format!("--secret {secret}: cannot be read: {error}")))?;
+        .map_err(|error| ExitError::usage(format!("--secret {secret}: cannot be read: {error}")))?;
     Ok(text.trim().to_owned())
 }
 

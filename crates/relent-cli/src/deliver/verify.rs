@@ -9,10 +9,10 @@ use relent_http::webhook::{
     SignatureError, Verifier, VerifyingKey, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
 };
 
-use super::server::{Moment, moment};
+use super::server::{PointInTime, moment};
 use crate::console::{print, say};
 use crate::options::duration;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The end of `relent deliver verify --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -51,11 +51,11 @@ pub(crate) struct VerifyArgs {
 
     /// Verify as of this time: 2h for two hours ago, or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    at: Option<Moment>,
+    at: Option<PointInTime>,
 }
 
-pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
-    let keys: Result<Vec<_>, Quit> = args.secrets.iter().map(|secret| key(secret)).collect();
+pub(super) fn run(args: &VerifyArgs) -> Result<i32, ExitError> {
+    let keys: Result<Vec<_>, ExitError> = args.secrets.iter().map(|secret| key(secret)).collect();
     let verifier = Verifier::new(keys?).tolerance(args.tolerance);
     let headers = headers(args)?;
     let mut body = Vec::new();
@@ -63,12 +63,12 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
         .lock()
         .read_to_end(&mut body)
         .map_err(|error| {
-            Quit::failed(format!(
+            ExitError::failed(format!(
                 "the body cannot be read from standard input: {error}"
             ))
         })?;
     let now = match args.at {
-        Some(Moment(ms)) => UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0)),
+        Some(PointInTime(ms)) => UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0)),
         None => SystemTime::now(),
     };
     match verifier.verify(&headers, &body, now) {
@@ -76,7 +76,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
             say("the signature is valid");
             print(&format!("{}\n", verified.id))
                 .map(|()| 0)
-                .map_err(Quit::failed)
+                .map_err(ExitError::failed)
         }
         Err(SignatureError::NoMatch) => {
             let changed = changes(&body).find(|(_, body)| {
@@ -84,13 +84,13 @@ pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
                 matches!(verified, Ok(_) | Err(SignatureError::OutOfTime { .. }))
             });
             let found = changed.map(|(how, _)| format!("; it is valid for {how}"));
-            Err(Quit::failed(format!(
+            Err(ExitError::failed(format!(
                 "{}{}",
                 SignatureError::NoMatch,
                 found.unwrap_or_default()
             )))
         }
-        Err(error) => Err(Quit::failed(error.to_string())),
+        Err(error) => Err(ExitError::failed(error.to_string())),
     }
 }
 
@@ -116,10 +116,10 @@ fn changes(body: &[u8]) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     .into_iter()
 }
 
-fn key(secret: &str) -> Result<VerifyingKey, Quit> {
+fn key(secret: &str) -> Result<VerifyingKey, ExitError> {
     let text = match secret.strip_prefix("env:") {
         Some(name) => std::env::var(name)
-            .map_err(|_| Quit::usage(format!("--secret {secret}: the variable is not set")))?,
+            .map_err(|_| ExitError::usage(format!("--secret {secret}: the variable is not set")))?,
         None => super::values::secret(secret)?,
     };
     let text = text.trim();
@@ -128,13 +128,13 @@ fn key(secret: &str) -> Result<VerifyingKey, Quit> {
         .map(|key: relent_http::webhook::SigningKey| key.verifying_key());
     private
         .or_else(|_| text.parse())
-        .map_err(|error| Quit::usage(format!("--secret {secret}: {error}")))
+        .map_err(|error| ExitError::usage(format!("--secret {secret}: {error}")))
 }
 
-fn headers(args: &VerifyArgs) -> Result<HeaderMap, Quit> {
+fn headers(args: &VerifyArgs) -> Result<HeaderMap, ExitError> {
     let mut headers = HeaderMap::new();
     let wrong = |line: &str| {
-        Quit::usage(format!(
+        ExitError::usage(format!(
             "-H {line:?}: use a name, a colon and a value, such as '{WEBHOOK_ID}: msg_1'"
         ))
     };
@@ -144,7 +144,7 @@ fn headers(args: &VerifyArgs) -> Result<HeaderMap, Quit> {
     }
     if let Some(file) = &args.headers {
         let text = std::fs::read_to_string(file).map_err(|error| {
-            Quit::usage(format!(
+            ExitError::usage(format!(
                 "--headers {}: cannot be read: {error}",
                 file.display()
             ))

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use relent_outbox::nats::{Deliverer, DelivererConfig};
+use relent_outbox::nats::{NatsWorker, NatsWorkerConfig};
 use relent_outbox::observe;
 use tokio::sync::oneshot;
 
 use super::nats::NatsArgs;
-use super::reach::Reach;
+use super::reach::ReceiverOptions;
 use super::serve::cannot_listen;
 use super::values::{count, listen_address};
 use crate::console::say;
 use crate::options::duration;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 use crate::signals::Signals;
 
 /// The end of `relent deliver worker --help`.
@@ -43,7 +43,7 @@ it.";
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
-    reach: Reach,
+    reach: ReceiverOptions,
 
     /// The most concurrent attempts
     ///
@@ -70,9 +70,9 @@ pub(crate) struct WorkerArgs {
 }
 
 /// Makes attempts until a signal asks for the end.
-pub(super) async fn run(args: &WorkerArgs) -> Result<i32, Quit> {
+pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
     let mut signals = Signals::listen()
-        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
+        .map_err(|error| ExitError::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;
     if let Some(address) = args.metrics {
         // The exporter reduces an error to a text; binding first keeps its kind for the message.
@@ -82,12 +82,13 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, Quit> {
         PrometheusBuilder::new()
             .with_http_listener(address)
             .install()
-            .map_err(|error| Quit::failed(format!("--metrics {address}: {error}")))?;
+            .map_err(|error| ExitError::failed(format!("--metrics {address}: {error}")))?;
         observe::describe();
     }
-    let missing = || Quit::usage("--nats is missing: give the address of a NATS server".to_owned());
+    let missing =
+        || ExitError::usage("--nats is missing: give the address of a NATS server".to_owned());
     let queue = args.nats.queue().await?.ok_or_else(missing)?;
-    let mut config = DelivererConfig::default();
+    let mut config = NatsWorkerConfig::default();
     config.in_flight = usize::try_from(args.in_flight.get()).unwrap_or(usize::MAX);
     config.body_bytes = super::values::mebibytes(args.body_memory);
     config.drain = args.shutdown_timeout;
@@ -96,17 +97,17 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, Quit> {
         // An error means that the sender was dropped: stop as well.
         let _ = stopped.await;
     };
-    let mut deliverer = tokio::spawn(Deliverer::new(queue, sender, config).run(ended));
+    let mut deliverer = tokio::spawn(NatsWorker::new(queue, sender, config).run(ended));
     tokio::select! {
         signal = signals.cancelled() => say(&format!("{signal}: waiting for the running attempts")),
-        _ = &mut deliverer => return Err(Quit::failed(
+        _ = &mut deliverer => return Err(ExitError::failed(
             "the worker has ended; start it again: no message is lost".to_owned(),
         )),
     }
     let _ = stop.send(());
     tokio::select! {
         biased;
-        signal = signals.cancelled() => Err(Quit::by_signal(signal)),
+        signal = signals.cancelled() => Err(ExitError::by_signal(signal)),
         cut_off = deliverer => {
             let cut_off = cut_off.unwrap_or_default();
             if cut_off > 0 {

@@ -481,7 +481,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
         Ok(pattern) => Ok(pattern),
         Err(error) => {
             let error: PatternError = error;
-            match error.is_of_known() {
+            match error.has_known_form() {
                 true => Err(error.to_string()),
                 // The text of the error names failures that a fetch cannot have.
                 false => Err(format!("{text:?} names no failure: {FAILURES}")),

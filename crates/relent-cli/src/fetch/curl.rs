@@ -1,7 +1,7 @@
 //! curl options that `relent fetch` does not have, with their replacements.
 
 /// The replacements for options of curl.
-const INSTEAD: &[(&[&str], &str)] = &[
+const REPLACEMENTS: &[(&[&str], &str)] = &[
     (
         &["--compressed"],
         "the body is written as the server sends it: for a smaller transfer \
@@ -229,7 +229,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
 ];
 
 /// The other options of curl 7.88, for which relent has no replacement.
-const NOTHING: &[&str] = &[
+const WITHOUT_REPLACEMENT: &[&str] = &[
     "--abstract-unix-socket",
     "--alt-svc",
     "--append",
@@ -331,11 +331,13 @@ const NOTHING: &[&str] = &[
 ];
 
 /// Explains in one line how to replace an option of curl.
-pub(crate) fn instead(option: &str) -> Option<String> {
+pub(crate) fn replacement_for(option: &str) -> Option<String> {
     // The value may follow, as in `--retry-delay=3`.
     let option = option.split('=').next().unwrap_or(option);
-    let found = INSTEAD.iter().find(|(names, _)| names.contains(&option));
-    let nothing = NOTHING
+    let found = REPLACEMENTS
+        .iter()
+        .find(|(names, _)| names.contains(&option));
+    let nothing = WITHOUT_REPLACEMENT
         .contains(&option)
         .then_some("relent has no replacement");
     let use_this = found.map(|(_, use_this)| *use_this).or(nothing)?;
@@ -349,11 +351,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_that_relent_has_needs_no_substitute() {
+    fn no_curl_replacement_names_an_option_that_relent_has() {
         let cli = crate::Cli::command();
         let fetch = cli.find_subcommand("fetch").unwrap();
-        let replaced = INSTEAD.iter().flat_map(|(names, _)| *names);
-        for name in replaced.chain(NOTHING) {
+        let replaced = REPLACEMENTS.iter().flat_map(|(names, _)| *names);
+        for name in replaced.chain(WITHOUT_REPLACEMENT) {
             let known = fetch.get_arguments().any(|arg| {
                 arg.get_long()
                     .is_some_and(|long| *name == format!("--{long}"))
@@ -363,8 +365,10 @@ mod tests {
             });
             assert!(!known, "{name}");
         }
-        assert!(instead("--retry-delay=3").is_some());
-        assert!(instead("--interface").is_some_and(|text| text.ends_with("has no replacement")));
-        assert!(instead("--no-such").is_none());
+        assert!(replacement_for("--retry-delay=3").is_some());
+        assert!(
+            replacement_for("--interface").is_some_and(|text| text.ends_with("has no replacement"))
+        );
+        assert!(replacement_for("--no-such").is_none());
     }
 }

@@ -11,7 +11,7 @@ use tempfile::{NamedTempFile, TempPath};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The most bytes of data that are kept in memory; longer data is sent from a file.
-pub(super) const MEMORY: u64 = 1 << 20;
+pub(super) const MAX_DATA_MEMORY_BYTES: u64 = 1 << 20;
 
 /// The unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -146,15 +146,16 @@ impl Data {
     ///
     /// # Errors
     /// Data cannot be read.
-    pub(super) async fn read(&self, most: u64) -> Result<Sent, String> {
+    pub(super) async fn read(&self, most: u64) -> Result<RequestBody, String> {
         if let [Piece::Data(only) | Piece::Json(only)] = &self.0[..]
             && let Some(name) = only.strip_prefix('@')
             && name != "-"
             && is_large(Path::new(name))
         {
-            return Sent::file(Path::new(name)).map_err(|error| unreadable("-d @", name, &error));
+            return RequestBody::file(Path::new(name))
+                .map_err(|error| unreadable("-d @", name, &error));
         }
-        let mut all = Kept::new(most);
+        let mut all = BodyBuffer::new(most);
         for (index, piece) in self.0.iter().enumerate() {
             if index > 0 && !self.is_json() {
                 all.add(b"&").map_err(cannot_keep)?;
@@ -169,7 +170,7 @@ impl Data {
     /// # Errors
     /// Data cannot be read, or is not text.
     pub(super) async fn query(&self, most: u64) -> Result<String, String> {
-        let mut all = Kept::new(most);
+        let mut all = BodyBuffer::new(most);
         for (index, piece) in self.0.iter().enumerate() {
             if index > 0 {
                 all.add(b"&").map_err(cannot_keep)?;
@@ -185,7 +186,7 @@ impl Data {
 }
 
 impl Piece {
-    async fn read(&self, to: &mut Kept) -> Result<(), String> {
+    async fn read(&self, to: &mut BodyBuffer) -> Result<(), String> {
         match self {
             Self::Raw(text) => to.add(text.as_bytes()).map_err(cannot_keep),
             Self::Data(text) | Self::Json(text) => match text.strip_prefix('@') {
@@ -202,7 +203,7 @@ impl Piece {
                 let (name, content) = match text.find(['=', '@']) {
                     Some(at) if text[at..].starts_with('=') => (&text[..at], &text[at + 1..]),
                     Some(at) => {
-                        let mut file = Kept::new(to.most);
+                        let mut file = BodyBuffer::new(to.most);
                         file.add_file("--data-urlencode @", &text[at + 1..]).await?;
                         if file.file.is_some() {
                             return Err(
@@ -222,13 +223,13 @@ impl Piece {
 
 /// A body, with its temporary file.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct RequestBody {
     pub(super) body: Body,
     /// The temporary file, which is removed when this is dropped.
     pub(super) kept: Option<TempPath>,
 }
 
-impl Sent {
+impl RequestBody {
     fn file(path: &Path) -> std::io::Result<Self> {
         Ok(Self {
             body: Body::file(path)?,
@@ -241,12 +242,12 @@ impl Sent {
 ///
 /// # Errors
 /// The file cannot be read.
-pub(super) async fn upload(path: &Path, most: u64) -> Result<Sent, String> {
+pub(super) async fn upload(path: &Path, most: u64) -> Result<RequestBody, String> {
     let name = path.to_string_lossy();
     if path != Path::new("-") && is_large(path) {
-        return Sent::file(path).map_err(|error| unreadable("-T ", &name, &error));
+        return RequestBody::file(path).map_err(|error| unreadable("-T ", &name, &error));
     }
-    let mut all = Kept::new(most);
+    let mut all = BodyBuffer::new(most);
     all.add_named_file("-T ", path).await?;
     all.finish().map_err(cannot_keep)
 }
@@ -259,12 +260,12 @@ pub(super) async fn form(
     fields: &[String],
     headers: &mut HeaderMap,
     most: u64,
-) -> Result<Sent, String> {
+) -> Result<RequestBody, String> {
     use std::fmt::Write as _;
 
     // Random, so that no content contains it.
     let boundary = format!("relent-{}", IdempotencyKey::new());
-    let mut all = Kept::new(most);
+    let mut all = BodyBuffer::new(most);
     for field in fields {
         let field = Field::parse(field)?;
         let mut head = format!(
@@ -363,7 +364,7 @@ fn escaped(name: &str) -> String {
 }
 
 fn is_large(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > MEMORY)
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > MAX_DATA_MEMORY_BYTES)
 }
 
 fn unreadable(option: &str, name: &str, error: &std::io::Error) -> String {
@@ -378,16 +379,16 @@ fn cannot_keep(error: std::io::Error) -> String {
     )
 }
 
-/// Data that is read once: in memory, or in a temporary file beyond [`MEMORY`]. The file is removed when
+/// Data that is read once: in memory, or in a temporary file beyond [`MAX_DATA_MEMORY_BYTES`]. The file is removed when
 /// this is dropped, and reading can be dropped at any time.
-struct Kept {
+struct BodyBuffer {
     memory: Vec<u8>,
     file: Option<NamedTempFile>,
     /// The most bytes that are read of standard input, or of another source that may never end.
     most: u64,
 }
 
-impl Kept {
+impl BodyBuffer {
     const fn new(most: u64) -> Self {
         Self {
             memory: Vec::new(),
@@ -400,7 +401,7 @@ impl Kept {
         use std::io::Write as _;
 
         if self.file.is_none() {
-            if (self.memory.len() + bytes.len()) as u64 <= MEMORY {
+            if (self.memory.len() + bytes.len()) as u64 <= MAX_DATA_MEMORY_BYTES {
                 self.memory.extend_from_slice(bytes);
                 return Ok(());
             }
@@ -467,15 +468,15 @@ impl Kept {
         }
     }
 
-    fn finish(self) -> std::io::Result<Sent> {
+    fn finish(self) -> std::io::Result<RequestBody> {
         let Some(file) = self.file else {
-            return Ok(Sent {
+            return Ok(RequestBody {
                 body: Body::from(self.memory),
                 kept: None,
             });
         };
         let path = file.into_temp_path();
-        Ok(Sent {
+        Ok(RequestBody {
             body: Body::file(path.to_path_buf())?,
             kept: Some(path),
         })
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_of_all_kinds_are_joined_in_the_order_in_which_they_were_given() {
+    async fn data_options_are_joined_in_command_line_order() {
         let args = [
             "--data-raw",
             "@a",
@@ -525,7 +526,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_form_is_sent_as_parts_with_names_and_types() {
+    async fn a_form_is_sent_as_multipart_with_names_and_types() {
         let file = tempfile::Builder::new()
             .suffix("\"q.txt")
             .tempfile()
@@ -562,14 +563,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn much_data_is_kept_in_a_file() {
+    async fn data_beyond_the_memory_limit_is_kept_in_a_file() {
         for (length, in_file) in [
             (0, false),
-            (MEMORY, false),
-            (MEMORY + 1, true),
-            (3 * MEMORY, true),
+            (MAX_DATA_MEMORY_BYTES, false),
+            (MAX_DATA_MEMORY_BYTES + 1, true),
+            (3 * MAX_DATA_MEMORY_BYTES, true),
         ] {
-            let mut kept = Kept::new(0);
+            let mut kept = BodyBuffer::new(0);
             let endless = tokio::io::repeat(7);
             kept.add_all(endless.take(length), length).await.unwrap();
             let data = kept.finish().unwrap();
@@ -578,8 +579,10 @@ mod tests {
                 (Some(length), in_file)
             );
         }
-        let mut kept = Kept::new(0);
-        let endless = kept.add_all(tokio::io::repeat(7), MEMORY).await;
+        let mut kept = BodyBuffer::new(0);
+        let endless = kept
+            .add_all(tokio::io::repeat(7), MAX_DATA_MEMORY_BYTES)
+            .await;
         let error = endless.unwrap_err().to_string();
         assert_eq!(error, "it exceeds --max-buffer (1.00 MiB)");
     }

@@ -10,11 +10,11 @@ use relent::{Failure, StopReason, Summary};
 use relent_reqwest::AttemptError;
 
 use super::limits::TooLarge;
+use super::network_errors::{refused_by_socks, refused_tunnel};
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;
-use super::words::{refused_by_socks, refused_tunnel};
-use crate::console::complain;
-use crate::live::Live;
+use crate::console::report_error;
+use crate::live::SessionMessages;
 
 /// The end of the last attempt.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Ending {
     /// Reports the end, unless it is a success.
     pub(crate) fn say(
         &self,
-        live: Live,
+        live: SessionMessages,
         summary: &Summary,
         prepared: &Prepared,
         output: &mut Output,
@@ -127,19 +127,19 @@ impl Ending {
                     false => "it has no Location that could be followed",
                 };
                 if output.is_file() {
-                    complain(&format!("{redirect}, the file is unchanged; {helps}"));
+                    report_error(&format!("{redirect}, the file is unchanged; {helps}"));
                 } else {
                     live.say(|| format!("{redirect}; {helps}"));
                 }
                 return;
             }
             Self::NotFollowed(why) => {
-                complain(&format!("the redirect was not followed: {why}"));
+                report_error(&format!("the redirect was not followed: {why}"));
             }
             Self::Refused {
                 outcome, printed, ..
             } => {
-                live.gave_up(summary, outcome);
+                live.report_end(summary, outcome);
                 match printed {
                     Ok(()) => {}
                     Err(AttemptError::Sink(error)) => unwritable(error, output),
@@ -148,8 +148,8 @@ impl Ending {
                     }
                 }
             }
-            Self::Failed { outcome, .. } => live.gave_up(summary, outcome),
-            Self::HeldBack => live.gave_up(summary, "there was no attempt"),
+            Self::Failed { outcome, .. } => live.report_end(summary, outcome),
+            Self::HeldBack => live.report_end(summary, "there was no attempt"),
             Self::Unwritable(error) => unwritable(error, output),
             Self::Cancelled(_) => {}
         }
@@ -190,7 +190,7 @@ impl Ending {
 
 fn unwritable(error: &io::Error, output: &Output) {
     if error.kind() != ErrorKind::BrokenPipe {
-        complain(&format!(
+        report_error(&format!(
             "cannot write the response to {}: {error}",
             output.name()
         ));

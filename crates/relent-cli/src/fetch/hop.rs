@@ -10,25 +10,25 @@ use http::header::{
     HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
 use http::{HeaderValue, Method, Request, Response, Uri};
-use relent_reqwest::{Body, limited};
+use relent_reqwest::{Body, limit_redirects};
 use reqwest::{Url, redirect};
 
 use super::output::{is_redirect, url_of};
 use super::request::shown;
 
 /// The most redirects that are followed; equal to reqwest's limit.
-const MOST: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
 /// The redirect policy of the client. With a custom `Host`, this module follows redirects instead.
 pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
     match follow && !own_host {
-        true => limited(MOST),
+        true => limit_redirects(MAX_REDIRECTS),
         false => redirect::Policy::none(),
     }
 }
 
 /// The redirects that this module follows.
-pub(super) struct Hops {
+pub(super) struct ManualRedirects {
     by_hand: bool,
     /// The previous requests, in order.
     asked: Vec<(Method, Uri)>,
@@ -37,7 +37,7 @@ pub(super) struct Hops {
     refused: Option<String>,
 }
 
-impl Hops {
+impl ManualRedirects {
     /// Starts with this request. `by_hand`: the client does not follow redirects.
     pub(super) fn new(by_hand: bool, request: Request<Body>) -> Self {
         Self {
@@ -118,9 +118,9 @@ impl Hops {
         {
             return Err(format!("redirect loop: {to} was already requested"));
         }
-        if self.asked.len() == MOST {
+        if self.asked.len() == MAX_REDIRECTS {
             return Err(format!(
-                "too many redirects: {MOST} were followed, the next leads to {to}"
+                "too many redirects: {MAX_REDIRECTS} were followed, the next leads to {to}"
             ));
         }
         Ok(next)
@@ -174,20 +174,20 @@ mod tests {
         response.body(()).unwrap()
     }
 
-    fn post() -> Hops {
+    fn post() -> ManualRedirects {
         let mut request = Request::post("http://first.example/a").body(Body::from("x"));
         let headers = request.as_mut().unwrap().headers_mut();
         for name in SECRETS {
             headers.insert(name, HeaderValue::from_static("secret"));
         }
-        Hops::new(true, request.unwrap())
+        ManualRedirects::new(true, request.unwrap())
     }
 
     proptest! {
         /// No Location causes a panic, leads to another scheme, or sends credentials of the first
         /// origin to another one.
         #[test]
-        fn any_location_leads_to_a_server_of_http_and_takes_no_secret_along(
+        fn any_location_leads_to_http_and_sends_no_secret_to_another_origin(
             location in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..40),
                 "(https?|ftp|file|javascript)?:?/{0,3}[a-z.@:%0-9\\[\\]]{0,20}[/?#\\\\]?.{0,10}"

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_arrives_as_fast_as_its_rate_and_no_slower() {
+    async fn limit_rate_paces_received_bytes_exactly() {
         let mut limits = Limits::new(Some(1000), None);
         let began = Instant::now();
         limits.begin(5_000_000, None).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_too_long_is_seen_by_its_length_or_by_what_arrives() {
+    fn a_body_beyond_max_filesize_is_detected_by_length_or_received_bytes() {
         let mut limits = Limits::new(None, Some(10));
         assert!(TooLarge::of(&limits.begin(0, Some(11)).unwrap_err()).is_some());
         limits.begin(0, Some(10)).unwrap();

@@ -17,12 +17,12 @@ use reqwest::Url;
 
 use super::args::FetchArgs;
 use super::limits::Limits;
-use super::part::{Earlier, Of, Part, Side};
-use super::progress::{Progress, Shown};
-use super::write_out::Watched;
-use crate::console::complain;
-use crate::destination::Found;
-use crate::quit::Quit;
+use super::part::{EarlierPart, Part, PartSource, SideFile};
+use super::progress::{Progress, SharedBar};
+use super::write_out::SharedFetchData;
+use crate::console::report_error;
+use crate::destination::OutputTarget;
+use crate::quit::ExitError;
 use crate::spool::{self, Spool};
 use crate::stdout;
 use crate::writing::write_all;
@@ -37,12 +37,12 @@ const STDERR: &str = "/dev/stderr";
 pub(crate) struct Output {
     /// For messages.
     name: String,
-    to: To,
+    to: BodyTarget,
     /// FILE, if it was set aside for a response that is no representation for it.
     file: Option<Part>,
     /// The buffered bytes of a body that is not yet complete, or may still start over.
     kept: Spool,
-    release: Release,
+    release: ReleaseTime,
     /// The most bytes of a body that are buffered.
     most: u64,
     /// Whether bytes were written to a stream, which cannot be undone.
@@ -76,22 +76,22 @@ pub(crate) struct Output {
     /// The number of body bytes in the last response.
     received: u64,
     /// The data of the last response for `-w`, also if its body is incomplete.
-    pub(super) seen: Watched,
+    pub(super) seen: SharedFetchData,
 }
 
 #[derive(Debug)]
-enum To {
+enum BodyTarget {
     /// Standard output, or a special file.
     Stream(Arc<File>),
     /// A file that appears when it is complete.
-    File(Box<Place>),
+    File(Box<FileOutput>),
     /// The body is discarded.
     Nowhere,
 }
 
 /// An unfinished file.
 #[derive(Debug)]
-struct Place {
+struct FileOutput {
     part: Part,
     /// FILE itself is resumed, if the server sends the rest.
     copy: bool,
@@ -103,7 +103,7 @@ struct Place {
 
 /// The time at which bytes are written to a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Release {
+enum ReleaseTime {
     /// When the body is complete.
     Complete,
     /// When the bytes do not fit in memory: the body can be resumed.
@@ -117,42 +117,46 @@ impl Output {
     ///
     /// # Errors
     /// [`UNWRITABLE`] with the reason, or a usage error for a URL that names no file.
-    pub(crate) async fn open(args: &FetchArgs, method: &Method, url: &Url) -> Result<Self, Quit> {
+    pub(crate) async fn open(
+        args: &FetchArgs,
+        method: &Method,
+        url: &Url,
+    ) -> Result<Self, ExitError> {
         let remote = args.remote_name.then(|| remote_name(url)).transpose();
-        let remote = remote.map_err(Quit::usage)?;
+        let remote = remote.map_err(ExitError::usage)?;
         let name = args.output.as_deref().or(remote.as_deref().map(Path::new));
         let name = name.unwrap_or(Path::new(STDOUT));
         let to_stdout = name == Path::new(STDOUT) || name == Path::new("/dev/stdout");
         if args.continues() && to_stdout {
-            return Err(Quit::usage(
+            return Err(ExitError::usage(
                 "-C: there is no file to resume: use it with -o FILE or -O".to_owned(),
             ));
         }
         if args.continues() && (args.include || *method != Method::GET) {
-            return Err(Quit::usage(
+            return Err(ExitError::usage(
                 "-C: only the body of a GET can be resumed, without -i".to_owned(),
             ));
         }
         let to = if to_stdout {
-            stdout::duplicate().map(|stdout| To::Stream(Arc::new(stdout)))
+            stdout::duplicate().map(|stdout| BodyTarget::Stream(Arc::new(stdout)))
         } else {
             // Opening a named pipe blocks until it has a reader; on a thread, signals are handled meanwhile.
             let at = name.to_owned();
-            let found = tokio::task::spawn_blocking(move || Found::at(&at)).await;
+            let found = tokio::task::spawn_blocking(move || OutputTarget::at(&at)).await;
             let found = found.map_err(io::Error::from).and_then(|found| found);
             found.and_then(|found| match found {
-                Found::File(place) => Part::open(place).map(|part| {
-                    To::File(Box::new(Place {
+                OutputTarget::File(place) => Part::open(place).map(|part| {
+                    BodyTarget::File(Box::new(FileOutput {
                         part,
                         copy: false,
                         continues: false,
                         settled: false,
                     }))
                 }),
-                Found::Special(file) => Ok(To::Stream(Arc::new(file))),
+                OutputTarget::Special(file) => Ok(BodyTarget::Stream(Arc::new(file))),
             })
         };
-        let to = to.map_err(|error| Quit {
+        let to = to.map_err(|error| ExitError {
             status: UNWRITABLE,
             message: if to_stdout {
                 format!("standard output cannot be written: {error}")
@@ -168,7 +172,7 @@ impl Output {
             to,
             file: None,
             kept: Spool::default(),
-            release: Release::Complete,
+            release: ReleaseTime::Complete,
             most: args.max_buffer,
             left: false,
             stream: args.stream,
@@ -187,14 +191,14 @@ impl Output {
             url: url.into(),
             notes: Vec::new(),
             received: 0,
-            seen: Watched::default(),
+            seen: SharedFetchData::default(),
         })
     }
 
     fn arrived(&self, head: &Response<()>) {
         let kind = head.headers().get(CONTENT_TYPE);
         let (status, url) = (head.status().as_u16(), url_of(head));
-        self.seen.lock().answered(status, &url, kind);
+        self.seen.lock().on_response(status, &url, kind);
     }
 
     /// Lets `download` resume the part of an earlier call. Returns `None` if the part is complete.
@@ -205,30 +209,30 @@ impl Output {
         &mut self,
         download: Download<'c>,
     ) -> io::Result<Option<Download<'c>>> {
-        let To::File(place) = &mut self.to else {
+        let BodyTarget::File(place) = &mut self.to else {
             return Ok(Some(download));
         };
         Ok(match place.part.earlier(&self.url)? {
-            Earlier::Complete => {
+            EarlierPart::Complete => {
                 place.part.take_up()?;
                 None
             }
-            Earlier::Part(of, length) => {
+            EarlierPart::Part(of, length) => {
                 place.part.take_up()?;
                 place.continues = true;
                 Some(match of {
-                    Of::Named(of) => download.resume(of, length),
-                    Of::Vouched(total) => download.resume_unchecked(length, total),
+                    PartSource::Named(of) => download.resume(of, length),
+                    PartSource::Vouched(total) => download.resume_unchecked(length, total),
                 })
             }
-            Earlier::Other(why) => {
+            EarlierPart::Other(why) => {
                 self.notes.push(format!(
                     "{}.part was not resumed: {why}; the download started over",
                     self.name
                 ));
                 Some(download)
             }
-            Earlier::Nothing => match place.part.place().old_len() {
+            EarlierPart::Nothing => match place.part.place().old_len() {
                 Some(length) if length > 0 => {
                     (place.copy, place.continues) = (true, true);
                     Some(download.resume_unchecked(length, None))
@@ -271,7 +275,7 @@ impl Output {
 
     fn part(&self) -> Option<&Part> {
         match &self.to {
-            To::File(place) if !place.settled => Some(&place.part),
+            BodyTarget::File(place) if !place.settled => Some(&place.part),
             _ => self.file.as_ref(),
         }
     }
@@ -282,11 +286,11 @@ impl Output {
     /// The output cannot be written after all.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
         match &mut self.to {
-            To::Stream(_) => self.let_go().await,
-            To::Nowhere => Ok(()),
-            To::File(place) if place.settled => Ok(()),
+            BodyTarget::Stream(_) => self.let_go().await,
+            BodyTarget::Nowhere => Ok(()),
+            BodyTarget::File(place) if place.settled => Ok(()),
             // FILE itself was complete already.
-            To::File(place) if place.copy => {
+            BodyTarget::File(place) if place.copy => {
                 place.settled = true;
                 self.notes.push(format!(
                     "{} is complete already: it is unchanged",
@@ -294,7 +298,7 @@ impl Output {
                 ));
                 Ok(())
             }
-            To::File(place) => {
+            BodyTarget::File(place) => {
                 place.settled = true;
                 let file = place.part.try_clone()?;
                 let modified = self.modified.take();
@@ -319,7 +323,7 @@ impl Output {
     }
 
     /// The progress bar, for callers that must clear it.
-    pub(crate) fn bar(&self) -> Shown {
+    pub(crate) fn bar(&self) -> SharedBar {
         self.progress.bar()
     }
 
@@ -345,7 +349,7 @@ impl Output {
         &mut self,
         write: impl FnOnce(&mut File) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let To::Stream(to) = &self.to else {
+        let BodyTarget::Stream(to) = &self.to else {
             return Ok(());
         };
         self.left = true;
@@ -355,10 +359,11 @@ impl Output {
 
     /// Whether `more` bytes exceed the buffer, which is reported.
     fn is_full(&self, more: usize) -> bool {
-        let full = matches!(self.to, To::Stream(_)) && self.kept.len() + more as u64 > self.most;
+        let full =
+            matches!(self.to, BodyTarget::Stream(_)) && self.kept.len() + more as u64 > self.most;
         if full && !self.silent {
             let most = HumanBytes(self.most);
-            complain(&format!(
+            report_error(&format!(
                 "the body exceeds --max-buffer ({most}): it is written as it arrives, and cannot start over"
             ));
         }
@@ -367,15 +372,15 @@ impl Output {
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.to {
-            To::Stream(_) => self.kept.append(bytes),
-            To::File(place) if !place.settled => place.part.write(bytes),
-            To::File(_) | To::Nowhere => Ok(()),
+            BodyTarget::Stream(_) => self.kept.append(bytes),
+            BodyTarget::File(place) if !place.settled => place.part.write(bytes),
+            BodyTarget::File(_) | BodyTarget::Nowhere => Ok(()),
         }
     }
 
     /// Sets FILE aside for a response that is not for it.
-    fn aside(&mut self, to: To) {
-        if let To::File(place) = std::mem::replace(&mut self.to, to)
+    fn aside(&mut self, to: BodyTarget) {
+        if let BodyTarget::File(place) = std::mem::replace(&mut self.to, to)
             && !place.settled
         {
             self.file = Some(place.part);
@@ -387,12 +392,12 @@ impl Output {
     fn divert(&mut self) {
         let stderr = io::stderr().as_fd().try_clone_to_owned();
         self.aside(match stderr {
-            Ok(stderr) if !self.silent => To::Stream(Arc::new(File::from(stderr))),
-            _ => To::Nowhere,
+            Ok(stderr) if !self.silent => BodyTarget::Stream(Arc::new(File::from(stderr))),
+            _ => BodyTarget::Nowhere,
         });
         self.name = STDERR.to_owned();
-        self.beside = matches!(self.to, To::Stream(_)).then_some(b'\n');
-        self.release = Release::Now;
+        self.beside = matches!(self.to, BodyTarget::Stream(_)).then_some(b'\n');
+        self.release = ReleaseTime::Now;
     }
 
     /// Ends the line on standard error after a body without a final newline.
@@ -428,9 +433,9 @@ impl Sink for Output {
         self.kept = Spool::default();
         self.received = 0;
         self.release = match (self.stream, resumable.is_some()) {
-            (true, _) => Release::Now,
-            (false, true) => Release::Resumable,
-            (false, false) => Release::Complete,
+            (true, _) => ReleaseTime::Now,
+            (false, true) => ReleaseTime::Resumable,
+            (false, false) => ReleaseTime::Complete,
         };
         let failure = self.refused || head.status().as_u16() >= 400;
         self.skips = self.follows && is_redirect(head);
@@ -438,18 +443,18 @@ impl Sink for Output {
             return Ok(());
         }
         if failure && self.fail {
-            self.aside(To::Nowhere);
+            self.aside(BodyTarget::Nowhere);
         } else if failure || head.status().is_redirection() {
             // This is the last attempt, and its body is not for a file.
-            if let To::File(_) = self.to {
+            if let BodyTarget::File(_) = self.to {
                 self.divert();
             }
             if failure {
-                self.release = Release::Now;
+                self.release = ReleaseTime::Now;
             }
         }
         self.begin(head, 0, !failure)?;
-        if let To::File(place) = &mut self.to {
+        if let BodyTarget::File(place) = &mut self.to {
             place.copy = false;
             if std::mem::take(&mut place.continues) {
                 self.notes.push(format!(
@@ -460,7 +465,7 @@ impl Sink for Output {
             // A part that begins with a head is no part of the body, so it cannot be resumed.
             let of = resumable.filter(|_| !self.include);
             let vouched = !self.include && Resumable::allows_ranges(&self.method, head);
-            let side = Side::new(&self.url, of, vouched, length(head));
+            let side = SideFile::new(&self.url, of, vouched, length(head));
             place.part.begin(&side)?;
         }
         if self.include {
@@ -480,10 +485,10 @@ impl Sink for Output {
         self.begin(head, from, true)?;
         let total = whole_length(head);
         self.progress.resume(from, total);
-        if let To::File(place) = &mut self.to {
+        if let BodyTarget::File(place) = &mut self.to {
             place.continues = false;
             let of = resumable.filter(|_| !self.include);
-            let side = Side::new(&self.url, of, !self.include, total);
+            let side = SideFile::new(&self.url, of, !self.include, total);
             if std::mem::take(&mut place.copy) {
                 place.part.take_up_copy(&side, from)?;
             } else if resumable.is_none() {
@@ -507,16 +512,18 @@ impl Sink for Output {
             self.limits.arrived(bytes.len() as u64)?;
             self.limits.pause().await;
         }
-        let streams = matches!(self.to, To::Stream(_));
+        let streams = matches!(self.to, BodyTarget::Stream(_));
         let now = match self.release {
-            Release::Complete => self.is_full(bytes.len()),
-            Release::Resumable => self.kept.len() + bytes.len() as u64 > spool::MEMORY as u64,
-            Release::Now => true,
+            ReleaseTime::Complete => self.is_full(bytes.len()),
+            ReleaseTime::Resumable => {
+                self.kept.len() + bytes.len() as u64 > spool::MAX_MEMORY_BYTES as u64
+            }
+            ReleaseTime::Now => true,
         };
         if !streams || !now {
             return self.append(&bytes);
         }
-        self.release = Release::Now;
+        self.release = ReleaseTime::Now;
         self.let_go().await?;
         self.on_thread(move |to| write_all(to, &bytes)).await
     }
@@ -538,19 +545,21 @@ impl Sink for Output {
                 return Ok(());
             }
             let failure = self.refused || head.status().as_u16() >= 400;
-            if let To::File(_) = self.to
+            if let BodyTarget::File(_) = self.to
                 && (failure || head.status().is_redirection())
             {
                 self.divert();
             }
-            if let To::File(place) = &mut self.to {
-                place.part.begin(&Side::new(&self.url, None, false, None))?;
+            if let BodyTarget::File(place) = &mut self.to {
+                place
+                    .part
+                    .begin(&SideFile::new(&self.url, None, false, None))?;
             }
             self.append(&head_bytes(head))?;
             return self.finish().await;
         }
-        if let To::File(_) = &self.to {
-            self.aside(To::Nowhere);
+        if let BodyTarget::File(_) = &self.to {
+            self.aside(BodyTarget::Nowhere);
             let status = head.status().as_u16();
             let what = match status {
                 304 => "not modified",

@@ -14,34 +14,34 @@ use relent_reqwest::Resumable;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::destination::Place;
+use crate::destination::RegularFile;
 
 /// The format version in the side file; an incompatible format gets another number.
-const FORMAT: &str = "relent-part-1";
+const FORMAT_VERSION: &str = "relent-part-1";
 /// The permissions of the side file: its URL can contain a secret.
-const ONLY_OWNER: u32 = 0o600;
+const SIDE_FILE_MODE: u32 = 0o600;
 /// The first bytes of every side file.
-const BEGINNING: &str = "{\n  \"format\": \"relent-part-";
+const SIDE_FILE_PREFIX: &str = "{\n  \"format\": \"relent-part-";
 /// The length of the longest side file, in bytes.
-const LONGEST: u64 = 1 << 16;
+const MAX_SIDE_FILE_BYTES: u64 = 1 << 16;
 
 /// A part of a file, locked against other processes.
 ///
 /// When it is dropped, a part that can be resumed stays, and any other is removed.
 #[derive(Debug)]
 pub(crate) struct Part {
-    place: Place,
+    place: RegularFile,
     path: PathBuf,
     side: PathBuf,
     /// The open file, which holds the lock.
     file: File,
-    state: State,
+    state: PartState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum PartState {
     /// The part of an earlier call, if any.
-    Earlier,
+    EarlierPart,
     /// Started or resumed in this call.
     Begun,
     /// FILE was replaced.
@@ -50,7 +50,7 @@ enum State {
 
 /// The contents of `FILE.part.json`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Side {
+pub(crate) struct SideFile {
     format: String,
     /// The URL as given, without user, password and fragment.
     url: String,
@@ -67,7 +67,7 @@ pub(crate) struct Side {
     total: Option<u64>,
 }
 
-impl Side {
+impl SideFile {
     /// Describes a response to a request for `url`. `of` is set if it has a validator. Otherwise
     /// `vouched` says whether the rest may be requested if the user states that it has not changed.
     pub(crate) fn new(
@@ -77,7 +77,7 @@ impl Side {
         total: Option<u64>,
     ) -> Self {
         Self {
-            format: FORMAT.to_owned(),
+            format: FORMAT_VERSION.to_owned(),
             url: url.to_owned(),
             can_be_resumed: of.is_some() || vouched,
             final_url: of.map(|of| of.url().to_owned()),
@@ -93,7 +93,7 @@ impl Side {
             .then(|| text(path))?;
         serde_json::from_str(&text.ok()?)
             .ok()
-            .filter(|side: &Self| side.format == FORMAT)
+            .filter(|side: &Self| side.format == FORMAT_VERSION)
     }
 
     /// Whether the file with the name of the side file is not relent's: it is neither a side file nor a
@@ -102,8 +102,9 @@ impl Side {
         match fs::symlink_metadata(path) {
             Err(_) => false,
             Ok(there) if !there.is_file() => true,
-            Ok(_) => text(path)
-                .is_ok_and(|text| !text.starts_with(BEGINNING) && !BEGINNING.starts_with(&text)),
+            Ok(_) => text(path).is_ok_and(|text| {
+                !text.starts_with(SIDE_FILE_PREFIX) && !SIDE_FILE_PREFIX.starts_with(&text)
+            }),
         }
     }
 }
@@ -111,13 +112,15 @@ impl Side {
 /// Reads the beginning of a file, up to the length of the longest side file.
 fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(MAX_SIDE_FILE_BYTES)
+        .read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The part that an earlier call has left.
 #[derive(Debug)]
-pub(crate) enum Earlier {
+pub(crate) enum EarlierPart {
     /// Nothing.
     Nothing,
     /// A part that is not resumed, with the reason.
@@ -125,12 +128,12 @@ pub(crate) enum Earlier {
     /// The complete response, which only has to replace FILE.
     Complete,
     /// The first bytes of a response, and their number.
-    Part(Of, u64),
+    Part(PartSource, u64),
 }
 
 /// The representation that the bytes of an earlier call belong to.
 #[derive(Debug)]
-pub(crate) enum Of {
+pub(crate) enum PartSource {
     /// A representation with a validator.
     Named(Resumable),
     /// The user states that it has not changed. The whole length in bytes, if the server sent it.
@@ -142,7 +145,7 @@ impl Part {
     ///
     /// # Errors
     /// The file cannot be written, another process has locked it, or it is not relent's.
-    pub(crate) fn open(place: Place) -> io::Result<Self> {
+    pub(crate) fn open(place: RegularFile) -> io::Result<Self> {
         let (path, side) = (beside(&place, ".part"), beside(&place, ".part.json"));
         let file = loop {
             let file = File::options()
@@ -172,7 +175,7 @@ impl Part {
             }
         };
         let there = file.metadata()?;
-        if !there.is_file() || there.len() > 0 && Side::read(&side).is_none() {
+        if !there.is_file() || there.len() > 0 && SideFile::read(&side).is_none() {
             let foreign = format!(
                 "it exists and is not relent's, since {} does not describe it: move it away",
                 side.display()
@@ -180,7 +183,7 @@ impl Part {
             let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
             return Err(named(&path, &foreign));
         }
-        if Side::is_foreign(&side) {
+        if SideFile::is_foreign(&side) {
             if there.len() == 0 {
                 // This call has created it.
                 let _ = fs::remove_file(&path);
@@ -200,23 +203,23 @@ impl Part {
             path,
             side,
             file,
-            state: State::Earlier,
+            state: PartState::EarlierPart,
         })
     }
 
     /// The path of FILE.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &RegularFile {
         &self.place
     }
 
     /// Finds the part of an earlier call for this URL.
-    pub(crate) fn earlier(&self, url: &str) -> io::Result<Earlier> {
+    pub(crate) fn earlier(&self, url: &str) -> io::Result<EarlierPart> {
         let length = self.file.metadata()?.len();
         if length == 0 {
-            return Ok(Earlier::Nothing);
+            return Ok(EarlierPart::Nothing);
         }
-        let Some(side) = Side::read(&self.side) else {
-            return Ok(Earlier::Nothing);
+        let Some(side) = SideFile::read(&self.side) else {
+            return Ok(EarlierPart::Nothing);
         };
         // A signed URL has a different query each time. Then only validator and length prove that the
         // representation is the same.
@@ -224,27 +227,27 @@ impl Part {
         let is_named = side.final_url.is_some() && side.validator.is_some() && side.total.is_some();
         let is_signed_anew = is_named && without_query(&side.url) == without_query(url);
         if !is_same && !is_signed_anew {
-            return Ok(Earlier::Other("it is a part of another URL"));
+            return Ok(EarlierPart::Other("it is a part of another URL"));
         }
         if !side.can_be_resumed {
-            return Ok(Earlier::Other(
+            return Ok(EarlierPart::Other(
                 "the rest of that response cannot be requested",
             ));
         }
         if side.total.is_some_and(|total| length > total) {
-            return Ok(Earlier::Other("it is longer than the whole"));
+            return Ok(EarlierPart::Other("it is longer than the whole"));
         }
         if side.total == Some(length) && is_same {
-            return Ok(Earlier::Complete);
+            return Ok(EarlierPart::Complete);
         }
         let of = match (&side.final_url, &side.validator) {
             (Some(url), Some(validator)) => match Resumable::new(url, validator, side.total) {
-                Ok(of) => Of::Named(of),
-                Err(_) => return Ok(Earlier::Other("its validator cannot be read")),
+                Ok(of) => PartSource::Named(of),
+                Err(_) => return Ok(EarlierPart::Other("its validator cannot be read")),
             },
-            _ => Of::Vouched(side.total),
+            _ => PartSource::Vouched(side.total),
         };
-        Ok(Earlier::Part(of, length))
+        Ok(EarlierPart::Part(of, length))
     }
 
     /// Resumes after the bytes of an earlier call.
@@ -253,7 +256,7 @@ impl Part {
     /// The file cannot be read.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::End(0))?;
-        self.state = State::Begun;
+        self.state = PartState::Begun;
         Ok(())
     }
 
@@ -261,7 +264,7 @@ impl Part {
     ///
     /// # Errors
     /// FILE cannot be copied.
-    pub(crate) fn take_up_copy(&mut self, side: &Side, length: u64) -> io::Result<()> {
+    pub(crate) fn take_up_copy(&mut self, side: &SideFile, length: u64) -> io::Result<()> {
         self.begin(side)?;
         let old = File::open(self.place.path())?;
         let copied = io::copy(&mut old.take(length), &mut self.file)?;
@@ -278,7 +281,7 @@ impl Part {
     ///
     /// # Errors
     /// One of the files cannot be written.
-    pub(crate) fn begin(&mut self, side: &Side) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, side: &SideFile) -> io::Result<()> {
         // This order ensures that the side file describes the bytes at any time.
         let again = self.file.metadata()?.len() > 0;
         self.file.set_len(0)?;
@@ -286,7 +289,7 @@ impl Part {
         if again {
             self.file.sync_all()?;
         }
-        self.state = State::Begun;
+        self.state = PartState::Begun;
         match fs::remove_file(&self.side) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(named(&self.side, &error));
@@ -296,7 +299,7 @@ impl Part {
         let written = File::options()
             .write(true)
             .create_new(true)
-            .mode(ONLY_OWNER)
+            .mode(SIDE_FILE_MODE)
             .open(&self.side)
             .and_then(|file| {
                 serde_json::to_writer_pretty(&file, side)?;
@@ -309,8 +312,8 @@ impl Part {
     ///
     /// # Errors
     /// The side file cannot be written; the old one is kept.
-    pub(crate) fn describe(&self, side: &Side) -> io::Result<()> {
-        if Side::read(&self.side).as_ref() == Some(side) {
+    pub(crate) fn describe(&self, side: &SideFile) -> io::Result<()> {
+        if SideFile::read(&self.side).as_ref() == Some(side) {
             return Ok(());
         }
         let folder = self.side.parent().filter(|folder| *folder != Path::new(""));
@@ -346,12 +349,12 @@ impl Part {
     /// Replaces FILE. The returned text names attributes of the old file that could not be kept.
     ///
     /// # Errors
-    /// As [`Place::put`].
+    /// As [`RegularFile::put`].
     pub(crate) fn complete(&mut self) -> io::Result<Option<String>> {
         let side = id(&self.side);
         // The lock is released with the last descriptor.
         let lost = self.place.put(self.file.try_clone()?, &self.path)?;
-        self.state = State::Complete;
+        self.state = PartState::Complete;
         // Another process may have started its own part by now.
         if side.is_some() && id(&self.side) == side {
             let _ = fs::remove_file(&self.side);
@@ -362,7 +365,7 @@ impl Part {
     /// The number of bytes that stay for a later call, and their path.
     pub(crate) fn left(&self) -> Option<(u64, &Path)> {
         let length = self.file.metadata().map_or(0, |there| there.len());
-        let side = (length > 0).then(|| Side::read(&self.side)).flatten();
+        let side = (length > 0).then(|| SideFile::read(&self.side)).flatten();
         side.is_some_and(|side| side.can_be_resumed)
             .then_some((length, &*self.path))
     }
@@ -371,7 +374,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         // Errors cannot be reported here, and a remaining part is described or empty.
-        if self.state == State::Complete {
+        if self.state == PartState::Complete {
             return;
         }
         if self.left().is_none() {
@@ -391,7 +394,7 @@ fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or(url)
 }
 
-fn beside(place: &Place, suffix: &str) -> PathBuf {
+fn beside(place: &RegularFile, suffix: &str) -> PathBuf {
     let mut path = place.path().as_os_str().to_owned();
     path.push(suffix);
     path.into()
@@ -412,7 +415,7 @@ mod tests {
     /// Contents of a side file: valid ones, modified ones, and random bytes.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let side = (
-            prop::sample::select(vec![FORMAT, "relent-part-2", ""]),
+            prop::sample::select(vec![FORMAT_VERSION, "relent-part-2", ""]),
             prop::sample::select(vec![
                 URL,
                 "http://localhost/large?signature=1",
@@ -426,7 +429,7 @@ mod tests {
         );
         let side = side.prop_map(
             |(format, url, can_be_resumed, final_url, validator, total)| {
-                let side = Side {
+                let side = SideFile {
                     format: format.to_owned(),
                     url: url.to_owned(),
                     can_be_resumed,
@@ -454,47 +457,47 @@ mod tests {
 
         /// Bytes are resumed only if the side file describes them as a part of this URL.
         #[test]
-        fn whatever_stands_beside_a_part_only_what_it_names_is_taken_up(
+        fn a_part_is_resumed_only_if_its_side_file_describes_it(
             text in text(), length in 0..20u64,
         ) {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("file");
             fs::write(folder.path().join("file.part"), vec![b'x'; length as usize]).unwrap();
             fs::write(folder.path().join("file.part.json"), &text).unwrap();
-            let Ok(crate::destination::Found::File(place)) = crate::destination::Found::at(&file) else {
+            let Ok(crate::destination::OutputTarget::File(place)) = crate::destination::OutputTarget::at(&file) else {
                 panic!("a place for a file");
             };
-            let side = serde_json::from_slice::<Side>(&text).ok();
-            let side = side.filter(|side| side.format == FORMAT);
+            let side = serde_json::from_slice::<SideFile>(&text).ok();
+            let side = side.filter(|side| side.format == FORMAT_VERSION);
             let Ok(part) = Part::open(place) else {
                 prop_assert!(side.is_none(), "a side file of relent is not refused");
                 return Ok(());
             };
             let earlier = part.earlier(URL).unwrap();
             if length == 0 {
-                prop_assert!(matches!(earlier, Earlier::Nothing));
+                prop_assert!(matches!(earlier, EarlierPart::Nothing));
                 return Ok(());
             }
             let Some(side) = side else {
-                prop_assert!(matches!(earlier, Earlier::Other(_)), "{earlier:?}");
+                prop_assert!(matches!(earlier, EarlierPart::Other(_)), "{earlier:?}");
                 return Ok(());
             };
             let same = side.url == URL;
             let named = side.final_url.is_some() && side.validator.is_some();
             match earlier {
-                Earlier::Complete => {
+                EarlierPart::Complete => {
                     prop_assert!(same && side.can_be_resumed && side.total == Some(length));
                 }
-                Earlier::Part(of, there) => {
+                EarlierPart::Part(of, there) => {
                     prop_assert!(side.can_be_resumed && there == length);
-                    prop_assert_eq!(matches!(of, Of::Named(_)), named);
+                    prop_assert_eq!(matches!(of, PartSource::Named(_)), named);
                     let signed = side.url.starts_with("http://localhost/large?");
                     prop_assert!(same || signed && named && side.total.is_some());
                     prop_assert!(side.total.is_none_or(|total| total >= length));
                     prop_assert!(!same || side.total != Some(length));
                 }
-                Earlier::Nothing => prop_assert!(false, "there are {length} bytes"),
-                Earlier::Other(_) => {}
+                EarlierPart::Nothing => prop_assert!(false, "there are {length} bytes"),
+                EarlierPart::Other(_) => {}
             }
         }
     }

@@ -11,20 +11,20 @@ use crate::human::human;
 use crate::live::shows_countdown;
 
 /// The time after which the bar appears.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which the bar is redrawn without new bytes.
-const TICK: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// The period over which the rate is averaged.
-const WINDOW: Duration = Duration::from_secs(10);
+const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// The minimum time between two samples for the rate.
-const APART: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A bar on standard error that appears when a download takes long, and is hidden during delays.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// The start of the fetch; `None` if the bar is never shown.
     since: Option<Instant>,
-    bar: Shown,
+    bar: SharedBar,
     /// The bytes of the body so far, including those of earlier calls.
     position: u64,
     total: Option<u64>,
@@ -33,9 +33,9 @@ pub(crate) struct Progress {
 
 /// The visible bar, if any; every clone can clear it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shown(Arc<Mutex<Option<ProgressBar>>>);
+pub(crate) struct SharedBar(Arc<Mutex<Option<ProgressBar>>>);
 
-impl Shown {
+impl SharedBar {
     /// Clears the bar until more bytes arrive.
     pub(crate) fn clear(&self) {
         if let Some(bar) = self.bar().take() {
@@ -63,13 +63,13 @@ impl Rate {
 
     fn advance(&mut self, now: Instant, position: u64) {
         if let Some((last, _)) = self.points.back()
-            && now.duration_since(*last) >= APART
+            && now.duration_since(*last) >= SAMPLE_INTERVAL
         {
             self.points.push_back((now, position));
         }
         // One sample that is older than the window stays as the start of the average.
         while let Some((second, _)) = self.points.get(1)
-            && now.duration_since(*second) >= WINDOW
+            && now.duration_since(*second) >= RATE_WINDOW
         {
             self.points.pop_front();
         }
@@ -89,7 +89,7 @@ impl Progress {
         let shown = !quiet && !mixed && shows_countdown();
         Self {
             since: shown.then(Instant::now),
-            bar: Shown::default(),
+            bar: SharedBar::default(),
             position: 0,
             total: None,
             rate: Arc::default(),
@@ -115,7 +115,7 @@ impl Progress {
         let Some(since) = self.since else { return };
         let now = Instant::now();
         self.rate().advance(now, self.position);
-        if now.duration_since(since) < PATIENCE {
+        if now.duration_since(since) < SHOW_AFTER {
             return;
         }
         let (position, total) = (self.position, self.total);
@@ -125,7 +125,7 @@ impl Progress {
     }
 
     /// The visible bar.
-    pub(crate) fn bar(&self) -> Shown {
+    pub(crate) fn bar(&self) -> SharedBar {
         self.bar.clone()
     }
 
@@ -158,7 +158,7 @@ fn bar(position: u64, total: Option<u64>, rate: &Arc<Mutex<Rate>>) -> ProgressBa
         Err(_) => bar,
     };
     let bar = bar.with_position(position);
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(REDRAW_INTERVAL);
     bar
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_counts_only_what_has_arrived_since_the_attempt_began() {
+    fn the_download_rate_counts_only_bytes_of_the_current_attempt() {
         let mut rate = Rate::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told_from_the_rate_and_the_rest() {
+    fn the_time_left_follows_from_rate_and_remaining_bytes() {
         assert_eq!(shown(Some(1024.0), 1024, Some(3072)), "1.00 KiB/s, 2s left");
         assert_eq!(shown(Some(0.0), 1024, Some(3072)), "0 B/s");
         assert_eq!(shown(Some(1024.0), 1024, None), "1.00 KiB/s");

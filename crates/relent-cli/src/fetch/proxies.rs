@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use reqwest::{ClientBuilder, Proxy, Url};
 
 use super::request::shown;
-use super::tunnels::{Explain, Tunnels};
+use super::tunnels::{TunnelErrorLayer, Tunnels};
 
 /// The proxies for URLs of both schemes, and the hosts without a proxy.
 #[derive(Clone, Default)]
@@ -151,7 +151,7 @@ impl Proxies {
             return builder;
         }
         let (proxies, tunnels) = (self.clone(), tunnels.cloned());
-        let builder = builder.connector_layer(Explain);
+        let builder = builder.connector_layer(TunnelErrorLayer);
         builder.proxy(Proxy::custom(move |url| {
             let proxy = proxies.of(url)?;
             let tunnels = tunnels.as_ref().filter(|_| url.scheme() == "https");
@@ -169,7 +169,7 @@ pub(crate) fn is_socks(proxy: &Url) -> bool {
 /// The default port of SOCKS.
 const SOCKS: u16 = 1080;
 /// The most bytes of a user name or password in SOCKS5.
-const LONGEST: usize = 255;
+const MAX_SOCKS_CREDENTIAL_BYTES: usize = 255;
 
 /// Parses `host:port` of a proxy, or its URL.
 fn parse(text: &str) -> Result<Url, String> {
@@ -194,7 +194,9 @@ fn parse(text: &str) -> Result<Url, String> {
             if url.scheme().starts_with("socks4") && !user.is_empty() {
                 return Err(wrong("relent sends no user to a SOCKS4 proxy: use socks5"));
             }
-            if decoded(user) > LONGEST || decoded(password) > LONGEST {
+            if decoded(user) > MAX_SOCKS_CREDENTIAL_BYTES
+                || decoded(password) > MAX_SOCKS_CREDENTIAL_BYTES
+            {
                 return Err(wrong(
                     "a user name or password of SOCKS5 has at most 255 bytes",
                 ));
@@ -204,9 +206,7 @@ fn parse(text: &str) -> Result<Url, String> {
             }
             Ok(url)
         }
-        scheme => Err(wrong(&format!(
-            "unsupported scheme {scheme}://"
-        ))),
+        scheme => Err(wrong(&format!("unsupported scheme {scheme}://"))),
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_an_error_and_never_another_way_out() {
+    fn an_invalid_proxy_is_an_error_and_never_bypassed() {
         for wrong in [
             "http://",
             "socks5://",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_of_a_star_is_for_every_host() {
+    fn no_proxy_star_matches_every_host() {
         let all = [("ALL_PROXY", "p:1"), ("NO_PROXY", "*")];
         let proxies = chosen(None, None, &all).unwrap();
         for url in ["http://a.example/", "https://127.0.0.1/", "http://[::1]/"] {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_goes_before_the_environment_and_an_empty_one_is_none() {
+    fn proxy_options_override_the_environment_and_empty_means_none() {
         let environment = [
             ("http_proxy", "lower"),
             ("HTTP_PROXY", "upper"),

@@ -17,7 +17,7 @@ use tempfile::TempPath;
 
 use super::args::FetchArgs;
 use super::data;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// curl's status for data that cannot be read.
 const UNREADABLE: i32 = 26;
@@ -34,14 +34,14 @@ pub(crate) struct Prepared {
 }
 
 /// The head of a request, before its data is read.
-pub(crate) struct Start {
+pub(crate) struct RequestHead {
     url: Url,
     method: Method,
     headers: HeaderMap,
     key: Option<String>,
 }
 
-impl Start {
+impl RequestHead {
     /// Builds the head from the arguments, without reading data.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Start {
             let path = format!("{}{}", url.path(), name.replace("%2E", "."));
             url.set_path(&path);
         }
-        let usual = if args.head {
+        let default_method = if args.head {
             Method::HEAD
         } else if args.upload_file.is_some() {
             Method::PUT
@@ -93,7 +93,7 @@ impl Start {
             Method::POST
         };
         Ok(Self {
-            method: method(args.method.as_deref(), usual)?,
+            method: method(args.method.as_deref(), default_method)?,
             url,
             headers,
             key,
@@ -115,8 +115,8 @@ impl Start {
     ///
     /// # Errors
     /// [`UNREADABLE`] for data, or a usage error for data that makes no valid request.
-    pub(crate) async fn with_data(mut self, args: &FetchArgs) -> Result<Prepared, Quit> {
-        let unreadable = |message| Quit {
+    pub(crate) async fn with_data(mut self, args: &FetchArgs) -> Result<Prepared, ExitError> {
+        let unreadable = |message| ExitError {
             status: UNREADABLE,
             message,
         };
@@ -132,7 +132,7 @@ impl Start {
             data::upload(path, args.max_buffer).await
         } else if args.form.is_empty() {
             match args.get {
-                true => Ok(data::Sent::default()),
+                true => Ok(data::RequestBody::default()),
                 false => args.data.read(args.max_buffer).await,
             }
         } else {
@@ -140,7 +140,7 @@ impl Start {
         };
         let sent = sent.map_err(unreadable)?;
         let uri: Uri = self.url.as_str().parse().map_err(|error| {
-            Quit::usage(format!(
+            ExitError::usage(format!(
                 "{}: not a valid request URL: {error}",
                 shown(self.url.as_str())
             ))
@@ -226,9 +226,9 @@ fn log_in(user: Option<&str>, url: &mut Url, headers: &mut HeaderMap) -> Result<
     Ok(())
 }
 
-fn method(given: Option<&str>, usual: Method) -> Result<Method, String> {
+fn method(given: Option<&str>, default_method: Method) -> Result<Method, String> {
     let Some(given) = given else {
-        return Ok(usual);
+        return Ok(default_method);
     };
     // Methods are case-sensitive; known ones are accepted in any case.
     let known = [
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_is_taken_as_written_but_for_capitals() {
+    fn known_methods_are_accepted_in_any_case() {
         assert_eq!(method(None, Method::GET), Ok(Method::GET));
         assert_eq!(method(Some("put"), Method::POST), Ok(Method::PUT));
         assert_eq!(
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_sent_in_quotes_once() {
+    fn an_idempotency_key_is_sent_in_quotes_and_only_once() {
         for (given, sent) in [("k 1", "\"k 1\""), ("\"k\"", "\"k\"")] {
             let mut headers = HeaderMap::new();
             add_key(given, &mut headers).unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_key_is_another_each_time() {
+    fn each_generated_idempotency_key_is_unique() {
         let new = || add_key("auto", &mut HeaderMap::new()).unwrap();
         assert_ne!(new(), new());
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_password_of_a_url_are_sent_and_leave_it() {
+    fn user_and_password_of_a_url_are_sent_and_removed_from_it() {
         let mut address = url("http://us%20er:p%3Ass@host/x").unwrap();
         let mut headers = HeaderMap::new();
         log_in(None, &mut address, &mut headers).unwrap();

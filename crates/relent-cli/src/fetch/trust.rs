@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use super::args::FetchArgs;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// curl's status for a client certificate that cannot be used.
-const OWN: i32 = 58;
+const EXIT_CLIENT_CERT: i32 = 58;
 /// curl's status for trusted certificates that cannot be read.
-const TRUSTED: i32 = 77;
+const EXIT_CA_CERT: i32 = 77;
 
 /// The files that the options name.
 pub(crate) struct Files {
@@ -46,10 +46,10 @@ impl Trust {
     /// read: otherwise the system's would be trusted, or none. `needed`: the fetch may use TLS.
     ///
     /// # Errors
-    /// [`TRUSTED`] or [`OWN`], with the file and what is wrong with it.
-    pub(crate) fn choose(files: &Files, needed: bool) -> Result<Self, Quit> {
-        let trusted = |message| Quit {
-            status: TRUSTED,
+    /// [`EXIT_CA_CERT`] or [`EXIT_CLIENT_CERT`], with the file and what is wrong with it.
+    pub(crate) fn choose(files: &Files, needed: bool) -> Result<Self, ExitError> {
+        let trusted = |message| ExitError {
+            status: EXIT_CA_CERT,
             message,
         };
         let only = match &files.cacert {
@@ -65,8 +65,8 @@ impl Trust {
         };
         let identity = files.cert.as_deref().map(|file| {
             let key = files.key.as_deref();
-            identity(file, key).map_err(|error| Quit {
-                status: OWN,
+            identity(file, key).map_err(|error| ExitError {
+                status: EXIT_CLIENT_CERT,
                 message: format!("--cert {}: {error}", file.display()),
             })
         });

@@ -26,16 +26,16 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// The time limit for reqwest's request at the listener, which normally arrives immediately.
-const PROMPT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a request for a tunnel.
-const HEAD: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 const USER: &str = "relent";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 thread_local! {
     /// Receives the error of the tunnel that this thread requested last.
-    static ASKED: RefCell<Option<oneshot::Receiver<BoxError>>> = const { RefCell::new(None) };
+    static TUNNEL_ERROR: RefCell<Option<oneshot::Receiver<BoxError>>> = const { RefCell::new(None) };
 }
 
 /// Opens tunnels through a proxy.
@@ -62,7 +62,7 @@ impl Tunnels {
         let here = Url::parse(&format!("http://{USER}:{password}@{at}/")).ok()?;
         let credentials = STANDARD.encode(format!("{USER}:{password}"));
         let (refused, error) = oneshot::channel();
-        ASKED.set(Some(error));
+        TUNNEL_ERROR.set(Some(error));
         tokio::spawn(serve(
             listener,
             credentials,
@@ -82,7 +82,9 @@ async fn serve(
     target: Url,
     refused: oneshot::Sender<BoxError>,
 ) {
-    let Ok(Ok(mut near)) = timeout(PROMPT, accept(&listener, credentials.as_bytes())).await else {
+    let Ok(Ok(mut near)) =
+        timeout(REQUEST_TIMEOUT, accept(&listener, credentials.as_bytes())).await
+    else {
         return;
     };
     drop(listener);
@@ -107,7 +109,7 @@ async fn serve(
 async fn accept(listener: &TcpListener, credentials: &[u8]) -> io::Result<TcpStream> {
     loop {
         let (mut stream, _) = listener.accept().await?;
-        if let Ok(Ok(head)) = timeout(PROMPT, read_head(&mut stream)).await
+        if let Ok(Ok(head)) = timeout(REQUEST_TIMEOUT, read_head(&mut stream)).await
             && head.windows(credentials.len()).any(|at| at == credentials)
         {
             return Ok(stream);
@@ -118,7 +120,7 @@ async fn accept(listener: &TcpListener, credentials: &[u8]) -> io::Result<TcpStr
 async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        if head.len() == HEAD || stream.read_buf(&mut head).await? == 0 {
+        if head.len() == MAX_HEAD_BYTES || stream.read_buf(&mut head).await? == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
@@ -135,21 +137,21 @@ async fn open(client: &Client, target: Url) -> Result<Upgraded, BoxError> {
 
 /// Replaces the error of a connection that needs a tunnel by the response of the proxy.
 #[derive(Clone, Copy)]
-pub(crate) struct Explain;
+pub(crate) struct TunnelErrorLayer;
 
-impl<S> Layer<S> for Explain {
-    type Service = Explained<S>;
+impl<S> Layer<S> for TunnelErrorLayer {
+    type Service = TunnelErrorConnector<S>;
 
-    fn layer(&self, connector: S) -> Explained<S> {
-        Explained(connector)
+    fn layer(&self, connector: S) -> TunnelErrorConnector<S> {
+        TunnelErrorConnector(connector)
     }
 }
 
 /// A connector that returns the error of the tunnel, if there is one.
 #[derive(Clone)]
-pub(crate) struct Explained<S>(S);
+pub(crate) struct TunnelErrorConnector<S>(S);
 
-impl<S, R> Service<R> for Explained<S>
+impl<S, R> Service<R> for TunnelErrorConnector<S>
 where
     S: Service<R, Error = BoxError>,
     S::Response: Send + 'static,
@@ -164,10 +166,10 @@ where
     }
 
     fn call(&mut self, to: R) -> Self::Future {
-        ASKED.take();
+        TUNNEL_ERROR.take();
         // Within this call the connector looks up the proxy, which requests the tunnel.
         let connecting = self.0.call(to);
-        let asked = ASKED.take();
+        let asked = TUNNEL_ERROR.take();
         Box::pin(async move {
             let connected = connecting.await;
             match (connected, asked) {

@@ -7,7 +7,7 @@ use http::{HeaderMap, Request, StatusCode, Version};
 use super::request::{is_secret, shown};
 
 /// Prints a request that is about to be sent.
-pub(super) fn asking<B>(request: &Request<B>, attempt: u32) {
+pub(super) fn on_request<B>(request: &Request<B>, attempt: u32) {
     let url = shown(&request.uri().to_string());
     line('*', &format!("attempt {attempt}"));
     line('>', &format!("{} {url}", request.method()));
@@ -15,14 +15,14 @@ pub(super) fn asking<B>(request: &Request<B>, attempt: u32) {
 }
 
 /// Prints the request to the target of a redirect.
-pub(super) fn going_on<B>(request: &Request<B>) {
+pub(super) fn on_redirect<B>(request: &Request<B>) {
     let url = shown(&request.uri().to_string());
     line('>', &format!("{} {url}", request.method()));
     fields('>', request.headers());
 }
 
 /// Prints the head of a response.
-pub(super) fn answered(version: Version, status: StatusCode, headers: &HeaderMap) {
+pub(super) fn on_response(version: Version, status: StatusCode, headers: &HeaderMap) {
     line('<', &format!("{version:?} {status}"));
     fields('<', headers);
 }

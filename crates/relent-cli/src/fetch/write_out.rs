@@ -14,11 +14,11 @@ pub(crate) struct Format(Vec<Piece>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Piece {
     Text(String),
-    Place(Place),
+    Variable(Variable),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum Variable {
     Status,
     Retries,
     Size,
@@ -30,7 +30,7 @@ enum Place {
 
 /// The data of the last attempt, and of the whole fetch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct FetchData {
     /// The status; 0 without a response.
     pub(crate) status: u16,
     pub(crate) content_type: String,
@@ -45,24 +45,24 @@ pub(crate) struct Seen {
 
 /// The data while it is collected by the download and by the output, which gets the head of every response.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watched(Arc<Mutex<Seen>>);
+pub(crate) struct SharedFetchData(Arc<Mutex<FetchData>>);
 
-impl Watched {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Seen> {
+impl SharedFetchData {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FetchData> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl FetchData {
     /// An attempt starts at this URL.
-    pub(crate) fn asking(&mut self, url: &Url) {
+    pub(crate) fn on_request(&mut self, url: &Url) {
         self.status = 0;
         self.content_type.clear();
         self.url = url.to_string();
     }
 
     /// A response has arrived.
-    pub(crate) fn answered(&mut self, status: u16, url: &Url, kind: Option<&HeaderValue>) {
+    pub(crate) fn on_response(&mut self, status: u16, url: &Url, kind: Option<&HeaderValue>) {
         self.status = status;
         self.url = url.to_string();
         self.content_type = kind.map_or_else(String::new, |kind| {
@@ -87,7 +87,7 @@ pub(crate) fn parse(text: &str) -> Result<Format, String> {
                 .split_once('}')
                 .ok_or("} is missing after %{".to_owned())?;
             pieces.push(Piece::Text(std::mem::take(&mut plain)));
-            pieces.push(Piece::Place(place(name)?));
+            pieces.push(Piece::Variable(place(name)?));
             rest = after;
             continue;
         }
@@ -107,15 +107,15 @@ pub(crate) fn parse(text: &str) -> Result<Format, String> {
     Ok(Format(pieces))
 }
 
-fn place(name: &str) -> Result<Place, String> {
+fn place(name: &str) -> Result<Variable, String> {
     Ok(match name {
-        "http_code" | "response_code" => Place::Status,
-        "num_retries" => Place::Retries,
-        "size_download" => Place::Size,
-        "time_total" => Place::Time,
-        "url_effective" => Place::Url,
-        "content_type" => Place::Type,
-        "exitcode" => Place::Exit,
+        "http_code" | "response_code" => Variable::Status,
+        "num_retries" => Variable::Retries,
+        "size_download" => Variable::Size,
+        "time_total" => Variable::Time,
+        "url_effective" => Variable::Url,
+        "content_type" => Variable::Type,
+        "exitcode" => Variable::Exit,
         _ => {
             return Err(format!(
                 "there is no %{{{name}}}: use http_code, response_code, num_retries, size_download, \
@@ -127,19 +127,21 @@ fn place(name: &str) -> Result<Place, String> {
 
 impl Format {
     /// Fills in the variables.
-    pub(crate) fn fill(&self, seen: &Seen) -> String {
+    pub(crate) fn fill(&self, seen: &FetchData) -> String {
         let mut text = String::new();
         for piece in &self.0 {
             // Writing to a string does not fail.
             let _ = match piece {
                 Piece::Text(plain) => text.write_str(plain),
-                Piece::Place(Place::Status) => write!(text, "{:03}", seen.status),
-                Piece::Place(Place::Retries) => write!(text, "{}", seen.retries),
-                Piece::Place(Place::Size) => write!(text, "{}", seen.size),
-                Piece::Place(Place::Time) => write!(text, "{:.6}", seen.elapsed.as_secs_f64()),
-                Piece::Place(Place::Url) => text.write_str(&seen.url),
-                Piece::Place(Place::Type) => text.write_str(&seen.content_type),
-                Piece::Place(Place::Exit) => write!(text, "{}", seen.exit),
+                Piece::Variable(Variable::Status) => write!(text, "{:03}", seen.status),
+                Piece::Variable(Variable::Retries) => write!(text, "{}", seen.retries),
+                Piece::Variable(Variable::Size) => write!(text, "{}", seen.size),
+                Piece::Variable(Variable::Time) => {
+                    write!(text, "{:.6}", seen.elapsed.as_secs_f64())
+                }
+                Piece::Variable(Variable::Url) => text.write_str(&seen.url),
+                Piece::Variable(Variable::Type) => text.write_str(&seen.content_type),
+                Piece::Variable(Variable::Exit) => write!(text, "{}", seen.exit),
             };
         }
         text
@@ -152,10 +154,10 @@ mod tests {
 
     #[test]
     fn places_are_filled_and_escapes_are_read() {
-        let seen = Seen {
+        let seen = FetchData {
             status: 200,
             retries: 2,
-            ..Seen::default()
+            ..FetchData::default()
         };
         let filled = |text| parse(text).unwrap().fill(&seen);
         assert_eq!(filled("%{http_code} %{num_retries}\\n"), "200 2\n");

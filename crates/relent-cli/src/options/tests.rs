@@ -16,7 +16,7 @@ fn options(args: &[&str]) -> PolicyOptions {
     line.unwrap_or_else(|error| panic!("{error}")).options
 }
 
-fn resolve(args: &[&str], variable: Option<&str>) -> Result<Chosen, String> {
+fn resolve(args: &[&str], variable: Option<&str>) -> Result<ResolvedPolicy, String> {
     options(args).resolve_in(variable.map(str::to_owned).ok_or(VarError::NotPresent))
 }
 
@@ -31,7 +31,7 @@ fn without_options_the_policy_is_patient() {
 }
 
 #[test]
-fn the_environment_names_a_policy_and_the_option_goes_before_it() {
+fn the_policy_option_overrides_the_environment() {
     let chosen = resolve(&[], Some("standard")).unwrap();
     assert_eq!(
         (chosen.name.as_str(), &chosen.policy),
@@ -42,7 +42,7 @@ fn the_environment_names_a_policy_and_the_option_goes_before_it() {
 }
 
 #[test]
-fn an_operator_turns_retries_off_whatever_the_options_say() {
+fn relent_policy_off_overrides_all_options() {
     let wanted = ["--policy", "standard", "--max-retries", "7"];
     assert_eq!(policy(&wanted).max_retries(), Some(7));
     let chosen = resolve(&wanted, Some("off")).unwrap();
@@ -51,7 +51,7 @@ fn an_operator_turns_retries_off_whatever_the_options_say() {
 }
 
 #[test]
-fn the_operators_off_keeps_the_limits_of_what_was_chosen_and_breaks_no_command_line() {
+fn relent_policy_off_keeps_the_limits_of_the_chosen_policy() {
     // The maximum delay of `patient` would contradict these options.
     let options = ["--policy=cenkalti", "--initial=40s", "--attempt-timeout=3s"];
     assert!(resolve(&options, None).is_ok());
@@ -64,7 +64,7 @@ fn the_operators_off_keeps_the_limits_of_what_was_chosen_and_breaks_no_command_l
 }
 
 #[test]
-fn off_is_one_policy_whoever_reads_the_word() {
+fn off_is_the_same_policy_in_option_variable_and_library() {
     let off = NamedPolicy::load("off").unwrap().policy;
     assert!(off.is_off());
     assert_eq!(policy(&["--policy", "off"]), off);
@@ -74,7 +74,7 @@ fn off_is_one_policy_whoever_reads_the_word() {
 }
 
 #[test]
-fn attempts_are_retries_and_the_first() {
+fn attempts_is_one_more_than_max_retries() {
     assert_eq!(policy(&["--attempts", "1"]).max_retries(), Some(0));
     assert_eq!(policy(&["--attempts", "5"]).max_retries(), Some(4));
     assert_eq!(policy(&["--attempts", "unlimited"]).max_retries(), None);
@@ -85,7 +85,7 @@ fn attempts_are_retries_and_the_first() {
 }
 
 #[test]
-fn a_delay_is_the_wait_before_each_retry() {
+fn the_delay_option_is_a_constant_backoff() {
     let waits = |args: &[&str]| -> Vec<_> {
         let policy = policy(args);
         let waits = policy.waits(SessionRandom::with_seed(1)).take(5);
@@ -102,7 +102,7 @@ fn a_delay_is_the_wait_before_each_retry() {
 }
 
 #[test]
-fn a_misspelt_policy_is_blamed_on_whoever_named_it() {
+fn a_misspelt_policy_error_names_option_or_variable() {
     let error = resolve(&[], Some("patiemt")).unwrap_err();
     assert!(error.starts_with("RELENT_POLICY=patiemt in the environment: "));
     assert!(error.contains("did you mean `patient`?"), "{error}");
@@ -131,8 +131,8 @@ fn options_change_the_policy() {
     .deadline(Duration::from_secs(600))
     .attempt_timeout(Duration::from_secs(5))
     // As in `patient`, on which the options are applied.
-    .cut_last_wait(true)
-    .hint_spread(0.25)
+    .final_attempt_before_deadline(true)
+    .retry_after_jitter(0.25)
     .build();
     assert_eq!(policy, expected.unwrap());
 }
@@ -190,7 +190,7 @@ fn a_contradiction_names_the_option() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_with_what_is_accepted() {
+fn invalid_option_values_are_refused_with_the_accepted_format() {
     for (args, says) in [
         (["--initial", "-5s"], "is negative"),
         (["--initial", "5"], "has no unit"),

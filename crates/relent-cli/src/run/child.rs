@@ -25,28 +25,28 @@ use super::output_match::OutputMatch;
 use super::stdin::Stdin;
 use super::terminal::Terminal;
 use crate::console::say;
-use crate::signals::{Group, Signals, cancels};
+use crate::signals::{ProcessGroup, Signals, cancels};
 use crate::spool::Spool;
 use crate::stdout;
 
 /// After the command has ended, a process that it left behind may still write. Its output is awaited
 /// until none has arrived for this long,
-pub(crate) const SILENCE: Duration = Duration::from_secs(1);
+pub(crate) const OUTPUT_SILENCE: Duration = Duration::from_secs(1);
 /// and for this long in total at most.
-pub(crate) const STRAGGLING: Duration = Duration::from_secs(10);
+pub(crate) const MAX_OUTPUT_WAIT: Duration = Duration::from_secs(10);
 
 /// After the deadline, the pipes of a killed group are read until none of them has data for this long: a process that
 /// has left the group may hold them open.
-const LAST_SILENCE: Duration = Duration::from_millis(50);
+const LAST_OUTPUT_SILENCE: Duration = Duration::from_millis(50);
 
 /// On a terminal, the user is told after this time that output is buffered.
-const ADVICE: Duration = Duration::from_secs(3);
+const BUFFER_NOTICE_AFTER: Duration = Duration::from_secs(3);
 
 /// The longest wait for killed processes. They end immediately unless they hang in the kernel.
-const DYING: Duration = Duration::from_secs(1);
+const KILL_WAIT: Duration = Duration::from_secs(1);
 
 /// The polling interval for two conditions without an event: silence, and the end of the last member of a group.
-const TICK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The command and its arguments.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ pub(crate) struct Limits {
 
 /// The end of an attempt.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum CommandEnd {
     /// With an exit status.
     Exit(i32),
     /// By a signal.
@@ -101,7 +101,7 @@ pub(crate) enum Ended {
     NotFound,
 }
 
-impl Ended {
+impl CommandEnd {
     /// The exit status that a shell and `timeout` use for this end: 124 after a time limit, 126 and 127
     /// if the command could not be started, 128 + n for signal n.
     pub(crate) fn status(&self) -> i32 {
@@ -115,7 +115,7 @@ impl Ended {
     }
 }
 
-impl From<ExitStatus> for Ended {
+impl From<ExitStatus> for CommandEnd {
     fn from(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Exit(code),
@@ -126,8 +126,8 @@ impl From<ExitStatus> for Ended {
 
 /// The result of an attempt.
 #[derive(Debug)]
-pub(crate) struct Attempted {
-    pub(crate) ended: Ended,
+pub(crate) struct AttemptResult {
+    pub(crate) ended: CommandEnd,
     /// Whether the output regex matched.
     pub(crate) matched: bool,
     /// The standard output of the command, unless it was written directly.
@@ -141,7 +141,7 @@ pub(crate) struct Attempted {
     /// The output exceeded [`Attempt::most`] and was passed on before the attempt had ended.
     pub(crate) passed_on: bool,
     /// The command's process group, if it may have members left. The leader has ended.
-    pub(crate) left: Option<Group>,
+    pub(crate) left: Option<ProcessGroup>,
 }
 
 /// Makes one attempt and returns when it has ended and its output is complete.
@@ -155,7 +155,7 @@ pub(crate) async fn attempt(
     attempt: Attempt,
     stdin: &mut Stdin,
     signals: &mut Signals,
-) -> Result<Attempted, Error> {
+) -> Result<AttemptResult, Error> {
     let direct = command.output_regex.is_none() && (attempt.last || attempt.stream);
     let start = |mut program: Command| {
         let started = program
@@ -187,8 +187,8 @@ pub(crate) async fn attempt(
     let mut child = match started {
         Ok(child) => child,
         Err(e) => {
-            return Ok(Attempted {
-                ended: never_began(e)?,
+            return Ok(AttemptResult {
+                ended: start_error(e)?,
                 matched: false,
                 stdout: Spool::default(),
                 cancelled: None,
@@ -200,7 +200,7 @@ pub(crate) async fn attempt(
         }
     };
     let id = child.id().and_then(|id| i32::try_from(id).ok());
-    let group = Group(Pid::from_raw(
+    let group = ProcessGroup(Pid::from_raw(
         id.ok_or_else(|| Error::Wait(io::ErrorKind::NotFound.into()))?,
     ));
     let result = supervise(&mut child, group, command, attempt, stdin, signals).await;
@@ -228,7 +228,7 @@ fn found(program: &OsStr) -> PathBuf {
 
 /// Ends the processes that are left in a group whose leader has ended: sends SIGTERM, and SIGKILL after the time
 /// for that.
-pub(crate) async fn end(group: Group, limits: Limits) {
+pub(crate) async fn end(group: ProcessGroup, limits: Limits) {
     if group.is_gone() {
         return;
     }
@@ -239,45 +239,45 @@ pub(crate) async fn end(group: Group, limits: Limits) {
 }
 
 /// Kills all members and waits until they are gone, but not for those that hang in the kernel.
-async fn kill(group: Group) {
+async fn kill(group: ProcessGroup) {
     group.send(Signal::SIGKILL);
-    is_gone_by(group, Instant::now() + DYING).await;
+    is_gone_by(group, Instant::now() + KILL_WAIT).await;
 }
 
-async fn is_gone_by(group: Group, end: Instant) -> bool {
+async fn is_gone_by(group: ProcessGroup, end: Instant) -> bool {
     while !group.is_gone() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return false;
         }
-        sleep(TICK.min(left)).await;
+        sleep(POLL_INTERVAL.min(left)).await;
     }
     true
 }
 
 /// Distinguishes a command that cannot be run from a system that cannot start another process.
-fn never_began(e: io::Error) -> Result<Ended, Error> {
+fn start_error(e: io::Error) -> Result<CommandEnd, Error> {
     match e.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT) => Ok(Ended::NotFound),
+        Some(Errno::ENOENT) => Ok(CommandEnd::NotFound),
         Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE) => Err(Error::Spawn(e)),
-        _ => Ok(Ended::CannotRun(e)),
+        _ => Ok(CommandEnd::CannotRun(e)),
     }
 }
 
 /// Asks all members to end, and continues stopped ones so that they receive the signal.
-fn ask_to_end(group: Group) {
+fn ask_to_end(group: ProcessGroup) {
     group.send(Signal::SIGTERM);
     group.send(Signal::SIGCONT);
 }
 
 async fn supervise(
     child: &mut Child,
-    group: Group,
+    group: ProcessGroup,
     command: &CommandLine,
     attempt: Attempt,
     stdin: &mut Stdin,
     signals: &mut Signals,
-) -> Result<Attempted, Error> {
+) -> Result<AttemptResult, Error> {
     let matcher = || command.output_regex.clone().map(OutputMatch::new);
     let (mut on_stdout, mut on_stderr) = (matcher(), matcher());
     let mut stdout = Spool::default();
@@ -308,8 +308,8 @@ async fn supervise(
             )
         });
         let mut open = true;
-        let mut limit = Limit::new(attempt.limits);
-        let mut advice = attempt.advise.then(|| Instant::now() + ADVICE);
+        let mut limit = TimeLimit::new(attempt.limits);
+        let mut advice = attempt.advise.then(|| Instant::now() + BUFFER_NOTICE_AFTER);
 
         let status = {
             let mut feed = pin!(feed);
@@ -334,7 +334,7 @@ async fn supervise(
                              passes it on immediately");
                         None
                     } else {
-                        Some(Instant::now() + ADVICE)
+                        Some(Instant::now() + BUFFER_NOTICE_AFTER)
                     },
                     result = &mut output, if open => {
                         open = false;
@@ -349,14 +349,14 @@ async fn supervise(
         };
 
         let ended = if limit.asked {
-            Ended::TimedOut
+            CommandEnd::TimedOut
         } else {
-            Ended::from(status)
+            CommandEnd::from(status)
         };
         if terminal.is_lent() {
             cancelled = cancelled.or(ended_by_keyboard(&ended));
         }
-        terminal.take_back(!matches!(ended, Ended::Exit(_)));
+        terminal.take_back(!matches!(ended, CommandEnd::Exit(_)));
 
         if cancelled.is_some() {
             limit.cancel(group);
@@ -368,15 +368,15 @@ async fn supervise(
             ask_to_end(group);
         }
         let mut hurried = false;
-        let mut silence = pin!(activity.ceased(SILENCE, STRAGGLING));
+        let mut silence = pin!(activity.ceased(OUTPUT_SILENCE, MAX_OUTPUT_WAIT));
         // After the deadline, output is awaited only as long as it takes to end the group.
-        let patience = attempt.limits.last.map(|last| match limit.is_ending() {
+        let output_deadline = attempt.limits.last.map(|last| match limit.is_ending() {
             true => attempt.limits.kill_asked_at(last),
             false => last,
         });
         let mut last_silence = pin!(async {
-            until(patience).await;
-            activity.ceased(LAST_SILENCE, SILENCE).await;
+            until(output_deadline).await;
+            activity.ceased(LAST_OUTPUT_SILENCE, OUTPUT_SILENCE).await;
         });
         while open && !hurried || awaited {
             tokio::select! {
@@ -399,7 +399,7 @@ async fn supervise(
                     limit.enforce(group);
                     awaited = false;
                 }
-                () = sleep(TICK), if awaited => awaited = !group.is_gone(),
+                () = sleep(POLL_INTERVAL), if awaited => awaited = !group.is_gone(),
                 () = &mut silence, if open && !awaited => {
                     straggler = true;
                     break;
@@ -418,7 +418,7 @@ async fn supervise(
     };
     let found = |output: Option<OutputMatch>| output.is_some_and(OutputMatch::finish);
     let matched = found(on_stdout) | found(on_stderr);
-    Ok(Attempted {
+    Ok(AttemptResult {
         ended,
         matched,
         stdout,
@@ -432,7 +432,7 @@ async fn supervise(
 
 /// Returns the signal by which the keyboard ended a command that owns the terminal: relent does not receive it. Shells
 /// report the signal that ended their command as 128 + n.
-fn ended_by_keyboard(ended: &Ended) -> Option<Signal> {
+fn ended_by_keyboard(ended: &CommandEnd) -> Option<Signal> {
     [Signal::SIGINT, Signal::SIGQUIT]
         .into_iter()
         .find(|signal| ended.status() == 128 + *signal as i32)
@@ -446,12 +446,14 @@ impl Limits {
 
     fn kill_asked_at(self, asked: Instant) -> Instant {
         let asked = self.last.map_or(asked, |last| asked.min(last));
-        asked.checked_add(self.kill_after).unwrap_or_else(far_away)
+        asked
+            .checked_add(self.kill_after)
+            .unwrap_or_else(far_future)
     }
 }
 
 /// An instant about 30 years from now, for limits beyond the range of the clock.
-fn far_away() -> Instant {
+fn far_future() -> Instant {
     Instant::now() + Duration::from_secs(86400 * 365 * 30)
 }
 
@@ -465,7 +467,7 @@ async fn until(at: Option<Instant>) {
 
 /// Enforces the time limit of an attempt: SIGTERM to the whole group, and SIGKILL later. After a signal that cancels,
 /// which the group has received, only SIGKILL follows.
-struct Limit {
+struct TimeLimit {
     limits: Limits,
     next: Option<Instant>,
     /// The time limit has passed, and the group was asked to end.
@@ -474,7 +476,7 @@ struct Limit {
     cancelled: bool,
 }
 
-impl Limit {
+impl TimeLimit {
     fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -490,7 +492,7 @@ impl Limit {
     }
 
     /// The group has received a signal that cancels: members that are left after the grace period are killed.
-    fn cancel(&mut self, group: Group) {
+    fn cancel(&mut self, group: ProcessGroup) {
         if !self.is_ending() {
             // A stopped process receives the signal only when it continues.
             group.send(Signal::SIGCONT);
@@ -516,7 +518,7 @@ impl Limit {
         until(self.next).await;
     }
 
-    fn enforce(&mut self, group: Group) {
+    fn enforce(&mut self, group: ProcessGroup) {
         if self.is_ending() {
             group.send(Signal::SIGKILL);
             self.next = None;
@@ -546,10 +548,10 @@ impl Activity {
         let (mut silent, mut total) = (Duration::ZERO, Duration::ZERO);
         let mut seen = self.moves.get();
         while silent < silence && total < most {
-            sleep(TICK).await;
+            sleep(POLL_INTERVAL).await;
             if self.passing_on.get() == 0 {
-                silent += TICK;
-                total += TICK;
+                silent += POLL_INTERVAL;
+                total += POLL_INTERVAL;
             }
             let moves = self.moves.get();
             if moves != seen {
@@ -647,7 +649,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn nobody_is_killed_after_the_deadline_however_late_relent_asks() {
+    fn sigkill_is_never_after_the_deadline() {
         let last = Instant::now() + 10 * SECOND;
         let limits = Limits {
             end: Some(last),
@@ -667,14 +669,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_moves_the_attempt_timeout_and_not_the_deadline() {
+    fn a_stopped_relent_postpones_the_attempt_timeout_but_not_the_deadline() {
         let end = Instant::now();
         let limits = Limits {
             end: Some(end),
             last: Some(end + 5 * SECOND),
             kill_after: 2 * SECOND,
         };
-        let mut limit = Limit::new(limits);
+        let mut limit = TimeLimit::new(limits);
         limit.postpone(3 * SECOND);
         assert_eq!(limit.next, Some(end + 3 * SECOND));
         limit.postpone(10 * SECOND);
@@ -684,7 +686,7 @@ mod tests {
         limit.postpone(10 * SECOND);
         assert_eq!(limit.next, Some(end + 7 * SECOND));
         // Without a deadline the limit moves by the whole time of the stop.
-        let mut limit = Limit::new(Limits {
+        let mut limit = TimeLimit::new(Limits {
             last: None,
             ..limits
         });

@@ -22,11 +22,11 @@ impl ExitList {
 pub(crate) struct ExitListError {
     entry: String,
     position: usize,
-    problem: Problem,
+    problem: ExitListProblem,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem {
+enum ExitListProblem {
     Empty,
     NotANumber,
     TooLarge,
@@ -41,15 +41,17 @@ impl fmt::Display for ExitListError {
             problem,
         } = self;
         match problem {
-            Problem::Empty => write!(f, "entry {position} is empty")?,
-            Problem::NotANumber => write!(f, "entry {position}, \"{entry}\", is not a number")?,
-            Problem::TooLarge => {
+            ExitListProblem::Empty => write!(f, "entry {position} is empty")?,
+            ExitListProblem::NotANumber => {
+                write!(f, "entry {position}, \"{entry}\", is not a number")?
+            }
+            ExitListProblem::TooLarge => {
                 write!(
                     f,
                     "entry {position}, \"{entry}\", is above 255, the largest exit status"
                 )?;
             }
-            Problem::Backwards => {
+            ExitListProblem::Backwards => {
                 write!(f, "entry {position}, \"{entry}\", starts above its end")?;
             }
         }
@@ -81,28 +83,28 @@ impl FromStr for ExitList {
     }
 }
 
-fn range(entry: &str) -> Result<RangeInclusive<i32>, Problem> {
+fn range(entry: &str) -> Result<RangeInclusive<i32>, ExitListProblem> {
     if entry.trim().is_empty() {
-        return Err(Problem::Empty);
+        return Err(ExitListProblem::Empty);
     }
     let (first, last) = entry.split_once('-').unwrap_or((entry, entry));
     let (first, last) = (status(first)?, status(last)?);
     if first > last {
-        Err(Problem::Backwards)
+        Err(ExitListProblem::Backwards)
     } else {
         Ok(first..=last)
     }
 }
 
-fn status(text: &str) -> Result<i32, Problem> {
+fn status(text: &str) -> Result<i32, ExitListProblem> {
     let text = text.trim();
     // `parse` alone would accept a sign, and report a number of 20 digits as "not a number".
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(Problem::NotANumber);
+        return Err(ExitListProblem::NotANumber);
     }
     text.parse::<u8>()
         .map(i32::from)
-        .map_err(|_| Problem::TooLarge)
+        .map_err(|_| ExitListProblem::TooLarge)
 }
 
 #[cfg(test)]

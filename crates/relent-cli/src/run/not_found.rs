@@ -35,9 +35,7 @@ pub(super) fn not_found(command: &CommandLine) -> String {
 fn advice(program: &str, command: &CommandLine) -> Option<String> {
     let script = || quoted(&line(program, command));
     if Path::new(program).is_file() {
-        return Some(
-            "the file exists, but not the interpreter in its first line".to_owned(),
-        );
+        return Some("the file exists, but not the interpreter in its first line".to_owned());
     }
     if let Some((name, _)) = program.split_once('=')
         && is_name(name)

@@ -3,11 +3,11 @@
 use regex::bytes::Regex;
 
 /// The length of the longest match that is certainly found, in bytes.
-const REACH: usize = 1 << 20;
+const MAX_MATCH_BYTES: usize = 1 << 20;
 
 /// The bytes of context on either side of a position for `^`, `$` and `\b`: the longest UTF-8
 /// character.
-const CONTEXT: usize = 4;
+const CONTEXT_BYTES: usize = 4;
 
 /// Searches one stream of output for a regular expression.
 ///
@@ -41,12 +41,12 @@ impl OutputMatch {
             return;
         }
         self.window.extend_from_slice(bytes);
-        if self.window.len() < 2 * REACH {
+        if self.window.len() < 2 * MAX_MATCH_BYTES {
             return;
         }
         // A match at the end of the window may be an anchor that matches only because the window ends
         // there. The next window, which overlaps this one, decides.
-        let certain = self.window.len() - CONTEXT;
+        let certain = self.window.len() - CONTEXT_BYTES;
         self.matched = self
             .regex
             .shortest_match_at(&self.window, self.start)
@@ -54,8 +54,9 @@ impl OutputMatch {
         if self.matched {
             self.window = Vec::new();
         } else {
-            self.window.drain(..self.window.len() - REACH - CONTEXT);
-            self.start = CONTEXT;
+            self.window
+                .drain(..self.window.len() - MAX_MATCH_BYTES - CONTEXT_BYTES);
+            self.start = CONTEXT_BYTES;
         }
     }
 
@@ -96,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn a_match_is_found_wherever_it_lies_in_a_long_stream() {
-        let filler = vec![b'.'; 3 * REACH - 5];
-        for after in [0, 10, 5 * REACH] {
+    fn a_match_is_found_at_any_position_of_a_long_stream() {
+        let filler = vec![b'.'; 3 * MAX_MATCH_BYTES - 5];
+        for after in [0, 10, 5 * MAX_MATCH_BYTES] {
             let after = vec![b'.'; after];
             assert!(found(
                 "temporary failure",
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn anchors_mean_the_ends_of_the_stream_and_not_of_a_window() {
-        let long = vec![b'a'; 5 * REACH + 3];
+        let long = vec![b'a'; 5 * MAX_MATCH_BYTES + 3];
         assert!(!found("b$", &[b"b", &long]));
         assert!(!found("^b", &[&long, b"b", &long]));
         assert!(!found(r"aaa$", &[&long, b"b"]));
@@ -127,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_judged_like_the_whole(
+        fn a_regex_matches_pieces_like_the_whole_output(
             text in proptest::collection::vec(proptest::sample::select(b"ab\n ".to_vec()), 0..40),
             cut in 0usize..40,
         ) {

@@ -19,7 +19,7 @@ use crate::console::say;
 use crate::spool::Spool;
 
 /// The most bytes of one read: the capacity of a pipe on Linux.
-const PIECE: usize = 1 << 16;
+const PIECE_BYTES: usize = 1 << 16;
 
 /// The source of standard input for the attempts of one run.
 ///
@@ -68,7 +68,7 @@ enum Reader {
 }
 
 /// The result of waiting for more input.
-enum More {
+enum NextInput {
     /// Further input is buffered.
     Kept,
     /// These bytes are not buffered, because they exceed the limit.
@@ -135,7 +135,7 @@ impl Stdin {
         let (Self::Replayed(input), Some(mut pipe)) = (self, pipe) else {
             return Ok(());
         };
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE_BYTES];
         let mut position = 0;
         loop {
             let n = input
@@ -150,13 +150,13 @@ impl Stdin {
                 continue;
             }
             match input.read_more().await? {
-                More::Kept => {}
-                More::Passed(piece) => {
+                NextInput::Kept => {}
+                NextInput::Passed(piece) => {
                     if pipe.write_all(&piece).await.is_err() {
                         return Ok(());
                     }
                 }
-                More::End => return Ok(()),
+                NextInput::End => return Ok(()),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Stdin {
 
 impl Replayed {
     /// Waits for more input.
-    async fn read_more(&mut self) -> Result<More, Error> {
+    async fn read_more(&mut self) -> Result<NextInput, Error> {
         if let Reader::Untouched(fd) = &self.reader {
             let fd = fd.try_clone().map_err(Error::ReadStdin)?;
             self.reader = start(fd).map_err(Error::ReadStdin)?;
@@ -175,7 +175,7 @@ impl Replayed {
             requested,
         } = &mut self.reader
         else {
-            return Ok(More::End);
+            return Ok(NextInput::End);
         };
         if !*requested {
             *requested = requests.send(()).is_ok();
@@ -189,7 +189,7 @@ impl Replayed {
         *requested = false;
         if piece.is_empty() {
             self.reader = Reader::Ended;
-            return Ok(More::End);
+            return Ok(NextInput::End);
         }
         if self.exceeded || self.kept.len().saturating_add(piece.len() as u64) > self.most {
             if !std::mem::replace(&mut self.exceeded, true) {
@@ -198,10 +198,10 @@ impl Replayed {
                     BinaryBytes(self.most)
                 ));
             }
-            return Ok(More::Passed(piece));
+            return Ok(NextInput::Passed(piece));
         }
         self.kept.append(&piece).map_err(Error::KeepStdin)?;
-        Ok(More::Kept)
+        Ok(NextInput::Kept)
     }
 }
 
@@ -225,7 +225,7 @@ fn read_on_request(
     answers: &UnboundedSender<io::Result<Vec<u8>>>,
 ) {
     while wanted.recv().is_ok() {
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE_BYTES];
         let answer = read(&mut from, &mut piece).map(|n| {
             piece.truncate(n);
             piece

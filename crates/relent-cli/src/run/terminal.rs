@@ -24,16 +24,16 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-use crate::signals::Group;
+use crate::signals::ProcessGroup;
 
 /// A shorter stop of this process means that the kernel discarded the stop signal (an orphaned group):
 /// users and shells are slower.
-const STOPPED: Duration = Duration::from_millis(5);
+const MIN_STOP: Duration = Duration::from_millis(5);
 
 /// The terminal as one command sees it.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    group: Group,
+    group: ProcessGroup,
     lent: Option<Lent>,
 }
 
@@ -45,7 +45,7 @@ struct Lent {
 }
 
 impl Terminal {
-    pub(crate) fn for_command(group: Group) -> Self {
+    pub(crate) fn for_command(group: ProcessGroup) -> Self {
         Self { group, lent: None }
     }
 
@@ -91,7 +91,7 @@ impl Terminal {
                 stopped = stop_ourselves(signal);
                 if is_foreground(&tty, getpgrp()) {
                     self.lend(tty);
-                } else if stopped < STOPPED {
+                } else if stopped < MIN_STOP {
                     // No shell can bring relent to the foreground. The kernel sends SIGHUP to stopped
                     // groups in this situation.
                     self.group.send(Signal::SIGHUP);

@@ -11,7 +11,7 @@ use crate::human::tabular;
 
 /// The capabilities of the output that the table is printed to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct TableStyle {
     /// The width in columns.
     pub(super) width: usize,
     /// Whether characters beyond ASCII can be shown.
@@ -19,15 +19,16 @@ pub(super) struct Look {
 }
 
 /// The width in columns if the output is no terminal.
-const WIDTH: usize = 80;
+const DEFAULT_WIDTH: usize = 80;
 /// The length of the longest bar in columns; longer bars are not easier to compare.
-const BAR: usize = 60;
+const MAX_BAR_WIDTH: usize = 60;
 
-impl Look {
+impl TableStyle {
     /// The capabilities of standard output, by its terminal and the locale.
     pub(super) fn of_terminal() -> Self {
         let stdout = io::stdout();
-        let width = terminal_size_of(&stdout).map_or(WIDTH, |(Width(width), _)| width.into());
+        let width =
+            terminal_size_of(&stdout).map_or(DEFAULT_WIDTH, |(Width(width), _)| width.into());
         let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
         Self {
             width,
@@ -49,7 +50,7 @@ fn locale_is_utf8() -> bool {
 }
 
 /// Formats the title, the table and the sum; every line ends with a newline.
-pub(super) fn table(title: &str, rows: &[Row], look: Look) -> String {
+pub(super) fn table(title: &str, rows: &[Row], look: TableStyle) -> String {
     let mut text = format!("{title}\n");
     let Some(last) = rows.last() else {
         text.push_str("no retries\n");
@@ -73,7 +74,7 @@ pub(super) fn table(title: &str, rows: &[Row], look: Look) -> String {
         longest.unwrap_or(0).max(head[column].len())
     });
     let used: usize = widths.iter().map(|width| width + 2).sum();
-    let bar_width = look.width.saturating_sub(used + 1).min(BAR);
+    let bar_width = look.width.saturating_sub(used + 1).min(MAX_BAR_WIDTH);
     let longest = rows.iter().map(|row| row.max).max().unwrap_or_default();
 
     text.push('\n');
@@ -141,13 +142,13 @@ mod tests {
         }
     }
 
-    const ASCII: Look = Look {
+    const ASCII: TableStyle = TableStyle {
         width: 60,
         unicode: false,
     };
 
     #[test]
-    fn a_bar_shows_the_wait_and_how_far_it_could_reach() {
+    fn a_bar_shows_the_delay_and_its_range() {
         let rows = [row(1, 500, 1000, 500), row(2, 1000, 2000, 1500)];
         let expected = "\
 title
@@ -168,7 +169,7 @@ retry  delay  least  most  total
             let text = table(
                 "",
                 &rows,
-                Look {
+                TableStyle {
                     width,
                     unicode: true,
                 },
@@ -176,7 +177,7 @@ retry  delay  least  most  total
             for line in text.lines() {
                 let columns = line.chars().count();
                 assert!(
-                    columns <= width.max(32) && columns <= 32 + 2 + BAR,
+                    columns <= width.max(32) && columns <= 32 + 2 + MAX_BAR_WIDTH,
                     "{width}: {line}"
                 );
             }
@@ -184,13 +185,13 @@ retry  delay  least  most  total
     }
 
     #[test]
-    fn a_wait_too_short_for_the_scale_is_told_from_none() {
+    fn a_delay_too_short_for_the_scale_is_shown_differently_from_zero() {
         let text = table("", &[row(1, 1, 1, 1), row(2, 9000, 9000, 9001)], ASCII);
         assert!(text.contains("    1ms  |\n"), "{text}");
     }
 
     #[test]
-    fn waits_of_nothing_have_no_bar() {
+    fn zero_delays_have_no_bar() {
         let text = table("", &[row(1, 0, 0, 0)], ASCII);
         assert!(
             text.contains("    1     0s     0s    0s     0s\n"),

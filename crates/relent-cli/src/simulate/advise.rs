@@ -5,28 +5,28 @@ use std::path::Path;
 
 use relent::policy::PolicyFile;
 use relent::{NamedPolicy, Policy};
-use relent_sim::advise::{self, Advised, Description, HistogramOptions};
+use relent_sim::advise::{self, Description, HistogramOptions, PolicyAdvice};
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, mean_bound, ranking};
 
 use super::ranked::{OFF, Row, warnings};
-use super::{Named, SimulateArgs, charts, progress, read_at_most};
+use super::{NamedItem, SimulateArgs, charts, progress, read_at_most};
 use crate::console::print;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// The name of the advised policy.
 const ADVISED: &str = "advised";
 /// The policies that it is compared with, unless `--policies` names others.
 const OTHERS: [&str; 6] = ["standard", OFF, "aws-standard", "grpc", "envoy", "cenkalti"];
 /// The most bytes of a description, and of metrics.
-const MOST: u64 = 1 << 20;
-const MOST_METRICS: u64 = 64 << 20;
+const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
+const MAX_METRICS_BYTES: u64 = 64 << 20;
 /// The smallest difference of goodput that is reported.
-const WORTH: f64 = 0.01;
+const MIN_GOODPUT_DIFFERENCE: f64 = 0.01;
 /// Hedging is advised if it costs at most this share of the goodput, and reduces p99 without a fault to at most this
 /// factor.
-const HEDGES_LOSE: f64 = 0.002;
-const HEDGES_LEAVE: f64 = 0.9;
+const MAX_GOODPUT_LOSS: f64 = 0.002;
+const MAX_P99_FACTOR: f64 = 0.9;
 /// The names of the variant that is not advised.
 const HEDGED: &str = "with hedges";
 const UNHEDGED: &str = "without hedges";
@@ -40,22 +40,22 @@ pub(super) fn run(
     file: &Path,
     seeds: &[u64],
     threads: usize,
-) -> Result<(), Quit> {
+) -> Result<(), ExitError> {
     let advice = advice(args, file)?;
     let mut policies = vec![own(ADVISED, &advice.policy)?];
     let hedged = advice.hedged.as_deref();
     policies.extend(hedged.map(|text| own(HEDGED, text)).transpose()?);
     policies.extend(others(args)?);
-    let scenarios = advice.troubles.iter().map(|trouble| {
-        let value = Scenario::parse(&trouble.text)
-            .map_err(|error| Quit::failed(format!("{}: {error}", trouble.name)))?;
-        Ok(Named {
-            name: trouble.name.to_owned(),
+    let scenarios = advice.fault_scenarios.iter().map(|fault_scenario| {
+        let value = Scenario::parse(&fault_scenario.text)
+            .map_err(|error| ExitError::failed(format!("{}: {error}", fault_scenario.name)))?;
+        Ok(NamedItem {
+            name: fault_scenario.name.to_owned(),
             value,
-            text: trouble.text.clone(),
+            text: fault_scenario.text.clone(),
         })
     });
-    let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
+    let scenarios: Vec<NamedItem<Scenario>> = scenarios.collect::<Result<_, ExitError>>()?;
 
     let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
     let bar = progress(scenarios.len() * policies.len() * seeds.len() + charts.runs());
@@ -81,16 +81,16 @@ pub(super) fn run(
     let advised = policies.iter().find(|policy| policy.name == ADVISED);
     let policy = advised.map_or(&advice.policy, |policy| &policy.text);
     let text = policy.clone() + &comparison(&advice, &scenarios, &names, &results, seeds);
-    print(&text).map_err(Quit::failed)?;
+    print(&text).map_err(ExitError::failed)?;
     charts.write(&policies, seeds, &[])
 }
 
 /// Parses a generated policy.
-fn own(name: &str, text: &str) -> Result<Named<Policy>, Quit> {
+fn own(name: &str, text: &str) -> Result<NamedItem<Policy>, ExitError> {
     let value = PolicyFile::parse(text)
         .and_then(|file| Ok(file.get(None)?.policy.clone()))
-        .map_err(|error| Quit::failed(format!("the advised policy: {error}")))?;
-    Ok(Named {
+        .map_err(|error| ExitError::failed(format!("the advised policy: {error}")))?;
+    Ok(NamedItem {
         name: name.to_owned(),
         value,
         text: text.to_owned(),
@@ -109,16 +109,21 @@ fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
         let slow = well.iter().flatten().filter_map(|metrics| metrics.p99_ms);
         slow.sum::<f64>()
     };
-    goodput(1) >= goodput(0) - HEDGES_LOSE && p99(1) <= HEDGES_LEAVE * p99(0)
+    goodput(1) >= goodput(0) - MAX_GOODPUT_LOSS && p99(1) <= MAX_P99_FACTOR * p99(0)
 }
 
 /// Reads the description and the metrics, and derives the advice.
-fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
+fn advice(args: &SimulateArgs, file: &Path) -> Result<PolicyAdvice, ExitError> {
     const SEE: &str = "see `relent simulate --format service` for every key";
     let name = file.display();
-    let text = read_at_most(file, MOST, "a description has at most 1 MiB").map_err(Quit::usage)?;
+    let text = read_at_most(
+        file,
+        MAX_DESCRIPTION_BYTES,
+        "a description has at most 1 MiB",
+    )
+    .map_err(ExitError::usage)?;
     let service = Description::parse(&text)
-        .map_err(|error| Quit::usage(format!("{name}: {error}\n{SEE}")))?;
+        .map_err(|error| ExitError::usage(format!("{name}: {error}\n{SEE}")))?;
     let latency = match (&args.histogram, service.latency()) {
         (None, Some(latency)) => latency,
         (Some(metrics), None) => {
@@ -137,16 +142,16 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
                         "give the unit of its bounds with --unit",
                     )
                     .replace("so name one of", "so name one with --metric, of");
-                Quit::usage(format!("{}: {error}", metrics.display()))
+                ExitError::usage(format!("{}: {error}", metrics.display()))
             })?
         }
         (Some(_), Some(_)) => {
-            return Err(Quit::usage(format!(
+            return Err(ExitError::usage(format!(
                 "{name}: latency: given twice; remove [latency], or leave out --histogram"
             )));
         }
         (None, None) => {
-            return Err(Quit::usage(format!(
+            return Err(ExitError::usage(format!(
                 "{name}: latency: missing; give the latency without a fault, as [latency] with p50 and p99, or \
                  with --histogram FILE\n{SEE}"
             )));
@@ -156,14 +161,14 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
 }
 
 /// Reads the metrics of a service.
-fn read_metrics(file: &Path) -> Result<String, Quit> {
+fn read_metrics(file: &Path) -> Result<String, ExitError> {
     const LARGE: &str =
         "metrics have at most 64 MiB: keep one histogram, as `grep ^NAME_bucket` does";
-    read_at_most(file, MOST_METRICS, LARGE).map_err(Quit::usage)
+    read_at_most(file, MAX_METRICS_BYTES, LARGE).map_err(ExitError::usage)
 }
 
 /// Loads the policies to compare with, including `off`.
-fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
+fn others(args: &SimulateArgs) -> Result<Vec<NamedItem<Policy>>, ExitError> {
     let mut named: Vec<&str> = match args.policies.as_slice() {
         [] => OTHERS.to_vec(),
         named => named.iter().map(String::as_str).collect(),
@@ -174,7 +179,7 @@ fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
     let load = |name: &str| {
         let loaded = NamedPolicy::load(name);
         let value = loaded
-            .map_err(|error| Quit::usage(format!("--policies {name}: {error}")))?
+            .map_err(|error| ExitError::usage(format!("--policies {name}: {error}")))?
             .policy;
         super::named(name, value)
     };
@@ -183,8 +188,8 @@ fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
 
 /// Formats the comparison as comments of a policy file.
 fn comparison(
-    advice: &Advised,
-    scenarios: &[Named<Scenario>],
+    advice: &PolicyAdvice,
+    scenarios: &[NamedItem<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],
     seeds: &[u64],
@@ -278,14 +283,17 @@ fn comparison(
 
 /// Returns the remarks on the description, on the advised policy, and on policies that are worse than `off`.
 fn remarks(
-    advice: &Advised,
-    scenarios: &[Named<Scenario>],
+    advice: &PolicyAdvice,
+    scenarios: &[NamedItem<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],
 ) -> Vec<String> {
-    let doubts = advice.doubts.iter().map(|doubt| format!("warning: {doubt}"));
-    let mut remarks: Vec<String> = doubts.collect();
-    remarks.extend(never_well(scenarios, names, results));
+    let description_warnings = advice
+        .description_warnings
+        .iter()
+        .map(|doubt| format!("warning: {doubt}"));
+    let mut remarks: Vec<String> = description_warnings.collect();
+    remarks.extend(overload_remark(scenarios, names, results));
     let own = names
         .iter()
         .position(|name| *name == ADVISED)
@@ -318,7 +326,7 @@ fn remarks(
             .max_by(|one, other| goodput(one).total_cmp(&goodput(other)));
         let more = best.map_or(0.0, |best| goodput(&best) - ranking::goodput(&runs[own]));
         if let Some((best, runs)) = best
-            && more > WORTH
+            && more > MIN_GOODPUT_DIFFERENCE
         {
             remarks.push(format!(
                 "better here: {}: with {} {:.1} % more of the requests complete, with {} attempts per request",
@@ -338,15 +346,15 @@ fn remarks(
 }
 
 /// Returns a remark if the described service does not meet its load without a fault, which is the first scenario.
-fn never_well(
-    scenarios: &[Named<Scenario>],
+fn overload_remark(
+    scenarios: &[NamedItem<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],
 ) -> Option<String> {
     let off = names.iter().position(|name| *name == OFF)?;
     let (well, runs) = scenarios.first().zip(results.first()?.get(off))?;
     let lost = 1.0 - well.value.service.failures - ranking::goodput(runs);
-    (lost > WORTH).then(|| {
+    (lost > MIN_GOODPUT_DIFFERENCE).then(|| {
         format!(
             "warning: without a fault and without retries {:.1} % of the requests get no response in time: the described \
              service has too little capacity, or its deadlines are too short, for a meaningful comparison",

@@ -10,9 +10,9 @@ use relent_sim::study::{RunResult, record_all};
 use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 
 use super::ranked::OFF;
-use super::{Named, SimulateArgs};
-use crate::destination::{Destination, NewFile};
-use crate::quit::Quit;
+use super::{NamedItem, SimulateArgs};
+use crate::destination::{NewFile, OutputFile};
+use crate::quit::ExitError;
 
 type Recorded = Result<Recording, TooManyEvents>;
 
@@ -29,7 +29,7 @@ pub(super) struct Charts<'a> {
 
 /// The results of one scenario.
 struct Study<'a> {
-    scenario: &'a Named<Scenario>,
+    scenario: &'a NamedItem<Scenario>,
     results: Vec<Vec<RunResult>>,
     /// The runs of `off`, if it is none of the policies.
     off: Option<Vec<RunResult>>,
@@ -86,17 +86,17 @@ impl<'a> Charts<'a> {
     /// A file cannot be written, or a picture of several scenarios is requested.
     pub(super) fn open(
         args: &SimulateArgs,
-        scenarios: &[Named<Scenario>],
-        policies: &'a [Named<Policy>],
-    ) -> Result<Self, Quit> {
+        scenarios: &[NamedItem<Scenario>],
+        policies: &'a [NamedItem<Policy>],
+    ) -> Result<Self, ExitError> {
         if args.plot.is_some() && scenarios.len() != 1 {
-            return Err(Quit::usage(format!(
+            return Err(ExitError::usage(format!(
                 "--plot draws one scenario, not {}: name one, or use --report",
                 scenarios.len()
             )));
         }
         if args.plot.is_some() && args.plot == args.report {
-            return Err(Quit::usage(
+            return Err(ExitError::usage(
                 "--report and --plot name the same file: use two".to_owned(),
             ));
         }
@@ -135,7 +135,7 @@ impl<'a> Charts<'a> {
     /// Records the runs of a scenario with this seed, if a file was requested.
     pub(super) fn add(
         &mut self,
-        scenario: &'a Named<Scenario>,
+        scenario: &'a NamedItem<Scenario>,
         seed: u64,
         results: Vec<Vec<RunResult>>,
         off: Option<Vec<RunResult>>,
@@ -167,10 +167,10 @@ impl<'a> Charts<'a> {
     /// A chart cannot be drawn, or a file cannot be written after all.
     pub(super) fn write(
         self,
-        policies: &[Named<Policy>],
+        policies: &[NamedItem<Policy>],
         seeds: &[u64],
         changes: &[(String, String)],
-    ) -> Result<(), Quit> {
+    ) -> Result<(), ExitError> {
         let sections = self.studies.iter().map(|study| {
             let mut entries: Vec<PolicyRuns<'_>> = policies
                 .iter()
@@ -213,13 +213,13 @@ impl<'a> Charts<'a> {
 }
 
 impl Output {
-    fn open(option: &'static str, name: Option<&Path>) -> Result<Option<Self>, Quit> {
+    fn open(option: &'static str, name: Option<&Path>) -> Result<Option<Self>, ExitError> {
         let Some(name) = name else { return Ok(None) };
         // A new file is created as a test and dropped: if it were kept during the runs, it would remain after an
         // interruption.
-        let special = match Destination::open(name, PREFIX) {
-            Ok(Destination::Special(file)) => Some(file),
-            Ok(Destination::File(_)) => None,
+        let special = match OutputFile::open(name, PREFIX) {
+            Ok(OutputFile::Special(file)) => Some(file),
+            Ok(OutputFile::File(_)) => None,
             Err(error) => return Err(unwritable(option, name, &error)),
         };
         Ok(Some(Self {
@@ -232,17 +232,17 @@ impl Output {
     fn write(
         self,
         make: impl FnOnce() -> Result<Vec<u8>, report::ReportError>,
-    ) -> Result<(), Quit> {
+    ) -> Result<(), ExitError> {
         let (option, name) = (self.option, self.name);
         let bytes = make()
-            .map_err(|error| Quit::failed(format!("{option} {}: {error}", name.display())))?;
+            .map_err(|error| ExitError::failed(format!("{option} {}: {error}", name.display())))?;
         let to = match self.special {
-            Some(file) => Ok(Destination::Special(file)),
-            None => Destination::open(&name, PREFIX),
+            Some(file) => Ok(OutputFile::Special(file)),
+            None => OutputFile::open(&name, PREFIX),
         };
         let written = to.and_then(|to| match to {
-            Destination::Special(mut file) => file.write_all(&bytes),
-            Destination::File(new) => whole(new, &bytes),
+            OutputFile::Special(mut file) => file.write_all(&bytes),
+            OutputFile::File(new) => whole(new, &bytes),
         });
         written.map_err(|error| unwritable(option, &name, &error))
     }
@@ -254,8 +254,8 @@ fn whole(new: NewFile, bytes: &[u8]) -> io::Result<()> {
     new.complete()
 }
 
-fn unwritable(option: &str, name: &Path, error: &io::Error) -> Quit {
-    Quit::failed(format!(
+fn unwritable(option: &str, name: &Path, error: &io::Error) -> ExitError {
+    ExitError::failed(format!(
         "{option} {}: cannot be written: {error}",
         name.display()
     ))

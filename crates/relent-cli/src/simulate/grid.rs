@@ -6,9 +6,9 @@ use std::path::Path;
 use relent::Policy;
 use relent_sim::grid::{Cell, CellResult, Grid, play};
 
-use super::{MOST, Named, SimulateArgs, policy, progress, ranked, read_at_most};
+use super::{MAX_SCENARIO_BYTES, NamedItem, SimulateArgs, policy, progress, ranked, read_at_most};
 use crate::console::print;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// Runs the policies, and prints the results of each cell.
 ///
@@ -17,15 +17,16 @@ use crate::quit::Quit;
 pub(super) fn run(
     args: &SimulateArgs,
     file: &Path,
-    policies: &[Named<Policy>],
+    policies: &[NamedItem<Policy>],
     threads: usize,
-) -> Result<(), Quit> {
-    let text = read_at_most(file, MOST, "a grid has at most 1 MiB").map_err(Quit::usage)?;
-    let wrong = |error| Quit::usage(format!("{}: {error}", file.display()));
+) -> Result<(), ExitError> {
+    let text = read_at_most(file, MAX_SCENARIO_BYTES, "a grid has at most 1 MiB")
+        .map_err(ExitError::usage)?;
+    let wrong = |error| ExitError::usage(format!("{}: {error}", file.display()));
     let grid = Grid::parse(&text).map_err(wrong)?;
     let cells = grid.cells().map_err(wrong)?;
-    let off = policy(ranked::OFF).map_err(Quit::failed)?;
-    let played: Vec<&Named<Policy>> = policies
+    let off = policy(ranked::OFF).map_err(ExitError::failed)?;
+    let played: Vec<&NamedItem<Policy>> = policies
         .iter()
         .filter(|one| one.name != ranked::OFF)
         .collect();
@@ -44,11 +45,11 @@ pub(super) fn run(
             .collect();
         let (text, misses) = report(&one.name, &grid, &rows);
         missed += misses;
-        print(&text).map_err(Quit::failed)?;
+        print(&text).map_err(ExitError::failed)?;
     }
     match missed {
         0 => Ok(()),
-        missed => Err(Quit::failed(format!(
+        missed => Err(ExitError::failed(format!(
             "{missed} of {} cells miss a bound",
             cells.len() * played.len()
         ))),

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use relent::{NamedPolicy, Policy};
+use relent_sim::evaluate::{Case, Contender, Evaluation, evaluate_all, tally};
 use relent_sim::generate::Generator;
-use relent_sim::judge::{Case, Contender, Judgement, judge_all, tally};
 
-use super::{Named, SimulateArgs, progress};
+use super::{NamedItem, SimulateArgs, progress};
 use crate::console::print;
-use crate::quit::Quit;
+use crate::quit::ExitError;
 
 /// Policies of other systems for many clients, with which the evaluated policies are compared.
 const OTHERS: [&str; 8] = [
@@ -31,40 +31,41 @@ const OTHERS: [&str; 8] = [
 pub(super) fn run(
     args: &SimulateArgs,
     count: u64,
-    policies: &[Named<Policy>],
+    policies: &[NamedItem<Policy>],
     threads: usize,
-) -> Result<(), Quit> {
+) -> Result<(), ExitError> {
     let load = |name: &str| {
         let loaded = NamedPolicy::load(name).map(|named| named.policy);
-        loaded.map_err(|error| Quit::failed(format!("{name}: {error}")))
+        loaded.map_err(|error| ExitError::failed(format!("{name}: {error}")))
     };
     let off = load("off")?;
     let others: Vec<(&str, Policy)> = OTHERS
         .into_iter()
         .map(|name| Ok((name, load(name)?)))
-        .collect::<Result<_, Quit>>()?;
+        .collect::<Result<_, ExitError>>()?;
     let contenders: Vec<Contender<'_>> = others
         .iter()
         .map(|(name, policy)| Contender { name, policy })
         .collect();
     // The others are compared with `off`.
-    let judged: Vec<&Named<Policy>> = policies.iter().filter(|one| one.name != "off").collect();
-    let judged = match judged.is_empty() {
+    let evaluated: Vec<&NamedItem<Policy>> =
+        policies.iter().filter(|one| one.name != "off").collect();
+    let evaluated = match evaluated.is_empty() {
         true => policies.iter().collect(),
-        false => judged,
+        false => evaluated,
     };
-    let values: Vec<&Policy> = judged.iter().map(|policy| &policy.value).collect();
+    let values: Vec<&Policy> = evaluated.iter().map(|policy| &policy.value).collect();
     let numbers: Vec<u64> = (0..count)
         .map(|number| args.seed.wrapping_add(number))
         .collect();
     if let Some(folder) = &args.save {
         fs::create_dir_all(folder)
-            .map_err(|error| Quit::failed(format!("{}: {error}", folder.display())))?;
+            .map_err(|error| ExitError::failed(format!("{}: {error}", folder.display())))?;
     }
     let bar = progress(numbers.len());
     let on_case = || bar.inc(1);
     let generator = args.generator.into();
-    let cases = judge_all(
+    let cases = evaluate_all(
         generator,
         &numbers,
         &off,
@@ -74,33 +75,33 @@ pub(super) fn run(
         &on_case,
     );
     bar.finish_and_clear();
-    let files = file_names(&judged);
+    let files = file_names(&evaluated);
     let mut found = 0;
-    for (index, policy) in judged.iter().enumerate() {
-        print(&report(&policy.name, index, &cases, &contenders)).map_err(Quit::failed)?;
+    for (index, policy) in evaluated.iter().enumerate() {
+        print(&report(&policy.name, index, &cases, &contenders)).map_err(ExitError::failed)?;
         for case in &cases {
-            let judgement = &case.judgements[index];
-            found += usize::from(judgement.is_guilty());
-            if let (Some(folder), Some(what)) = (&args.save, what(judgement)) {
-                save(folder, &policy.name, &files[index], what, case, judgement)?;
+            let evaluation = &case.evaluations[index];
+            found += usize::from(evaluation.is_stuck_or_worse());
+            if let (Some(folder), Some(what)) = (&args.save, what(evaluation)) {
+                save(folder, &policy.name, &files[index], what, case, evaluation)?;
             }
         }
     }
     match found {
         0 => Ok(()),
-        found => Err(Quit::failed(format!(
+        found => Err(ExitError::failed(format!(
             "in {found} of {} evaluations a policy was stuck or worse than off",
-            cases.len() * judged.len()
+            cases.len() * evaluated.len()
         ))),
     }
 }
 
 /// Names the finding in a word.
-fn what(judgement: &Judgement) -> Option<&'static str> {
-    match (judgement.trap, judgement.harm) {
+fn what(evaluation: &Evaluation) -> Option<&'static str> {
+    match (evaluation.stuck, evaluation.worse) {
         (true, _) => Some("stuck"),
         (false, true) => Some("worse"),
-        (false, false) if !judgement.better.is_empty() => Some("better"),
+        (false, false) if !evaluation.better.is_empty() => Some("better"),
         (false, false) => None,
     }
 }
@@ -114,14 +115,14 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     );
     let found = cases
         .iter()
-        .filter_map(|case| Some((case, what(&case.judgements[index])?)));
+        .filter_map(|case| Some((case, what(&case.evaluations[index])?)));
     let found: Vec<_> = found.collect();
     if !found.is_empty() {
         text += "number  found   goodput  late   attempts  off: goodput  late   better\n";
     }
     for (case, what) in &found {
-        let judgement = &case.judgements[index];
-        let (means, off) = (judgement.means, judgement.off);
+        let evaluation = &case.evaluations[index];
+        let (means, off) = (evaluation.means, evaluation.off);
         let _ = writeln!(
             text,
             "{:<7} {what:<7} {:.4}  {:.3}  {:>8.2}  {:>12.4}  {:.3}   {}",
@@ -131,18 +132,18 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
             means.attempts,
             off.goodput,
             off.late,
-            better(judgement),
+            better(evaluation),
         );
     }
-    let count = |is: &dyn Fn(&Judgement) -> bool| {
-        let judgements = cases.iter().map(|case| &case.judgements[index]);
-        judgements.filter(|one| is(one)).count()
+    let count = |is: &dyn Fn(&Evaluation) -> bool| {
+        let evaluations = cases.iter().map(|case| &case.evaluations[index]);
+        evaluations.filter(|one| is(one)).count()
     };
     let _ = writeln!(
         text,
         "\n{} stuck, {} worse than off, {} in which another is better\n",
-        count(&|one| one.trap),
-        count(&|one| one.harm),
+        count(&|one| one.stuck),
+        count(&|one| one.worse),
         count(&|one| !one.better.is_empty()),
     );
     let mean =
@@ -167,8 +168,8 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
                 "{:<34} {:>4} {:>4} {:>4} {:>4}",
                 format!("{dimension}: {level}"),
                 tally.cases,
-                tally.traps,
-                tally.harms,
+                tally.stuck,
+                tally.worse,
                 tally.better,
             );
         }
@@ -186,8 +187,8 @@ fn by(cases: &[Case]) -> &'static str {
 }
 
 /// Lists the policies that are better, with the difference of goodput.
-fn better(judgement: &Judgement) -> String {
-    let names = judgement.better.iter();
+fn better(evaluation: &Evaluation) -> String {
+    let names = evaluation.better.iter();
     let names: Vec<String> = names
         .map(|(name, more)| format!("{name} +{:.3}", more.mean))
         .collect();
@@ -195,7 +196,7 @@ fn better(judgement: &Judgement) -> String {
 }
 
 /// Returns a file name for each policy: its name without special characters, made unique.
-fn file_names(policies: &[&Named<Policy>]) -> Vec<String> {
+fn file_names(policies: &[&NamedItem<Policy>]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for policy in policies {
         let last = policy.name.rsplit('/').next().unwrap_or_default();
@@ -224,16 +225,16 @@ fn save(
     file: &str,
     what: &str,
     case: &Case,
-    judgement: &Judgement,
-) -> Result<(), Quit> {
+    evaluation: &Evaluation,
+) -> Result<(), ExitError> {
     let number = case.drawn.number;
     let path = folder.join(format!("{file}-{what}-{number}.toml"));
-    let (means, off) = (judgement.means, judgement.off);
+    let (means, off) = (evaluation.means, evaluation.off);
     let levels = case.drawn.levels.iter();
     let levels: Vec<String> = levels
         .map(|(dimension, level)| format!("{dimension}: {level}"))
         .collect();
-    let more = match better(judgement) {
+    let more = match better(evaluation) {
         none if none.is_empty() => String::new(),
         names => format!("# Better: {names}\n"),
     };
@@ -251,7 +252,8 @@ fn save(
         levels.join("; "),
         case.drawn.text,
     );
-    fs::write(&path, text).map_err(|error| Quit::failed(format!("{}: {error}", path.display())))
+    fs::write(&path, text)
+        .map_err(|error| ExitError::failed(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]
@@ -259,8 +261,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_two_policies_never_have_one_name() {
-        let named = |name: &str| Named {
+    fn file_names_of_policies_are_unique() {
+        let named = |name: &str| NamedItem {
             name: name.to_owned(),
             value: Policy::STANDARD.clone(),
             text: String::new(),

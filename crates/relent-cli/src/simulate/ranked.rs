@@ -5,7 +5,7 @@ use std::fmt::Write;
 use relent_sim::study::{RunResult, verdict};
 use relent_sim::{Scenario, mean_bound, ranking};
 
-use super::{Named, table};
+use super::{NamedItem, table};
 
 /// The name of the policy without retries.
 pub(super) const OFF: &str = "off";
@@ -34,7 +34,7 @@ pub(super) fn warnings<'a>(
 }
 
 /// Formats the tables, verdicts and warnings.
-pub(super) fn report(scenario: &Named<Scenario>, rows: &[Row<'_>], seeds: &[u64]) -> String {
+pub(super) fn report(scenario: &NamedItem<Scenario>, rows: &[Row<'_>], seeds: &[u64]) -> String {
     let mut text = match scenario.value.description.as_str() {
         "" => format!("{}\n", scenario.name),
         description => format!("{}: {description}\n", scenario.name),

@@ -13,13 +13,13 @@ const GROUP_GAP: &str = "    ";
 type Rows<'a> = [(&'a str, Vec<&'a Metrics>)];
 
 /// A group of columns, from left to right; each column has its cells from the head down.
-struct Group {
+struct ColumnGroup {
     name: &'static str,
     columns: Vec<Vec<String>>,
     widths: Vec<usize>,
 }
 
-impl Group {
+impl ColumnGroup {
     fn new(name: &'static str, columns: Vec<Vec<String>>) -> Self {
         let widest = |cells: &Vec<String>| cells.iter().map(|cell| length(cell)).max();
         let mut group = Self {
@@ -85,19 +85,19 @@ fn length(text: &str) -> usize {
 /// the optimal goodput, in a line above all policies.
 pub(super) fn table(rows: &Rows<'_>, outage: bool, bound: Option<f64>) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
-    let numbers = Group::of("", measure::shown(&runs), rows, outage, bound);
-    text(&Group::policies(rows, bound.is_some()), &[numbers])
+    let numbers = ColumnGroup::of("", measure::shown(&runs), rows, outage, bound);
+    text(&ColumnGroup::policies(rows, bound.is_some()), &[numbers])
 }
 
 /// Formats how long callers wait, and for what, in as many tables as lines of [`WIDTH`] require; empty if no caller
 /// waits.
 pub(super) fn times(rows: &Rows<'_>, outage: bool) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
-    let policies = Group::policies(rows, false);
-    let mut tables: Vec<Vec<Group>> = Vec::new();
+    let policies = ColumnGroup::policies(rows, false);
+    let mut tables: Vec<Vec<ColumnGroup>> = Vec::new();
     let mut width = WIDTH;
     for group in measure::times_shown(&runs) {
-        let group = Group::of(group.name, group.measures, rows, outage, None);
+        let group = ColumnGroup::of(group.name, group.measures, rows, outage, None);
         let more = GROUP_GAP.len() + group.width();
         width += more;
         match tables.last_mut().filter(|_| width <= WIDTH) {
@@ -120,7 +120,7 @@ pub(super) fn times(rows: &Rows<'_>, outage: bool) -> String {
 }
 
 /// Formats one table: a line of the groups' names, if any, and a line for each row.
-fn text(policies: &Group, groups: &[Group]) -> String {
+fn text(policies: &ColumnGroup, groups: &[ColumnGroup]) -> String {
     let mut text = String::new();
     let mut add = |begin: &str, parts: Vec<String>| {
         let begin = format!("{begin:width$}", width = policies.width());
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_times_have_every_number_and_no_line_is_wider_than_100_columns() {
+    fn time_tables_are_complete_and_at_most_100_columns_wide() {
         let scenario = Scenario::parse("clients.arrivals.herd = { clients = 3 }").unwrap();
         let made = run(&scenario, Policy::STANDARD, 1).unwrap();
         let waits = |second: f64| {

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::{RELENT, finish, relent, run, run_with};
 
 #[test]
-fn the_short_help_lists_and_the_long_one_explains() {
+fn the_short_help_lists_options_and_the_long_help_explains_them() {
     let short = run(&["-h"]);
     assert_eq!((short.status, short.stderr.as_str()), (0, ""));
     for subcommand in ["run", "schedule", "deliver", "policy", "completions", "man"] {
@@ -49,7 +49,7 @@ fn the_short_help_lists_and_the_long_one_explains() {
 
 /// clap wraps wider lines again, in the middle of a paragraph or a table.
 #[test]
-fn what_ends_a_help_fits_into_80_columns() {
+fn the_end_of_every_help_fits_80_columns() {
     for subcommand in [
         "run",
         "fetch",
@@ -114,7 +114,7 @@ fn without_a_subcommand_the_help_is_shown_and_it_is_an_error() {
 }
 
 #[test]
-fn usage_errors_are_one_line_that_says_what_to_do() {
+fn usage_errors_are_one_line_with_advice() {
     for (args, status, says) in [
         (
             &["shedule"][..],
@@ -269,7 +269,7 @@ fn usage_errors_are_one_line_that_says_what_to_do() {
 }
 
 #[test]
-fn a_policy_file_with_a_typing_error_names_the_line_and_the_nearest_key() {
+fn an_error_in_a_policy_file_names_line_and_nearest_key() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.toml");
     std::fs::write(
@@ -296,7 +296,7 @@ fn a_policy_file_with_a_typing_error_names_the_line_and_the_nearest_key() {
 }
 
 #[test]
-fn the_environment_is_named_as_the_culprit() {
+fn an_error_in_relent_policy_names_the_variable() {
     for (value, says) in [
         ("patiemt", "did you mean `patient`?"),
         ("/no/such/file", "no file"),
@@ -352,7 +352,7 @@ fn a_closed_stdout_ends_quietly() {
 }
 
 #[test]
-fn a_full_disk_is_said_in_words() {
+fn a_full_disk_is_reported_for_every_subcommand() {
     for args in [
         &["--help"][..],
         &["schedule"],
@@ -373,7 +373,7 @@ fn a_full_disk_is_said_in_words() {
 }
 
 #[test]
-fn what_show_prints_check_accepts() {
+fn policy_check_accepts_the_output_of_policy_show() {
     for name in relent::presets::names() {
         let shown = run(&["policy", "show", name]);
         assert_eq!(shown.stdout, relent::presets::get(name).unwrap().text);
@@ -386,7 +386,7 @@ fn what_show_prints_check_accepts() {
 }
 
 #[test]
-fn a_policy_of_a_file_is_shown_as_toml_that_means_the_same() {
+fn policy_show_prints_an_equivalent_toml_policy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.json");
     let text = r#"{"policies": {
@@ -418,7 +418,7 @@ fn a_policy_of_a_file_is_shown_as_toml_that_means_the_same() {
 }
 
 #[test]
-fn check_goes_on_after_a_bad_file_and_the_worst_status_counts() {
+fn policy_check_continues_after_a_bad_file_and_returns_the_worst_status() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &[u8]| {
         let file = folder.path().join(name);
@@ -445,7 +445,7 @@ fn check_goes_on_after_a_bad_file_and_the_worst_status_counts() {
 }
 
 #[test]
-fn check_says_what_to_give_in_place_of_a_preset_and_of_one_policy() {
+fn policy_check_names_the_argument_for_presets_and_single_policies() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.toml");
     std::fs::write(&file, "[policies.a]\nbackoff = 'none'\n").unwrap();
@@ -464,7 +464,7 @@ fn check_says_what_to_give_in_place_of_a_preset_and_of_one_policy() {
 }
 
 #[test]
-fn check_warns_of_what_cannot_be_meant_with_a_status_of_its_own() {
+fn policy_check_has_a_separate_exit_status_for_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &str| {
         let file = folder.path().join(name);
@@ -552,7 +552,7 @@ fn completions_and_pages_cover_the_subcommands() {
 }
 
 #[test]
-fn a_bad_trace_is_an_error_before_anything_ran() {
+fn an_unwritable_trace_fails_before_the_first_attempt() {
     let folder = tempfile::tempdir().unwrap();
     let closed = folder.path().join("closed");
     std::fs::create_dir(&closed).unwrap();
@@ -575,7 +575,7 @@ fn a_bad_trace_is_an_error_before_anything_ran() {
 }
 
 #[test]
-fn a_reader_that_stops_early_gets_what_it_read() {
+fn a_reader_that_stops_early_causes_no_error() {
     let mut child = relent(&["man"]).spawn().unwrap();
     let mut first = [0];
     child

@@ -13,15 +13,15 @@ use std::process::Command;
 use std::task::Poll;
 use std::time::Duration;
 
-use cases::{Before, Case, Content, MILLI, SEED};
+use cases::{Case, Content, History, MILLI, SEED};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use relent::failure::Cause;
-use relent::policy::{BudgetConfig, Pattern, RequestRateConfig};
+use relent::policy::{BudgetConfig, Pattern, RateLimitConfig};
 use relent::random::{Random, SessionRandom};
 use relent::trace::TraceJson;
 use relent::{Backoff, Destination, Failure, Jitter, Policy, Summary, VirtualClock, retry_with};
-use relent_reqwest::{Body, Client, recipe};
+use relent_reqwest::{Body, Client, default_builder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -108,8 +108,8 @@ impl Files {
 /// Receives the response of a case through the library, in this process.
 fn received(case: &Case) -> Value {
     let server = Server::script(case.steps.clone());
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    let client = Client::made_by(plain, case.policy()).unwrap();
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    let client = Client::from_builder(plain, case.policy()).unwrap();
     let client = client.traced().random(|| SessionRandom::with_seed(SEED));
     let request = http::Request::builder()
         .method(case.method.clone())
@@ -125,12 +125,12 @@ fn received(case: &Case) -> Value {
 }
 
 #[test]
-fn fetch_decides_as_a_download_of_the_library() {
+fn fetch_makes_the_same_decisions_as_a_library_download() {
     let all = [cases::outcomes(), cases::held_back(), cases::deadlines()];
     let sent_again = |case: &Case| matches!(case.content, Content::None | Content::Known);
     let all = all.into_iter().flatten();
     // The destination of a command has no other callers.
-    let all = all.filter(|case| case.before == Before::Nothing && sent_again(case));
+    let all = all.filter(|case| case.before == History::Nothing && sent_again(case));
     let mut played = 0;
     for case in all {
         let expected = received(&case);
@@ -147,7 +147,7 @@ fn fetch_decides_as_a_download_of_the_library() {
         let trace = files.trace();
         assert_eq!(decided(&trace), expected, "{}", case.name);
         assert_eq!(server.count(), case.requests, "{}", case.name);
-        let apart = match case.policy().request_rate() {
+        let apart = match case.policy().rate_limit() {
             Some(rate) => Duration::from_secs_f64(1.0 / rate.limit.unwrap()),
             None => Duration::ZERO,
         };
@@ -229,16 +229,16 @@ impl Script {
             policy = policy.budget(BudgetConfig {
                 ratio: 0.0,
                 per_second: 0.0,
-                reserve: 2.0,
+                initial_tokens: 2.0,
                 ..BudgetConfig::DEFAULT
             });
         }
         let mut apart = Duration::ZERO;
         if below(4) == 0 {
             apart = MILLI * 20;
-            policy = policy.request_rate(RequestRateConfig {
+            policy = policy.rate_limit(RateLimitConfig {
                 burst: Some(1),
-                ..RequestRateConfig::new(50.0)
+                ..RateLimitConfig::new(50.0)
             });
         }
         let ends: Vec<_> = (0..=below(4))
@@ -294,7 +294,7 @@ impl Script {
 }
 
 #[test]
-fn run_decides_as_the_library() {
+fn run_makes_the_same_decisions_as_the_library() {
     let mut reasons = Vec::new();
     for seed in 0..60 {
         let script = Script::new(seed);
@@ -317,13 +317,13 @@ fn run_decides_as_the_library() {
 
 /// The deadline of a command includes the time for ending it; that of the library does not.
 #[test]
-fn rule_6_the_limits_of_time_end_a_run_as_they_end_a_call_of_the_library() {
+fn time_limits_end_a_run_like_a_library_call() {
     let policy = Policy::builder(Backoff::constant(MILLI * 30_000)).jitter(Jitter::None);
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(0.001)
+        ..RateLimitConfig::new(0.001)
     };
-    let at_once = policy.clone().backoff(Backoff::None).request_rate(rate);
+    let at_once = policy.clone().backoff(Backoff::None).rate_limit(rate);
     for (policy, deadline, ends, reason) in [
         (policy.clone(), MILLI * 300, vec![End::Never], "deadline"),
         (policy, MILLI * 20_000, vec![End::Exit(1)], "deadline"),
@@ -343,7 +343,7 @@ fn rule_6_the_limits_of_time_end_a_run_as_they_end_a_call_of_the_library() {
 }
 
 #[test]
-fn rule_12_a_signal_ends_a_wait_as_a_cancelled_call_of_the_library_ends() {
+fn a_signal_during_a_delay_ends_a_run_like_a_cancelled_library_call() {
     let hour = Backoff::constant(MILLI * 3_600_000);
     let policy = Policy::builder(hour).jitter(Jitter::None).build().unwrap();
     let script = Script {

@@ -38,7 +38,7 @@ fn folder() -> tempfile::TempDir {
 
 /// A receiver is down, an operator finds the reason, and the message arrives in the end.
 #[test]
-fn from_a_dead_letter_to_its_acknowledgement() {
+fn a_dead_letter_can_be_listed_shown_and_replayed_until_acknowledged() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();
     let server = Server::start(folder);
@@ -196,7 +196,7 @@ fn a_server_that_is_killed_loses_nothing() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();
     let mut server = Server::start(folder);
-    let spec = json!({ "url": receiver.url("/slow"), "concurrency": 2, "park": false }).to_string();
+    let spec = json!({ "url": receiver.url("/slow"), "concurrency": 2, "hold": false }).to_string();
     server.ask("PUT", "/v1/endpoints/shop", &spec);
     let mut ids = Vec::new();
     for round in 0..3 {
@@ -233,7 +233,7 @@ fn a_server_that_is_killed_loses_nothing() {
 
 /// SIGTERM waits for running attempts and starts no other; a second one does not wait.
 #[test]
-fn a_server_that_is_told_to_end_drains() {
+fn a_server_finishes_running_attempts_on_sigterm() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();
     let server = Server::start(folder);
@@ -285,7 +285,7 @@ fn a_server_that_is_told_to_end_drains() {
 }
 
 #[test]
-fn a_drain_that_is_too_short_is_told() {
+fn attempts_cut_off_by_the_shutdown_timeout_are_reported() {
     let folder = folder();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start_with(
@@ -306,7 +306,7 @@ fn a_drain_that_is_too_short_is_told() {
 }
 
 #[test]
-fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
+fn server_files_are_private_and_the_api_requires_a_token() {
     let folder = folder();
     let server = Server::start(folder.path());
     for name in [
@@ -369,7 +369,7 @@ fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
 }
 
 #[test]
-fn a_listener_that_cannot_be_is_refused_with_its_address_and_the_option() {
+fn an_unusable_listen_address_is_reported_with_its_option() {
     let folder = folder();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -405,7 +405,7 @@ fn a_listener_that_cannot_be_is_refused_with_its_address_and_the_option() {
 }
 
 #[test]
-fn a_database_that_cannot_be_used_is_refused_with_its_file_and_the_cause() {
+fn an_unusable_database_is_reported_with_file_and_cause() {
     let folder = folder();
     let path = folder.path();
     fs::create_dir(path.join("folder.db")).unwrap();
@@ -434,7 +434,7 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_client_waits_for_a_server_that_starts_after_it() {
+fn a_client_waits_for_a_server_that_starts_later() {
     let folder = folder();
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("http://{address}");
@@ -462,7 +462,7 @@ fn a_client_waits_for_a_server_that_starts_after_it() {
 }
 
 #[test]
-fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
+fn a_client_waits_at_most_wait_for_server_and_reports_the_error() {
     let folder = folder();
     let path = folder.path();
     fs::write(path.join("relent-deliver.token"), "relent_0123456789abcdef").unwrap();
@@ -508,7 +508,7 @@ fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
 
 /// As a reverse proxy responds while the server starts.
 #[test]
-fn a_client_asks_again_after_a_503() {
+fn a_client_retries_after_a_503() {
     let folder = folder();
     fs::write(
         folder.path().join("relent-deliver.token"),
@@ -536,7 +536,7 @@ fn a_client_asks_again_after_a_503() {
 }
 
 #[test]
-fn clients_say_what_is_wrong() {
+fn deliver_commands_report_usage_and_server_errors() {
     let folder = folder();
     let server = Server::start(folder.path());
     for (args, status, says) in [
@@ -745,7 +745,7 @@ fn clients_say_what_is_wrong() {
 }
 
 #[test]
-fn what_a_server_refuses_names_the_option_of_serve_that_allows_it() {
+fn a_refused_endpoint_url_names_the_serve_option_that_allows_it() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &[]);
     for (url, says) in [
@@ -766,7 +766,7 @@ fn what_a_server_refuses_names_the_option_of_serve_that_allows_it() {
 
 /// Without a server, the attempts and policies are the same.
 #[test]
-fn a_message_is_sent_straight_to_a_url() {
+fn a_message_is_sent_directly_to_a_url() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();
     fs::write(folder.join("shop.key"), format!("{SECRET}\n")).unwrap();
@@ -852,7 +852,7 @@ fn a_message_is_sent_straight_to_a_url() {
 }
 
 #[test]
-fn a_signature_is_verified_and_what_is_wrong_is_said() {
+fn verify_accepts_a_valid_signature_and_explains_an_invalid_one() {
     let (folder, receiver) = (folder(), Receiver::start());
     let folder = folder.path();
     fs::write(folder.join("shop.key"), format!("{SECRET}\n")).unwrap();
@@ -1004,7 +1004,7 @@ fn the_commands_of_the_documentation_work() {
 }
 
 #[test]
-fn the_block_of_the_readme_works_as_it_is_pasted() {
+fn the_readme_commands_work_when_pasted() {
     let readme = page("README.md");
     let mut blocks = readme.split("```sh\n").skip(1);
     let block = blocks.find(|block| block.starts_with("relent deliver serve"));

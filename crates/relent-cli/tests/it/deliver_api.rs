@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use relent_outbox::observe::{Kind, METRICS, Part};
+use relent_outbox::observe::{METRICS, MetricKind, Part};
 use serde_json::{Value, json};
 
 use crate::deliver_support::{INSIDE, Receiver, Server, until};
@@ -179,7 +179,7 @@ fn message(endpoint: &str, event: &str) -> String {
 
 /// Every status of every described operation occurs, and no other.
 #[test]
-fn the_api_is_what_its_description_says() {
+fn the_api_conforms_to_its_openapi_description() {
     let mut at = Setup::start();
     let kept = include_str!("../../../relent-outbox/src/api/openapi.json");
     assert_eq!(at.description, serde_json::from_str::<Value>(kept).unwrap());
@@ -642,7 +642,7 @@ fn the_api_is_what_its_description_says() {
 
 /// One client's change of keys is not undone by a concurrent change of another member.
 #[test]
-fn two_that_change_an_endpoint_at_once_undo_nothing_of_each_other() {
+fn concurrent_endpoint_changes_do_not_undo_each_other() {
     let at = Setup::start();
     let ok = at.receiver.url("/ok");
     let (server, begun) = (&at.server, Instant::now());
@@ -685,7 +685,7 @@ fn references(value: &Value, whole: &Value) {
 }
 
 #[test]
-fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
+fn a_payload_arrives_unchanged_and_signed_and_no_response_has_the_key() {
     let mut at = Setup::start();
     let url = at.receiver.url("/ok");
     let spec = json!({ "url": url, "secrets": [SECRET] }).to_string();
@@ -734,7 +734,7 @@ fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
 }
 
 #[test]
-fn metrics_are_those_of_the_table_and_each_is_described() {
+fn the_metrics_endpoint_has_exactly_the_documented_metrics() {
     let mut at = Setup::start();
     let url = at.receiver.url("/ok");
     at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
@@ -779,7 +779,10 @@ fn metrics_are_those_of_the_table_and_each_is_described() {
         "{text}"
     );
     // Each value of a label exists before the first count.
-    for metric in rows.iter().filter(|metric| metric.kind == Kind::Counter) {
+    for metric in rows
+        .iter()
+        .filter(|metric| metric.kind == MetricKind::Counter)
+    {
         let Some(label) = metric.label else { continue };
         for value in label.values {
             let series = format!("{}{{{}=\"{value}\"}} ", metric.name, label.name);
@@ -789,7 +792,7 @@ fn metrics_are_those_of_the_table_and_each_is_described() {
 }
 
 #[test]
-fn what_is_not_there_is_a_problem_too() {
+fn unknown_api_paths_return_a_problem_document() {
     let at = Setup::start();
     let token = format!("authorization: Bearer {}\r\n", at.server.token);
     for (method, path, status) in [
@@ -806,7 +809,7 @@ fn what_is_not_there_is_a_problem_too() {
 
 /// If the store does not respond, the request may be repeated, and takes effect once.
 #[test]
-fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
+fn a_failing_store_is_reported_and_the_request_may_be_repeated() {
     let mut at = Setup::start();
     let url = at.receiver.url("/ok");
     at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
@@ -840,7 +843,7 @@ fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
 
 /// A client without a token cannot make the server buffer much.
 #[test]
-fn a_form_may_not_be_large() {
+fn an_oversized_form_is_refused() {
     let at = Setup::start();
     let form = "content-type: application/x-www-form-urlencoded\r\n";
     let large = format!("token={}&x={}", at.server.token, "x".repeat(70_000));

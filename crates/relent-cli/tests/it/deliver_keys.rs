@@ -24,7 +24,7 @@ fn enqueue(server: &Server, endpoint: &str, event: &str) -> String {
 }
 
 #[test]
-fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
+fn a_server_does_not_start_with_the_wrong_encryption_key() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     let folder = folder.path();
     let file = folder.join(KEY);
@@ -99,7 +99,7 @@ fn a_server_does_not_start_with_a_key_that_does_not_open_its_store() {
 }
 
 #[test]
-fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_keys_are_registered() {
+fn replace_key_holds_messages_until_signing_keys_are_registered_again() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     let folder = folder.path();
     let server = Server::start(folder);
@@ -112,7 +112,7 @@ fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_key
     let id = enqueue(&server, "shop", "e");
     let held = until("it is held", || {
         let (_, shop) = server.ask("GET", "/v1/endpoints/shop", "");
-        (shop["held"]["because"] == "local-fault").then_some(shop)
+        (shop["held"]["hold_reason"] == "local-fault").then_some(shop)
     });
     assert!(
         held["held"]["error"]
@@ -165,7 +165,7 @@ fn a_key_that_is_lost_for_good_is_replaced_and_messages_are_held_until_their_key
 }
 
 #[test]
-fn a_reference_to_a_variable_that_is_not_set_holds_messages_until_a_start_with_it() {
+fn an_unset_key_variable_holds_messages_until_a_start_with_it() {
     let at = Setup::start();
     let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let added = server.deliver(
@@ -198,7 +198,7 @@ fn a_reference_to_a_variable_that_is_not_set_holds_messages_until_a_start_with_i
 }
 
 #[test]
-fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
+fn removing_the_last_signing_key_requires_allow_unsigned() {
     let at = Setup::start();
     let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let spec = json!({ "url": receiver.url("/ok"), "secrets": ["env:NEW", "env:OLD"] });
@@ -240,7 +240,7 @@ fn signing_keys_are_removed_and_the_last_one_only_when_that_is_said() {
 
 /// A form names the key by its number, which may belong to another key when the form is sent.
 #[test]
-fn a_signing_key_is_removed_by_a_form_unless_the_keys_have_changed_since() {
+fn a_form_removes_a_signing_key_unless_the_keys_have_changed() {
     let at = Setup::start();
     let server = &at.server;
     let spec = json!({ "url": at.receiver.url("/ok"), "secrets": ["env:NEW", "env:OLD"] });
@@ -282,7 +282,7 @@ fn a_signing_key_is_removed_by_a_form_unless_the_keys_have_changed_since() {
 }
 
 #[test]
-fn a_policy_that_ends_messages_early_is_warned_of_when_it_is_registered() {
+fn registering_a_policy_that_ends_messages_early_returns_a_warning() {
     let at = Setup::start();
     let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let spec = json!({
@@ -324,7 +324,7 @@ fn a_policy_that_ends_messages_early_is_warned_of_when_it_is_registered() {
 }
 
 #[test]
-fn a_message_that_is_sent_with_a_delay_waits_for_it() {
+fn a_message_with_a_delay_is_sent_after_it() {
     let at = Setup::start();
     let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     server.register("shop", &json!({ "url": receiver.url("/ok") }));
@@ -353,7 +353,7 @@ fn a_message_that_is_sent_with_a_delay_waits_for_it() {
 }
 
 #[test]
-fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
+fn deliver_escapes_bidirectional_control_characters() {
     let at = Setup::start();
     let (server, receiver, folder) = (&at.server, &at.receiver, at.folder());
     let name = "shop\u{202e}gpj";
@@ -429,7 +429,7 @@ fn with_tls() -> (u16, String) {
 }
 
 #[test]
-fn a_receiver_with_a_private_authority_is_reached_by_its_file() {
+fn a_receiver_with_a_private_ca_is_reached_with_ca_file() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (port, pem) = with_tls();
@@ -489,7 +489,7 @@ fn a_receiver_with_a_private_authority_is_reached_by_its_file() {
 }
 
 #[test]
-fn help_documentation_and_description_have_the_table_of_acknowledgements() {
+fn help_docs_and_openapi_list_the_same_acknowledgements() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deliver.md");
     let page = fs::read_to_string(page).unwrap();
     let help = finish(

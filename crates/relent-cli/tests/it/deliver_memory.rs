@@ -77,7 +77,7 @@ fn memory(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn large_messages_to_endpoints_that_hang_fill_no_memory_and_it_is_given_back() {
+fn large_messages_to_hanging_endpoints_use_bounded_memory() {
     let folder = tempfile::tempdir().unwrap();
     let hanging = Hanging::start();
     let runtime = tokio::runtime::Builder::new_current_thread()

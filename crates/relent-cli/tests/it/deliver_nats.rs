@@ -57,7 +57,7 @@ fn send(server: &Server, event: u32) -> String {
 }
 
 #[test]
-fn one_process_decides_and_others_deliver() {
+fn serve_dispatches_and_workers_deliver() {
     let Some(nats) = servers::nats() else { return };
     let receiver = Receiver::start();
     let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn one_process_decides_and_others_deliver() {
 
 /// `serve` and `worker` count messages that they reject, and continue.
 #[test]
-fn what_a_stranger_says_is_counted() {
+fn invalid_nats_messages_are_rejected_and_counted() {
     let Some(nats) = servers::nats() else { return };
     let receiver = Receiver::start();
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn what_a_stranger_says_is_counted() {
     });
     let token = format!("authorization: Bearer {}\r\n", server.token);
     let (_, _, text) = server.raw("GET", "/metrics", &token, "");
-    for reason in ["unreadable", "not_begun", "unknown"] {
+    for reason in ["unreadable", "not_granted", "unknown"] {
         let counted = format!("relent_outbox_nats_refused_total{{reason=\"{reason}\"}} 1");
         assert!(text.contains(&counted), "{counted} is not in {text}");
     }
@@ -165,7 +165,7 @@ fn what_a_stranger_says_is_counted() {
 }
 
 #[test]
-fn what_is_wrong_with_the_options_is_said() {
+fn wrong_nats_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     for (args, wrong) in [
         (&[][..], "--nats is missing"),

@@ -62,7 +62,7 @@ const REFUSED: &str = "NATS refuses this user: give valid credentials";
 
 /// Each user has exactly the permissions of docs/operating-deliver.md.
 #[test]
-fn users_with_passwords_need_no_more_than_what_is_documented() {
+fn nats_users_need_only_the_documented_permissions() {
     let users = r#"authorization { users: [
         { user: serve, password: "one", permissions: {
             publish: ["relent-outbox.attempts", "_INBOX.>", "$JS.API.>", "$JS.ACK.>"],
@@ -84,7 +84,7 @@ fn users_with_passwords_need_no_more_than_what_is_documented() {
 }
 
 #[test]
-fn a_token_lets_in() {
+fn a_nats_token_authenticates() {
     let Some(nats) = servers::nats_with(|_| "authorization { token: sesame }".to_owned()) else {
         return;
     };
@@ -120,7 +120,7 @@ fn credentials(file: &Path, account: &KeyPair) {
 }
 
 #[test]
-fn a_file_of_credentials_lets_in() {
+fn a_nats_credentials_file_authenticates() {
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let name = operator.public_key();
     let operator_token = vouched(
@@ -165,7 +165,7 @@ fn a_file_of_credentials_lets_in() {
 
 /// Certificates of a private CA: one for the server, and one for its clients.
 #[test]
-fn tls_with_certificates_of_both_ends() {
+fn nats_works_with_mutual_tls() {
     let settings = |directory: &Path| {
         let key = CertificateKey::generate().unwrap();
         let mut params = CertificateParams::default();

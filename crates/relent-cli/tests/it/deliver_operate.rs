@@ -13,11 +13,11 @@ fn rarely() -> Value {
 }
 
 #[test]
-fn what_waits_is_sent_now_and_its_attempts_go_on_counting() {
+fn send_now_sends_pending_messages_and_keeps_the_attempt_count() {
     let at = Setup::start();
     at.server.register(
         "shop",
-        &json!({ "url": at.receiver.url("/later"), "policy": rarely(), "park": false }),
+        &json!({ "url": at.receiver.url("/later"), "policy": rarely(), "hold": false }),
     );
     let ids: Vec<_> = ["a", "b", "c"]
         .map(|event| {
@@ -64,7 +64,7 @@ fn what_waits_is_sent_now_and_its_attempts_go_on_counting() {
 }
 
 #[test]
-fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
+fn contents_require_the_content_token_and_never_include_secrets() {
     let at = Setup::start();
     fs::write(at.folder().join("key"), SECRET).unwrap();
     fs::write(at.folder().join("token"), "Bearer token-4711\n").unwrap();
@@ -195,7 +195,7 @@ fn contents_are_seen_with_the_content_token_alone_and_never_a_secret() {
 }
 
 #[test]
-fn without_a_content_token_nobody_sees_contents() {
+fn without_a_content_token_contents_are_never_shown() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path());
     let (status, said) = server.ask("GET", "/v1/messages/msg_1/content", "");
@@ -210,7 +210,7 @@ fn without_a_content_token_nobody_sees_contents() {
 }
 
 #[test]
-fn an_event_reaches_each_endpoint_that_has_subscribed_to_its_topic() {
+fn an_event_reaches_each_endpoint_that_subscribes_to_its_topic() {
     let at = Setup::start();
     let url = at.receiver.url("/ok");
     let publish = ["publish", "order.paid", "--event", "order-17", "-d", "{}"];
@@ -269,7 +269,7 @@ fn an_event_reaches_each_endpoint_that_has_subscribed_to_its_topic() {
 }
 
 #[test]
-fn a_test_message_says_that_it_is_one() {
+fn a_test_message_is_marked_as_a_test() {
     let at = Setup::start();
     at.server
         .register("shop", &json!({ "url": at.receiver.url("/ok") }));
@@ -295,7 +295,7 @@ fn a_test_message_says_that_it_is_one() {
 
 /// A name may resolve to any address: a test message must not reach a forbidden one either.
 #[test]
-fn a_test_message_goes_to_no_address_that_is_not_allowed() {
+fn a_test_message_is_not_sent_to_a_forbidden_address() {
     let folder = tempfile::tempdir().unwrap();
     let (server, receiver) = (
         Server::start_with(folder.path(), &["--allow-http"]),
@@ -325,7 +325,7 @@ fn a_test_message_goes_to_no_address_that_is_not_allowed() {
 }
 
 #[test]
-fn a_session_that_was_signed_out_opens_no_page_any_more() {
+fn a_signed_out_session_opens_no_page() {
     let at = Setup::start();
     let (session, other) = (
         at.server.sign_in(&at.server.token),
@@ -353,7 +353,7 @@ fn a_session_that_was_signed_out_opens_no_page_any_more() {
 }
 
 #[test]
-fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
+fn one_form_resends_or_cancels_several_dead_letters() {
     let at = Setup::start();
     at.server.register("shop", &json!({ "url": at.receiver.url("/later"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
     let ids: Vec<_> = (0..4)
@@ -418,7 +418,7 @@ fn several_dead_letters_are_sent_again_or_cancelled_by_one_form() {
 }
 
 #[test]
-fn an_endpoint_is_registered_by_a_form_as_by_the_api() {
+fn a_form_registers_an_endpoint_like_the_api() {
     let at = Setup::start();
     let session = at.server.sign_in(&at.server.token);
     let token = at.server.form_token(&session, "/");
@@ -471,7 +471,7 @@ fn an_endpoint_is_registered_by_a_form_as_by_the_api() {
 }
 
 #[test]
-fn a_message_behind_a_dead_letter_says_so_and_links_it() {
+fn a_message_blocked_by_a_dead_letter_links_to_it() {
     let at = Setup::start();
     at.server.register("shop", &json!({ "url": at.receiver.url("/bad"), "policy": "backoff = \"none\"\nmax_retries = 0\n" }));
     let send = |event: &str| {
@@ -483,7 +483,7 @@ fn a_message_behind_a_dead_letter_says_so_and_links_it() {
     let second = send("second");
     let (_, shown) = at.server.ask("GET", &format!("/v1/messages/{second}"), "");
     assert_eq!(
-        (&shown["message"]["state"], &shown["message"]["behind"]),
+        (&shown["message"]["state"], &shown["message"]["blocked_by"]),
         (&json!("pending"), &json!(first))
     );
     let session = at.server.sign_in(&at.server.token);
@@ -505,7 +505,7 @@ fn a_message_behind_a_dead_letter_says_so_and_links_it() {
 }
 
 #[test]
-fn a_list_is_searched_and_its_pages_hold_whatever_changes_meanwhile() {
+fn a_list_can_be_searched_and_its_pages_stay_consistent() {
     let at = Setup::start();
     at.server
         .register("shop", &json!({ "url": at.receiver.url("/ok") }));

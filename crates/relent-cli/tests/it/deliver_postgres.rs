@@ -18,7 +18,7 @@ use crate::support::{finish, relent};
 
 /// Two processes share a database: one is killed, and the other takes over its messages.
 #[test]
-fn two_processes_share_a_database_and_one_may_be_killed() {
+fn a_killed_process_is_replaced_by_another_on_the_same_database() {
     let Some(postgres) = servers::postgres(&[]) else {
         return;
     };
@@ -54,7 +54,7 @@ fn two_processes_share_a_database_and_one_may_be_killed() {
 
 /// Without its database the process reports and counts the failure, and ends on SIGTERM.
 #[test]
-fn what_a_process_counts_is_told_while_its_database_is_away() {
+fn metrics_are_served_while_the_database_is_unreachable() {
     let Some(postgres) = servers::postgres(&[]) else {
         return;
     };
@@ -115,7 +115,7 @@ fn with_tls() -> Option<(servers::Postgres, u16, PathBuf)> {
 }
 
 #[test]
-fn a_database_that_asks_for_tls_is_reached_when_it_proves_its_name() {
+fn a_database_with_tls_is_used_if_its_certificate_matches() {
     let Some((_postgres, port, certificate)) = with_tls() else {
         return;
     };
@@ -165,7 +165,7 @@ fn a_database_that_asks_for_tls_is_reached_when_it_proves_its_name() {
 
 /// Three processes share a database; each in turn is killed while messages arrive.
 #[test]
-fn processes_are_killed_while_messages_come_in_and_none_is_lost() {
+fn no_message_is_lost_when_processes_are_killed_repeatedly() {
     const KILLS: usize = 6;
     const ENDPOINTS: usize = 6;
     const AT_ONCE: usize = 2;

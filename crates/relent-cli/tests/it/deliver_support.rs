@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{PATIENCE, Ran, finish, relent};
+use crate::support::{HANG_TIMEOUT, Ran, finish, relent};
 
 /// Waits until `found` returns a value.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -23,7 +23,7 @@ pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(begun.elapsed() < HANG_TIMEOUT, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -258,7 +258,7 @@ impl Server {
         body: &str,
     ) -> (u16, String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: relent\r\nconnection: close\r\ncontent-length: {length}\r\n{fields}\r\n"

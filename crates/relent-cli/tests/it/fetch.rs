@@ -83,7 +83,7 @@ fn a_status_of_400_or_above_is_status_22() {
 }
 
 #[test]
-fn a_failure_of_the_network_has_curls_number() {
+fn network_failures_have_the_exit_status_of_curl() {
     let cut_short = Step::Close(cut(200, &[], b"long", 1));
     let head = b"HTTP/1.1 200 OK\r\ncont".to_vec();
     let garbage = Step::Close(b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec());
@@ -129,7 +129,7 @@ fn a_name_that_does_not_exist_is_status_6() {
 }
 
 #[test]
-fn time_is_status_28() {
+fn a_time_limit_is_status_28() {
     let stalled = || Step::Stall(cut(200, &[], b"long", 1));
     let (server, fetched) = fetch_from(
         [stalled()],
@@ -176,7 +176,7 @@ fn a_silent_server_ends_an_attempt() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_status_60_and_permanent() {
+fn an_untrusted_certificate_is_status_60_and_permanent() {
     let (url, certificate) = tls();
     let fetched = fetch(&[&url]);
     assert_eq!((fetched.status, text(&fetched)), (60, ""));
@@ -199,7 +199,7 @@ fn a_certificate_that_nobody_vouches_for_is_status_60_and_permanent() {
 }
 
 #[test]
-fn a_handshake_that_is_cut_is_status_35() {
+fn a_broken_handshake_is_status_35() {
     let fetched = fetch(&[&format!("https://{}/", hangs_up())]);
     assert_eq!(fetched.status, 35);
     assert!(
@@ -210,7 +210,7 @@ fn a_handshake_that_is_cut_is_status_35() {
 }
 
 #[test]
-fn a_hint_beyond_the_limits_is_status_75_with_the_instant() {
+fn a_retry_after_beyond_the_limits_is_status_75_with_the_time() {
     for (status, limit) in [(503, &[][..]), (429, &[]), (503, &["--deadline", "10s"])] {
         let seconds = if limit.is_empty() { "7380" } else { "60" };
         let later = Step::Answer(response(status, &[("retry-after", seconds)], "later"));
@@ -231,7 +231,7 @@ fn a_hint_beyond_the_limits_is_status_75_with_the_instant() {
 }
 
 #[test]
-fn a_status_that_retry_on_lists_is_a_failure_whatever_it_is() {
+fn any_status_in_retry_on_is_a_failure() {
     let script = || {
         [
             answer(202, "wait"),
@@ -346,7 +346,7 @@ fn a_post_that_may_have_taken_effect_is_not_repeated() {
 }
 
 #[test]
-fn an_idempotency_key_makes_a_post_repeatable_and_is_told_when_giving_up() {
+fn an_idempotency_key_makes_a_post_repeatable_and_is_printed_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let trace = trace.to_str().unwrap();
@@ -412,7 +412,7 @@ fn retries_can_be_turned_off() {
 }
 
 #[test]
-fn quiet_says_nothing_about_attempts() {
+fn quiet_reports_no_attempts() {
     let (_, fetched) = fetch_from(
         [Step::Close(Vec::new())],
         &["-q", "-d", "x", "--idempotency-key", "auto"],
@@ -421,7 +421,7 @@ fn quiet_says_nothing_about_attempts() {
 }
 
 #[test]
-fn data_is_sent_as_it_is_by_every_attempt() {
+fn every_attempt_sends_the_data_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (small, large) = (b"line 1\r\nline 2\n".to_vec(), vec![7; 3 << 20]);
@@ -479,7 +479,7 @@ fn data_is_sent_as_it_is_by_every_attempt() {
 }
 
 #[test]
-fn standard_input_is_sent_by_every_attempt() {
+fn every_attempt_sends_standard_input() {
     for length in [10, 3 << 20] {
         let input = vec![b'x'; length];
         let server = Server::script([Step::Answer(response(429, &[], "")), answer(200, "done")]);
@@ -528,7 +528,7 @@ fn headers_and_method_are_sent() {
 }
 
 #[test]
-fn redirects_are_followed_only_if_asked() {
+fn redirects_are_followed_only_with_location() {
     let moved = |status: u16| {
         Server::answering(move |_, seen| {
             if seen.head.contains(" /new ") {
@@ -587,7 +587,7 @@ fn redirects_are_followed_only_if_asked() {
 }
 
 #[test]
-fn a_post_that_was_redirected_is_not_sent_again() {
+fn a_fetch_does_not_repeat_a_redirected_post() {
     let refusing = format!("http://{}/", refused());
     let soon = [("retry-after-ms", "1")];
     let limited = |status| Step::Answer(response(status, &soon, "later"));
@@ -624,7 +624,7 @@ fn a_post_that_was_redirected_is_not_sent_again() {
 }
 
 #[test]
-fn a_post_with_a_key_is_sent_again_after_a_redirect() {
+fn a_post_with_an_idempotency_key_is_retried_after_a_redirect() {
     let server = Server::answering(|index, seen| match seen.method() {
         "POST" => Step::Answer(response(303, &[("location", "/")], "paid")),
         _ if index == 1 => Step::Answer(response(429, &[("retry-after-ms", "1")], "later")),
@@ -680,7 +680,7 @@ fn the_proxy_of_the_environment_is_used() {
 }
 
 #[test]
-fn a_signal_ends_an_attempt_at_once_and_leaves_a_trace() {
+fn a_signal_ends_an_attempt_immediately_and_leaves_a_trace() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let server = Server::script([Step::Stall(cut(200, &[], b"long", 1))]);
@@ -698,7 +698,7 @@ fn a_signal_ends_an_attempt_at_once_and_leaves_a_trace() {
 }
 
 #[test]
-fn a_signal_ends_a_wait_at_once() {
+fn a_signal_ends_a_fetch_delay_immediately() {
     let server = Server::script([Step::Answer(response(503, &[("retry-after", "60")], ""))]);
     let mut child = background(&["--trace", "-", &server.url("/")]);
     // Waits for the line with the delay: an earlier interrupt would end the attempt.

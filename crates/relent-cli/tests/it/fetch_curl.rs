@@ -348,7 +348,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn fetch_does_what_curl_does_or_the_table_says_why_not() {
+fn fetch_behaves_like_curl_or_the_table_explains_the_difference() {
     let table: Table = toml::from_str(&read(CASES)).unwrap();
     let recorded: Results = toml::from_str(&read(RESULTS)).unwrap();
     let observed = observe_all(&table.case);

@@ -34,7 +34,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn mode_and_symbolic_links_survive_also_one_that_leads_nowhere() {
+fn a_replaced_file_keeps_its_mode_and_symbolic_links() {
     let folder = tempfile::tempdir().unwrap();
     let server = answer(200, &[], "new");
     let file = folder.path().join("file");
@@ -61,7 +61,7 @@ fn mode_and_symbolic_links_survive_also_one_that_leads_nowhere() {
 }
 
 #[test]
-fn the_owner_survives_where_the_system_allows_it_and_otherwise_it_is_said() {
+fn a_replaced_file_keeps_its_owner_or_the_change_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     if fs::metadata(folder.path()).unwrap().uid() != 0 {
         return; // Nobody but root may give files away.
@@ -101,7 +101,7 @@ fn the_owner_survives_where_the_system_allows_it_and_otherwise_it_is_said() {
 }
 
 #[test]
-fn a_success_without_a_representation_leaves_the_file_alone() {
+fn a_success_without_a_representation_keeps_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "old").unwrap();
@@ -127,7 +127,7 @@ fn a_success_without_a_representation_leaves_the_file_alone() {
 }
 
 #[test]
-fn what_is_not_the_complete_body_does_not_replace_the_file() {
+fn only_a_complete_body_replaces_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "old").unwrap();
@@ -232,7 +232,7 @@ fn an_interrupt_while_standard_input_is_read_leaves_nothing() {
 }
 
 #[test]
-fn a_limit_for_the_size_of_a_file_is_an_error_and_leaves_at_most_the_part() {
+fn a_fetch_beyond_the_file_size_limit_fails_and_leaves_only_the_part() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "old").unwrap();
@@ -256,7 +256,7 @@ fn a_limit_for_the_size_of_a_file_is_an_error_and_leaves_at_most_the_part() {
 }
 
 #[test]
-fn two_fetches_to_one_file_do_not_mix() {
+fn two_fetches_to_the_same_file_do_not_mix() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     let name = file.to_str().unwrap();
@@ -287,7 +287,7 @@ fn two_fetches_to_one_file_do_not_mix() {
 }
 
 #[test]
-fn a_part_of_somebody_else_is_not_overwritten() {
+fn a_foreign_part_file_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(folder.path().join("file.part"), "of a browser").unwrap();
@@ -312,7 +312,7 @@ fn a_part_of_somebody_else_is_not_overwritten() {
 }
 
 #[test]
-fn a_file_with_the_name_of_a_side_file_that_is_somebody_elses_is_left_alone() {
+fn a_foreign_side_file_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let (file, side) = (
         folder.path().join("file"),
@@ -343,7 +343,7 @@ fn a_file_with_the_name_of_a_side_file_that_is_somebody_elses_is_left_alone() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_signal_is_heard_while_nobody_opens_the_other_end_of_a_named_pipe() {
+fn a_signal_is_handled_while_the_output_pipe_has_no_reader() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(

@@ -33,7 +33,7 @@ fn assert_refused(to: &str, says: &[&str]) {
 }
 
 #[test]
-fn a_redirect_that_leads_nowhere_is_an_error_that_says_so() {
+fn a_redirect_with_an_invalid_location_is_reported() {
     assert_refused("", &["Location is empty"]);
     assert_refused("/pay", &["redirect loop: http://127.0.0.1:"]);
     assert_refused(
@@ -66,7 +66,7 @@ fn a_redirect_that_leads_nowhere_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_response_that_is_not_http_is_named_and_asked_for_twice_at_most() {
+fn a_malformed_response_is_reported_and_requested_at_most_twice() {
     let ok = "HTTP/1.1 200 OK\r\n";
     for (bytes, says) in [
         ("<html></html>\r\n\r\n".to_owned(), "malformed response: "),
@@ -106,7 +106,7 @@ fn a_response_that_is_not_http_is_named_and_asked_for_twice_at_most() {
 }
 
 #[test]
-fn a_field_that_is_folded_is_printed_as_one_line() {
+fn a_folded_header_field_is_printed_as_one_line() {
     let head = "HTTP/1.1 200 OK\r\nx-a: one\r\n two\r\ncontent-length: 2\r\n\r\nok";
     let server = Server::script([Step::Answer(head.into())]);
     let fetched = fetch(&["-i", &server.url("/")]);

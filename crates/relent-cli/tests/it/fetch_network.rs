@@ -12,7 +12,7 @@ fn with(variables: &[(&str, &str)], args: &[&str]) -> Fetched {
 }
 
 #[test]
-fn errors_of_the_network_name_host_and_port() {
+fn network_errors_name_host_and_port() {
     let address = refused().to_string();
     let fetched = fetch(&[&format!("http://user:hunter2@{address}/?q=hunter2")]);
     assert!(
@@ -43,7 +43,7 @@ fn errors_of_the_network_name_host_and_port() {
 }
 
 #[test]
-fn an_error_behind_a_redirect_names_who_was_asked_last() {
+fn an_error_after_a_redirect_names_the_last_host() {
     let address = refused().to_string();
     let to = format!("http://user:hunter2@{address}/?token=hunter2");
     let server =
@@ -55,7 +55,7 @@ fn an_error_behind_a_redirect_names_who_was_asked_last() {
 }
 
 #[test]
-fn silence_is_not_called_no_connection() {
+fn a_silent_server_is_not_reported_as_no_connection() {
     let server = Server::script([Step::Stall(cut(200, &[], b"long", 1))]);
     let fetched = fetch(&[
         "--idle-timeout",
@@ -77,7 +77,7 @@ fn silence_is_not_called_no_connection() {
 }
 
 #[test]
-fn a_server_that_drips_is_cut_off() {
+fn a_trickling_server_hits_the_idle_timeout() {
     let body = vec![b'x'; 1 << 20];
     let slow = Step::Slow(Duration::from_millis(20), 8, response(200, &[], body));
     let server = Server::script([slow]);
@@ -100,7 +100,7 @@ fn a_server_that_drips_is_cut_off() {
 }
 
 #[test]
-fn a_certificate_that_is_refused_is_explained() {
+fn a_rejected_certificate_is_explained() {
     let at = |url: &str| {
         url.trim_start_matches("https://")
             .trim_end_matches('/')
@@ -143,7 +143,7 @@ fn a_certificate_that_is_refused_is_explained() {
 }
 
 #[test]
-fn what_does_not_speak_tls_is_told() {
+fn a_server_without_tls_is_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -166,7 +166,7 @@ fn what_does_not_speak_tls_is_told() {
 }
 
 #[test]
-fn certificates_that_cannot_be_read_are_an_error_and_no_others_are_taken() {
+fn unreadable_certificates_are_an_error_without_fallback() {
     let (url, pem) = tls();
     let server = Server::script([Step::Answer(response(200, &[], ""))]);
     let empty = tempfile::NamedTempFile::new().unwrap();
@@ -193,7 +193,7 @@ fn certificates_that_cannot_be_read_are_an_error_and_no_others_are_taken() {
 }
 
 #[test]
-fn a_proxy_that_cannot_be_used_is_an_error_and_never_another_way_out() {
+fn fetch_fails_with_an_invalid_proxy_and_never_bypasses_it() {
     let server = Server::script([Step::Answer(response(200, &[], "direct"))]);
     for (name, wrong) in [
         ("HTTP_PROXY", "http://user:hunter2@h:port"),
@@ -211,7 +211,7 @@ fn a_proxy_that_cannot_be_used_is_an_error_and_never_another_way_out() {
 }
 
 #[test]
-fn the_proxy_is_named_when_it_is_the_reason() {
+fn an_error_of_the_proxy_names_the_proxy() {
     let proxy = refused().to_string();
     for url in ["http://example.invalid/", "https://example.invalid/"] {
         let fetched = fetch(&["-x", &format!("http://u:hunter2@{proxy}"), url]);
@@ -232,7 +232,7 @@ fn the_proxy_is_named_when_it_is_the_reason() {
 }
 
 #[test]
-fn no_proxy_of_a_star_goes_directly_everywhere() {
+fn no_proxy_star_fetches_every_host_directly() {
     let server = Server::script([Step::Answer(response(200, &[], "direct"))]);
     let proxy = format!("http://{}", refused());
     let variables = |no| [("HTTP_PROXY", proxy.as_str()), ("NO_PROXY", no)];

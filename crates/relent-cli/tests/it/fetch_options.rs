@@ -28,7 +28,7 @@ fn asked(args: &[&str]) -> Seen {
 }
 
 #[test]
-fn fail_leaves_the_body_of_a_failure_out() {
+fn fail_discards_the_body_of_a_failure() {
     for args in [&["-f"][..], &["--fail"], &["-fsSL"]] {
         let fetched = fetch(&[args, &[&answer(404, &[], "gone").url("/")]].concat());
         assert_eq!((fetched.status, text(&fetched)), (22, ""));
@@ -38,7 +38,7 @@ fn fail_leaves_the_body_of_a_failure_out() {
 }
 
 #[test]
-fn silent_says_nothing_and_with_show_error_only_the_end() {
+fn silent_reports_nothing_and_show_error_only_the_final_error() {
     let url = answer(503, &[], "").url("/");
     assert_eq!(fetch(&["-s", &url]).stderr, "");
     let fetched = fetch(&["-sS", &url]);
@@ -52,7 +52,7 @@ fn silent_says_nothing_and_with_show_error_only_the_end() {
 }
 
 #[test]
-fn a_file_can_have_the_name_at_the_end_of_the_url() {
+fn remote_name_takes_the_file_name_from_the_url() {
     let folder = tempfile::tempdir().unwrap();
     let server = answer(200, &[], "body");
     let run = |url: &str| {
@@ -76,7 +76,7 @@ fn a_file_can_have_the_name_at_the_end_of_the_url() {
 }
 
 #[test]
-fn head_asks_for_the_head_and_prints_it() {
+fn head_sends_a_head_request_and_prints_the_head() {
     let server = answer(200, &[("x-a", "1")], "body");
     let fetched = fetch(&["-I", &server.url("/")]);
     assert_eq!(server.seen()[0].method(), "HEAD");
@@ -90,7 +90,7 @@ fn head_asks_for_the_head_and_prints_it() {
 }
 
 #[test]
-fn data_of_every_kind_is_sent_as_curl_sends_it() {
+fn every_data_option_sends_the_same_body_as_curl() {
     let form = Some("application/x-www-form-urlencoded");
     let seen = asked(&["-d", "a=1", "--data-raw", "@b", "--data-urlencode", "c=d e"]);
     assert_eq!(
@@ -117,7 +117,7 @@ fn data_of_every_kind_is_sent_as_curl_sends_it() {
 }
 
 #[test]
-fn a_file_is_uploaded_by_put_under_its_name() {
+fn upload_file_sends_a_put_with_the_file_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a b.txt");
     for length in [4, 2 << 20] {
@@ -141,7 +141,7 @@ fn a_file_is_uploaded_by_put_under_its_name() {
 }
 
 #[test]
-fn fields_have_options_of_their_own() {
+fn header_options_set_their_header_fields() {
     let seen = asked(&["-A", "me/1", "-e", "http://r/", "-u", "user:pass"]);
     assert_eq!(seen.header("user-agent"), Some("me/1"));
     assert_eq!(seen.header("referer"), Some("http://r/"));
@@ -158,7 +158,7 @@ fn fields_have_options_of_their_own() {
 }
 
 #[test]
-fn limits_have_the_names_of_curl() {
+fn limits_accept_the_option_names_of_curl() {
     let busy = || answer(503, &[], "");
     let server = busy();
     let quick = ["fetch", "--initial", "1ms", "--jitter", "none"];
@@ -174,7 +174,7 @@ fn limits_have_the_names_of_curl() {
 }
 
 #[test]
-fn repeatable_is_the_callers_word() {
+fn repeatable_permits_retries_of_any_method() {
     let server = Server::script([
         Step::Close(Vec::new()),
         Step::Answer(response(200, &[], "")),
@@ -189,7 +189,7 @@ fn repeatable_is_the_callers_word() {
 }
 
 #[test]
-fn verbose_shows_heads_and_no_credentials() {
+fn verbose_shows_heads_without_credentials() {
     let fields = [("set-cookie", "hunter2"), ("x-seen", "yes")];
     let server = answer(200, &fields, "body");
     let url = server
@@ -219,7 +219,7 @@ fn verbose_shows_heads_and_no_credentials() {
 }
 
 #[test]
-fn write_out_tells_scripts_how_it_went() {
+fn write_out_fills_in_the_results_of_the_fetch() {
     let format = "%{http_code} %{num_retries} %{size_download} %{content_type} %{exitcode}\\n";
     let server = Server::script([
         Step::Answer(response(503, &[], "")),
@@ -234,7 +234,7 @@ fn write_out_tells_scripts_how_it_went() {
 }
 
 #[test]
-fn write_out_is_about_the_response_of_the_last_attempt_also_if_that_breaks() {
+fn write_out_describes_the_last_response_even_if_it_breaks() {
     let format = "%{http_code} %{size_download} %{content_type} %{exitcode}\\n";
     let cut = response(200, &[("content-type", "text/x")], "body");
     let cut = || Step::Close(cut[..cut.len() - 1].to_vec());
@@ -251,7 +251,7 @@ fn write_out_is_about_the_response_of_the_last_attempt_also_if_that_breaks() {
 }
 
 #[test]
-fn an_option_that_is_only_curls_is_answered_with_what_to_use() {
+fn an_unsupported_curl_option_is_refused_with_its_replacement() {
     for (args, says) in [
         (&["--compressed"][..], "-H 'Accept-Encoding: gzip'"),
         (&["--retry-delay", "3"], "--initial"),
@@ -267,12 +267,14 @@ fn an_option_that_is_only_curls_is_answered_with_what_to_use() {
 }
 
 #[test]
-fn a_redirect_that_is_not_followed_is_noted() {
+fn a_redirect_that_is_not_followed_is_reported() {
     let server = answer(302, &[("location", "/new")], "moved");
     let fetched = fetch(&[&server.url("/")]);
     assert_eq!((fetched.status, text(&fetched)), (0, "moved"));
     assert!(
-        fetched.stderr.contains("redirect (302) not followed; use -L to follow it"),
+        fetched
+            .stderr
+            .contains("redirect (302) not followed; use -L to follow it"),
         "{}",
         fetched.stderr
     );
@@ -280,7 +282,7 @@ fn a_redirect_that_is_not_followed_is_noted() {
 }
 
 #[test]
-fn what_was_meant_for_one_origin_is_sent_to_no_other() {
+fn credentials_and_host_are_not_sent_to_another_origin() {
     let given = [
         "-L",
         "-H",
@@ -326,7 +328,7 @@ fn what_was_meant_for_one_origin_is_sent_to_no_other() {
 
 /// The 303 turns the completed POST into a GET; a 307 after it repeats that GET.
 #[test]
-fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
+fn a_post_turned_into_a_get_stays_a_get_at_another_origin() {
     for moved in [301, 302, 303] {
         for host in [&[][..], &["-H", "Host: by.hand"]] {
             let last = answer(200, &[], "here");
@@ -348,7 +350,7 @@ fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
 
 /// A failure after the redirect is retried at its target: the POST before it was processed.
 #[test]
-fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {
+fn redirects_with_a_custom_host_do_not_repeat_the_post() {
     let last = Server::script([
         Step::Close(Vec::new()),
         Step::Answer(response(200, &[], "here")),
@@ -382,7 +384,7 @@ fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {
 }
 
 #[test]
-fn the_bar_tells_the_truth_after_a_resume() {
+fn the_progress_bar_is_correct_after_a_resume() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, vec![b'x'; 50_000_000]).unwrap();
@@ -408,7 +410,7 @@ fn the_bar_tells_the_truth_after_a_resume() {
 }
 
 #[test]
-fn no_time_is_no_limit_as_in_curl() {
+fn max_time_zero_is_no_limit_as_in_curl() {
     let policy = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     std::fs::write(policy.path(), "deadline = '20ms'\nbackoff = 'none'\n").unwrap();
     let policy = ["--policy", policy.path().to_str().unwrap()];
@@ -428,7 +430,7 @@ fn no_time_is_no_limit_as_in_curl() {
 }
 
 #[test]
-fn a_signal_is_heard_while_a_named_pipe_has_nobody_at_its_other_end() {
+fn a_fetch_signal_is_handled_while_the_trace_pipe_has_no_reader() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -450,7 +452,7 @@ fn listens_to_sigint(status: &str) -> bool {
 }
 
 #[test]
-fn a_file_gets_the_time_of_last_modified_if_asked() {
+fn remote_time_sets_the_file_time_to_last_modified() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     let name = file.to_str().unwrap();
@@ -475,7 +477,7 @@ fn a_file_gets_the_time_of_last_modified_if_asked() {
 }
 
 #[test]
-fn a_body_is_received_at_its_rate_and_up_to_its_size() {
+fn limit_rate_and_max_filesize_apply_to_a_body() {
     let body = "x".repeat(600);
     let url = answer(200, &[], &body).url("/");
     let began = std::time::Instant::now();
@@ -499,7 +501,7 @@ fn a_body_is_received_at_its_rate_and_up_to_its_size() {
 }
 
 #[test]
-fn an_option_of_curls_that_is_not_there_is_named_with_what_to_use() {
+fn refused_curl_options_and_values_are_named_in_the_error() {
     for (args, says) in [
         (
             &["-K", "file"][..],
@@ -527,7 +529,7 @@ fn an_option_of_curls_that_is_not_there_is_named_with_what_to_use() {
 }
 
 #[test]
-fn a_socket_that_is_not_there_is_named() {
+fn a_missing_unix_socket_is_named() {
     let args = [
         "--unix-socket",
         "/no/such/socket",

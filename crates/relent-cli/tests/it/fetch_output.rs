@@ -105,7 +105,7 @@ fn a_body_that_changes_between_attempts_is_never_mixed() {
 }
 
 #[test]
-fn a_failing_response_is_not_appended_to_what_has_gone_out() {
+fn an_error_response_is_not_appended_to_earlier_output() {
     let whole = pattern(1, 3_000_000);
     let server = Server::script([
         Step::Close(cut(200, &[("etag", "\"v1\"")], &whole, 2_000_000)),
@@ -141,7 +141,7 @@ fn a_body_that_never_completes_is_not_printed() {
 }
 
 #[test]
-fn a_stream_goes_out_as_it_arrives_and_is_not_repeated() {
+fn a_streamed_body_is_written_as_it_arrives_and_not_retried() {
     let server = Server::script([Step::Stall(cut(200, &[], b"first, and more", 5))]);
     let mut child = background(&["--stream", &server.url("/")]);
     let mut first = [0; 5];
@@ -181,7 +181,7 @@ fn a_stream_goes_out_as_it_arrives_and_is_not_repeated() {
 }
 
 #[test]
-fn a_long_body_that_can_be_resumed_goes_out_before_it_is_complete() {
+fn a_long_resumable_body_is_written_before_it_is_complete() {
     let whole = pattern(1, 3 << 20);
     let server = Server::script([Step::Stall(cut(
         200,
@@ -203,7 +203,7 @@ fn a_long_body_that_can_be_resumed_goes_out_before_it_is_complete() {
 }
 
 #[test]
-fn a_file_is_replaced_when_the_body_is_complete_and_otherwise_left_alone() {
+fn a_file_is_replaced_only_when_the_body_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     let name = file.to_str().unwrap();
@@ -299,7 +299,7 @@ fn an_output_that_cannot_be_written_is_status_23_and_sends_nothing() {
 }
 
 #[test]
-fn a_body_beyond_max_buffer_goes_out_as_it_arrives_and_does_not_begin_anew() {
+fn a_body_beyond_max_buffer_is_written_as_it_arrives_and_not_retried() {
     let body = vec![b'y'; 100_000];
     let ends = |length: usize| {
         let whole = response(200, &[], &body);
@@ -363,7 +363,7 @@ fn a_full_disk_is_status_23_and_is_not_retried() {
 }
 
 #[test]
-fn a_folder_for_temporary_files_that_is_missing_is_said() {
+fn a_missing_temporary_folder_is_reported() {
     let server = Server::script([Step::Answer(response(200, &[], vec![0; 3 << 20]))]);
     let child = command(&[&server.url("/")])
         .env("TMPDIR", "/no/such/folder")
@@ -377,7 +377,7 @@ fn a_folder_for_temporary_files_that_is_missing_is_said() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn a_fetch_ends_quietly_when_its_reader_goes_away() {
     let whole = pattern(1, 3 << 20);
     for (fields, args) in [
         (&[][..], &[][..]),
@@ -395,7 +395,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 }
 
 #[test]
-fn a_signal_is_heard_while_the_reader_is_slow() {
+fn a_signal_is_handled_while_the_reader_is_slow() {
     let server = Server::script([Step::Answer(response(200, &[], vec![0; 3 << 20]))]);
     let mut child = background(&[&server.url("/")]);
     let mut stdout = child.stdout.take().unwrap();
@@ -407,7 +407,7 @@ fn a_signal_is_heard_while_the_reader_is_slow() {
 }
 
 #[test]
-fn rule_6_a_reader_that_never_reads_does_not_outlast_the_deadline() {
+fn a_stalled_reader_does_not_extend_the_deadline() {
     // Both are larger than a pipe. The second is the body of a failure, which is printed at the end.
     let long = pattern(5, 1 << 20);
     for (status, options, exit) in [
@@ -465,7 +465,7 @@ fn an_attempt_timeout_does_not_tear_a_write() {
 }
 
 #[test]
-fn a_long_download_shows_its_progress_on_a_terminal_and_takes_it_away() {
+fn a_long_download_shows_and_clears_a_progress_bar() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     let slow = response(200, &[], vec![b'x'; 150_000]);

@@ -21,8 +21,8 @@ fn refusing() -> Server {
 }
 
 #[test]
-fn attempts_keep_to_the_request_rate_of_the_policy() {
-    let policy = policy("[request_rate]\nlimit = 5\nburst = 1");
+fn fetch_attempts_respect_the_rate_limit_of_the_policy() {
+    let policy = policy("[rate_limit]\nlimit = 5\nburst = 1");
     let (server, start) = (refusing(), Instant::now());
     let policy = policy.path().to_str().unwrap();
     let fetched = fetch(&["--policy", policy, &server.url("/")]);
@@ -39,8 +39,8 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
 }
 
 #[test]
-fn the_last_response_is_printed_when_the_next_slot_would_come_too_late() {
-    let policy = policy("[request_rate]\nlimit = 0.001\nburst = 1");
+fn the_last_response_is_printed_if_the_next_slot_is_beyond_the_limit() {
+    let policy = policy("[rate_limit]\nlimit = 0.001\nburst = 1");
     let server = refusing();
     let policy = policy.path().to_str().unwrap();
     let fetched = fetch(&["--policy", policy, &server.url("/")]);
@@ -54,8 +54,8 @@ fn the_last_response_is_printed_when_the_next_slot_would_come_too_late() {
 }
 
 #[test]
-fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
-    let policy = policy("[gate]\nfirst_probe = '500ms'");
+fn a_fetch_that_keeps_failing_is_probed_by_the_circuit_breaker() {
+    let policy = policy("[circuit_breaker]\nfirst_probe = '500ms'");
     let server = refusing();
     let policy = policy.path().to_str().unwrap();
     let limits = ["--max-retries", "unlimited", "--deadline", "3s"];
@@ -68,8 +68,8 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
 }
 
 #[test]
-fn without_a_deadline_a_fetch_from_a_closed_port_ends_soon_and_says_why() {
-    let policy = policy("[gate]\npatience_unanswered = '1s'");
+fn without_a_deadline_a_fetch_from_a_closed_port_ends_with_a_reason() {
+    let policy = policy("[circuit_breaker]\npatience_unanswered = '1s'");
     let (began, url) = (Instant::now(), format!("http://{}/", refused()));
     let policy = policy.path().to_str().unwrap();
     let fetched = fetch(&["--policy", policy, "--max-retries", "unlimited", &url]);
@@ -92,7 +92,7 @@ fn without_a_deadline_a_fetch_from_a_closed_port_ends_soon_and_says_why() {
 }
 
 #[test]
-fn fetch_by_standard_from_a_closed_port_ends_within_ten_seconds() {
+fn fetch_with_standard_from_a_closed_port_ends_within_ten_seconds() {
     let (began, url) = (Instant::now(), format!("http://{}/", refused()));
     let fetched = fetch(&["--policy", "standard", &url]);
     let took = began.elapsed();
@@ -103,7 +103,7 @@ fn fetch_by_standard_from_a_closed_port_ends_within_ten_seconds() {
 }
 
 #[test]
-fn a_download_is_never_hedged_and_says_so() {
+fn a_download_is_never_hedged_and_reports_it() {
     let policy = policy("[hedge]\ndelay = '10ms'");
     let late = Step::Slow(
         Duration::from_millis(300),

@@ -101,7 +101,7 @@ fn through(proxy: &str, url: &str) -> Fetched {
 }
 
 #[test]
-fn a_proxy_that_refuses_a_tunnel_is_asked_once_and_named_with_its_status() {
+fn a_proxy_that_refuses_a_tunnel_is_not_retried_and_is_named() {
     for (status, answer) in [
         (
             407,
@@ -165,7 +165,7 @@ fn a_proxy_that_refuses_a_tunnel_is_asked_once_and_named_with_its_status() {
 }
 
 #[test]
-fn a_proxy_that_is_overloaded_or_breaks_off_is_asked_again() {
+fn an_overloaded_or_broken_proxy_is_retried() {
     for (answer, status) in [
         ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n", 56),
         (
@@ -187,7 +187,7 @@ fn a_proxy_that_is_overloaded_or_breaks_off_is_asked_again() {
 }
 
 #[test]
-fn a_tunnel_that_is_opened_at_the_second_attempt_carries_the_request() {
+fn a_tunnel_opened_at_the_second_attempt_carries_the_request() {
     let (url, pem) = tls();
     let proxy = Proxy::start(None, |number| match number {
         0 => "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
@@ -227,7 +227,7 @@ fn a_tunnel_that_is_opened_at_the_second_attempt_carries_the_request() {
 }
 
 #[test]
-fn a_proxy_that_is_spoken_to_over_tls_refuses_and_opens_tunnels_too() {
+fn a_proxy_over_tls_refuses_and_opens_tunnels() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder()
@@ -261,7 +261,7 @@ fn a_proxy_that_is_spoken_to_over_tls_refuses_and_opens_tunnels_too() {
 }
 
 #[test]
-fn a_wrong_password_for_plain_http_is_a_response_and_is_not_repeated() {
+fn a_wrong_proxy_password_for_plain_http_is_not_retried() {
     let proxy =
         Proxy::answering("HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n");
     let fetched = through(&proxy.url(), "http://pay.invalid/");

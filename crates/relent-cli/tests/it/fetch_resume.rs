@@ -54,7 +54,7 @@ fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
 }
 
 #[test]
-fn a_download_that_was_broken_off_goes_on_in_another_call() {
+fn an_interrupted_download_is_resumed_by_another_call() {
     let whole = pattern(1, LENGTH);
     // A killed process cannot write any more, so everything must be on the disk before.
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
@@ -81,7 +81,7 @@ fn a_download_that_was_broken_off_goes_on_in_another_call() {
 }
 
 #[test]
-fn a_part_is_taken_up_only_if_that_is_asked_for() {
+fn a_part_is_resumed_only_with_the_continue_option() {
     let whole = pattern(1, LENGTH);
     let (folder, file, _) = place();
     let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -94,7 +94,7 @@ fn a_part_is_taken_up_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_part_survives_a_call_that_gets_nothing() {
+fn a_part_survives_a_failed_call() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, part) = place();
     let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -108,7 +108,7 @@ fn a_part_survives_a_call_that_gets_nothing() {
 }
 
 #[test]
-fn a_part_of_what_has_changed_is_not_mixed_with_it() {
+fn a_part_of_a_changed_representation_is_not_mixed_with_the_new_one() {
     let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let (folder, file, _) = place();
     let server = Server::answering(move |index, _| match index {
@@ -123,7 +123,7 @@ fn a_part_of_what_has_changed_is_not_mixed_with_it() {
 }
 
 #[test]
-fn a_part_that_was_left_becomes_no_more_open_than_the_file() {
+fn a_part_never_has_more_permissions_than_the_file() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, part) = place();
     let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -138,7 +138,7 @@ fn a_part_that_was_left_becomes_no_more_open_than_the_file() {
 }
 
 #[test]
-fn a_part_of_another_url_is_not_taken_up() {
+fn a_part_of_another_url_is_not_resumed() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, _) = place();
     let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -155,7 +155,7 @@ fn a_part_of_another_url_is_not_taken_up() {
 }
 
 #[test]
-fn without_a_validator_the_option_is_the_callers_word() {
+fn without_a_validator_the_continue_option_vouches_for_the_part() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, _) = place();
     let server = stalling(&whole, &[], 50_000);
@@ -169,7 +169,7 @@ fn without_a_validator_the_option_is_the_callers_word() {
 }
 
 #[test]
-fn a_part_of_what_had_another_length_is_not_mixed_nor_taken_for_the_whole() {
+fn a_part_of_another_length_is_neither_mixed_nor_taken_as_complete() {
     let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
     for status in [206, 416] {
         let (folder, file, _) = place();
@@ -197,7 +197,7 @@ fn a_part_of_what_had_another_length_is_not_mixed_nor_taken_for_the_whole() {
 }
 
 #[test]
-fn a_part_that_is_complete_is_put_in_its_place_without_a_request() {
+fn a_complete_part_replaces_the_file_without_a_request() {
     let whole = pattern(1, LENGTH);
     let (folder, file, part) = place();
     let server = stalling(&whole, &[("etag", TAG)], 50_000);
@@ -216,7 +216,7 @@ fn a_part_that_is_complete_is_put_in_its_place_without_a_request() {
 }
 
 #[test]
-fn the_file_itself_is_gone_on_with_as_curl_does() {
+fn the_file_itself_is_resumed_as_in_curl() {
     let whole = pattern(1, LENGTH);
     let (folder, file, _) = place();
     fs::write(&file, &whole[..70_000]).unwrap();
@@ -266,7 +266,7 @@ fn progress_is_success_and_resets_the_count_of_retries() {
 }
 
 #[test]
-fn continuing_needs_a_file() {
+fn the_continue_option_requires_a_file() {
     for args in [&["-C", "-"][..], &["--continue"]] {
         let fetched = fetch(&[args, &["http://127.0.0.1:1/x"]].concat());
         assert_eq!(fetched.status, 2);
@@ -285,7 +285,7 @@ fn continuing_needs_a_file() {
 
 /// Otherwise the range would be taken for the missing bytes, and replace FILE.
 #[test]
-fn a_range_given_by_hand_is_refused_beside_c() {
+fn a_custom_range_header_is_refused_with_continue() {
     let whole = pattern(1, LENGTH);
     let server = stalling(&whole, &[("etag", TAG)], LENGTH);
     let (_folder, file, part) = place();
@@ -352,7 +352,7 @@ fn call_by_call(most: usize, args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_download_by_way_of_signed_redirects_goes_on_in_the_next_call() {
+fn a_download_through_signed_redirects_is_resumed_by_the_next_call() {
     let whole = pattern(1, LENGTH);
     let (folder, file, _) = place();
     let serve = whole.clone();
@@ -374,7 +374,7 @@ fn a_download_by_way_of_signed_redirects_goes_on_in_the_next_call() {
 }
 
 #[test]
-fn a_signed_url_of_each_call_goes_on_if_the_validator_is_the_same() {
+fn different_signed_urls_resume_if_the_validator_is_equal() {
     let whole = pattern(1, LENGTH);
     let tag: fn(usize) -> Vec<_> = |_| vec![("etag", TAG.to_owned())];
     let untagged: fn(usize) -> Vec<_> = |_| Vec::new();
@@ -394,7 +394,7 @@ fn a_signed_url_of_each_call_goes_on_if_the_validator_is_the_same() {
 }
 
 #[test]
-fn the_retries_of_a_call_with_c_go_on_as_the_next_call_does() {
+fn retries_with_continue_resume_like_the_next_call() {
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     type Fields = fn(usize) -> Vec<(&'static str, String)>;
     let kinds: [Fields; 6] = [
@@ -429,7 +429,7 @@ fn the_retries_of_a_call_with_c_go_on_as_the_next_call_does() {
 }
 
 #[test]
-fn a_server_that_ignores_the_range_beside_if_range_is_gone_on_with() {
+fn a_server_that_ignores_ranges_with_if_range_is_resumed_without_it() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, _) = place();
     let name = file.to_str().unwrap();
@@ -463,7 +463,7 @@ fn a_server_that_ignores_the_range_beside_if_range_is_gone_on_with() {
 
 /// In the format of earlier versions.
 #[test]
-fn an_older_side_file_is_read_as_it_was_meant() {
+fn side_files_of_earlier_versions_are_understood() {
     let whole = pattern(1, LENGTH);
     for named in [true, false] {
         let (folder, file, part) = place();
@@ -489,7 +489,7 @@ fn an_older_side_file_is_read_as_it_was_meant() {
 }
 
 #[test]
-fn a_call_that_does_not_go_on_says_so() {
+fn a_call_that_starts_over_reports_it() {
     let whole = pattern(2, LENGTH);
     let (_folder, file, _) = place();
     let name = file.to_str().unwrap();

@@ -123,7 +123,7 @@ fn through(proxy: &str, more: &[&str]) -> Fetched {
 }
 
 #[test]
-fn a_socks_proxy_that_refuses_is_asked_once_and_named_with_its_reply() {
+fn a_socks_proxy_that_refuses_is_not_retried_and_is_named() {
     let cases = [
         (
             Proxy::First(b"\x05\xff"),
@@ -169,7 +169,7 @@ fn a_socks_proxy_that_refuses_is_asked_once_and_named_with_its_reply() {
 }
 
 #[test]
-fn a_reply_of_socks_that_may_pass_is_a_failure_to_connect_and_asked_again() {
+fn a_transient_socks_reply_is_a_connect_failure_and_is_retried() {
     for (proxy, scheme, says, status, attempts) in [
         (Proxy::Replies(1), "socks5h", "general failure", 97, 11),
         (Proxy::Replies(3), "socks5h", "network unreachable", 97, 11),
@@ -237,7 +237,7 @@ fn a_socks_proxy_that_opens_a_connection_carries_the_request() {
 }
 
 #[test]
-fn a_socks_proxy_that_is_not_there_is_no_connection_and_never_another_way_out() {
+fn a_missing_socks_proxy_is_an_error_and_never_bypassed() {
     let server = Server::script([Step::Answer(response(200, &[], "direct"))]);
     for scheme in ["socks4", "socks4a", "socks5", "socks5h"] {
         let at = format!("{scheme}://{}", refused());

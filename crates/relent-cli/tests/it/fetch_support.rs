@@ -16,7 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::scripted;
-use crate::support::{self, PATIENCE};
+use crate::support::{self, HANG_TIMEOUT};
 
 /// The result of a finished fetch.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) fn finish(child: Child) -> Fetched {
     let pid = Pid::from_raw(child.id() as i32);
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(child.wait_with_output()));
-    let output = result.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+    let output = result.recv_timeout(HANG_TIMEOUT).unwrap_or_else(|_| {
         let _ = kill(pid, Signal::SIGKILL);
         result.recv().unwrap()
     });
@@ -90,14 +90,14 @@ pub(crate) fn interrupt(child: &Child) {
 pub(crate) fn until(mut happened: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !happened() {
-        assert!(began.elapsed() < PATIENCE, "it did not happen");
+        assert!(began.elapsed() < HANG_TIMEOUT, "it did not happen");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// An address without a listener.
 pub(crate) fn refused() -> SocketAddr {
-    scripted::nobody()
+    scripted::unused_address()
 }
 
 /// A server that closes every connection after the first bytes of the client.

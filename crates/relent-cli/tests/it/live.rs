@@ -12,7 +12,7 @@ const QUICK: [&str; 7] = [
 ];
 
 #[test]
-fn a_log_gets_one_line_for_each_retry_and_one_for_giving_up() {
+fn a_log_has_a_line_for_each_retry_and_one_for_the_end() {
     let ran = run(&[&QUICK[..], &["--", "sh", "-c", "exit 3"]].concat());
     let lines: Vec<_> = ran.stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{}", ran.stderr);
@@ -31,13 +31,13 @@ fn a_log_gets_one_line_for_each_retry_and_one_for_giving_up() {
 }
 
 #[test]
-fn a_success_says_nothing() {
+fn a_success_prints_no_message() {
     let ran = run(&["run", "--", "true"]);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
 }
 
 #[test]
-fn a_list_of_statuses_explains_itself() {
+fn exit_status_lists_explain_why_there_is_no_retry() {
     for (options, says) in [
         (
             ["--stop-on-exit", "3"],
@@ -54,7 +54,7 @@ fn a_list_of_statuses_explains_itself() {
 }
 
 #[test]
-fn quiet_silences_all_but_what_cannot_run() {
+fn quiet_still_reports_a_command_that_cannot_run() {
     let ran = run(&[&QUICK[..], &["-q", "--", "false"]].concat());
     assert_eq!((ran.status, ran.stderr.as_str()), (1, ""));
     let ran = run(&[&QUICK[..], &["-q", "--", "/no/such/command"]].concat());
@@ -83,7 +83,7 @@ fn on_a_terminal_one_line_counts_down_and_is_erased() {
 }
 
 #[test]
-fn no_colour_where_none_is_wanted() {
+fn no_color_disables_colours() {
     let args = [&QUICK[..], &["--", "false"]].concat();
     let seen = on_terminal(&[("NO_COLOR", "1")], &args);
     assert!(

@@ -34,7 +34,7 @@ fn packaged(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_package_holds_its_readme_and_the_licence_texts() {
+fn each_package_contains_its_readme_and_the_licence_texts() {
     for folder in crates() {
         let files = packaged(&folder);
         for name in ["README.md"].iter().chain(&LICENCES) {
@@ -52,7 +52,7 @@ fn each_package_holds_its_readme_and_the_licence_texts() {
 
 /// A symbolic link becomes a small text file where Windows checks the repository out.
 #[test]
-fn no_package_holds_tests_or_symbolic_links() {
+fn no_package_contains_tests_or_symbolic_links() {
     for folder in crates() {
         for file in packaged(&folder) {
             let test = ["tests/", "proptest-regressions/", "benches/", "examples/"];
@@ -117,7 +117,7 @@ fn documentation(source: &Path) -> Vec<String> {
 
 /// Rustdoc compiles the example, so the README shows one that works.
 #[test]
-fn the_example_of_each_readme_stands_in_the_documentation() {
+fn the_example_of_each_readme_is_in_the_rustdoc() {
     for folder in crates() {
         let readme = fs::read_to_string(folder.join("README.md")).unwrap();
         let Some((_, example)) = readme.split_once("```rust\n") else {

@@ -6,7 +6,8 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::run_support::{
-    code, command, cut_short, eventually, finish, is_dead, line, output, parse_pid, sh, text, told,
+    code, command, cut_short, eventually, finish, is_dead, line, output, parse_pid, sh,
+    sh_with_messages, text,
 };
 
 /// Fails in attempts 1 and 2.
@@ -102,7 +103,7 @@ fn a_run_that_gives_up_never_exits_with_0() {
             "(last: signal 9)",
         ),
     ] {
-        let result = output(told(options, script));
+        let result = output(sh_with_messages(options, script));
         let stderr = text(&result.stderr);
         assert_eq!(code(&result), status, "{options:?} {script}: {stderr}");
         assert!(stderr.contains(says), "{options:?} {script}: {stderr}");
@@ -110,7 +111,7 @@ fn a_run_that_gives_up_never_exits_with_0() {
 }
 
 #[test]
-fn what_cannot_run_is_never_retried() {
+fn a_command_that_cannot_run_is_never_retried() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("not-executable");
     std::fs::write(&file, "text").unwrap();
@@ -137,7 +138,7 @@ fn what_cannot_run_is_never_retried() {
 }
 
 #[test]
-fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
+fn shell_syntax_is_reported_with_the_sh_command_to_use() {
     for (words, says) in [
         (
             &["seq 3 | wc -l"][..],
@@ -181,7 +182,7 @@ fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
 }
 
 #[test]
-fn a_pipe_sees_the_output_of_the_final_attempt_exactly_once() {
+fn a_pipe_gets_the_output_of_the_final_attempt_exactly_once() {
     // Success before the last possible attempt, and in it.
     for retries in ["5", "2"] {
         let result = output(sh(&["--max-retries", retries], THIRD_TIME));
@@ -222,7 +223,7 @@ fn a_closed_stdout_ends_quietly_with_the_status_of_the_attempt() {
 }
 
 #[test]
-fn a_full_disk_is_said_in_words_and_is_relents_own_error() {
+fn a_full_disk_is_reported_as_an_error_of_relent() {
     let mut relent = sh(&["--max-retries", "3"], "echo result");
     relent.stdout(File::options().write(true).open("/dev/full").unwrap());
     let result = output(relent);
@@ -232,7 +233,7 @@ fn a_full_disk_is_said_in_words_and_is_relents_own_error() {
 }
 
 #[test]
-fn output_that_cannot_be_kept_ends_the_command_and_says_where() {
+fn output_that_cannot_be_buffered_ends_the_command_with_the_folder_name() {
     let mut relent = sh(
         &["--max-retries", "3"],
         "echo $$ >&2; seq 400000; sleep 1000",
@@ -261,7 +262,7 @@ fn the_command_gets_the_default_action_for_a_closed_pipe() {
 }
 
 #[test]
-fn an_attempt_can_be_repeated_because_of_what_it_wrote() {
+fn an_attempt_is_retried_if_its_output_matches() {
     for stream in ["1", "2"] {
         // The text is written in two pieces.
         let script = format!(
@@ -299,7 +300,7 @@ fn a_timeout_ends_the_whole_group_even_one_that_ignores_sigterm() {
 }
 
 #[test]
-fn members_of_the_group_may_use_the_grace_after_their_leader_has_ended() {
+fn group_members_keep_the_grace_period_after_their_leader_has_ended() {
     // The leader ends immediately; its child cleans up first, and its output is kept.
     let script = "sh -c 'trap \"sleep 0.3; echo cleaned up; exit\" TERM; echo ready >&2; \
                   while :; do sleep 0.05; done' & wait";
@@ -326,7 +327,7 @@ fn a_timeout_reaches_a_stopped_command() {
 
 /// As execvp does it, and therefore env(1), `xargs` and every shell.
 #[test]
-fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
+fn a_script_without_an_interpreter_line_runs_in_the_shell() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = tempfile::tempdir().unwrap();
@@ -348,12 +349,12 @@ fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
 }
 
 #[test]
-fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
+fn output_beyond_max_buffer_is_passed_on_and_not_retried() {
     let said = "standard output exceeds --max-buffer (100.00 KiB)";
     let options = ["--max-buffer", "100KiB", "--max-retries", "3"];
     // An endless writer needs a reader that ends it: relent must not buffer its output for ever.
     let script = "yes | head -c 10000000; echo left >&2; yes";
-    let mut relent = told(&options, script).spawn().unwrap();
+    let mut relent = sh_with_messages(&options, script).spawn().unwrap();
     let mut read = vec![0; 10_000_000];
     relent.stdout.take().unwrap().read_exact(&mut read).unwrap();
     assert!(read.chunks(2).all(|line| line == b"y\n"));
@@ -363,7 +364,7 @@ fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
 
     // The output is passed on completely and once, and the attempt is not repeated.
     let script = "echo $RELENT_ATTEMPT; [ $RELENT_ATTEMPT = 1 ] || seq 100000; exit 5";
-    let result = output(told(&options, script));
+    let result = output(sh_with_messages(&options, script));
     assert_eq!(code(&result), 5);
     let expected: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
     assert_eq!(text(&result.stdout), format!("2\n{expected}"));
@@ -371,13 +372,13 @@ fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
 
     // An attempt whose output fits is repeated.
     let script = "[ $RELENT_ATTEMPT = 3 ] || head -c 102400 /dev/zero; [ $RELENT_ATTEMPT = 3 ]";
-    let result = output(told(&options, script));
+    let result = output(sh_with_messages(&options, script));
     assert_eq!((code(&result), text(&result.stdout)), (0, ""));
     assert!(!text(&result.stderr).contains(said));
 }
 
 #[test]
-fn a_process_left_behind_does_not_hang_the_run_and_what_it_writes_soon_is_kept() {
+fn a_process_left_behind_does_not_block_the_run_after_its_early_output() {
     let script = "(exec 2>/dev/null; sleep 0.1; echo late; exec sleep 1000) & \
                   echo $! >&2; echo early";
     let result = output(sh(&["--max-retries", "3"], script));
@@ -393,7 +394,7 @@ fn a_process_left_behind_does_not_hang_the_run_and_what_it_writes_soon_is_kept()
 }
 
 #[test]
-fn a_process_that_never_stops_writing_does_not_hang_the_run() {
+fn a_process_that_never_stops_writing_does_not_block_the_run() {
     let script = "(while :; do echo again; sleep 0.1; done) & echo $! >&2";
     let start = Instant::now();
     let result = output(sh(&["--max-retries", "3"], script));

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::run_support::{
-    code, eventually, is_dead, output, parse_pid, sh, text, told, when_ready,
+    code, eventually, is_dead, output, parse_pid, sh, sh_with_messages, text, when_ready,
 };
 
 /// Runs a script that gets SIGTERM as soon as it is ready, and SIGKILL after an hour. This detects a SIGTERM only at
@@ -22,7 +22,7 @@ fn sh_within(limits: &[&str], script: &str) -> Output {
 }
 
 #[test]
-fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
+fn kill_after_is_part_of_the_deadline() {
     // The trap does not change the status: the time limit counts.
     for end in ["exit 0", "exit 7", "kill -KILL $$"] {
         let script =
@@ -63,7 +63,7 @@ fn no_process_of_the_group_runs_after_the_deadline() {
 }
 
 #[test]
-fn a_member_that_outlives_its_leader_has_until_the_deadline() {
+fn a_group_member_that_outlives_its_leader_has_until_the_deadline() {
     // The leader ends on SIGTERM; its child cleans up first.
     let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; echo ready >&2; \
                          while :; do sleep 0.02; done' & wait";
@@ -72,14 +72,14 @@ fn a_member_that_outlives_its_leader_has_until_the_deadline() {
 }
 
 #[test]
-fn a_deadline_that_leaves_no_time_for_another_attempt_is_told_by_the_status() {
+fn a_deadline_without_time_for_another_attempt_is_status_124() {
     let options = [
         "--policy=standard",
         "--deadline=1h",
         "--initial=2h",
         "--max-delay=2h",
     ];
-    let result = output(told(&options, "echo out; exit 3"));
+    let result = output(sh_with_messages(&options, "echo out; exit 3"));
     assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
     let stderr = text(&result.stderr);
     assert!(stderr.contains("gave up after 1 attempt "), "{stderr}");
@@ -105,7 +105,7 @@ fn an_attempt_that_ends_by_itself_before_the_deadline_keeps_its_status() {
 }
 
 #[test]
-fn what_a_failed_attempt_left_running_is_ended_before_the_next() {
+fn processes_of_a_failed_attempt_are_ended_before_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("process");
     // The process left behind ignores SIGTERM, and holds no output open.
@@ -124,7 +124,7 @@ fn what_a_failed_attempt_left_running_is_ended_before_the_next() {
 }
 
 #[test]
-fn what_the_last_failed_attempt_left_running_is_ended_too() {
+fn processes_of_the_last_failed_attempt_are_ended() {
     let script = "sleep 1000 >/dev/null 2>&1 & echo $! >&2; exit 4";
     let result = output(sh(&["--max-retries=0"], script));
     assert_eq!(code(&result), 4);
@@ -133,7 +133,7 @@ fn what_the_last_failed_attempt_left_running_is_ended_too() {
 }
 
 #[test]
-fn a_time_to_end_that_does_not_fit_the_deadline_is_refused_before_anything_ran() {
+fn kill_after_beyond_the_deadline_is_refused_before_the_first_attempt() {
     for options in [
         &["--deadline=5s", "--kill-after=5s"][..],
         &["--deadline=5s", "--kill-after=1m"],
@@ -154,7 +154,7 @@ fn a_time_to_end_that_does_not_fit_the_deadline_is_refused_before_anything_ran()
 }
 
 #[test]
-fn without_time_to_end_a_command_is_killed_at_once() {
+fn with_kill_after_zero_a_command_is_killed_immediately() {
     let script = "trap 'sleep 1000' TERM; sleep 1000 & echo $! >&2; wait";
     let options = [
         "--attempt-timeout=300ms",
@@ -171,7 +171,7 @@ fn without_time_to_end_a_command_is_killed_at_once() {
 
 /// The process has left the group, so it cannot be ended, and its output is lost.
 #[test]
-fn a_process_that_has_left_the_group_does_not_hold_up_the_end() {
+fn a_process_that_has_left_the_group_does_not_delay_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("there").display().to_string();
     // The process runs while the file exists, and holds the standard output of the command open.

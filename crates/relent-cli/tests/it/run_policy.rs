@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use tempfile::NamedTempFile;
 
-use crate::run_support::{code, finish, output, pid, sh, text, told};
+use crate::run_support::{code, finish, output, pid, sh, sh_with_messages, text};
 
 /// A policy that retries a failed command immediately, with additional settings.
 fn policy(more: &str) -> NamedTempFile {
@@ -21,10 +21,10 @@ fn path(file: &NamedTempFile) -> &str {
 }
 
 #[test]
-fn attempts_keep_to_the_request_rate_of_the_policy() {
-    let policy = policy("[request_rate]\nlimit = 5\nburst = 1");
+fn run_attempts_respect_the_rate_limit_of_the_policy() {
+    let policy = policy("[rate_limit]\nlimit = 5\nburst = 1");
     let start = Instant::now();
-    let result = output(told(
+    let result = output(sh_with_messages(
         &["--policy", path(&policy), "--attempts", "4"],
         "exit 7",
     ));
@@ -38,11 +38,11 @@ fn attempts_keep_to_the_request_rate_of_the_policy() {
 }
 
 #[test]
-fn a_run_ends_when_its_slot_would_come_too_late() {
-    let policy = policy("[request_rate]\nlimit = 0.001\nburst = 1");
+fn a_run_ends_if_its_rate_limit_slot_is_beyond_the_limit() {
+    let policy = policy("[rate_limit]\nlimit = 0.001\nburst = 1");
     for (script, status) in [("exit 7", 7), ("exit 0", 123)] {
         let options = ["--policy", path(&policy), "--retry-on-exit", "0-255"];
-        let result = output(told(&options, script));
+        let result = output(sh_with_messages(&options, script));
         let said = text(&result.stderr);
         assert_eq!(code(&result), status, "{said}");
         assert!(said.contains("gave up after 1 attempt in"), "{said}");
@@ -51,8 +51,8 @@ fn a_run_ends_when_its_slot_would_come_too_late() {
 }
 
 #[test]
-fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
-    let policy = policy("[gate]\nfirst_probe = '500ms'");
+fn a_run_that_keeps_failing_is_probed_by_the_circuit_breaker() {
+    let policy = policy("[circuit_breaker]\nfirst_probe = '500ms'");
     let options = ["--policy", path(&policy), "--deadline", "3s"];
     let result = output(sh(&options, "echo x; exit 1"));
     let attempts =
@@ -63,10 +63,10 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
 }
 
 #[test]
-fn without_a_deadline_a_queued_run_ends_soon_and_says_so() {
-    let policy = policy("[gate]\npatience_without_deadline = '1s'");
+fn without_a_deadline_a_queued_run_ends_with_a_reason() {
+    let policy = policy("[circuit_breaker]\npatience_without_deadline = '1s'");
     let (began, options) = (Instant::now(), ["--policy", path(&policy)]);
-    let result = output(told(&options, "exit 7"));
+    let result = output(sh_with_messages(&options, "exit 7"));
     assert!(
         began.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -83,9 +83,9 @@ fn without_a_deadline_a_queued_run_ends_soon_and_says_so() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
-    let policy = policy("[request_rate]\nlimit = 0.01\nburst = 1");
-    let mut child = told(&["--policy", path(&policy)], "exit 7")
+fn a_signal_ends_the_wait_of_a_held_attempt() {
+    let policy = policy("[rate_limit]\nlimit = 0.01\nburst = 1");
+    let mut child = sh_with_messages(&["--policy", path(&policy)], "exit 7")
         .spawn()
         .unwrap();
     let said = BufReader::new(child.stderr.as_mut().unwrap()).lines();
@@ -98,10 +98,13 @@ fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
 }
 
 #[test]
-fn a_command_is_never_hedged_and_is_told_so() {
+fn a_command_is_never_hedged_and_relent_reports_it() {
     let policy = policy("[hedge]\ndelay = '10ms'");
     let options = ["--policy", path(&policy)];
-    let result = output(told(&options, "echo $RELENT_ATTEMPT; sleep 0.2"));
+    let result = output(sh_with_messages(
+        &options,
+        "echo $RELENT_ATTEMPT; sleep 0.2",
+    ));
     assert_eq!((code(&result), text(&result.stdout)), (0, "1\n"));
     let said = text(&result.stderr);
     assert!(

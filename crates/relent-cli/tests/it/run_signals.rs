@@ -54,7 +54,7 @@ fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
 }
 
 #[test]
-fn a_signal_is_heard_while_the_pipe_for_the_trace_has_nobody_at_its_other_end() {
+fn a_run_signal_is_handled_while_the_trace_pipe_has_no_reader() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -88,7 +88,7 @@ fn a_command_that_handles_the_signal_decides_the_status() {
 }
 
 #[test]
-fn user_signals_are_passed_on_and_end_nothing() {
+fn user_signals_are_forwarded_without_ending_the_run() {
     let script = "trap 'echo one >&2' USR1; trap 'echo two >&2' USR2; trap 'echo size >&2; exit' WINCH; \
                   echo ready >&2; while :; do sleep 0.02; done";
     let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
@@ -106,7 +106,7 @@ fn user_signals_are_passed_on_and_end_nothing() {
 }
 
 #[test]
-fn a_signal_during_a_wait_ends_the_run_at_once() {
+fn a_signal_during_a_delay_ends_the_run_immediately() {
     let options = ["--max-retries", "5", "--initial", "1h", "--max-delay", "1h"];
     let (child, mut stderr) = start(sh(&options, "echo failed; exit 1"));
     // The output of the first attempt appears when the delay starts.
@@ -119,7 +119,7 @@ fn a_signal_during_a_wait_ends_the_run_at_once() {
 }
 
 #[test]
-fn a_signal_ends_a_run_whose_output_nobody_reads() {
+fn a_signal_ends_a_run_with_a_stalled_reader() {
     let mut relent = sh(&["--max-retries", "3"], "seq 400000; echo done >&2");
     let mut child = relent.spawn().unwrap();
     let stdout = child.stdout.take();
@@ -172,19 +172,20 @@ fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
 }
 
 /// A script that ignores all signals that can be ignored, and prints its process id.
-const DEAF: &str = "trap '' INT TERM HUP QUIT; echo $$ >&2; while :; do sleep 0.05; done";
+const IGNORES_SIGNALS: &str =
+    "trap '' INT TERM HUP QUIT; echo $$ >&2; while :; do sleep 0.05; done";
 
 #[test]
-fn whatever_signal_ends_run_no_member_of_the_group_is_left() {
+fn no_group_member_is_left_after_any_terminating_signal() {
     for (signal, name) in [
         (Signal::SIGINT, "INT"),
         (Signal::SIGTERM, "TERM"),
         (Signal::SIGHUP, "HUP"),
         (Signal::SIGQUIT, "QUIT"),
     ] {
-        let deaf = DEAF.replace('\'', "\"");
+        let deaf = IGNORES_SIGNALS.replace('\'', "\"");
         let leaves = format!("trap 'exit 7' {name}; sh -c '{deaf}' & while :; do sleep 0.05; done");
-        for (script, status) in [(DEAF, 137), (leaves.as_str(), 7)] {
+        for (script, status) in [(IGNORES_SIGNALS, 137), (leaves.as_str(), 7)] {
             for options in [
                 &["--kill-after", "300ms"][..],
                 &["--kill-after", "300ms", "--stream"],
@@ -200,8 +201,8 @@ fn whatever_signal_ends_run_no_member_of_the_group_is_left() {
 }
 
 #[test]
-fn a_signal_while_what_an_attempt_has_left_is_ended_does_not_cut_that_short() {
-    let deaf = DEAF.replace('\'', "\"");
+fn a_signal_does_not_interrupt_the_cleanup_of_an_attempt() {
+    let deaf = IGNORES_SIGNALS.replace('\'', "\"");
     for output in ["", ">/dev/null"] {
         let script = format!("echo $$ >&2; sh -c '{deaf}' {output} & read x; exit 1");
         let mut relent = sh(&["--kill-after", "1s", "--max-retries", "3"], &script);

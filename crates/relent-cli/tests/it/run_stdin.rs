@@ -5,7 +5,7 @@ use std::io::{BufReader, ErrorKind, Write};
 use std::process::Stdio;
 use std::thread;
 
-use crate::run_support::{code, eventually, finish, line, output, sh, text, told};
+use crate::run_support::{code, eventually, finish, line, output, sh, sh_with_messages, text};
 
 #[test]
 fn every_attempt_reads_the_input_from_its_beginning() {
@@ -23,7 +23,7 @@ fn every_attempt_reads_the_input_from_its_beginning() {
 }
 
 #[test]
-fn input_larger_than_memory_is_replayed_complete() {
+fn input_larger_than_memory_is_replayed_completely() {
     let input: Vec<u8> = (0..5_000_000u32).map(|i| (i / 7 % 251) as u8).collect();
     for retries in ["5", "1"] {
         // The first attempt reads a part of the input, the second all of it.
@@ -43,7 +43,7 @@ fn input_larger_than_memory_is_replayed_complete() {
 }
 
 #[test]
-fn what_is_kept_of_an_input_is_bounded_and_a_longer_one_is_passed_through() {
+fn input_beyond_max_buffer_is_passed_through_and_not_retried() {
     let options = ["--max-buffer", "200KiB", "--max-retries", "2"];
     for (script, status, attempts, repeated) in [
         ("wc -c; exit $RELENT_ATTEMPT", 1, "300000\n", false),
@@ -54,7 +54,7 @@ fn what_is_kept_of_an_input_is_bounded_and_a_longer_one_is_passed_through() {
             true,
         ),
     ] {
-        let mut relent = told(&options, script);
+        let mut relent = sh_with_messages(&options, script);
         relent.stdin(Stdio::piped());
         let mut child = relent.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
@@ -78,7 +78,7 @@ fn what_is_kept_of_an_input_is_bounded_and_a_longer_one_is_passed_through() {
 }
 
 #[test]
-fn an_attempt_sees_what_has_come_before_the_rest_is_sent() {
+fn an_attempt_gets_early_input_before_the_rest_arrives() {
     let script = "read a; echo \"$RELENT_ATTEMPT $a\" >&2; read b; echo \"$RELENT_ATTEMPT $b\" >&2; \
                   [ $RELENT_ATTEMPT = 2 ]";
     let mut child = sh(&["--max-retries", "5"], script)
@@ -101,7 +101,7 @@ fn an_attempt_sees_what_has_come_before_the_rest_is_sent() {
 }
 
 #[test]
-fn input_that_arrives_between_attempts_is_given_to_the_next() {
+fn input_that_arrives_between_attempts_goes_to_the_next() {
     let script = "if [ $RELENT_ATTEMPT = 1 ]; then read a; echo \"1 $a\" >&2; exit 1; fi; cat";
     let mut child = sh(&["--max-retries", "5"], script)
         .stdin(Stdio::piped())
@@ -148,7 +148,7 @@ fn input_that_never_ends_does_not_outlive_the_command() {
 }
 
 #[test]
-fn only_what_the_command_takes_is_read_ahead() {
+fn relent_reads_little_more_input_than_the_command_consumes() {
     // A command that reads nothing must not make relent swallow an endless input.
     let script = "echo started >&2; while [ ! -e \"$0\" ]; do sleep 0.02; done";
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn only_what_the_command_takes_is_read_ahead() {
 }
 
 #[test]
-fn an_input_that_cannot_be_read_is_said_in_words() {
+fn an_unreadable_standard_input_is_reported() {
     let mut relent = sh(&["--max-retries", "3"], "cat");
     relent.stdin(File::open("/").unwrap());
     let result = output(relent);
@@ -186,7 +186,7 @@ fn an_input_that_cannot_be_read_is_said_in_words() {
 }
 
 #[test]
-fn a_descriptor_that_is_not_for_reading_is_left_to_the_command() {
+fn a_write_only_standard_input_is_inherited() {
     // `nohup` gives its command such a standard input.
     let mut relent = sh(&["--max-retries", "3"], "echo fine");
     relent.stdin(File::options().write(true).open("/dev/null").unwrap());
@@ -194,7 +194,7 @@ fn a_descriptor_that_is_not_for_reading_is_left_to_the_command() {
 }
 
 #[test]
-fn a_pipe_made_non_blocking_by_others_is_read_all_the_same() {
+fn a_non_blocking_pipe_is_read_completely() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
     nix::fcntl::fcntl(&reader, flags).unwrap();

@@ -9,7 +9,7 @@ use crate::run_support::{code, finish, is_dead, line, output, parse_pid, sh, tex
 const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
 #[test]
-fn a_stream_passes_on_the_output_of_every_attempt_while_it_runs() {
+fn stream_passes_on_the_output_of_every_attempt_immediately() {
     let script = "echo \"out $RELENT_ATTEMPT\"; read x; [ $RELENT_ATTEMPT = 2 ]";
     for options in [
         &["--stream", "--max-retries=3"][..],
@@ -45,7 +45,7 @@ fn output_that_is_passed_on_can_be_searched() {
 }
 
 #[test]
-fn a_pipe_gets_one_output_unless_a_stream_is_asked_for() {
+fn a_pipe_gets_one_output_unless_stream_is_given() {
     let script = "echo \"out $RELENT_ATTEMPT\"; [ $RELENT_ATTEMPT = 2 ]";
     for options in [
         &["--max-retries=3"][..],
@@ -85,7 +85,7 @@ fn a_reader_that_goes_away_ends_the_run() {
 }
 
 #[test]
-fn a_reader_that_was_never_there_ends_the_run_also_when_output_is_kept() {
+fn a_missing_reader_ends_the_run_even_if_output_is_buffered() {
     for options in [
         &["--max-retries=unlimited"][..],
         &["--retry-on-output=nothing"],
@@ -102,7 +102,7 @@ fn a_reader_that_was_never_there_ends_the_run_also_when_output_is_kept() {
 }
 
 #[test]
-fn no_attempt_follows_when_nobody_reads_any_more() {
+fn no_attempt_follows_after_the_reader_has_gone() {
     let script = "echo out; echo ready >&2; read x; exit 6";
     let mut relent = sh(&["--stream", "--max-retries=unlimited"], script);
     let mut child = relent.stdin(Stdio::piped()).spawn().unwrap();
@@ -115,7 +115,7 @@ fn no_attempt_follows_when_nobody_reads_any_more() {
 }
 
 #[test]
-fn a_full_disk_ends_a_stream() {
+fn a_full_disk_ends_streamed_output() {
     let mut relent = sh(
         &["--stream", "--max-retries=9", "--retry-on-output=nothing"],
         "echo result; sleep 1000",
@@ -139,7 +139,7 @@ fn redirected(args: &str, redirection: &str) -> Command {
 }
 
 #[test]
-fn a_stream_that_is_closed_is_an_error_before_anything_ran() {
+fn a_closed_standard_stream_is_an_error_before_the_first_attempt() {
     let folder = tempfile::tempdir().unwrap();
     let ran = folder.path().join("ran");
     let run = format!("run -- touch {}", ran.display());
@@ -170,7 +170,7 @@ fn a_stream_that_is_closed_is_an_error_before_anything_ran() {
 }
 
 #[test]
-fn nothing_is_not_closed() {
+fn dev_null_does_not_count_as_a_closed_stream() {
     for redirection in [
         ">/dev/null",
         "</dev/null",
@@ -184,7 +184,7 @@ fn nothing_is_not_closed() {
 }
 
 #[test]
-fn whatever_prints_a_result_needs_an_output() {
+fn every_command_with_a_result_fails_if_standard_output_is_closed() {
     for args in [
         "policy list",
         "schedule",
@@ -204,7 +204,7 @@ fn whatever_prints_a_result_needs_an_output() {
 }
 
 #[test]
-fn a_command_that_writes_nothing_may_go_on_without_a_reader() {
+fn a_command_without_output_continues_without_a_reader() {
     let mut child = sh(&["--max-retries=3"], "[ $RELENT_ATTEMPT = 3 ]")
         .spawn()
         .unwrap();
@@ -213,7 +213,7 @@ fn a_command_that_writes_nothing_may_go_on_without_a_reader() {
 }
 
 #[test]
-fn a_limit_for_the_size_of_a_file_is_an_error_that_leaves_nothing_running() {
+fn a_run_beyond_the_file_size_limit_fails_and_leaves_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let much = "echo $$ > \"$0\"; head -c 3000000 /dev/zero; exec sleep 600";

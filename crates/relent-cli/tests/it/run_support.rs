@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The time after which a run is considered to hang; far more than any run needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `relent run OPTIONS -- sh -c SCRIPT` with short delays and everything piped.
 pub(crate) fn sh(options: &[&str], script: &str) -> Command {
@@ -32,7 +32,7 @@ pub(crate) fn command(options: &[&str], cmd: &[&str]) -> Command {
 }
 
 /// As [`sh`], but with the messages of relent.
-pub(crate) fn told(options: &[&str], script: &str) -> Command {
+pub(crate) fn sh_with_messages(options: &[&str], script: &str) -> Command {
     let mut relent = Command::new(env!("CARGO_BIN_EXE_relent"));
     relent.args(["run", "--initial", "10ms", "--jitter", "none"]);
     relent.env_remove("RELENT_POLICY");
@@ -63,7 +63,7 @@ pub(crate) fn cut_short(
         let options = [options, &["--attempt-timeout", &limit_ms]].concat();
         let output = output(sh(&options, script));
         limit *= 4;
-        if ready(&output) || limit > PATIENCE / 2 {
+        if ready(&output) || limit > HANG_TIMEOUT / 2 {
             return (output, start.elapsed());
         }
     }
@@ -87,10 +87,10 @@ pub(crate) fn finish(child: Child) -> Output {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(child.wait_with_output()));
     result
-        .recv_timeout(PATIENCE)
+        .recv_timeout(HANG_TIMEOUT)
         .unwrap_or_else(|_| {
             let _ = kill(pid, Signal::SIGKILL);
-            panic!("relent did not end within {PATIENCE:?}");
+            panic!("relent did not end within {HANG_TIMEOUT:?}");
         })
         .unwrap()
 }
@@ -121,7 +121,7 @@ pub(crate) fn line(reader: &mut BufReader<impl Read>) -> String {
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        assert!(start.elapsed() < HANG_TIMEOUT, "never: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -11,7 +11,7 @@ use nix::pty::openpty;
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{Pid, tcgetpgrp};
 
-use crate::run_support::{PATIENCE, code, eventually, finish, parse_pid, pid};
+use crate::run_support::{HANG_TIMEOUT, code, eventually, finish, parse_pid, pid};
 
 const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
@@ -72,7 +72,7 @@ impl Session {
             if let Some(at) = self.seen.find(text) {
                 return at + text.len();
             }
-            match self.screen.recv_timeout(PATIENCE) {
+            match self.screen.recv_timeout(HANG_TIMEOUT) {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
                 Err(e) => panic!("expected {text:?}, saw {:?}: {e}", self.seen),
             }
@@ -136,7 +136,7 @@ fn a_command_that_reads_the_terminal_gets_it() {
 }
 
 #[test]
-fn a_command_that_leaves_the_terminal_alone_leaves_it_to_us() {
+fn a_command_that_does_not_read_the_terminal_does_not_get_it() {
     // Otherwise `relent run -- curl … | less` would take the keyboard from `less`.
     let script = "while :; do sleep 0.02; done";
     let mut session = Session::start(&relent(&["--max-retries", "3"], script));
@@ -156,7 +156,7 @@ fn ctrl_c_ends_the_run_also_when_the_command_has_the_terminal() {
 }
 
 #[test]
-fn a_person_sees_the_output_of_every_attempt_as_it_is_written() {
+fn on_a_terminal_the_output_of_every_attempt_is_shown_immediately() {
     // The command sees the terminal, although another attempt may follow.
     let script = "[ -t 1 ] && echo s\"\"een; read a; echo \"got $a\"; [ $RELENT_ATTEMPT = 2 ]";
     let mut session = Session::start(&relent(&["--max-retries", "5"], script));
@@ -170,7 +170,7 @@ fn a_person_sees_the_output_of_every_attempt_as_it_is_written() {
 }
 
 #[test]
-fn a_person_who_wants_the_final_output_only_can_have_that() {
+fn stream_never_shows_only_the_final_output_on_a_terminal() {
     let script = "[ -t 1 ] || echo p\"\"iped; [ $RELENT_ATTEMPT = 2 ]";
     let mut session = Session::start(&relent(&["--max-retries=5", "--stream=never"], script));
     session.expect("piped");
@@ -178,7 +178,7 @@ fn a_person_who_wants_the_final_output_only_can_have_that() {
 }
 
 #[test]
-fn a_person_who_waits_for_output_that_is_kept_is_told_why() {
+fn a_notice_explains_buffered_output_on_a_terminal() {
     let mut session = Session::start(&["sh", "-i", "-m"]);
     let script = "while :; do echo again; sleep 0.1; done";
     session.types(&format!(
@@ -193,7 +193,7 @@ fn a_person_who_waits_for_output_that_is_kept_is_told_why() {
 }
 
 #[test]
-fn a_command_cut_short_does_not_leave_the_echo_off() {
+fn the_terminal_echo_is_restored_after_a_killed_command() {
     let options = ["--max-retries", "0", "--attempt-timeout", "3s"];
     let mut session = Session::start(&relent(&options, "stty -echo; echo asking >&2; read a"));
     session.expect("asking");
@@ -268,7 +268,7 @@ fn a_job_in_the_background_stops_until_fg() {
 }
 
 #[test]
-fn a_question_on_the_terminal_gets_through_when_stdin_is_a_pipe() {
+fn a_prompt_on_the_terminal_works_when_stdin_is_a_pipe() {
     let mut session = Session::start(&["sh", "-i", "-m"]);
     // The pipe is read first: each process of a pipeline gives the terminal to its group when it starts,
     // and one that starts late would take it back from the command.

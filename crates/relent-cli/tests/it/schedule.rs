@@ -18,7 +18,7 @@ fn column(rows: &[Value], key: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_draw_decides_where_in_its_range_a_wait_lies() {
+fn the_random_option_sets_the_position_of_a_delay_in_its_range() {
     let range = [1000.0, 2000.0, 4000.0];
     for (random, share) in [("0", 0.0), ("0.5", 0.5), ("1", 1.0)] {
         let (_, rows) = json(&["--max-retries", "3", "--random", random]);
@@ -36,14 +36,14 @@ fn the_draw_decides_where_in_its_range_a_wait_lies() {
 }
 
 #[test]
-fn milliseconds_have_fractions() {
+fn schedule_milliseconds_have_fractions() {
     let (_, rows) = json(&["--policy", "ethernet", "--random", "1"]);
     assert_eq!(rows.len(), 15);
     assert_eq!(column(&rows[..2], "delay_ms"), [0.0512, 0.1536]);
 }
 
 #[test]
-fn the_range_of_a_random_walk_is_that_of_one_step_from_the_waits_shown() {
+fn the_range_of_decorrelated_jitter_follows_from_the_previous_delay() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("walk.toml");
     std::fs::write(
@@ -58,7 +58,7 @@ fn the_range_of_a_random_walk_is_that_of_one_step_from_the_waits_shown() {
 }
 
 #[test]
-fn the_last_wait_before_a_deadline_is_cut_and_shown_so() {
+fn the_shortened_last_delay_before_a_deadline_is_shown() {
     // With the longest delays 1 s, 2 s and 4 s fit into 12 s, and 5 s are left for the next of 8 s. The last
     // attempt gets a quarter of them.
     let (ran, rows) = json(&["--deadline", "12s", "--random", "1"]);
@@ -72,7 +72,7 @@ fn the_last_wait_before_a_deadline_is_cut_and_shown_so() {
 }
 
 #[test]
-fn a_status_picks_its_rule_and_without_one_the_first_failure_that_is_retried() {
+fn the_status_option_selects_the_rule_that_is_shown() {
     // 5xx and 429: 1000·2^n + 1..1000 ms; 408: once after 1 s.
     let (_, rows) = json(&["--policy", "vital", "--status", "408"]);
     assert_eq!(column(&rows, "delay_ms"), [1000.0]);
@@ -101,7 +101,7 @@ fn throttling_has_its_own_first_delay() {
 }
 
 #[test]
-fn a_status_that_is_not_retried_is_said() {
+fn a_status_that_is_not_retried_is_reported() {
     for status in ["404", "501"] {
         let (ran, rows) = json(&["--status", status]);
         assert!(rows.is_empty());
@@ -115,7 +115,7 @@ fn a_status_that_is_not_retried_is_said() {
 }
 
 #[test]
-fn an_endless_policy_stops_at_twenty_rows_and_says_so() {
+fn an_endless_schedule_is_cut_at_twenty_rows_with_a_note() {
     for endless in ["unlimited", "4294967295"] {
         let (ran, rows) = json(&["--max-retries", endless]);
         assert_eq!(rows.len(), 20);
@@ -138,7 +138,7 @@ fn an_endless_policy_stops_at_twenty_rows_and_says_so() {
 }
 
 #[test]
-fn a_limit_by_time_ends_the_schedule() {
+fn a_time_limit_ends_the_schedule() {
     let options = [
         "--policy",
         "standard",
@@ -173,7 +173,7 @@ fn a_status_below_400_is_a_failure_where_the_policy_lists_it() {
 }
 
 #[test]
-fn a_seed_draws_the_same_waits_each_time() {
+fn a_seed_gives_the_same_delays_each_time() {
     let (first, rows) = json(&["--seed", "7"]);
     let (second, _) = json(&["--seed", "7"]);
     let (other, _) = json(&["--seed", "8"]);
@@ -186,7 +186,7 @@ fn a_seed_draws_the_same_waits_each_time() {
 }
 
 #[test]
-fn the_waits_of_a_run_are_those_of_the_schedule_with_its_seed() {
+fn a_run_has_the_same_delays_as_the_schedule_with_its_seed() {
     let options = ["--seed", "3", "--initial", "20ms", "--max-retries", "3"];
     let (_, rows) = json(&options);
     let command = ["run", "--trace", "-", "--quiet"];
@@ -200,7 +200,7 @@ fn the_waits_of_a_run_are_those_of_the_schedule_with_its_seed() {
 }
 
 #[test]
-fn the_picture_keeps_to_ascii_where_the_locale_does() {
+fn the_schedule_uses_ascii_if_the_locale_does() {
     let args = ["schedule", "--max-retries", "2"];
     assert!(run(&args).stdout.contains('█'));
     let ascii = finish(relent(&args).env("LC_ALL", "C").spawn().unwrap());
@@ -212,7 +212,7 @@ fn the_picture_keeps_to_ascii_where_the_locale_does() {
 }
 
 #[test]
-fn a_table_ends_with_the_sum() {
+fn a_schedule_table_ends_with_the_sum() {
     let table = run(&["schedule", "--jitter", "none", "--max-retries", "3"]).stdout;
     assert!(
         table.starts_with("patient, after a failure, each draw at 0.5\n"),
@@ -222,7 +222,7 @@ fn a_table_ends_with_the_sum() {
 }
 
 #[test]
-fn a_table_of_a_policy_with_a_gate_says_how_long_a_call_is_queued() {
+fn the_schedule_of_a_policy_with_a_circuit_breaker_shows_the_queue_time() {
     let table = run(&["schedule", "--policy", "standard"]).stdout;
     let says = "no attempt starts later than 30s after the call began, or 9s while there was never a response; \
                 with a deadline it is queued until then, for 5m at most\n";
@@ -235,7 +235,7 @@ fn a_table_of_a_policy_with_a_gate_says_how_long_a_call_is_queued() {
 
 /// The schedules for redelivery are shown as their providers publish them.
 #[test]
-fn the_schedules_of_redelivery_are_shown_as_published() {
+fn redelivery_schedules_are_shown_as_published() {
     const S: f64 = 1e3;
     const M: f64 = 60.0 * S;
     const H: f64 = 60.0 * M;

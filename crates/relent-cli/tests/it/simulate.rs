@@ -92,7 +92,7 @@ fn the_table_has_a_line_and_a_verdict_for_each_policy() {
 }
 
 #[test]
-fn every_scenario_that_comes_along_is_listed() {
+fn every_built_in_scenario_is_listed() {
     let ran = run(&["simulate", "--list"]);
     assert_eq!(ran.status, 0);
     for name in relent_sim::scenarios::names() {
@@ -101,7 +101,7 @@ fn every_scenario_that_comes_along_is_listed() {
 }
 
 #[test]
-fn a_scenario_of_ones_own_is_a_file() {
+fn a_scenario_can_be_loaded_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, "clients.arrivals.herd = { clients = 3 }\n").unwrap();
@@ -140,7 +140,7 @@ fn an_installed_command_shows_the_format_and_a_scenario_to_start_from() {
 }
 
 #[test]
-fn whoever_gets_a_scenario_wrong_is_told_where_the_format_is() {
+fn an_error_in_a_scenario_names_the_format_option() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, "[clients]\narivals.herd = { clients = 3 }\n").unwrap();
@@ -162,7 +162,7 @@ fn whoever_gets_a_scenario_wrong_is_told_where_the_format_is() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_runs() {
+fn simulate_reports_wrong_arguments_before_the_first_run() {
     for (args, part) in [
         (vec!["simulate", "no-such"], "random-failures"),
         (
@@ -192,7 +192,7 @@ fn what_is_wrong_is_said_before_anything_runs() {
 }
 
 #[test]
-fn random_scenarios_in_which_a_policy_does_harm_are_found_saved_and_can_be_played() {
+fn random_scenarios_worse_than_off_are_saved_and_can_be_run() {
     let folder = tempfile::tempdir().unwrap();
     let naive = folder.path().join("naive.toml");
     let text = "max_retries = 5\njitter = \"none\"\nbackoff.constant = { delay = \"1ms\" }\n";
@@ -234,7 +234,7 @@ fn random_scenarios_in_which_a_policy_does_harm_are_found_saved_and_can_be_playe
 }
 
 #[test]
-fn policies_are_ranked_beside_no_retries_and_the_bound() {
+fn policies_are_ranked_with_off_and_the_bound() {
     let ran = with(&["--policies", "standard", "--seeds", "2"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let first: Vec<&str> = ran

@@ -196,7 +196,7 @@ mod webhooks {
 
     fn receive() -> Result<(), Any> {
         let key: VerifyingKey = "whsec_…".parse()?;
-        let layer = WebhookLayer::new(Sqlite::open("shop.db")?, "acquirer", Verifier::new([key])).exactly_once();
+        let layer = WebhookLayer::new(Sqlite::open("shop.db")?, "acquirer", Verifier::new([key])).transactional();
         let app = Router::new().route("/notifications", post(notified)).layer(layer);
         let app: Router = app;
         Ok(())

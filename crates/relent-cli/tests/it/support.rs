@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 pub(crate) const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
 /// The time after which a command is considered to hang; far more than any command needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `relent ARGS` with everything piped, and without variables of the environment that change its output.
 pub(crate) fn relent(args: &[&str]) -> Command {
@@ -59,10 +59,10 @@ pub(crate) fn finish(child: Child) -> Ran {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(child.wait_with_output()));
     let output: Output = result
-        .recv_timeout(PATIENCE)
+        .recv_timeout(HANG_TIMEOUT)
         .unwrap_or_else(|_| {
             let _ = kill(pid, Signal::SIGKILL);
-            panic!("relent did not end within {PATIENCE:?}");
+            panic!("relent did not end within {HANG_TIMEOUT:?}");
         })
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).expect("text");

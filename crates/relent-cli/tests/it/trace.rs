@@ -105,7 +105,7 @@ fn traced(options: &[&str], command: &[&str]) -> (i32, Value) {
 }
 
 #[test]
-fn the_check_finds_what_is_wrong() {
+fn the_schema_check_detects_invalid_traces() {
     let good = run(&["schedule", "--quiet", "--json", "--trace", "-"]).stderr;
     for (from, to) in [
         ("\"gave_up\"", "\"failed\""),
@@ -121,7 +121,7 @@ fn the_check_finds_what_is_wrong() {
 }
 
 #[test]
-fn every_end_of_a_run_is_told() {
+fn the_trace_has_the_reason_of_every_kind_of_end() {
     let third_time = ["sh", "-c", "[ $RELENT_ATTEMPT = 3 ]"];
     let (status, trace) = traced(&[], &third_time);
     assert_eq!(
@@ -232,7 +232,7 @@ fn every_end_of_a_run_is_told() {
 }
 
 #[test]
-fn a_list_about_http_does_not_keep_a_command_from_being_retried() {
+fn a_retry_on_list_for_http_does_not_prevent_retries_of_commands() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, listed: &str| {
         let path = folder.path().join(name);
@@ -346,7 +346,7 @@ fn a_trace_that_cannot_be_written_keeps_the_status_of_the_command() {
 }
 
 #[test]
-fn a_file_is_replaced_as_it_is() {
+fn a_replaced_trace_keeps_links_permissions_and_devices() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
     std::fs::write(&file, "old").unwrap();

@@ -10,7 +10,7 @@ use std::thread;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::PATIENCE;
+use crate::support::HANG_TIMEOUT;
 
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
@@ -91,7 +91,7 @@ impl Browser {
     }
 
     fn hear(&mut self) -> Value {
-        let heard = self.from.recv_timeout(PATIENCE);
+        let heard = self.from.recv_timeout(HANG_TIMEOUT);
         heard.expect("the browser answers")
     }
 

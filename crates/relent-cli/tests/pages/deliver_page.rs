@@ -72,7 +72,7 @@ fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
     server.ask("POST", "/v1/messages", &json!(many).to_string());
     until("the depot is parked", || {
         let (_, shown) = server.ask("GET", "/v1/endpoints/depot", "");
-        (shown["held"]["because"] == "down").then_some(())
+        (shown["held"]["hold_reason"] == "down").then_some(())
     });
     ids
 }
@@ -129,7 +129,7 @@ const CONTRAST: &str = r"
 })()";
 
 #[test]
-fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
+fn the_page_shows_stuck_messages_with_reasons_and_actions() {
     let Some(mut browser) = browser::open() else {
         return;
     };
@@ -337,7 +337,7 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
 
 /// No other site can press a button or frame a page: neither the cookie nor a form alone is sufficient.
 #[test]
-fn a_form_of_another_site_does_nothing() {
+fn a_form_from_another_site_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (server, receiver) = (Server::start(folder.path()), Receiver::start());
     let ids = filled(&server, &receiver);

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::browser;
-use crate::support::{PATIENCE, Ran, relent, run};
+use crate::support::{HANG_TIMEOUT, Ran, relent, run};
 
 /// A short outage, with a policy that recovers and one that does not.
 fn blackout(folder: &Path) -> String {
@@ -63,7 +63,7 @@ fn a_report_is_one_file_with_every_scenario_and_the_table_is_printed_as_well() {
 }
 
 #[test]
-fn a_report_says_what_could_have_been_done_and_who_does_harm() {
+fn a_report_shows_the_bound_and_policies_worse_than_off() {
     let folder = tempfile::tempdir().unwrap();
     let (outage, page) = (blackout(folder.path()), folder.path().join("r.html"));
     // The comparison with `off` is also shown if `off` is not given.
@@ -85,7 +85,7 @@ fn a_report_says_what_could_have_been_done_and_who_does_harm() {
 }
 
 #[test]
-fn whoever_is_interrupted_leaves_no_file_behind() {
+fn an_interrupted_simulation_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("r.html");
     let args = ["simulate", "herd", "--json", "--seeds", "10000", "--report"];
@@ -99,7 +99,7 @@ fn whoever_is_interrupted_leaves_no_file_behind() {
     let busy = || fs::read_dir(&status).is_ok_and(|tasks| tasks.count() > 1);
     let begun = Instant::now();
     while !busy() {
-        assert!(begun.elapsed() < PATIENCE, "it does nothing");
+        assert!(begun.elapsed() < HANG_TIMEOUT, "it does nothing");
         thread::yield_now();
     }
     kill(pid, Signal::SIGTERM).unwrap();
@@ -108,7 +108,7 @@ fn whoever_is_interrupted_leaves_no_file_behind() {
 }
 
 #[test]
-fn a_browser_shows_a_picture_by_itself_in_light_and_dark() {
+fn a_standalone_picture_renders_in_both_themes() {
     let Some(mut browser) = browser::open() else {
         return;
     };
@@ -144,7 +144,7 @@ fn a_browser_shows_a_picture_by_itself_in_light_and_dark() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_before_anything_runs() {
+fn an_unwritable_report_is_an_error_before_the_first_run() {
     let folder = tempfile::tempdir().unwrap();
     let there = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (deep, svg) = (there("no/such/r.html"), there("p.svg"));
@@ -234,7 +234,7 @@ const OVERLAPS: &str = "[...document.querySelectorAll('figure svg[role=img]')].f
 })";
 
 #[test]
-fn a_browser_shows_every_chart_on_desks_and_phones_in_light_and_dark() {
+fn every_chart_renders_on_wide_and_narrow_screens_in_both_themes() {
     let Some(mut browser) = browser::open() else {
         return;
     };
@@ -306,7 +306,7 @@ fn a_browser_shows_every_chart_on_desks_and_phones_in_light_and_dark() {
 }
 
 #[test]
-fn a_keyboard_reaches_the_results_and_what_scrolls() {
+fn results_and_scrollable_parts_are_reachable_by_keyboard() {
     let Some(mut browser) = browser::open() else {
         return;
     };

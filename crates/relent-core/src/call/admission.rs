@@ -3,20 +3,20 @@
 use core::mem;
 use core::time::Duration;
 
-use super::place::{Entered, Place, Stage};
+use super::destination_state::{DestinationSlot, DestinationState, Stage};
 use super::queued::Queued;
-use super::{Attempt, Attends, Call, Environment, NOT_YET};
-use crate::decision::{Stop, StopReason};
+use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
+use crate::call::decision::{Stop, StopReason};
+use crate::destination::circuit_breaker::{AttemptKind, AttemptOutcome};
+use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy, Permit};
 use crate::destination::{Access, Destination};
-use crate::gate::{Claim, Ended};
-use crate::outbound::{Answer, Asking, Holding, Permit};
 use crate::time::Instant;
 
 /// Result of [`Call::next`].
 #[derive(PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum NextStep {
     /// [Begin](Call::begin) the attempt now.
-    Start(Leave),
+    Start(CallPermit),
     /// Call `next` again when woken, at this time at the latest.
     Wait {
         /// The time from now.
@@ -24,7 +24,7 @@ pub enum Next {
         /// The corresponding instant.
         until: Instant,
         /// The reason for the wait.
-        by: Holding,
+        by: BlockedBy,
         /// Notice for the caller, once for each control: that the attempt is queued, by which control,
         /// and for how long at most. `after` can be shorter, since the wait may continue then.
         queued: Option<Queued>,
@@ -33,10 +33,10 @@ pub enum Next {
     Stop(Stop),
 }
 
-impl Next {
+impl NextStep {
     /// The permit, if the attempt may start.
     #[must_use]
-    pub fn leave(self) -> Option<Leave> {
+    pub fn permit(self) -> Option<CallPermit> {
         match self {
             Self::Start(leave) => Some(leave),
             _ => None,
@@ -57,59 +57,62 @@ impl Next {
 /// the attempt cannot begin after all, call [`Call::step_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "begin the attempt, or step back"]
-pub struct Leave {
+pub struct CallPermit {
     at: Instant,
 }
 
-impl Leave {
+impl CallPermit {
     /// The clock was not read.
-    const UNTIMED: Self = Self::given(NOT_YET);
+    const WITHOUT_TIME: Self = Self::given(UNREAD_CLOCK);
 
     #[inline]
     pub(super) const fn given(at: Instant) -> Self {
         Self { at }
     }
 
-    /// When it was issued; [`NOT_YET`] if the clock was not read. Consumes it.
+    /// When it was issued; [`UNREAD_CLOCK`] if the clock was not read. Consumes it.
     #[inline]
     pub(super) const fn use_up(self) -> Instant {
         self.at
     }
 }
 
-impl<L: Place> Call<'_, L> {
+impl<L: DestinationSlot> Call<'_, L> {
     /// Requests admission for the next attempt.
     ///
     /// A transport calls it before each attempt, and again after each wait that it returns. The
     /// destination keeps `waker` and wakes it when calling again helps. Without a waker, the call sees
     /// changes only at its next call.
-    pub fn next<E: Environment<Place = L>>(
+    pub fn next<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Next {
-        if self.attends == Attends::Nothing {
-            return Next::Start(Leave::UNTIMED);
+    ) -> NextStep {
+        if self.work == CallWork::Nothing {
+            return NextStep::Start(CallPermit::WITHOUT_TIME);
         }
-        if !self.need_not_ask(environment) {
+        if !self.needs_no_admission(environment) {
             return self.ask(environment, waker);
         }
-        if self.attends >= Attends::Clock {
+        if self.work >= CallWork::Clock {
             return self.start_in_time(environment);
         }
-        Next::Start(Leave::UNTIMED)
+        NextStep::Start(CallPermit::WITHOUT_TIME)
     }
 
     /// Requests admission and begins in one step, if the call need not wait and the attempt has no time
-    /// limit. Returns the attempt number. On `None` try [`begin_at_once`](Self::begin_at_once). It is
+    /// limit. Returns the attempt number. On `None` try [`begin_immediately`](Self::begin_immediately). It is
     /// cheaper for transports whose attempts mostly succeed immediately.
     #[inline]
-    pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
-        if self.attends != Attends::Nothing
-            && (self.attends >= Attends::Clock
-                || !self.is_at_quiet(environment)
-                    && self.start_calmly(environment).is_none()
-                    && !self.is_off_there(environment))
+    pub fn begin_untimed<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+    ) -> Option<u32> {
+        if self.work != CallWork::Nothing
+            && (self.work >= CallWork::Clock
+                || !self.is_registered_without_admission(environment)
+                    && self.start_while_healthy(environment).is_none()
+                    && !self.is_off_at_destination(environment))
         {
             return None;
         }
@@ -121,15 +124,15 @@ impl<L: Place> Call<'_, L> {
     /// Requests admission and begins in one step, if the call need not wait. Returns the same as
     /// [`begin`](Self::begin); on `None` call [`next`](Self::next).
     #[inline]
-    pub fn begin_at_once<E: Environment<Place = L>>(
+    pub fn begin_immediately<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
     ) -> Option<(Attempt, Option<Instant>)> {
-        let now = if self.need_not_ask(environment) {
+        let now = if self.needs_no_admission(environment) {
             let now = self.now(environment);
             (!self.is_late(environment, now)).then_some(now)?
         } else {
-            self.start_calmly(environment)?
+            self.start_while_healthy(environment)?
         };
         let number = self.session.on_attempt();
         environment.on_attempt(number);
@@ -138,44 +141,52 @@ impl<L: Place> Call<'_, L> {
 
     /// Whether the next attempt needs no admission at the destination. Registers a new call there.
     #[inline]
-    fn need_not_ask<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
-        self.is_at_quiet(environment) || self.is_off_there(environment)
+    fn needs_no_admission<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> bool {
+        self.is_registered_without_admission(environment) || self.is_off_at_destination(environment)
     }
 
     /// Whether the destination needs no admission, and the call has not requested any.
     #[inline]
-    fn is_at_quiet<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
-        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
+    fn is_registered_without_admission<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> bool {
+        let (Some(destination), Some(slot)) =
+            (environment.destination(), self.destination_state.slot())
+        else {
             return true;
         };
-        if !destination.is_quiet() {
+        if !destination.needs_no_admission() {
             return false;
         }
         match slot {
             None => {
-                let stage = Stage::Unasked;
-                *slot = Some(Entered { id: 0, stage });
+                let stage = Stage::NotRequired;
+                *slot = Some(DestinationState { id: 0, stage });
                 destination.count_request();
                 environment.on_budget();
                 true
             }
-            Some(entered) => matches!(entered.stage, Stage::Unasked),
+            Some(entered) => matches!(entered.stage, Stage::NotRequired),
         }
     }
 
     /// Whether retries are off, so that no admission is needed. The rate limit applies to first
     /// attempts too.
     #[inline(never)]
-    fn is_off_there<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+    fn is_off_at_destination<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> bool {
         let is_off = environment.policy().is_off()
             && environment
                 .destination()
-                .is_some_and(|there| !there.is_paced());
-        match self.place.get().map(|entered| &entered.stage) {
+                .is_some_and(|there| !there.has_rate_limit());
+        match self.destination_state.get().map(|entered| &entered.stage) {
             // It has a queue position or a permit there, whatever a reload has changed since.
             Some(Stage::Waiting { .. } | Stage::Permitted(_)) => false,
             None if is_off => {
-                self.enter_off(environment);
+                self.enter_with_retries_off(environment);
                 true
             }
             _ => is_off,
@@ -184,77 +195,83 @@ impl<L: Place> Call<'_, L> {
 
     /// Starts the attempt unless it is too late, for example after a late timer.
     #[inline]
-    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
+    fn start_in_time<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+    ) -> NextStep {
         let now = self.now(environment);
         if !self.is_late(environment, now) {
-            return Next::Start(Leave::given(now));
+            return NextStep::Start(CallPermit::given(now));
         }
         let reason = self.limit_at(environment, now);
         self.stop_before_attempt(environment, stop_because(reason))
     }
 
     #[inline]
-    fn ask<E: Environment<Place = L>>(
+    fn ask<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Next {
+    ) -> NextStep {
         let now = self.now(environment);
-        if self.enter_calmly(environment, now, false, waker) {
-            return Next::Start(Leave::given(now));
+        if self.permit_while_healthy(environment, now, false, waker) {
+            return NextStep::Start(CallPermit::given(now));
         }
-        let before = self.holding_since();
+        let before = self.blocked_since();
         let answer = self.answer(environment, now, waker);
         let stop = match answer {
-            Answer::Start(permit) => {
+            Admission::Start(permit) => {
                 let learns = environment.destination().is_some_and(Destination::learns);
                 // Otherwise only a cooldown applied, and it is over.
-                self.stand(match learns {
+                self.set_stage(match learns {
                     true => Stage::Permitted(permit),
-                    false => Stage::Unasked,
+                    false => Stage::NotRequired,
                 });
-                self.tell_admission(environment, before, Some(now));
-                return Next::Start(Leave::given(now));
+                self.report_admission(environment, before, Some(now));
+                return NextStep::Start(CallPermit::given(now));
             }
-            Answer::Wait(until, by) => {
-                self.tell_admission(environment, before, Some(now));
+            Admission::Wait(until, by) => {
+                self.report_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
                 let is_new = before.is_none_or(|(before, _)| before != by);
                 let queued = is_new.then(|| self.queued(environment, until)).flatten();
                 if let Some(queued) = &queued {
                     environment.on_queued(queued);
                 }
-                return Next::Wait {
+                return NextStep::Wait {
                     after,
                     until,
                     by,
                     queued,
                 };
             }
-            Answer::Stop(stop) => stop,
-            Answer::TooLate => stop_because(self.limit_at(environment, now)),
+            Admission::Stop(stop) => stop,
+            Admission::TooLate => stop_because(self.limit_at(environment, now)),
         };
         let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
-        self.stand(Stage::Stopped(stop.reason, retry_at));
-        self.tell_admission(environment, before, Some(now));
+        self.set_stage(Stage::Stopped(stop.reason, retry_at));
+        self.report_admission(environment, before, Some(now));
         self.stop_before_attempt(environment, stop)
     }
 
     /// Starts the attempt immediately if the destination is calm. Returns the time.
     #[inline(never)]
-    fn start_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Instant> {
-        if !environment.destination()?.may_be_calm() || environment.policy().is_off() {
+    fn start_while_healthy<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) -> Option<Instant> {
+        if !environment.destination()?.may_be_healthy() || environment.policy().is_off() {
             return None;
         }
         let now = self.now(environment);
-        self.enter_calmly(environment, now, true, None)
+        self.permit_while_healthy(environment, now, true, None)
             .then_some(now)
     }
 
     /// Permits the attempt without taking the lock, if the destination is calm. `begun`: the attempt
     /// starts with this call.
     #[inline]
-    fn enter_calmly<E: Environment<Place = L>>(
+    fn permit_while_healthy<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         now: Instant,
@@ -262,24 +279,24 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> bool {
         let last_start = self.last_start(environment);
-        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
+        let (Some(destination), Some(slot)) =
+            (environment.destination(), self.destination_state.slot())
+        else {
             return false;
         };
-        if now > last_start || !destination.is_calm(now) {
+        if now > last_start || !destination.is_healthy(now) {
             return false;
         }
         let id = match slot {
-            None => destination.enter_calm(waker),
-            Some(entered)
-                if matches!(entered.stage, Stage::Outside) && !self.session.is_unpaid() =>
-            {
+            None => destination.enter_healthy(waker),
+            Some(entered) if matches!(entered.stage, Stage::Idle) && !self.session.is_unpaid() => {
                 entered.id
             }
             Some(_) => return false,
         };
         let is_new = slot.is_none();
         let stage = Stage::Permitted(Permit::calm(now, begun));
-        *slot = Some(Entered { id, stage });
+        *slot = Some(DestinationState { id, stage });
         if is_new {
             environment.on_budget();
         }
@@ -290,35 +307,38 @@ impl<L: Place> Call<'_, L> {
 
     /// The last instant at which an attempt may start there.
     #[inline]
-    pub(super) fn last_start<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+    pub(super) fn last_start<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+    ) -> Instant {
         // One nanosecond before the caller's own deadline, so that an attempt has some time left.
         let latest = match environment.answer_by() {
             Instant::MAX => Instant::MAX,
             end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
         };
         let by_policy = self.session.last_start(environment.policy());
-        by_policy.min(latest).min(self.open_end(environment))
+        by_policy.min(latest).min(self.no_deadline_end(environment))
     }
 
     /// Requests admission at the destination, and records the wait if there is one.
     #[inline]
-    fn answer<E: Environment<Place = L>>(
+    fn answer<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         now: Instant,
         waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Answer {
-        let mut asking = self.asking(environment);
-        let answer = self.answer_to(environment, now, &mut asking, waker);
-        if let Answer::Wait(_, by) = answer {
-            let since = match self.holding_since() {
+    ) -> Admission {
+        let mut request = self.request(environment);
+        let answer = self.admission_from(environment, now, &mut request, waker);
+        if let Admission::Wait(_, by) = answer {
+            let since = match self.blocked_since() {
                 Some((before, since)) if before == by => since,
                 _ => now,
             };
-            self.stand(Stage::Waiting {
+            self.set_stage(Stage::Waiting {
                 by,
                 since,
-                answer_by: asking.answer_by,
+                answer_by: request.answer_by,
             });
         }
         answer
@@ -326,56 +346,61 @@ impl<L: Place> Call<'_, L> {
 
     /// Requests admission. Assigns the call its id there if it has none.
     #[inline]
-    fn answer_to<E: Environment<Place = L>>(
+    fn admission_from<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         now: Instant,
-        asking: &mut Asking,
+        request: &mut AdmissionRequest,
         waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Answer {
-        let overloaded = Answer::Stop(stop_because(StopReason::Overloaded));
-        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
+    ) -> Admission {
+        let overloaded = Admission::Stop(stop_because(StopReason::Overloaded));
+        let (Some(destination), Some(slot)) =
+            (environment.destination(), self.destination_state.slot())
+        else {
             return overloaded;
         };
         let Some(entered) = slot else {
-            let Some(answer) = destination.enter(now, asking, waker) else {
+            let Some(answer) = destination.enter(now, request, waker) else {
                 return overloaded;
             };
-            let (id, stage) = (asking.id, Stage::Outside);
-            *slot = Some(Entered { id, stage });
+            let (id, stage) = (request.id, Stage::Idle);
+            *slot = Some(DestinationState { id, stage });
             environment.on_budget();
-            return with_waker(destination, now, asking, answer, waker);
+            return with_waker(destination, now, request, answer, waker);
         };
-        asking.id = entered.id;
+        request.id = entered.id;
         if let Some(mut permit) = entered.stage.take_permit(|_| true) {
             // It has a permit from before.
-            if now > asking.last_start {
+            if now > request.last_start {
                 destination.cancel(now, permit);
-                return Answer::TooLate;
+                return Admission::TooLate;
             }
             permit.restart(now);
-            return Answer::Start(permit);
+            return Admission::Start(permit);
         }
         match entered.stage {
-            Stage::Stopped(reason, at) => Answer::Stop(Stop {
+            Stage::Stopped(reason, at) => Admission::Stop(Stop {
                 reason,
                 retry_at: Some(at).filter(|at| *at != Instant::MAX),
             }),
             Stage::Waiting { answer_by, .. } => {
-                asking.answer_by = answer_by;
-                destination.ask(now, asking, true, waker)
+                request.answer_by = answer_by;
+                destination.admit(now, request, true, waker)
             }
-            Stage::Unasked => {
-                let answer = destination.ask_first(now, asking, waker);
-                entered.id = asking.id;
-                with_waker(destination, now, asking, answer, waker)
+            Stage::NotRequired => {
+                let answer = destination.admit_first(now, request, waker);
+                entered.id = request.id;
+                with_waker(destination, now, request, answer, waker)
             }
-            _ => destination.ask(now, asking, false, waker),
+            _ => destination.admit(now, request, false, waker),
         }
     }
 
     /// The deadline of the response, by policy and caller.
-    pub(super) fn answer_by<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+    pub(super) fn answer_by<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+    ) -> Instant {
         let deadline = environment.policy().deadline();
         let by_policy = deadline.map(|limit| self.session.started().saturating_add(limit));
         environment
@@ -385,42 +410,42 @@ impl<L: Place> Call<'_, L> {
 
     /// The admission request for its destination, without the id.
     #[inline]
-    fn asking<E: Environment<Place = L>>(&self, environment: &E) -> Asking {
+    fn request<E: Environment<DestinationSlot = L>>(&self, environment: &E) -> AdmissionRequest {
         let policy = environment.policy();
-        Asking {
+        AdmissionRequest {
             id: 0,
             since: self.session.started(),
             last_start: self.last_start(environment),
             answer_by: self.answer_by(environment),
             longest: policy.max_hint(),
-            spread: policy.hint_spread(),
-            claim: match self.session.attempts() {
-                0 => Claim::First,
-                _ if self.session.is_unpaid() => Claim::Unpaid,
-                _ => Claim::Paid,
+            jitter: policy.retry_after_jitter(),
+            kind: match self.session.attempts() {
+                0 => AttemptKind::First,
+                _ if self.session.is_unpaid() => AttemptKind::UnfundedRetry,
+                _ => AttemptKind::FundedRetry,
             },
-            stays: false,
-            paced_only: policy.is_off(),
+            waits_without_limit: false,
+            rate_limit_only: policy.is_off(),
         }
     }
 
     /// Begins the admitted attempt. Returns it, with the instant at which it is cut off.
     #[inline]
-    pub fn begin<E: Environment<Place = L>>(
+    pub fn begin<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
-        leave: Leave,
+        leave: CallPermit,
     ) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
         environment.on_attempt(number);
         let now = leave.use_up();
-        if now != NOT_YET {
-            if let Some(Some(entered)) = self.place.slot()
+        if now != UNREAD_CLOCK {
+            if let Some(Some(entered)) = self.destination_state.slot()
                 && let Stage::Permitted(permit) = &mut entered.stage
             {
                 permit.begin();
             }
-            if self.attends >= Attends::Clock {
+            if self.work >= CallWork::Clock {
                 return self.begin_timed(environment, number, now);
             }
         }
@@ -428,7 +453,7 @@ impl<L: Place> Call<'_, L> {
     }
 
     #[inline]
-    fn begin_timed<E: Environment<Place = L>>(
+    fn begin_timed<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         number: u32,
@@ -436,14 +461,14 @@ impl<L: Place> Call<'_, L> {
     ) -> (Attempt, Option<Instant>) {
         // A first attempt that began with its call need not be recorded before it ends.
         let begins_later = number > 1 || now != self.session.started();
-        if self.attends == Attends::Extras && (begins_later || self.extras.is_some()) {
+        if self.work == CallWork::Extras && (begins_later || self.extras.is_some()) {
             self.record_begin(number, now);
         }
         self.timed(environment, number, now)
     }
 
     /// The facts about an attempt that starts now, and the instant at which it is cut off.
-    pub(super) fn timed<E: Environment<Place = L>>(
+    pub(super) fn timed<E: Environment<DestinationSlot = L>>(
         &self,
         environment: &E,
         number: u32,
@@ -464,34 +489,40 @@ impl<L: Place> Call<'_, L> {
     /// Returns the permit of an attempt that cannot start yet for a reason unknown to the destination,
     /// such as a service that is not ready. So others need not wait for it, and no stale permit is
     /// used. Call [`next`](Self::next) again when the attempt can start.
-    pub fn step_back<E: Environment<Place = L>>(&mut self, environment: &mut E, leave: Leave) {
+    pub fn release_permit<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+        leave: CallPermit,
+    ) {
         leave.use_up();
-        self.end_stage(environment, Ended::Unknown);
+        self.end_stage(environment, AttemptOutcome::Unknown);
     }
 
     /// The call reaches its destination with retries off. The circuit breaker counts the request all
     /// the same.
     #[inline(never)]
-    fn enter_off<E: Environment<Place = L>>(&mut self, environment: &E) {
+    fn enter_with_retries_off<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
-        if let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) {
-            let (id, stage) = (destination.on_request(now), Stage::Outside);
-            *slot = Some(Entered { id, stage });
+        if let (Some(destination), Some(slot)) =
+            (environment.destination(), self.destination_state.slot())
+        {
+            let (id, stage) = (destination.on_request(now), Stage::Idle);
+            *slot = Some(DestinationState { id, stage });
         }
         environment.on_budget();
     }
 
     /// The call ends before an attempt: returns what was acquired for it, once, and reports it.
     #[inline(never)]
-    fn stop_before_attempt<E: Environment<Place = L>>(
+    fn stop_before_attempt<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         stop: Stop,
-    ) -> Next {
+    ) -> NextStep {
         if !mem::replace(&mut self.over, true) {
             self.break_off(environment, None, stop);
         }
-        Next::Stop(stop)
+        NextStep::Stop(stop)
     }
 }
 
@@ -500,12 +531,12 @@ impl<L: Place> Call<'_, L> {
 fn with_waker<A: Access>(
     destination: &Destination<A>,
     now: Instant,
-    asking: &Asking,
-    answer: Answer,
+    request: &AdmissionRequest,
+    answer: Admission,
     waker: Option<&A::Waker>,
-) -> Answer {
+) -> Admission {
     match answer {
-        Answer::Wait(..) if waker.is_some() => destination.ask(now, asking, true, waker),
+        Admission::Wait(..) if waker.is_some() => destination.admit(now, request, true, waker),
         answer => answer,
     }
 }

@@ -5,12 +5,12 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-use crate::decision::Decision;
+use crate::call::decision::Decision;
+use crate::call::race::Race;
+use crate::call::trace::{Trace, TraceEntry};
+use crate::destination::outbound::Permit;
 use crate::failure::Failure;
-use crate::outbound::Permit;
-use crate::race::Race;
 use crate::time::Instant;
-use crate::trace::{Trace, TraceEntry};
 
 #[derive(Default)]
 pub(super) struct Extras<'w> {

@@ -1,25 +1,28 @@
 //! Hedging: concurrent attempts of a call.
 
-use super::{Attempt, Attends, Call, Environment, Leave, NOT_YET, Place, budget, repaid};
-use crate::budget::Taken;
-use crate::decision::{Decision, Stop, StopReason};
+use super::{
+    Attempt, Call, CallPermit, CallWork, DestinationSlot, Environment, UNREAD_CLOCK, budget,
+    refundable_budget,
+};
+use crate::call::decision::{Decision, Stop, StopReason};
+use crate::call::race::{Race, RaceOutcome};
+use crate::call::trace::TraceEntry;
+use crate::destination::budget::Taken;
+use crate::destination::hedge::Hedge;
 use crate::failure::{Cause, Failure};
-use crate::hedge::Hedge;
-use crate::race::{Race, Raced};
 use crate::time::Instant;
-use crate::trace::TraceEntry;
 
 /// One attempt of a race: the data that its call needs when it ends, since others may have started
 /// meanwhile. Created by [`Call::begin_race`] and [`Call::begin_hedge`].
 #[derive(Clone, Copy, Debug)]
-pub struct Racer {
+pub struct RaceAttempt {
     attempt: Attempt,
     started: Instant,
     ends: Option<Instant>,
     taken: Taken,
 }
 
-impl Racer {
+impl RaceAttempt {
     /// The attempt, and how long it may run.
     #[must_use]
     pub const fn attempt(&self) -> Attempt {
@@ -33,24 +36,24 @@ impl Racer {
     }
 }
 
-impl<L: Place> Call<'_, L> {
+impl<L: DestinationSlot> Call<'_, L> {
     /// Begins the admitted attempt, which hedges may join.
-    pub fn begin_race<E: Environment<Place = L>>(
+    pub fn begin_race<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
-        leave: Leave,
-    ) -> Racer {
+        leave: CallPermit,
+    ) -> RaceAttempt {
         let started = match leave.use_up() {
-            NOT_YET => self.now(environment),
+            UNREAD_CLOCK => self.now(environment),
             at => at,
         };
-        let (attempt, ends) = self.begin(environment, Leave::given(started));
+        let (attempt, ends) = self.begin(environment, CallPermit::given(started));
         self.begin_trace();
-        self.attends = Attends::Extras;
+        self.work = CallWork::Extras;
         let extras = self.extras.get_or_insert_default();
         extras.begin_race(Race::new(hedge, started));
-        Racer {
+        RaceAttempt {
             attempt,
             started,
             ends,
@@ -71,17 +74,20 @@ impl<L: Place> Call<'_, L> {
     /// Requests a hedge that is due. It is paid from the budget like a retry, and refunded if the race
     /// ends before [`begin_hedge`](Self::begin_hedge). A hedge never waits: if it is not granted now,
     /// no other joins.
-    pub fn grant_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> bool {
+    pub fn grant_hedge<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+    ) -> bool {
         self.give_back_hedge_slot(environment);
         let now = self.now(environment);
         let shared = budget(environment);
-        let mut granted = now <= self.open_end(environment)
+        let mut granted = now <= self.no_deadline_end(environment)
             && self.session.grant_hedge(environment.policy(), now, shared);
         if granted && let Some(destination) = environment.destination() {
             let permit = destination.try_hedge(now);
             granted = permit.is_some();
             if !granted {
-                self.session.call_off_hedge(repaid(environment));
+                self.session.call_off_hedge(refundable_budget(environment));
             }
             if let Some(extras) = &mut *self.extras {
                 extras.hedge = permit;
@@ -94,7 +100,10 @@ impl<L: Place> Call<'_, L> {
     }
 
     /// Starts the granted hedge.
-    pub fn begin_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Racer {
+    pub fn begin_hedge<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+    ) -> RaceAttempt {
         let now = self.now(environment);
         let (number, taken) = self.session.on_hedge();
         if let Some(extras) = &mut *self.extras {
@@ -106,7 +115,7 @@ impl<L: Place> Call<'_, L> {
         environment.on_hedge();
         environment.on_budget();
         let (attempt, ends) = self.timed(environment, number, now);
-        Racer {
+        RaceAttempt {
             attempt,
             started: now,
             ends,
@@ -116,26 +125,29 @@ impl<L: Place> Call<'_, L> {
 
     /// The granted hedge cannot be sent yet. Refunds it; call [`grant_hedge`](Self::grant_hedge) again
     /// when it can.
-    pub fn put_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        self.session.call_off_hedge(repaid(environment));
+    pub fn defer_hedge<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+        self.session.call_off_hedge(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
     }
 
     /// The granted hedge cannot be sent. Refunds it; no other joins.
-    pub fn call_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+    pub fn cancel_hedge<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
         if let Some(race) = self.race() {
             race.close();
         }
-        self.put_off_hedge(environment);
+        self.defer_hedge(environment);
     }
 
     /// Gives back the rate-limit slot of a granted hedge that is not sent now, so that another call can
     /// use it.
-    pub(super) fn give_back_hedge_slot<E: Environment<Place = L>>(&mut self, environment: &E) {
+    pub(super) fn give_back_hedge_slot<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+    ) {
         if let Some(extras) = &mut *self.extras
             && let Some(permit) = extras.hedge.take()
             && let Some(destination) = environment.destination()
-            && destination.is_paced()
+            && destination.has_rate_limit()
         {
             destination.cancel(environment.now(), permit);
         }
@@ -143,15 +155,15 @@ impl<L: Place> Call<'_, L> {
 
     /// An attempt of the race succeeded. `seen` is its result, for the trace. Drop the others, and call
     /// [`race_lost`](Self::race_lost) for each of them before.
-    pub fn race_won<E: Environment<Place = L>>(
+    pub fn race_won<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
-        racer: &Racer,
+        racer: &RaceAttempt,
         seen: Option<Cause>,
     ) {
         let now = self.now(environment);
-        self.put_off_hedge(environment);
+        self.defer_hedge(environment);
         if let Some(mut race) = self.extras.as_mut().and_then(|extras| extras.race.take()) {
             let shared = budget(environment);
             race.on_success(hedge, &mut self.session, now, racer.taken, shared);
@@ -162,31 +174,31 @@ impl<L: Place> Call<'_, L> {
 
     /// An attempt of the race failed. If the race is over, call [`race_lost`](Self::race_lost) for
     /// attempts that still run, then [`failed`](Self::failed) with the deciding failure.
-    pub fn race_failed<E: Environment<Place = L>>(
+    pub fn race_failed<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
-        racer: &Racer,
+        racer: &RaceAttempt,
         failure: &Failure,
-    ) -> Raced {
+    ) -> RaceOutcome {
         let now = self.now(environment);
         let race = self.extras.as_mut().and_then(|extras| extras.race.as_mut());
         let Some(race) = race else {
             // No race has begun, or it is over.
-            return Raced::Over {
+            return RaceOutcome::Over {
                 failure: *failure,
                 latest: true,
             };
         };
         // A budget that a reload has removed charges nothing.
-        let (policy, shared) = (environment.policy(), repaid(environment));
+        let (policy, shared) = (environment.policy(), refundable_budget(environment));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, shared);
         if race.due().is_none() {
             // No hedge joins any more; a granted one is cancelled.
             self.give_back_hedge_slot(environment);
         }
         // The session gets the deciding failure, and counts it unless that was done when it occurred.
-        if !matches!(raced, Raced::Over { latest: true, .. }) {
+        if !matches!(raced, RaceOutcome::Over { latest: true, .. }) {
             environment.on_failure(failure);
             if let Some(destination) = environment.destination()
                 && destination.failed(now, racer.started, None, failure)
@@ -195,11 +207,11 @@ impl<L: Place> Call<'_, L> {
             }
         }
         match raced {
-            Raced::GoesOn { .. } => {
+            RaceOutcome::GoesOn { .. } => {
                 self.note_cause(failure.cause);
                 self.record_racer(racer, now, Some(failure.cause), Some(*failure), None);
             }
-            Raced::Over { latest, .. } => {
+            RaceOutcome::Over { latest, .. } => {
                 if let Some(extras) = &mut *self.extras {
                     let seen = (!latest).then_some(*failure);
                     extras.race = None;
@@ -211,7 +223,11 @@ impl<L: Place> Call<'_, L> {
     }
 
     /// The race is over without this attempt, which is dropped.
-    pub fn race_lost<E: Environment<Place = L>>(&mut self, environment: &mut E, racer: &Racer) {
+    pub fn race_lost<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+        racer: &RaceAttempt,
+    ) {
         let now = match &*self.extras {
             Some(extras) if extras.trace.is_some() => self.now(environment),
             _ => return,
@@ -225,7 +241,7 @@ impl<L: Place> Call<'_, L> {
 
     fn record_racer(
         &mut self,
-        racer: &Racer,
+        racer: &RaceAttempt,
         ended: Instant,
         seen: Option<Cause>,
         failure: Option<Failure>,

@@ -1,20 +1,20 @@
 //! Outcomes of attempts, and the decisions after them.
 
-use super::{Attends, Call, Environment, Place, repaid, stop_after};
-use crate::decision::{Decision, Stop, StopReason};
+use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget, stop_after};
+use crate::call::decision::{Decision, Stop, StopReason};
+use crate::destination::circuit_breaker::AttemptOutcome;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
-use crate::gate::Ended;
 use crate::time::Instant;
 use core::time::Duration;
 
-impl<L: Place> Call<'_, L> {
+impl<L: DestinationSlot> Call<'_, L> {
     /// The operation succeeded.
     #[inline]
-    pub fn succeeded<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        if self.attends != Attends::Nothing {
-            self.tell_success(environment);
-            if self.attends == Attends::Extras {
+    pub fn succeeded<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+        if self.work != CallWork::Nothing {
+            self.report_success(environment);
+            if self.work == CallWork::Extras {
                 self.record_success(environment);
             }
         }
@@ -22,16 +22,19 @@ impl<L: Place> Call<'_, L> {
 
     /// The operation succeeded, and the [trace](Self::take_trace) is not needed: records nothing.
     #[inline]
-    pub fn succeeded_unseen<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        if self.attends != Attends::Nothing {
-            self.tell_success(environment);
+    pub fn succeeded_untraced<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+        if self.work != CallWork::Nothing {
+            self.report_success(environment);
         }
     }
 
     #[inline]
-    fn tell_success<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        let hears =
-            |there: &&Destination<_>| there.repaid_budget().hears_of_success(self.session.taken());
+    fn report_success<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
+        let hears = |there: &&Destination<_>| {
+            there
+                .refundable_budget()
+                .needs_success(self.session.taken())
+        };
         let there = environment.destination().filter(hears);
         self.session.on_success(there.and_then(Destination::budget));
         self.answered(environment);
@@ -39,9 +42,13 @@ impl<L: Place> Call<'_, L> {
 
     /// The operation succeeded. `seen` is the result for the trace: a status, an exit status.
     #[inline]
-    pub fn succeeded_with<E: Environment<Place = L>>(&mut self, environment: &mut E, seen: Cause) {
+    pub fn succeeded_with<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+        seen: Cause,
+    ) {
         self.succeeded(environment);
-        if self.attends == Attends::Extras {
+        if self.work == CallWork::Extras {
             self.note_seen(seen);
         }
     }
@@ -54,19 +61,19 @@ impl<L: Place> Call<'_, L> {
     }
 
     #[cold]
-    fn record_success<E: Environment<Place = L>>(&mut self, environment: &E) {
+    fn record_success<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
         self.record(now, None, None);
     }
 
     /// The attempt failed. Returns whether to retry after a delay, or to stop.
     #[inline]
-    pub fn failed<E: Environment<Place = L>>(
+    pub fn failed<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
     ) -> Decision {
-        if self.attends == Attends::Extras || failure.as_if_in_progress {
+        if self.work == CallWork::Extras || failure.as_if_in_progress {
             return self.failed_in_full(environment, failure);
         }
         // Fast path, inlined into the loop of the transport.
@@ -77,18 +84,18 @@ impl<L: Place> Call<'_, L> {
         {
             self.failed_there(environment, now, failure);
         }
-        let latest = self.open_end(environment);
+        let latest = self.no_deadline_end(environment);
         let (policy, budget, random) = environment.parts();
         let decision = self
             .session
             .on_failure_until(policy, now, failure, random, budget, latest);
-        self.tell_decision(environment, failure, &decision, true);
+        self.report_decision(environment, failure, &decision, true);
         decision
     }
 
     #[cold]
     #[inline(never)]
-    fn failed_in_full<E: Environment<Place = L>>(
+    fn failed_in_full<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -100,7 +107,7 @@ impl<L: Place> Call<'_, L> {
     /// know, such as [`StopReason::NotReplayable`]. `unable` is called only if there would be a retry.
     /// So the policy's own reason to stop takes precedence: a permanent failure is not reported as "not
     /// replayable".
-    pub fn failed_unless<E: Environment<Place = L>>(
+    pub fn failed_unless<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -110,7 +117,7 @@ impl<L: Place> Call<'_, L> {
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
-        let latest = self.open_end(environment);
+        let latest = self.no_deadline_end(environment);
         let (policy, budget, random) = environment.parts();
         let waits = self
             .extras
@@ -138,7 +145,7 @@ impl<L: Place> Call<'_, L> {
 
     /// Like [`failed`](Self::failed), with the caller's own delay instead of the policy's backoff;
     /// `None` ends the retries. Cap, jitter, hints and limits of the policy still apply.
-    pub fn failed_with<E: Environment<Place = L>>(
+    pub fn failed_with<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -148,7 +155,7 @@ impl<L: Place> Call<'_, L> {
         let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
-        let latest = self.open_end(environment);
+        let latest = self.no_deadline_end(environment);
         let (policy, budget, random) = environment.parts();
         let decision = self
             .session
@@ -159,7 +166,7 @@ impl<L: Place> Call<'_, L> {
 
     /// The attempt failed, and the transport ends the call for a reason that the policy cannot know,
     /// such as [`StopReason::NotReplayable`].
-    pub fn failed_for_good<E: Environment<Place = L>>(
+    pub fn failed_for_good<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -177,10 +184,11 @@ impl<L: Place> Call<'_, L> {
     /// retries and the backoff; time limits stay. The destination is up, so the following failure does
     /// not count against it. Call it before the failure; see
     /// [`Session::on_progress`](crate::Session::on_progress).
-    pub fn progressed<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+    pub fn progressed<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
         let now = self.now(environment);
         self.answered(environment);
-        self.session.on_progress(now, repaid(environment));
+        self.session
+            .on_progress(now, refundable_budget(environment));
     }
 
     /// Reports the outcome of an attempt that was redirected to another destination, and began there at
@@ -190,7 +198,7 @@ impl<L: Place> Call<'_, L> {
     /// The call keeps its permit, and its own budget pays. Call it before [`failed`](Self::failed),
     /// whose failure then has [`Hop::Elsewhere`](crate::Hop), or before [`succeeded`](Self::succeeded).
     #[cold]
-    pub fn elsewhere<E: Environment<Place = L>>(
+    pub fn redirected<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         there: &Destination<impl Access>,
@@ -204,7 +212,7 @@ impl<L: Place> Call<'_, L> {
     }
 
     /// The caller cancels the call. Refunds a retry that was granted but not started.
-    pub fn cancel<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Stop {
+    pub fn cancel<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) -> Stop {
         let stop = Stop {
             reason: StopReason::Cancelled,
             retry_at: None,
@@ -216,7 +224,7 @@ impl<L: Place> Call<'_, L> {
     /// The transport cannot retry after all, for a reason that the policy cannot know and that showed
     /// only after the delay. Refunds the retry. Report reasons known before the delay with
     /// [`failed_unless`](Self::failed_unless).
-    pub fn decline<E: Environment<Place = L>>(
+    pub fn abandon_retry<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -230,14 +238,14 @@ impl<L: Place> Call<'_, L> {
 
     /// The call ends for another reason than a failed attempt: returns everything it has acquired, and
     /// reports it.
-    pub(super) fn break_off<E: Environment<Place = L>>(
+    pub(super) fn break_off<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         failure: Option<&Failure>,
         stop: Stop,
     ) {
-        self.end_stage(environment, Ended::Unknown);
-        self.session.on_cancel(repaid(environment));
+        self.end_stage(environment, AttemptOutcome::Unknown);
+        self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
         environment.on_stop(self.session.attempts(), failure, stop.reason);
         environment.on_budget();
@@ -245,7 +253,7 @@ impl<L: Place> Call<'_, L> {
     }
 
     /// Records a decision, and reports it.
-    fn decided<E: Environment<Place = L>>(
+    fn decided<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         now: Instant,
@@ -254,11 +262,11 @@ impl<L: Place> Call<'_, L> {
     ) {
         self.record(now, Some(*failure), Some(decision));
         let counted = self.take_counted();
-        self.tell_decision(environment, failure, &decision, !counted);
+        self.report_decision(environment, failure, &decision, !counted);
     }
 
     #[inline]
-    fn tell_decision<E: Environment<Place = L>>(
+    fn report_decision<E: Environment<DestinationSlot = L>>(
         &self,
         environment: &E,
         failure: &Failure,

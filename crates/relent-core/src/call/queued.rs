@@ -49,7 +49,7 @@ impl fmt::Display for QueuedBy {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Queued, QueuedBy};
+/// use relent_core::call::{Queued, QueuedBy};
 ///
 /// let at_most = Some(Duration::from_millis(29_800));
 /// let queued = Queued { attempt: 6, by: QueuedBy::CircuitBreaker, at_most };

@@ -1,13 +1,13 @@
 //! Trace of the attempts of a call.
 
 use super::extras::Extras;
-use super::{Attends, Call, Place};
-use crate::decision::{Decision, Stop};
+use super::{Call, CallWork, DestinationSlot};
+use crate::call::decision::{Decision, Stop};
+use crate::call::trace::{Trace, TraceEntry};
 use crate::failure::Failure;
 use crate::time::Instant;
-use crate::trace::{Trace, TraceEntry};
 
-impl<'w, L: Place> Call<'w, L> {
+impl<'w, L: DestinationSlot> Call<'w, L> {
     /// The extras, with the trace if one was requested.
     pub(super) fn extras(&mut self) -> Option<&mut Extras<'w>> {
         self.begin_trace();
@@ -16,7 +16,7 @@ impl<'w, L: Place> Call<'w, L> {
 
     /// Creates the trace, if one was requested.
     pub(super) fn begin_trace(&mut self) {
-        if self.attends == Attends::Extras && self.extras.is_none() {
+        if self.work == CallWork::Extras && self.extras.is_none() {
             let extras = self.extras.get_or_insert_default();
             extras.trace = Some(Trace::new());
             if self.session.attempts() > 0 {

@@ -1,7 +1,7 @@
 //! Guarantees for every transport: each test is named after its rule.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
-mod calm;
+mod healthy;
 mod hedging;
 mod model;
 mod reload;
@@ -10,25 +10,25 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
 use super::*;
-use crate::backoff::Backoff;
-use crate::budget::BudgetConfig;
-use crate::failure::{Cause, Kind};
-use crate::gate::{Ended, GateConfig};
-use crate::hedge::{Hedge, HedgeConfig};
+use crate::call::race::RaceOutcome;
+use crate::call::trace::TraceEntry;
+use crate::destination::budget::BudgetConfig;
+use crate::destination::circuit_breaker::{AttemptOutcome, CircuitBreakerConfig};
+use crate::destination::hedge::{Hedge, HedgeConfig};
+use crate::destination::outbound::Outbound;
+use crate::destination::rate_limit::RateLimitConfig;
+use crate::failure::{Cause, FailureKind};
 use crate::hint::Hint;
-use crate::jitter::Jitter;
-use crate::outbound::Outbound;
 use crate::policy::PolicyBuilder;
-use crate::race::Raced;
-use crate::random::Draw;
-use crate::request_rate::RequestRateConfig;
-use crate::trace::TraceEntry;
+use crate::policy::backoff::Backoff;
+use crate::policy::jitter::Jitter;
+use crate::random::FixedRandom;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An event that the environment received.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Told {
+enum Event {
     Attempt(u32),
     Failure,
     Retry,
@@ -39,12 +39,12 @@ enum Told {
 struct OneThread(RefCell<Outbound>, Cell<u32>);
 
 impl Access for OneThread {
-    type Random = Draw;
+    type Random = FixedRandom;
     type Waker = ();
 
-    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
+    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut FixedRandom) -> T) -> T {
         self.1.set(self.1.get() + 1);
-        change(&mut self.0.borrow_mut(), &mut Draw::at(0.5))
+        change(&mut self.0.borrow_mut(), &mut FixedRandom::at(0.5))
     }
 }
 
@@ -58,12 +58,12 @@ fn there(policy: &Policy) -> There {
 
 /// A manual clock, which counts how often it is read.
 #[derive(Default)]
-struct Hand {
+struct ManualClock {
     nanos: Cell<u64>,
     reads: Cell<u32>,
 }
 
-impl Hand {
+impl ManualClock {
     fn advance(&self, time: Duration) {
         self.nanos
             .set(self.nanos.get() + u64::try_from(time.as_nanos()).unwrap());
@@ -71,32 +71,32 @@ impl Hand {
 }
 
 /// The environment of a call.
-struct Shell<'t> {
+struct TestEnvironment<'t> {
     policy: &'t Policy,
     there: Option<&'t There>,
-    clock: &'t Hand,
-    random: Draw,
+    clock: &'t ManualClock,
+    random: FixedRandom,
     answer_by: Cell<Instant>,
-    told: RefCell<Vec<Told>>,
+    events: RefCell<Vec<Event>>,
 }
 
 macro_rules! environment {
     ($name:ident, $place:ty, $there:expr) => {
-        struct $name<'t>(Shell<'t>);
+        struct $name<'t>(TestEnvironment<'t>);
 
         impl Environment for $name<'_> {
-            type Place = $place;
+            type DestinationSlot = $place;
             type Access = OneThread;
-            type Random = Draw;
+            type Random = FixedRandom;
 
             fn policy(&self) -> &Policy {
                 self.0.policy
             }
             fn destination(&self) -> Option<&There> {
-                let there: fn(&Shell<'_>) -> bool = $there;
+                let there: fn(&TestEnvironment<'_>) -> bool = $there;
                 self.0.there.filter(|_| there(&self.0))
             }
-            fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut Draw) {
+            fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut FixedRandom) {
                 let budget = self.0.there.and_then(Destination::budget);
                 (self.0.policy, budget, &mut self.0.random)
             }
@@ -108,43 +108,47 @@ macro_rules! environment {
                 self.0.answer_by.get()
             }
             fn on_attempt(&self, number: u32) {
-                self.0.told.borrow_mut().push(Told::Attempt(number));
+                self.0.events.borrow_mut().push(Event::Attempt(number));
             }
             fn on_failure(&self, _: &Failure) {
-                self.0.told.borrow_mut().push(Told::Failure);
+                self.0.events.borrow_mut().push(Event::Failure);
             }
             fn on_decision(&self, _: u32, _: &Failure, decision: &Decision) {
-                self.0.told.borrow_mut().push(match decision {
-                    Decision::Retry { .. } => Told::Retry,
-                    Decision::Stop(stop) => Told::Stop(stop.reason),
+                self.0.events.borrow_mut().push(match decision {
+                    Decision::Retry { .. } => Event::Retry,
+                    Decision::Stop(stop) => Event::Stop(stop.reason),
                 });
             }
             fn on_stop(&self, _: u32, _: Option<&Failure>, reason: StopReason) {
-                self.0.told.borrow_mut().push(Told::Stop(reason));
+                self.0.events.borrow_mut().push(Event::Stop(reason));
             }
         }
     };
 }
 
-environment!(Nowhere, (), |_| false);
-environment!(At, Option<Entered>, |_| true);
+environment!(WithoutDestination, (), |_| false);
+environment!(At, Option<DestinationState>, |_| true);
 
-fn alone<'t>(policy: &'t Policy, clock: &'t Hand) -> Nowhere<'t> {
-    Nowhere(shell(policy, None, clock))
+fn without_destination<'t>(policy: &'t Policy, clock: &'t ManualClock) -> WithoutDestination<'t> {
+    WithoutDestination(shell(policy, None, clock))
 }
 
-fn at<'t>(policy: &'t Policy, there: &'t There, clock: &'t Hand) -> At<'t> {
+fn at<'t>(policy: &'t Policy, there: &'t There, clock: &'t ManualClock) -> At<'t> {
     At(shell(policy, Some(there), clock))
 }
 
-fn shell<'t>(policy: &'t Policy, there: Option<&'t There>, clock: &'t Hand) -> Shell<'t> {
-    Shell {
+fn shell<'t>(
+    policy: &'t Policy,
+    there: Option<&'t There>,
+    clock: &'t ManualClock,
+) -> TestEnvironment<'t> {
+    TestEnvironment {
         policy,
         there,
         clock,
-        random: Draw::at(0.5),
+        random: FixedRandom::at(0.5),
         answer_by: Cell::new(Instant::MAX),
-        told: RefCell::default(),
+        events: RefCell::default(),
     }
 }
 
@@ -152,16 +156,16 @@ fn policy() -> PolicyBuilder {
     Policy::builder(Backoff::constant(SECOND)).jitter(Jitter::None)
 }
 
-fn start<E: Environment>(call: &mut Call<'_, E::Place>, environment: &mut E) -> Attempt {
-    let leave = call.next(environment, None).leave().unwrap();
+fn start<E: Environment>(call: &mut Call<'_, E::DestinationSlot>, environment: &mut E) -> Attempt {
+    let leave = call.next(environment, None).permit().unwrap();
     call.begin(environment, leave).0
 }
 
-fn traced<E: Environment>(environment: &E) -> Call<'static, E::Place> {
+fn traced<E: Environment>(environment: &E) -> Call<'static, E::DestinationSlot> {
     Call::new(CallOptions::new().traced(), environment)
 }
 
-fn entries<L: Place>(call: &mut Call<'_, L>) -> Vec<TraceEntry> {
+fn entries<L: DestinationSlot>(call: &mut Call<'_, L>) -> Vec<TraceEntry> {
     call.take_trace().unwrap().entries().copied().collect()
 }
 
@@ -170,27 +174,30 @@ fn stop_of(entry: &TraceEntry) -> Option<StopReason> {
 }
 
 #[test]
-fn a_timer_that_is_late_starts_no_attempt_after_a_limit() {
+fn a_late_timer_starts_no_attempt_after_a_time_limit() {
     let limits = [
         (policy().deadline(5 * SECOND), StopReason::Deadline),
         (policy().max_elapsed(5 * SECOND), StopReason::MaxElapsed),
     ];
     for (policy, reason) in limits {
         let policy = policy.build().unwrap();
-        let clock = Hand::default();
-        let mut alone = alone(&policy, &clock);
-        let mut call = traced(&alone);
-        start(&mut call, &mut alone);
-        let decision = call.failed(&mut alone, &Failure::ambiguous());
+        let clock = ManualClock::default();
+        let mut without_destination = without_destination(&policy, &clock);
+        let mut call = traced(&without_destination);
+        start(&mut call, &mut without_destination);
+        let decision = call.failed(&mut without_destination, &Failure::ambiguous());
         assert_eq!(decision, Decision::Retry { after: SECOND });
         // The machine was suspended.
         clock.advance(6 * SECOND);
-        let stop = call.next(&mut alone, None).stop().unwrap();
+        let stop = call.next(&mut without_destination, None).stop().unwrap();
         assert_eq!(stop.reason, reason);
         let trace = entries(&mut call);
         assert_eq!(trace.len(), 1);
         assert_eq!(stop_of(&trace[0]), Some(reason));
-        assert_eq!(alone.0.told.borrow().last(), Some(&Told::Stop(reason)));
+        assert_eq!(
+            without_destination.0.events.borrow().last(),
+            Some(&Event::Stop(reason))
+        );
 
         let there = there(&policy);
         let mut at = at(&policy, &there, &clock);
@@ -203,60 +210,62 @@ fn a_timer_that_is_late_starts_no_attempt_after_a_limit() {
 }
 
 #[test]
-fn the_last_instant_of_a_limit_is_in_time() {
+fn the_last_instant_of_a_time_limit_is_in_time() {
     let policy = policy().max_elapsed(SECOND).build().unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &alone);
-    start(&mut call, &mut alone);
-    call.failed(&mut alone, &Failure::ambiguous());
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = Call::new(CallOptions::new(), &without_destination);
+    start(&mut call, &mut without_destination);
+    call.failed(&mut without_destination, &Failure::ambiguous());
     clock.advance(SECOND);
-    assert_eq!(start(&mut call, &mut alone).number, 2);
+    assert_eq!(start(&mut call, &mut without_destination).number, 2);
 }
 
 #[test]
-fn rule_10_without_a_limit_of_time_no_clock_is_read_before_a_failure() {
+fn without_a_time_limit_no_clock_is_read_before_a_failure() {
     let policy = policy().build().unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &alone);
-    start(&mut call, &mut alone);
-    call.succeeded(&mut alone);
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = Call::new(CallOptions::new(), &without_destination);
+    start(&mut call, &mut without_destination);
+    call.succeeded(&mut without_destination);
     assert_eq!(clock.reads.get(), 0);
 
-    let mut call = Call::new(CallOptions::new(), &alone);
-    start(&mut call, &mut alone);
-    call.failed(&mut alone, &Failure::ambiguous());
-    start(&mut call, &mut alone);
-    assert_eq!(clock.reads.get(), 1, "for the failure alone");
+    let mut call = Call::new(CallOptions::new(), &without_destination);
+    start(&mut call, &mut without_destination);
+    call.failed(&mut without_destination, &Failure::ambiguous());
+    start(&mut call, &mut without_destination);
+    assert_eq!(clock.reads.get(), 1, "for the failure without_destination");
 }
 
 #[test]
-fn rule_10_with_a_limit_of_time_the_clock_is_read_once_for_each_start() {
+fn with_a_time_limit_the_clock_is_read_once_for_each_start() {
     let policy = policy().deadline(60 * SECOND).build().unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = Call::new(CallOptions::new(), &alone);
-    start(&mut call, &mut alone);
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = Call::new(CallOptions::new(), &without_destination);
+    start(&mut call, &mut without_destination);
     assert_eq!(clock.reads.get(), 1);
-    call.failed(&mut alone, &Failure::ambiguous());
-    start(&mut call, &mut alone);
+    call.failed(&mut without_destination, &Failure::ambiguous());
+    start(&mut call, &mut without_destination);
     assert_eq!(clock.reads.get(), 3);
 }
 
 /// No unpaid retry passes the circuit breaker, however healthy the destination is.
 #[test]
-fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_destination() {
-    for (wait_when_empty, waits) in [(true, true), (false, false)] {
+fn an_unpaid_retry_is_queued_even_at_a_healthy_destination() {
+    for (queue_when_exhausted, waits) in [(true, true), (false, false)] {
         let budget = BudgetConfig {
             ratio: 0.2,
             per_second: 0.0,
-            wait_when_empty,
+            queue_when_exhausted,
             ..BudgetConfig::DEFAULT
         };
-        let policy = policy().gate(GateConfig::DEFAULT).budget(budget);
+        let policy = policy()
+            .circuit_breaker(CircuitBreakerConfig::DEFAULT)
+            .budget(budget);
         let policy = policy.build().unwrap();
-        let (there, clock) = (there(&policy), Hand::default());
+        let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
         let others = |at: &mut At<'_>, count| {
             for _ in 0..count {
@@ -267,9 +276,12 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_desti
             }
         };
         others(&mut at, 40);
-        let now = |clock: &Hand| Instant::from_nanos(clock.nanos.get());
+        let now = |clock: &ManualClock| Instant::from_nanos(clock.nanos.get());
         let budget = there.budget().unwrap();
-        while budget.withdraw(now(&clock), Kind::Ambiguous).is_some() {}
+        while budget
+            .withdraw(now(&clock), FailureKind::Ambiguous)
+            .is_some()
+        {}
         let mut call = Call::new(CallOptions::new(), &at);
         start(&mut call, &mut at);
         let decision = call.failed(&mut at, &Failure::ambiguous());
@@ -279,15 +291,15 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_desti
         }
         assert_eq!(decision, Decision::Retry { after: SECOND });
         others(&mut at, 20);
-        assert!(there.is_calm(now(&clock)), "nobody would have to ask");
-        let Next::Wait { by, .. } = call.next(&mut at, None) else {
+        assert!(there.is_healthy(now(&clock)), "nobody would have to ask");
+        let NextStep::Wait { by, .. } = call.next(&mut at, None) else {
             panic!("it has to wait")
         };
-        assert_eq!(by, Holding::Gate);
+        assert_eq!(by, BlockedBy::CircuitBreaker);
         // There is headroom for others, and so for this one.
         let gone = (0..200).any(|_| {
             others(&mut at, 1);
-            call.next(&mut at, None).leave().is_some()
+            call.next(&mut at, None).permit().is_some()
         });
         assert!(gone);
     }
@@ -295,18 +307,18 @@ fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_desti
 
 /// Whatever held it: the stop is reported once, the trace ends with it, and the retry is refunded.
 #[test]
-fn giving_up_before_an_attempt_is_told_once_and_ends_the_trace() {
-    let one_an_hour = RequestRateConfig {
+fn giving_up_before_an_attempt_is_reported_once_and_ends_the_trace() {
+    let one_an_hour = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(1.0 / 3600.0)
+        ..RateLimitConfig::new(1.0 / 3600.0)
     };
-    let paced = policy().request_rate(one_an_hour).deadline(60 * SECOND);
+    let paced = policy().rate_limit(one_an_hour).deadline(60 * SECOND);
     let paced = paced.budget(BudgetConfig::DEFAULT).build().unwrap();
     let cooled = policy().budget(BudgetConfig::DEFAULT).build().unwrap();
     let cooled = cooled.into_builder().deadline(60 * SECOND);
     let cooled = cooled.build().unwrap();
     for policy in [&paced, &cooled] {
-        let (there, clock) = (there(policy), Hand::default());
+        let (there, clock) = (there(policy), ManualClock::default());
         let balance = there.budget().unwrap().balance();
         let mut at = at(policy, &there, &clock);
         let mut call = traced(&at);
@@ -324,9 +336,12 @@ fn giving_up_before_an_attempt_is_told_once_and_ends_the_trace() {
             assert!(stop.retry_at.is_some());
         }
         assert!(there.budget().unwrap().balance() >= balance);
-        let told = at.0.told.borrow().clone();
-        let stop = Told::Stop(StopReason::RetryLater);
-        assert_eq!(told, [Told::Attempt(1), Told::Failure, Told::Retry, stop]);
+        let events = at.0.events.borrow().clone();
+        let stop = Event::Stop(StopReason::RetryLater);
+        assert_eq!(
+            events,
+            [Event::Attempt(1), Event::Failure, Event::Retry, stop]
+        );
         let trace = entries(&mut call);
         assert_eq!(trace.len(), 1);
         assert_eq!(stop_of(&trace[0]), Some(StopReason::RetryLater));
@@ -334,17 +349,20 @@ fn giving_up_before_an_attempt_is_told_once_and_ends_the_trace() {
 }
 
 #[test]
-fn cancelling_a_running_attempt_leaves_the_entry_of_the_one_before() {
+fn cancelling_an_attempt_keeps_the_trace_entry_before_it() {
     let policy = policy().build().unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = traced(&alone);
-    start(&mut call, &mut alone);
-    call.failed(&mut alone, &Failure::ambiguous().cause(Cause::Status(503)));
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = traced(&without_destination);
+    start(&mut call, &mut without_destination);
+    call.failed(
+        &mut without_destination,
+        &Failure::ambiguous().cause(Cause::Status(503)),
+    );
     clock.advance(SECOND);
-    start(&mut call, &mut alone);
+    start(&mut call, &mut without_destination);
     clock.advance(SECOND);
-    call.cancel(&mut alone);
+    call.cancel(&mut without_destination);
     let trace = entries(&mut call);
     let retry = Decision::Retry { after: SECOND };
     assert_eq!(trace[0].decision, Some(retry));
@@ -359,14 +377,14 @@ fn at_second(seconds: u64) -> Instant {
 }
 
 #[test]
-fn cancelling_a_wait_makes_a_stop_of_the_retry() {
+fn cancelling_a_delay_turns_the_retry_into_a_stop() {
     let policy = policy().build().unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = traced(&alone);
-    start(&mut call, &mut alone);
-    call.failed(&mut alone, &Failure::ambiguous());
-    call.cancel(&mut alone);
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = traced(&without_destination);
+    start(&mut call, &mut without_destination);
+    call.failed(&mut without_destination, &Failure::ambiguous());
+    call.cancel(&mut without_destination);
     let trace = entries(&mut call);
     assert_eq!(trace.len(), 1);
     assert_eq!(stop_of(&trace[0]), Some(StopReason::Cancelled));
@@ -374,41 +392,41 @@ fn cancelling_a_wait_makes_a_stop_of_the_retry() {
 
 /// A permit can be given back and requested again.
 #[test]
-fn a_leave_that_steps_back_lets_another_go() {
-    let one = RequestRateConfig {
+fn a_released_permit_lets_another_call_go() {
+    let one = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(0.01)
+        ..RateLimitConfig::new(0.01)
     };
-    let policy = policy().request_rate(one).build().unwrap();
-    let (there, clock) = (there(&policy), Hand::default());
+    let policy = policy().rate_limit(one).build().unwrap();
+    let (there, clock) = (there(&policy), ManualClock::default());
     let (mut one, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
     let mut first = Call::new(CallOptions::new(), &one);
     let mut second = Call::new(CallOptions::new(), &other);
-    let leave = first.next(&mut one, None).leave().unwrap();
-    let Next::Wait { by, .. } = second.next(&mut other, None) else {
+    let leave = first.next(&mut one, None).permit().unwrap();
+    let NextStep::Wait { by, .. } = second.next(&mut other, None) else {
         panic!("there is one slot");
     };
-    assert_eq!(by, Holding::RequestRate);
-    first.step_back(&mut one, leave);
+    assert_eq!(by, BlockedBy::RateLimit);
+    first.release_permit(&mut one, leave);
     start(&mut second, &mut other);
-    assert!(first.next(&mut one, None).leave().is_none());
+    assert!(first.next(&mut one, None).permit().is_none());
 }
 
 /// A call that goes away returns everything it has.
 #[test]
-fn a_call_that_goes_away_leaves_nothing_behind() {
+fn a_dropped_call_releases_everything() {
     let policy = policy()
-        .request_rate(RequestRateConfig::new(1.0))
+        .rate_limit(RateLimitConfig::new(1.0))
         .budget(BudgetConfig::DEFAULT)
         .build()
         .unwrap();
-    let (there, clock) = (there(&policy), Hand::default());
+    let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
     start(&mut call, &mut at);
     let balance = there.budget().unwrap().balance();
     call.failed(&mut at, &Failure::ambiguous());
-    assert!(matches!(call.next(&mut at, None), Next::Wait { .. }));
+    assert!(matches!(call.next(&mut at, None), NextStep::Wait { .. }));
     assert!(call.holds());
     call.leave(&at);
     assert!(!call.holds());
@@ -417,21 +435,21 @@ fn a_call_that_goes_away_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_race_that_is_cancelled_has_each_of_its_attempts_in_the_trace_once() {
+fn a_cancelled_race_has_each_attempt_in_the_trace_once() {
     let policy = policy().build().unwrap();
     let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = traced(&alone);
-    let leave = call.next(&mut alone, None).leave().unwrap();
-    let first = call.begin_race(&mut alone, &hedge, leave);
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = traced(&without_destination);
+    let leave = call.next(&mut without_destination, None).permit().unwrap();
+    let first = call.begin_race(&mut without_destination, &hedge, leave);
     clock.advance(SECOND);
-    assert!(call.grant_hedge(&mut alone));
-    let second = call.begin_hedge(&mut alone);
+    assert!(call.grant_hedge(&mut without_destination));
+    let second = call.begin_hedge(&mut without_destination);
     for racer in [&first, &second] {
-        call.race_lost(&mut alone, racer);
+        call.race_lost(&mut without_destination, racer);
     }
-    call.cancel(&mut alone);
+    call.cancel(&mut without_destination);
     let attempts: Vec<_> = entries(&mut call)
         .iter()
         .map(|entry| (entry.attempt, stop_of(entry)))
@@ -441,29 +459,29 @@ fn a_race_that_is_cancelled_has_each_of_its_attempts_in_the_trace_once() {
 }
 
 #[test]
-fn the_failure_that_decides_a_race_is_told_once() {
+fn the_deciding_failure_of_a_race_is_reported_once() {
     let policy = policy().build().unwrap();
     let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
-    let clock = Hand::default();
-    let mut alone = alone(&policy, &clock);
-    let mut call = traced(&alone);
-    let leave = call.next(&mut alone, None).leave().unwrap();
-    let first = call.begin_race(&mut alone, &hedge, leave);
+    let clock = ManualClock::default();
+    let mut without_destination = without_destination(&policy, &clock);
+    let mut call = traced(&without_destination);
+    let leave = call.next(&mut without_destination, None).permit().unwrap();
+    let first = call.begin_race(&mut without_destination, &hedge, leave);
     clock.advance(SECOND);
-    assert!(call.grant_hedge(&mut alone));
-    let second = call.begin_hedge(&mut alone);
+    assert!(call.grant_hedge(&mut without_destination));
+    let second = call.begin_hedge(&mut without_destination);
     let busy = Failure::throttled();
-    let raced = call.race_failed(&mut alone, &hedge, &first, &busy);
-    assert_eq!(raced, Raced::GoesOn { kept: true });
+    let raced = call.race_failed(&mut without_destination, &hedge, &first, &busy);
+    assert_eq!(raced, RaceOutcome::GoesOn { kept: true });
     let plain = Failure::ambiguous();
-    let raced = call.race_failed(&mut alone, &hedge, &second, &plain);
-    let Raced::Over { failure, latest } = raced else {
+    let raced = call.race_failed(&mut without_destination, &hedge, &second, &plain);
+    let RaceOutcome::Over { failure, latest } = raced else {
         panic!("nobody runs");
     };
     assert!(!latest);
-    call.failed(&mut alone, &failure);
-    let failures = alone.0.told.borrow();
-    let failures = failures.iter().filter(|told| **told == Told::Failure);
+    call.failed(&mut without_destination, &failure);
+    let failures = without_destination.0.events.borrow();
+    let failures = failures.iter().filter(|events| **events == Event::Failure);
     assert_eq!(failures.count(), 2);
     assert_eq!(entries(&mut call).len(), 2);
     assert_eq!(call.hedge_due(), None);
@@ -471,15 +489,15 @@ fn the_failure_that_decides_a_race_is_told_once() {
 
 /// The target of a redirect receives the outcome; the redirecting destination has responded.
 #[test]
-fn a_destination_that_answered_a_redirect_learns_of_it() {
+fn the_target_of_a_redirect_receives_its_outcome() {
     let policy = policy().build().unwrap();
     let (asked, answered) = (there(&policy), there(&policy));
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let mut at = at(&policy, &asked, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
     start(&mut call, &mut at);
     let busy = Failure::throttled().hint(Hint::after(SECOND));
-    call.elsewhere(&mut at, &answered, None, Some(&busy));
+    call.redirected(&mut at, &answered, None, Some(&busy));
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
@@ -487,11 +505,11 @@ fn a_destination_that_answered_a_redirect_learns_of_it() {
 /// counted as a timeout, the breaker would release others more slowly, until they had only milliseconds
 /// left too.
 #[test]
-fn an_attempt_that_had_no_time_left_is_no_timeout() {
+fn an_attempt_without_enough_time_is_no_timeout_for_the_breaker() {
     for (left, closes) in [(10, false), (499, false), (500, true), (1000, true)] {
         let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND);
         let policy = policy.build().unwrap();
-        let (there, clock) = (there(&policy), Hand::default());
+        let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
         let left = Duration::from_millis(left);
         for _ in 0..40 {
@@ -499,7 +517,7 @@ fn an_attempt_that_had_no_time_left_is_no_timeout() {
             let begun = Instant::from_nanos(clock.nanos.get());
             clock.advance(SECOND - left);
             let mut call = Call::begun(begun, CallOptions::new(), &at);
-            if let Some(leave) = call.next(&mut at, None).leave() {
+            if let Some(leave) = call.next(&mut at, None).permit() {
                 call.begin(&mut at, leave);
                 clock.advance(left);
                 call.failed(&mut at, &Failure::ambiguous().cause(Cause::Timeout));
@@ -508,37 +526,37 @@ fn an_attempt_that_had_no_time_left_is_no_timeout() {
             }
         }
         let access = there.access();
-        let closed = access.turn(|outbound, _| outbound.gate().unwrap().is_closed());
+        let closed = access.turn(|outbound, _| outbound.circuit_breaker().unwrap().is_down());
         assert_eq!(closed, closes, "{left:?}");
     }
 }
 
 #[test]
-fn a_call_is_small() {
+fn a_call_takes_at_most_112_bytes() {
     assert!(size_of::<Call<'_, ()>>() <= 80);
-    assert!(size_of::<Call<'_, Option<Entered>>>() <= 112);
+    assert!(size_of::<Call<'_, Option<DestinationState>>>() <= 112);
 }
 
 /// The breaker receives a response, and nothing if the call goes away.
 #[test]
 fn a_running_attempt_ends_at_its_destination_once() {
     let policy = Policy::STANDARD;
-    let (there, clock) = (there(policy), Hand::default());
+    let (there, clock) = (there(policy), ManualClock::default());
     let mut at = at(policy, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
     start(&mut call, &mut at);
     assert!(call.holds());
     call.succeeded(&mut at);
     assert!(!call.holds());
-    call.end_stage(&at, Ended::Unknown);
+    call.end_stage(&at, AttemptOutcome::Unknown);
     assert!(!call.holds());
 }
 
 /// Without admission a call has no id at the destination until a cooldown begins.
 #[test]
-fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
+fn calls_without_admission_get_their_own_ids_when_a_cooldown_begins() {
     let policy = policy().build().unwrap();
-    let (there, clock) = (there(&policy), Hand::default());
+    let (there, clock) = (there(&policy), ManualClock::default());
     let busy = Failure::throttled().hint(Hint::after(4 * SECOND));
     let calls = [(); 3].map(|()| {
         let mut at = at(&policy, &there, &clock);
@@ -548,7 +566,7 @@ fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
     });
     let calls = calls.map(|(mut call, mut at)| {
         call.failed(&mut at, &busy);
-        assert!(matches!(call.next(&mut at, None), Next::Wait { .. }));
+        assert!(matches!(call.next(&mut at, None), NextStep::Wait { .. }));
         (call, at)
     });
     let waiting = || there.access().turn(|outbound, _| outbound.waiting());
@@ -561,15 +579,18 @@ fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
 
 /// The deadline of the caller changes while it waits.
 #[test]
-fn who_is_parked_is_known_by_what_it_said_when_it_came() {
-    let policy = policy().gate(crate::GateConfig::DEFAULT).build().unwrap();
-    let (there, clock) = (there(&policy), Hand::default());
+fn a_queued_request_is_identified_by_its_first_deadline() {
+    let policy = policy()
+        .circuit_breaker(crate::CircuitBreakerConfig::DEFAULT)
+        .build()
+        .unwrap();
+    let (there, clock) = (there(&policy), ManualClock::default());
     clock.advance(SECOND * 100_000);
     let mut at = at(&policy, &there, &clock);
     loop {
         let mut call = Call::new(CallOptions::new(), &at);
         match call.next(&mut at, None) {
-            Next::Start(leave) => {
+            NextStep::Start(leave) => {
                 call.begin(&mut at, leave);
                 clock.advance(SECOND / 20);
                 call.failed(&mut at, &Failure::ambiguous());
@@ -581,15 +602,15 @@ fn who_is_parked_is_known_by_what_it_said_when_it_came() {
             }
         }
     }
-    let parked = || there.access().0.borrow().parked();
+    let queued = || there.access().0.borrow().queued_while_down();
     let mut call = Call::new(CallOptions::new(), &at);
     for (asks, more) in (0..3).zip([10, 20, 5]) {
         let now = Instant::from_nanos(clock.nanos.get());
         at.0.answer_by.set(now.saturating_add(more * SECOND));
-        assert!(matches!(call.next(&mut at, None), Next::Wait { .. }));
-        assert_eq!(parked(), 1, "{asks}");
+        assert!(matches!(call.next(&mut at, None), NextStep::Wait { .. }));
+        assert_eq!(queued(), 1, "{asks}");
         clock.advance(SECOND / 100);
     }
     call.leave(&at);
-    assert_eq!((parked(), there.access().0.borrow().waiting()), (0, 0));
+    assert_eq!((queued(), there.access().0.borrow().waiting()), (0, 0));
 }

@@ -6,17 +6,17 @@ use core::time::Duration;
 use super::check::check;
 use super::lint::Finding;
 use super::{Policy, Rule};
-use crate::backoff::Backoff;
-use crate::budget::BudgetConfig;
-use crate::ceiling::Ceiling;
-use crate::error::PolicyError;
-use crate::gate::GateConfig;
-use crate::hedge::HedgeConfig;
+use crate::destination::budget::BudgetConfig;
+use crate::destination::circuit_breaker::CircuitBreakerConfig;
+use crate::destination::hedge::HedgeConfig;
+use crate::destination::rate_limit::RateLimitConfig;
+use crate::destination::throttle::ThrottleConfig;
 use crate::hint::HintMode;
-use crate::jitter::Jitter;
-use crate::pattern::Pattern;
-use crate::request_rate::RequestRateConfig;
-use crate::throttle::ThrottleConfig;
+use crate::policy::backoff::Backoff;
+use crate::policy::ceiling::Ceiling;
+use crate::policy::error::PolicyError;
+use crate::policy::jitter::Jitter;
+use crate::policy::pattern::Pattern;
 
 /// Builds a [`Policy`]; see there for an example.
 #[derive(Clone, PartialEq, Debug)]
@@ -121,8 +121,8 @@ impl PolicyBuilder {
 
     /// Sets the minimum time for an attempt: none starts closer than this to a limit. Zero by
     /// default.
-    pub const fn attempt_room(mut self, room: Duration) -> Self {
-        self.policy.attempt_room = room;
+    pub const fn min_attempt_time(mut self, room: Duration) -> Self {
+        self.policy.min_attempt_time = room;
         self
     }
 
@@ -132,27 +132,27 @@ impl PolicyBuilder {
     ///
     /// The final attempt starts at a random instant in the last quarter of the time available for
     /// the delay, so that clients with a common deadline do not retry together. It keeps
-    /// [`attempt_room`](Self::attempt_room). With a deadline, which cuts attempts off, it also
+    /// [`min_attempt_time`](Self::min_attempt_time). With a deadline, which cuts attempts off, it also
     /// keeps a quarter of the remaining time, or the attempt timeout if that is shorter. No backoff
     /// delay follows it.
     ///
     /// ```
     /// use core::time::Duration;
-    /// use relent_core::{Backoff, Draw, Jitter, Policy};
+    /// use relent_core::{Backoff, FixedRandom, Jitter, Policy};
     ///
     /// let policy = Policy::builder(Backoff::exponential(Duration::from_secs(8)))
     ///     .jitter(Jitter::None)
     ///     .deadline(Duration::from_secs(24))
-    ///     .cut_last_wait(true)
+    ///     .final_attempt_before_deadline(true)
     ///     .build()?;
     /// // 16 s are left after the first retry, and the next delay would be 16 s. The last attempt keeps
     /// // 4 s of them, so it starts between 9 s and 12 s later.
-    /// let waits: Vec<_> = policy.waits(Draw::at(0.5)).map(|wait| wait.as_secs()).collect();
+    /// let waits: Vec<_> = policy.waits(FixedRandom::at(0.5)).map(|wait| wait.as_secs()).collect();
     /// assert_eq!(waits, [8, 10]);
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
-    pub const fn cut_last_wait(mut self, cut: bool) -> Self {
-        self.policy.cut_last_wait = cut;
+    pub const fn final_attempt_before_deadline(mut self, cut: bool) -> Self {
+        self.policy.final_attempt_before_deadline = cut;
         self
     }
 
@@ -176,20 +176,20 @@ impl PolicyBuilder {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use relent_core::{Backoff, Draw, Failure, Hint, Policy};
+    /// use relent_core::{Backoff, FixedRandom, Failure, Hint, Policy};
     ///
-    /// let policy = Policy::builder(Backoff::None).hint_spread(0.25).build()?;
+    /// let policy = Policy::builder(Backoff::None).retry_after_jitter(0.25).build()?;
     /// let failure = Failure::throttled().hint(Hint::after(Duration::from_secs(2)));
-    /// let longest = policy.waits_after(failure, Draw::at(1.0)).next();
+    /// let longest = policy.waits_after(failure, FixedRandom::at(1.0)).next();
     /// assert_eq!(longest, Some(Duration::from_millis(2500)));
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
-    pub const fn hint_spread(mut self, share: f64) -> Self {
-        self.policy.hint_spread = share;
+    pub const fn retry_after_jitter(mut self, share: f64) -> Self {
+        self.policy.retry_after_jitter = share;
         self
     }
 
-    /// Adds a rule; the first matching rule decides. At most [`MAX_RULES`](crate::MAX_RULES).
+    /// Adds a rule; the first matching rule decides. At most [`MAX_RULES`](crate::policy::MAX_RULES).
     pub fn rule(mut self, rule: Rule) -> Self {
         self.policy.rules.push(rule);
         self
@@ -230,26 +230,26 @@ impl PolicyBuilder {
     }
 
     /// Sets the circuit breaker of a destination.
-    pub const fn gate(mut self, config: GateConfig) -> Self {
-        self.policy.gate = Some(config);
+    pub const fn circuit_breaker(mut self, config: CircuitBreakerConfig) -> Self {
+        self.policy.circuit_breaker = Some(config);
         self
     }
 
     /// Removes the circuit breaker.
-    pub const fn no_gate(mut self) -> Self {
-        self.policy.gate = None;
+    pub const fn no_circuit_breaker(mut self) -> Self {
+        self.policy.circuit_breaker = None;
         self
     }
 
     /// Sets the rate limit of a destination, in attempts per second; none by default.
-    pub const fn request_rate(mut self, config: RequestRateConfig) -> Self {
-        self.policy.request_rate = Some(config);
+    pub const fn rate_limit(mut self, config: RateLimitConfig) -> Self {
+        self.policy.rate_limit = Some(config);
         self
     }
 
     /// Removes the rate limit.
-    pub const fn no_request_rate(mut self) -> Self {
-        self.policy.request_rate = None;
+    pub const fn no_rate_limit(mut self) -> Self {
+        self.policy.rate_limit = None;
         self
     }
 

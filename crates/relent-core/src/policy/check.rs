@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::{MAX_RULES, Policy, Rule};
-use crate::backoff::Backoff;
-use crate::ceiling::default_max_delay;
-use crate::error::{Found, PolicyError};
-use crate::jitter::Jitter;
-use crate::pattern::Pattern;
+use crate::policy::backoff::Backoff;
+use crate::policy::ceiling::default_max_delay;
+use crate::policy::error::{Found, PolicyError};
+use crate::policy::jitter::Jitter;
+use crate::policy::pattern::Pattern;
 
 /// Rejects patterns that match no failure.
 const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), PolicyError> {
@@ -72,7 +72,7 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
         return Err(error);
     }
     if let Some(initial) = policy.throttled_initial
-        && policy.backoff.longest_first().is_none()
+        && policy.backoff.longest_first_delay().is_none()
     {
         return Err(PolicyError::new(
             "throttled_initial",
@@ -91,32 +91,32 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
         ));
     }
     if let Some(limit) = policy.max_elapsed
-        && limit.as_nanos() < policy.attempt_room.as_nanos()
+        && limit.as_nanos() < policy.min_attempt_time.as_nanos()
     {
         return Err(PolicyError::new(
             "max_elapsed",
             Found::Duration(limit),
-            "no retry could start before max_elapsed and leave attempt_room: lower attempt_room, or use \
+            "no retry could start before max_elapsed and leave min_attempt_time: lower min_attempt_time, or use \
              retries = \"off\"",
         ));
     }
     if let Some(limit) = policy.deadline
-        && limit.as_nanos() <= policy.attempt_room.as_nanos()
+        && limit.as_nanos() <= policy.min_attempt_time.as_nanos()
     {
         return Err(PolicyError::new(
             "deadline",
             Found::Duration(limit),
-            "a deadline has to be longer than 0s, and longer than attempt_room; leave it out for no limit",
+            "a deadline has to be longer than 0s, and longer than min_attempt_time; leave it out for no limit",
         ));
     }
     if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {
         return Err(error);
     }
-    // Written so that NaN fails.
-    if !(policy.hint_spread > 0.0 && policy.hint_spread <= 1.0) {
+    // WriteOutcome so that NaN fails.
+    if !(policy.retry_after_jitter > 0.0 && policy.retry_after_jitter <= 1.0) {
         return Err(PolicyError::new(
-            "hint_spread",
-            Found::Number(policy.hint_spread),
+            "retry_after_jitter",
+            Found::Number(policy.retry_after_jitter),
             "the spread is a share of the hint above 0, at most 1; hint = \"replace\" has none",
         ));
     }
@@ -135,12 +135,12 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
         }
         index += 1;
     }
-    if let Some(gate) = &policy.gate
-        && let Err(error) = gate.check()
+    if let Some(circuit_breaker) = &policy.circuit_breaker
+        && let Err(error) = circuit_breaker.check()
     {
         return Err(error);
     }
-    if let Some(rate) = &policy.request_rate
+    if let Some(rate) = &policy.rate_limit
         && let Err(error) = rate.check()
     {
         return Err(error);
@@ -260,7 +260,7 @@ const fn check_waits(
         ));
     }
     match jitter {
-        // Written so that NaN fails.
+        // WriteOutcome so that NaN fails.
         Jitter::Proportional(fraction) if !(fraction >= 0.0 && fraction <= 1.0) => {
             return Err(PolicyError::new(
                 "jitter",
@@ -277,7 +277,7 @@ const fn check_waits(
         }
         _ => {}
     }
-    if let (Some(ceiling), Some(first)) = (max_delay, backoff.longest_first())
+    if let (Some(ceiling), Some(first)) = (max_delay, backoff.longest_first_delay())
         && ceiling.as_nanos() < first.as_nanos()
     {
         return Err(PolicyError::new(
@@ -301,11 +301,11 @@ const fn check_waits(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::BudgetConfig;
-    use crate::hedge::HedgeConfig;
+    use crate::destination::budget::BudgetConfig;
+    use crate::destination::hedge::HedgeConfig;
+    use crate::destination::rate_limit::RateLimitConfig;
+    use crate::destination::throttle::ThrottleConfig;
     use crate::policy::PolicyBuilder;
-    use crate::request_rate::RequestRateConfig;
-    use crate::throttle::ThrottleConfig;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -339,12 +339,12 @@ mod tests {
                 "throttled_initial",
             ),
             (base().deadline(Duration::ZERO), "deadline"),
-            (base().deadline(SECOND).attempt_room(SECOND), "deadline"),
+            (base().deadline(SECOND).min_attempt_time(SECOND), "deadline"),
             (base().attempt_timeout(Duration::ZERO), "attempt_timeout"),
-            (base().hint_spread(0.0), "hint_spread"),
-            (base().hint_spread(-0.5), "hint_spread"),
-            (base().hint_spread(1.5), "hint_spread"),
-            (base().hint_spread(f64::NAN), "hint_spread"),
+            (base().retry_after_jitter(0.0), "retry_after_jitter"),
+            (base().retry_after_jitter(-0.5), "retry_after_jitter"),
+            (base().retry_after_jitter(1.5), "retry_after_jitter"),
+            (base().retry_after_jitter(f64::NAN), "retry_after_jitter"),
             (base().jitter(Jitter::Proportional(1.5)), "jitter"),
             (base().jitter(Jitter::Proportional(f64::NAN)), "jitter"),
             (
@@ -399,7 +399,7 @@ mod tests {
                 }),
                 "ratio",
             ),
-            (base().request_rate(RequestRateConfig::new(0.0)), "limit"),
+            (base().rate_limit(RateLimitConfig::new(0.0)), "limit"),
             (base().hedge(HedgeConfig::percentile(1.0)), "percentile"),
             (
                 base().hedge(HedgeConfig::percentile(f64::NAN)),
@@ -423,21 +423,18 @@ mod tests {
                 }),
                 "window",
             ),
+            (base().rate_limit(RateLimitConfig::new(f64::NAN)), "limit"),
             (
-                base().request_rate(RequestRateConfig::new(f64::NAN)),
-                "limit",
-            ),
-            (
-                base().request_rate(RequestRateConfig {
-                    adapt: false,
-                    ..RequestRateConfig::ADAPTIVE
+                base().rate_limit(RateLimitConfig {
+                    adaptive: false,
+                    ..RateLimitConfig::ADAPTIVE
                 }),
                 "limit",
             ),
             (
-                base().request_rate(RequestRateConfig {
+                base().rate_limit(RateLimitConfig {
                     burst: Some(0),
-                    ..RequestRateConfig::ADAPTIVE
+                    ..RateLimitConfig::ADAPTIVE
                 }),
                 "burst",
             ),
@@ -449,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn two_keys_that_cannot_both_be_meant_are_refused() {
+    fn incompatible_keys_of_a_policy_are_rejected() {
         let chain = |first: Backoff| Policy::builder(first.then(2, Backoff::constant(SECOND)));
         let linear = Backoff::linear(SECOND, SECOND / 1000);
         let rule = |max_delay, max_retries| {
@@ -478,7 +475,7 @@ mod tests {
                 "max_delay",
             ),
             (
-                base().max_elapsed(SECOND).attempt_room(2 * SECOND),
+                base().max_elapsed(SECOND).min_attempt_time(2 * SECOND),
                 "max_elapsed",
             ),
             (rule(None, None), "backoff"),
@@ -515,15 +512,15 @@ mod tests {
             (
                 budget(BudgetConfig {
                     throttled_cost: 51.0,
-                    floor: 50.0,
+                    min_tokens: 50.0,
                     ..BUDGET
                 }),
                 "capacity",
             ),
             (
-                base().request_rate(RequestRateConfig {
+                base().rate_limit(RateLimitConfig {
                     burst: Some(u32::MAX),
-                    ..RequestRateConfig::new(0.1)
+                    ..RateLimitConfig::new(0.1)
                 }),
                 "burst",
             ),
@@ -544,7 +541,7 @@ mod tests {
             chain(Backoff::exponential(SECOND)).max_delay(2 * SECOND),
             Policy::builder(Backoff::None.then(1, Backoff::constant(SECOND)))
                 .throttled_initial(SECOND),
-            base().max_elapsed(SECOND).attempt_room(SECOND),
+            base().max_elapsed(SECOND).min_attempt_time(SECOND),
             rule(Some(SECOND + SECOND / 5), None),
             rule(None, Some(9)),
             rule(None, None).max_retries(255),

@@ -8,12 +8,12 @@ use core::time::Duration;
 
 use super::check::check;
 use super::{Policy, Rule};
-use crate::backoff::Backoff;
+use crate::destination::hedge::HedgeDelay;
 use crate::duration::format_duration;
-use crate::error::PolicyError;
-use crate::hedge::HedgeDelay;
 use crate::hint::HintMode;
-use crate::pattern::Pattern;
+use crate::policy::backoff::Backoff;
+use crate::policy::error::PolicyError;
+use crate::policy::pattern::Pattern;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -40,7 +40,8 @@ impl fmt::Display for Severity {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Backoff, Policy, Severity};
+/// use relent_core::{Backoff, Policy};
+/// use relent_core::policy::Severity;
 ///
 /// let ten = Backoff::constant(Duration::from_secs(10));
 /// let late = Policy::builder(ten.clone()).deadline(Duration::from_secs(5));
@@ -49,7 +50,7 @@ impl fmt::Display for Severity {
 /// assert_eq!(
 ///     findings[0].to_string(),
 ///     "deadline: 5s are over before the first wait of up to 10s is: raise the deadline, or set \
-///      cut_last_wait = true"
+///      final_attempt_before_deadline = true"
 /// );
 /// assert_eq!(late.build()?.lint(), findings);
 ///
@@ -150,7 +151,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
     let first = policy.backoff().first().unwrap_or_default();
     for (key, limit) in time_limits(policy) {
         let shown = format_duration(limit);
-        if first >= limit && !policy.cut_last_wait() {
+        if first >= limit && !policy.final_attempt_before_deadline() {
             let first = format_duration(first);
             let name = match key {
                 "deadline" => "the deadline",
@@ -160,7 +161,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
                 key,
                 format!(
                     "{shown} are over before the first wait of up to {first} is: raise {name}, or \
-                     set cut_last_wait = true"
+                     set final_attempt_before_deadline = true"
                 ),
             );
         }
@@ -178,14 +179,14 @@ fn limits(policy: &Policy, findings: &mut Findings) {
         );
     }
     if let Some(elapsed) = policy.max_elapsed()
-        && elapsed <= policy.attempt_room()
+        && elapsed <= policy.min_attempt_time()
     {
         let (elapsed, room) = (
             format_duration(elapsed),
-            format_duration(policy.attempt_room()),
+            format_duration(policy.min_attempt_time()),
         );
         findings.warn(
-            "attempt_room",
+            "min_attempt_time",
             format!("{room} never fit into the max_elapsed of {elapsed}: nothing is retried"),
         );
     }
@@ -201,12 +202,12 @@ fn limits(policy: &Policy, findings: &mut Findings) {
 
 fn hints(policy: &Policy, findings: &mut Findings) {
     let default = super::DEFAULT_HINT_SPREAD;
-    if policy.hint() != HintMode::Floor && policy.hint_spread() != default {
+    if policy.hint() != HintMode::Floor && policy.retry_after_jitter() != default {
         findings.warn(
-            "hint_spread",
+            "retry_after_jitter",
             format!(
                 "{} has no effect: there is a spread only with hint = \"floor\"",
-                policy.hint_spread()
+                policy.retry_after_jitter()
             ),
         );
     }
@@ -375,8 +376,8 @@ fn never_retried(policy: &Policy, pattern: &Pattern) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::BudgetConfig;
-    use crate::hedge::HedgeConfig;
+    use crate::destination::budget::BudgetConfig;
+    use crate::destination::hedge::HedgeConfig;
     use crate::policy::PolicyBuilder;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -408,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_is_the_only_finding_and_is_the_error_of_the_build() {
+    fn a_contradiction_is_the_only_finding_and_equals_the_build_error() {
         // The limit is too short for the first delay as well.
-        let never = base().max_elapsed(SECOND).attempt_room(2 * SECOND);
+        let never = base().max_elapsed(SECOND).min_attempt_time(2 * SECOND);
         let findings = never.lint();
         let error = never.build().unwrap_err();
         assert_eq!(findings, [Finding::from(error)]);
@@ -420,18 +421,21 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_below_the_first_wait_is_a_warning_unless_the_wait_is_cut() {
+    fn a_limit_below_the_first_delay_is_a_warning_unless_shortened() {
         warns(base().deadline(SECOND), &["deadline: 1s are over before"]);
         warns(
             base().max_elapsed(2 * SECOND),
             &["max_elapsed: 2s are over"],
         );
-        warns(base().deadline(SECOND).cut_last_wait(true), &[]);
+        warns(
+            base().deadline(SECOND).final_attempt_before_deadline(true),
+            &[],
+        );
         warns(base().deadline(3 * SECOND), &[]);
     }
 
     #[test]
-    fn an_attempt_timeout_that_takes_up_a_limit_is_a_warning() {
+    fn an_attempt_timeout_that_fills_a_limit_is_a_warning() {
         let timeout = base().attempt_timeout(10 * SECOND);
         warns(
             timeout.clone().deadline(10 * SECOND),
@@ -450,19 +454,19 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_never_act_are_warnings() {
+    fn time_limits_without_effect_are_warnings() {
         let both = base().deadline(10 * SECOND);
         warns(
             both.clone().max_elapsed(10 * SECOND),
             &["max_elapsed: 10s have no effect"],
         );
         warns(both.max_elapsed(9 * SECOND), &[]);
-        let room = base().max_elapsed(3 * SECOND).attempt_room(3 * SECOND);
-        warns(room, &["attempt_room: 3s never fit"]);
+        let room = base().max_elapsed(3 * SECOND).min_attempt_time(3 * SECOND);
+        warns(room, &["min_attempt_time: 3s never fit"]);
     }
 
     #[test]
-    fn a_failure_in_lists_that_exclude_each_other_is_a_warning() {
+    fn a_failure_in_contradictory_lists_is_a_warning() {
         let listed = |retry: &[&str], stop: &[&str]| {
             base().retry_on(patterns(retry)).stop_on(patterns(stop))
         };
@@ -485,25 +489,25 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_of_what_is_retried_is_a_warning() {
+    fn an_empty_retry_on_list_is_a_warning() {
         warns(base().retry_on([]), &["retry_on: the list is empty"]);
     }
 
     #[test]
-    fn a_spread_without_a_hint_that_is_a_floor_is_a_warning() {
-        let spread = base().hint_spread(0.5);
+    fn retry_after_jitter_without_hint_floor_is_a_warning() {
+        let spread = base().retry_after_jitter(0.5);
         warns(spread.clone().hint(HintMode::Floor), &[]);
         for mode in [HintMode::Replace, HintMode::Ignore] {
             warns(
                 spread.clone().hint(mode),
-                &["hint_spread: 0.5 has no effect"],
+                &["retry_after_jitter: 0.5 has no effect"],
             );
             warns(base().hint(mode), &[]);
         }
     }
 
     #[test]
-    fn a_success_that_is_listed_where_it_means_nothing_is_a_warning() {
+    fn a_listed_success_status_without_effect_is_a_warning() {
         warns(
             base().stop_on(patterns(&["204"])),
             &["stop_on: 204 is no failure unless"],
@@ -555,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hedge_that_never_goes_is_a_warning() {
+    fn a_hedge_that_never_starts_is_a_warning() {
         let hedged = base().hedge(HedgeConfig::after(SECOND));
         warns(hedged.clone().attempt_timeout(2 * SECOND), &[]);
         warns(
@@ -605,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn the_constants_have_no_finding() {
+    fn the_preset_constants_have_no_finding() {
         for policy in [Policy::STANDARD, Policy::PATIENT] {
             assert_eq!(policy.lint(), []);
         }

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::jitter::Jitter;
-use crate::pattern::Pattern;
+use crate::policy::backoff::Backoff;
+use crate::policy::jitter::Jitter;
+use crate::policy::pattern::Pattern;
 
 /// The maximum number of rules of a policy; a session counts each rule's retries in a byte.
 pub const MAX_RULES: usize = 8;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use proptest::option::of as optional;
 use proptest::prelude::*;
+use relent_core::policy::Phase;
 use relent_core::{
-    Backoff, BudgetConfig, Ceiling, GateConfig, HedgeConfig, HedgeDelay, HintMode, Jitter, Pattern,
-    Phase, Policy, RequestRateConfig, Rule, ThrottleConfig,
+    Backoff, BudgetConfig, Ceiling, CircuitBreakerConfig, HedgeConfig, HedgeDelay, HintMode,
+    Jitter, Pattern, Policy, RateLimitConfig, Rule, ThrottleConfig,
 };
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -131,22 +132,22 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
             |(
                 filling,
                 taking,
-                overload_floor,
-                wait_when_empty,
+                overload_reserve,
+                queue_when_exhausted,
                 refund_on_success,
                 charge_failures,
             )| {
                 BudgetConfig {
-                    overload_floor: (overload_floor - 4.0).max(0.0),
-                    wait_when_empty,
+                    overload_reserve: (overload_reserve - 4.0).max(0.0),
+                    queue_when_exhausted,
                     ratio: filling.0,
                     success: filling.1,
-                    reserve: filling.2,
+                    initial_tokens: filling.2,
                     per_second: filling.3,
                     capacity: taking.0,
                     cost: taking.1,
                     throttled_cost: taking.2,
-                    floor: taking.3,
+                    min_tokens: taking.3,
                     timeout_cost: taking.4,
                     refund_on_success,
                     charge_failures,
@@ -156,28 +157,30 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
         .boxed()
 }
 
-fn gate() -> BoxedStrategy<GateConfig> {
+fn circuit_breaker() -> BoxedStrategy<CircuitBreakerConfig> {
     (duration(), duration(), duration(), duration(), duration())
-        .prop_map(|(one, other, patience, without, unanswered)| GateConfig {
-            first_probe: one.min(other),
-            max_probe: one.max(other),
-            patience,
-            patience_without_deadline: without,
-            patience_unanswered: unanswered,
-        })
+        .prop_map(
+            |(one, other, patience, without, unanswered)| CircuitBreakerConfig {
+                first_probe: one.min(other),
+                max_probe: one.max(other),
+                max_queue_time: patience,
+                max_queue_time_without_deadline: without,
+                max_queue_time_without_response: unanswered,
+            },
+        )
         .boxed()
 }
 
-fn request_rate() -> BoxedStrategy<RequestRateConfig> {
+fn rate_limit() -> BoxedStrategy<RateLimitConfig> {
     (
         optional(0.000_01..1e9f64),
         optional(1..=u32::MAX),
         any::<bool>(),
     )
-        .prop_map(|(limit, burst, adapt)| RequestRateConfig {
+        .prop_map(|(limit, burst, adapt)| RateLimitConfig {
             limit,
             burst,
-            adapt: adapt || limit.is_none(),
+            adaptive: adapt || limit.is_none(),
         })
         .boxed()
 }
@@ -255,8 +258,8 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         optional(budget()),
         any::<bool>(),
         any::<bool>(),
-        optional(gate()),
-        optional(request_rate()),
+        optional(circuit_breaker()),
+        optional(rate_limit()),
         optional(hedge()),
         optional(throttle()),
     );
@@ -301,11 +304,11 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
                 builder = builder.attempt_timeout(limit);
             }
             if let Some(room) = limits.4 {
-                builder = builder.attempt_room(room);
+                builder = builder.min_attempt_time(room);
             }
-            builder = builder.cut_last_wait(limits.5);
+            builder = builder.final_attempt_before_deadline(limits.5);
             if let Some(share) = hints.2 {
-                builder = builder.hint_spread(share);
+                builder = builder.retry_after_jitter(share);
             }
             if let Some(longest) = hints.1 {
                 builder = builder.max_hint(longest);
@@ -320,10 +323,10 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
                 builder = builder.budget(config);
             }
             if let Some(config) = rest.3 {
-                builder = builder.gate(config);
+                builder = builder.circuit_breaker(config);
             }
             if let Some(config) = rest.4 {
-                builder = builder.request_rate(config);
+                builder = builder.rate_limit(config);
             }
             if let Some(config) = rest.5 {
                 builder = builder.hedge(config);

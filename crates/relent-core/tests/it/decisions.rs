@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use relent_core::destination::Budget;
 use relent_core::{
-    Advice, Audience, Budget, BudgetConfig, Cause, Ceiling, Decision, Failure, Hint, HintMode, Hop,
-    Instant, Jitter, Kind, Network, Pattern, Policy, Random, Repeatable, Scope, Session,
-    StopReason,
+    Advice, Audience, BudgetConfig, Cause, Ceiling, Decision, Failure, FailureKind, Hint, HintMode,
+    Hop, Instant, Jitter, Network, Pattern, Policy, Random, Repeatable, Scope, Session, StopReason,
 };
 
 use crate::any_policy::policy;
@@ -39,11 +39,11 @@ fn duration() -> impl Strategy<Value = Duration> {
 
 fn failure() -> impl Strategy<Value = Failure> {
     let kind = prop::sample::select(vec![
-        Kind::NotProcessed,
-        Kind::Ambiguous,
-        Kind::Permanent,
-        Kind::Throttled,
-        Kind::Overloaded,
+        FailureKind::NotProcessed,
+        FailureKind::Ambiguous,
+        FailureKind::Permanent,
+        FailureKind::Throttled,
+        FailureKind::Overloaded,
     ]);
     let cause = prop_oneof![
         Just(Cause::Error),
@@ -89,13 +89,13 @@ fn failure() -> impl Strategy<Value = Failure> {
         prop::bool::weighted(0.2),
     );
     (kind, cause, hint, earlier).prop_map(
-        |(kind, cause, hint, (hop, scope, as_if_done, as_if_in_progress))| {
+        |(kind, cause, hint, (hop, scope, as_if_applied, as_if_in_progress))| {
             Failure::new(kind)
                 .cause(cause)
                 .hint(hint)
                 .hop(hop)
                 .scope(scope)
-                .as_if_done(as_if_done)
+                .as_if_applied(as_if_applied)
                 .as_if_in_progress(as_if_in_progress)
         },
     )
@@ -132,7 +132,7 @@ fn attempts() -> impl Strategy<Value = Vec<(Duration, Event, Failure)>> {
 }
 
 /// The longest delay that jitter can make of the cap; `None` if there is no bound.
-fn longest_own_wait(policy: &Policy) -> Option<Duration> {
+fn longest_backoff_delay(policy: &Policy) -> Option<Duration> {
     let ceiling = policy.max_delay()?;
     if policy.ceiling() == Ceiling::AfterJitter {
         return Some(ceiling);
@@ -158,7 +158,7 @@ fn check(
     }
     let at = now
         .saturating_add(after)
-        .saturating_add(policy.attempt_room());
+        .saturating_add(policy.min_attempt_time());
     let started = session.started();
     if let Some(limit) = policy.max_elapsed() {
         assert!(at <= started.saturating_add(limit), "max_elapsed");
@@ -167,7 +167,7 @@ fn check(
         assert!(at < started.saturating_add(limit), "deadline");
     }
     // It was permitted.
-    assert_ne!(failure.kind, Kind::Overloaded);
+    assert_ne!(failure.kind, FailureKind::Overloaded);
     assert_ne!(failure.hint.advice, Advice::DoNotRetry);
     // Its delay is as the server and the policy demand.
     match failure.hint.delay() {
@@ -180,7 +180,7 @@ fn check(
             assert!(hint <= policy.max_hint());
         }
         None if policy.rules().is_empty() => {
-            if let Some(longest) = longest_own_wait(policy) {
+            if let Some(longest) = longest_backoff_delay(policy) {
                 assert!(
                     after <= longest,
                     "{after:?} is above the ceiling's {longest:?}"
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn what_may_have_run_is_never_repeated_unless_someone_vouches(
+    fn an_attempt_that_may_have_run_is_repeated_only_if_declared_safe(
         policy in policy(),
         failure in failure(),
         bits in bits(),
@@ -259,7 +259,7 @@ proptest! {
         session.on_attempt();
         let mut random = Bits(bits, 0);
         let decision = session.on_failure(&policy, Instant::ORIGIN, &failure, &mut random, None);
-        let ran = !matches!(failure.kind_of_attempt(), Kind::NotProcessed | Kind::Throttled);
+        let ran = !matches!(failure.kind_of_attempt(), FailureKind::NotProcessed | FailureKind::Throttled);
         let listed = policy.not_processed().iter().any(|pattern| pattern.matches(&failure));
         let vouched = policy.assume_repeatable() && said != Repeatable::No
             || listed && failure.hop == Hop::None;
@@ -270,7 +270,7 @@ proptest! {
 
     /// Several processes, one after another, can decide a delivery that lasts for days.
     #[test]
-    fn a_session_goes_on_after_a_restart_as_if_there_had_been_none(
+    fn a_restored_session_continues_like_an_uninterrupted_one(
         policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
     ) {
         let mut now = Instant::ORIGIN;
@@ -297,7 +297,7 @@ proptest! {
 
     /// After any change in the database: no panic, and a valid count is kept.
     #[test]
-    fn any_bytes_are_refused_or_decide_something(
+    fn restoring_any_bytes_fails_or_gives_a_usable_session(
         policy in policy(),
         mut bytes in prop::collection::vec(any::<u8>(), Session::SAVED),
         looks_saved in any::<bool>(),
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn waits_end_with_the_retries(policy in policy(), bits in bits(), failure in failure()) {
+    fn the_delays_of_a_policy_end_with_its_retries(policy in policy(), bits in bits(), failure in failure()) {
         let waits = policy.waits_after(failure, Bits(bits, 0)).take(200).count();
         if let Some(most) = policy.max_retries() {
             prop_assert!(waits as u64 <= u64::from(most));
@@ -331,7 +331,7 @@ proptest! {
         failures in prop::collection::vec(failure(), 1..60),
         reserve in 0.0..20f64,
     ) {
-        let config = BudgetConfig { reserve, per_second: 0.0, ..BudgetConfig::DEFAULT };
+        let config = BudgetConfig { initial_tokens: reserve, per_second: 0.0, ..BudgetConfig::DEFAULT };
         let budget = Budget::new(&config).unwrap();
         let mut granted = 0_u32;
         for failure in failures {
@@ -352,16 +352,16 @@ proptest! {
     /// Policies without rules, lists and time limits use a short code path. A list that matches
     /// nothing disables it, and must change nothing else.
     #[test]
-    fn the_short_path_decides_like_the_long_one(
+    fn the_fast_path_decides_like_the_full_path(
         policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
     ) {
         let mut plain = Policy::builder(policy.backoff().clone())
             .jitter(policy.jitter())
             .ceiling(policy.ceiling())
             .hint(policy.hint())
-            .hint_spread(policy.hint_spread())
+            .retry_after_jitter(policy.retry_after_jitter())
             .max_hint(policy.max_hint())
-            .cut_last_wait(policy.cut_last_wait())
+            .final_attempt_before_deadline(policy.final_attempt_before_deadline())
             .assume_repeatable(policy.assume_repeatable());
         plain = match policy.max_delay() {
             Some(ceiling) => plain.max_delay(ceiling),

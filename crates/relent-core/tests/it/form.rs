@@ -29,15 +29,15 @@ max_retries = 7
 max_elapsed = "15m"
 deadline = "300s"
 attempt_timeout = "60s"
-attempt_room = "100ms"
-cut_last_wait = true
+min_attempt_time = "100ms"
+final_attempt_before_deadline = true
 max_delay = "32s"
 ceiling = "after_jitter"
 jitter = "additive:1ms..1s"
 throttled_initial = "2s"
 hint = "clamp"
 max_hint = "1m"
-hint_spread = 0.5
+retry_after_jitter = 0.5
 retry_on = ["5xx", 429, "network", "exit:75"]
 stop_on = ["500-504"]
 not_processed = [408, 503]
@@ -62,8 +62,8 @@ capacity = 500
 cost = 14
 throttled_cost = 5
 timeout_cost = 10
-overload_floor = 2
-wait_when_empty = true
+overload_reserve = 2
+queue_when_exhausted = true
 floor = 1
 refund_on_success = true
 charge_failures = false
@@ -89,8 +89,8 @@ fn every_key() -> Policy {
     .max_elapsed(seconds("15m"))
     .deadline(seconds("5m"))
     .attempt_timeout(seconds("1m"))
-    .attempt_room(seconds("100ms"))
-    .cut_last_wait(true)
+    .min_attempt_time(seconds("100ms"))
+    .final_attempt_before_deadline(true)
     .max_delay(seconds("32s"))
     .ceiling(Ceiling::AfterJitter)
     .jitter(Jitter::Additive {
@@ -100,7 +100,7 @@ fn every_key() -> Policy {
     .throttled_initial(seconds("2s"))
     .hint(HintMode::Clamp)
     .max_hint(seconds("1m"))
-    .hint_spread(0.5)
+    .retry_after_jitter(0.5)
     .retry_on([
         Pattern::Status(500, 599),
         Pattern::Status(429, 429),
@@ -122,15 +122,15 @@ fn every_key() -> Policy {
     .budget(BudgetConfig {
         ratio: 0.2,
         success: 1.0,
-        reserve: 500.0,
+        initial_tokens: 500.0,
         per_second: 0.0,
         capacity: 500.0,
         cost: 14.0,
         throttled_cost: 5.0,
         timeout_cost: Some(10.0),
-        overload_floor: 2.0,
-        wait_when_empty: true,
-        floor: 1.0,
+        overload_reserve: 2.0,
+        queue_when_exhausted: true,
+        min_tokens: 1.0,
         refund_on_success: true,
         charge_failures: false,
     })
@@ -152,12 +152,12 @@ fn every_key() -> Policy {
 }
 
 #[test]
-fn every_key_is_read() {
+fn every_policy_key_is_parsed() {
     assert_eq!(toml::from_str::<Policy>(EVERY_KEY).unwrap(), every_key());
 }
 
 #[test]
-fn json_has_the_same_keys() {
+fn policy_json_has_the_same_keys_as_toml() {
     let value: toml::Table = toml::from_str(EVERY_KEY).unwrap();
     let json = serde_json::to_string(&value).unwrap();
     assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), every_key());
@@ -211,7 +211,7 @@ fn absent_keys_are_the_defaults_of_the_builder() {
 }
 
 #[test]
-fn a_hedge_says_when_and_the_rest_is_usual() {
+fn a_hedge_needs_only_its_delay_and_defaults_the_rest() {
     for (text, config) in [
         ("delay = '50ms'", HedgeConfig::after(seconds("50ms"))),
         (
@@ -236,7 +236,7 @@ fn a_hedge_says_when_and_the_rest_is_usual() {
 }
 
 #[test]
-fn unlimited_is_a_word_not_a_magic_number() {
+fn unlimited_is_written_as_a_word() {
     let policy: Policy = toml::from_str(
         "backoff.exponential = { initial = '1s' }
          max_retries = 'unlimited'
@@ -255,7 +255,7 @@ fn unlimited_is_a_word_not_a_magic_number() {
 }
 
 #[test]
-fn what_is_written_leaves_out_every_default() {
+fn a_written_policy_omits_every_default() {
     let written = toml::to_string(&Policy::PATIENT).unwrap();
     assert_eq!(
         written,
@@ -265,23 +265,26 @@ fn what_is_written_leaves_out_every_default() {
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
     assert_eq!(
         written,
-        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_floor":8.0,"wait_when_empty":true,"refund_on_success":true},"gate":{}}"#
+        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_reserve":8.0,"queue_when_exhausted":true,"refund_on_success":true},"circuit_breaker":{}}"#
     );
 }
 
 #[test]
-fn wrong_values_say_what_is_accepted() {
+fn errors_for_wrong_values_name_the_accepted_ones() {
     const E: &str = "backoff.exponential = { initial = '1s' }\n";
     for (text, words) in [
         ("max_delay = 5", &["no unit", "250ms", "unlimited"][..]),
         ("max_delay = '-1s'", &["negative"]),
         ("max_delay = 1.5", &["no unit"]),
-        ("attempt_room = '5 parsecs'", &["unknown unit"]),
+        ("min_attempt_time = '5 parsecs'", &["unknown unit"]),
         (
-            "hint_spread = 0",
-            &["hint_spread is 0", "above 0, at most 1"],
+            "retry_after_jitter = 0",
+            &["retry_after_jitter is 0", "above 0, at most 1"],
         ),
-        ("cut_last_wait = 'yes'", &["cut_last_wait", "boolean"]),
+        (
+            "final_attempt_before_deadline = 'yes'",
+            &["final_attempt_before_deadline", "boolean"],
+        ),
         ("deadline = true", &["boolean", "duration such as"]),
         (
             "max_retries = -1",
@@ -374,7 +377,7 @@ fn wrong_values_say_what_is_accepted() {
 }
 
 #[test]
-fn unknown_and_doubled_keys_are_refused_everywhere() {
+fn unknown_and_duplicate_keys_are_rejected_everywhere() {
     for text in [
         "max_retrys = 3\nbackoff = 'none'",
         "backoff.constant = { delay = '1s', dealy = '1s' }",
@@ -409,7 +412,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_local_rejects: 1_000_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_reads_back_equal(policy in policy()) {
+    fn a_written_policy_reads_back_equal(policy in policy()) {
         let written = toml::to_string(&policy).unwrap();
         let read: Policy = toml::from_str(&written)
             .map_err(|error| TestCaseError::fail(format!("{written}\n{error}")))?;
@@ -422,7 +425,7 @@ proptest! {
 }
 
 #[test]
-fn the_longest_durations_are_read_back_as_they_were() {
+fn a_policy_with_the_longest_durations_round_trips() {
     let policy = Policy::builder(Backoff::constant(Duration::MAX))
         .jitter(Jitter::additive(Duration::MAX))
         .max_elapsed(Duration::MAX)

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
+use relent_core::Instant;
+use relent_core::admission::{Limiter, LimiterConfig, Verdict};
 
 /// The behaviour of a caller.
 #[derive(Clone, Copy, PartialEq)]
@@ -18,7 +19,7 @@ enum Caller {
 }
 
 /// Runs callers that start again as soon as they are admitted. Returns admissions in 100 s by kind.
-fn crowd(callers: &[Caller]) -> [u32; 4] {
+fn admissions_by_kind(callers: &[Caller]) -> [u32; 4] {
     let mut limiter = Limiter::new(&LimiterConfig {
         burst: 2,
         horizon: Duration::from_secs(20),
@@ -45,7 +46,7 @@ fn crowd(callers: &[Caller]) -> [u32; 4] {
                 Caller::NewKey => Some(random(1000, u64::from(u32::MAX))),
             };
             due[index] = millis
-                + match (limiter.judge(now, key, 1), caller) {
+                + match (limiter.admit(now, key, 1), caller) {
                     (Verdict::Admitted { .. }, _) => {
                         admitted[caller as usize] += 1;
                         random(1, 10)
@@ -65,10 +66,10 @@ fn crowd(callers: &[Caller]) -> [u32; 4] {
 }
 
 #[test]
-fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
+fn ticket_callers_and_polling_callers_share_the_rate() {
     let mut callers = [Caller::Ticket; 100];
     callers[50..].fill(Caller::Poll);
-    let [tickets, polls, ..] = crowd(&callers);
+    let [tickets, polls, ..] = admissions_by_kind(&callers);
     assert!(
         tickets + polls >= 9990,
         "{tickets} + {polls} of 10000 slots"
@@ -79,7 +80,7 @@ fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
     for polling in [10, 90] {
         callers.fill(Caller::Ticket);
         callers[..polling].fill(Caller::Poll);
-        let [tickets, polls, ..] = crowd(&callers);
+        let [tickets, polls, ..] = admissions_by_kind(&callers);
         assert!(
             tickets >= 4900 && polls >= 1000,
             "{polling}: {tickets} {polls}"
@@ -88,12 +89,12 @@ fn callers_that_honour_tickets_and_callers_that_poll_share_the_rate() {
 }
 
 #[test]
-fn callers_without_a_key_that_wait_as_told_are_served_beside_tickets() {
+fn patient_callers_without_a_key_are_served_beside_tickets() {
     // Every second slot is available to them; callers that wait up to twice as long miss some.
     for (waiting, least) in [(10, 600), (50, 3500), (90, 4900)] {
         let mut callers = [Caller::Ticket; 100];
         callers[..waiting].fill(Caller::Wait);
-        let [tickets, _, waits, _] = crowd(&callers);
+        let [tickets, _, waits, _] = admissions_by_kind(&callers);
         assert!(
             tickets >= 4900 && waits >= least,
             "{waiting}: {tickets} {waits}"
@@ -103,11 +104,11 @@ fn callers_without_a_key_that_wait_as_told_are_served_beside_tickets() {
 }
 
 #[test]
-fn who_has_a_new_key_each_time_is_served_as_often_as_it_comes() {
+fn a_caller_with_a_new_key_each_time_is_still_served() {
     let mut callers = [Caller::Ticket; 100];
     callers[80..90].fill(Caller::Poll);
     callers[90..].fill(Caller::NewKey);
-    let [tickets, polls, _, new] = crowd(&callers);
+    let [tickets, polls, _, new] = admissions_by_kind(&callers);
     // New callers with a key get part of the about 1000 lapsed slots as well: the 80 come four
     // times as often.
     assert!(tickets >= 4000 && polls >= 4000, "{tickets} {polls} {new}");

@@ -4,8 +4,8 @@ use std::fmt;
 
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-use crate::repeatable::RequestFacts;
-use crate::secret::Names;
+use crate::repeatable::RequestInfo;
+use crate::secret::HeaderNames;
 
 /// The head of a request, without its body, from which later attempts are built.
 ///
@@ -87,10 +87,10 @@ impl<A, X> RequestTemplate<A, X> {
     }
 
     /// The request facts for classification, computed on demand: most requests do not fail.
-    pub fn facts(&self) -> RequestFacts {
+    pub fn facts(&self) -> RequestInfo {
         match &self.rest {
-            Some(rest) => RequestFacts::of(&self.method, &rest.headers),
-            None => RequestFacts::of(&self.method, &HeaderMap::new()),
+            Some(rest) => RequestInfo::of(&self.method, &rest.headers),
+            None => RequestInfo::of(&self.method, &HeaderMap::new()),
         }
     }
 }
@@ -125,7 +125,10 @@ impl<A, X> fmt::Debug for RequestTemplate<A, X> {
         f.debug_struct("RequestTemplate")
             .field("method", &self.method)
             .field("version", &self.version)
-            .field("headers", &self.rest().map(|(headers, _)| Names(headers)))
+            .field(
+                "headers",
+                &self.rest().map(|(headers, _)| HeaderNames(headers)),
+            )
             .finish_non_exhaustive()
     }
 }

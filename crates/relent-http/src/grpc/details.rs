@@ -11,7 +11,7 @@ use crate::field::{Malformed, SECONDS, single};
 use crate::headers::GRPC_STATUS_DETAILS_BIN;
 
 /// The longest field that is read, in bytes: longer than header blocks are usually allowed to be.
-const LONGEST: usize = 64 << 10;
+const MAX_FIELD_BYTES: usize = 64 << 10;
 
 /// With or without padding: gRPC sends none and accepts both.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -55,7 +55,7 @@ struct Delay {
 
 /// `google.rpc.Status` with the fields that are written.
 #[derive(Clone, PartialEq, Message)]
-struct Written {
+struct OutgoingStatus {
     #[prost(int32, tag = "1")]
     code: i32,
     #[prost(string, tag = "2")]
@@ -76,7 +76,7 @@ pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderV
             nanos: nanos as i32,
         }),
     };
-    let status = |message: &str| Written {
+    let status = |message: &str| OutgoingStatus {
         code: i32::from(code),
         message: message.to_owned(),
         details: vec![Detail {
@@ -85,7 +85,7 @@ pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderV
         }],
     };
     let encoded = |message: &str| BASE64.encode(status(message).encode_to_vec());
-    let field = Some(encoded(message)).filter(|field| field.len() <= LONGEST);
+    let field = Some(encoded(message)).filter(|field| field.len() <= MAX_FIELD_BYTES);
     HeaderValue::try_from(field.unwrap_or_else(|| encoded(""))).ok()
 }
 
@@ -104,7 +104,7 @@ pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderV
 /// assert_eq!(retry_delay(details), Ok(Some(Duration::from_secs(2))));
 /// ```
 pub fn retry_delay(details: &[u8]) -> Result<Option<Duration>, Malformed> {
-    if details.len() > LONGEST {
+    if details.len() > MAX_FIELD_BYTES {
         return Err(Malformed);
     }
     let status = Status::decode(details).map_err(|_| Malformed)?;
@@ -122,7 +122,7 @@ pub fn retry_delay(details: &[u8]) -> Result<Option<Duration>, Malformed> {
 /// Like [`retry_delay`], from the headers or trailers of a response.
 pub(crate) fn delay(fields: &HeaderMap) -> Result<Option<Duration>, Malformed> {
     let found = single(fields, &GRPC_STATUS_DETAILS_BIN, |value| {
-        if value.len() > LONGEST {
+        if value.len() > MAX_FIELD_BYTES {
             return Err(Malformed);
         }
         retry_delay(&BASE64.decode(value).map_err(|_| Malformed)?)
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_is_none_is_malformed() {
+    fn an_invalid_retry_info_delay_is_malformed() {
         for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
             let details = status(&[(RETRY_INFO, info(seconds, nanos))]);
             assert_eq!(retry_delay(&details), Err(Malformed), "{seconds} {nanos}");
         }
         let cut = status(&[(RETRY_INFO, vec![0x0a, 0x7f])]);
         assert_eq!(retry_delay(&cut), Err(Malformed));
-        assert_eq!(retry_delay(&vec![0; LONGEST + 1]), Err(Malformed));
+        assert_eq!(retry_delay(&vec![0; MAX_FIELD_BYTES + 1]), Err(Malformed));
         let longest = status(&[(RETRY_INFO, info(i64::MAX, 0))]);
         assert_eq!(
             retry_delay(&longest),
@@ -232,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn a_delay_means_what_it_says(seconds in 0..i64::MAX, nanos in 0..1_000_000_000i32) {
+        fn a_retry_info_delay_is_read_as_written(seconds in 0..i64::MAX, nanos in 0..1_000_000_000i32) {
             let details = status(&[(RETRY_INFO, info(seconds, nanos))]);
             let expected = Duration::new(seconds as u64, nanos as u32);
             prop_assert_eq!(retry_delay(&details), Ok(Some(expected)));

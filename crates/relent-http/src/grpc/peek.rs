@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_first_is_seen() {
+    fn peek_reports_the_first_frame() {
         let first = |steps: Vec<Step>| match peek(steps).first() {
             First::Message => "message",
             First::Trailers(fields) if *fields == trailers() => "trailers",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_was_not_looked_at_is_as_it_was() {
+    fn an_unpeeked_body_is_unchanged() {
         let body = Peeked::unseen(Scripted::new([data(b"ab"), Step::Trailers]));
         assert!(matches!(body.first(), First::Unseen));
         assert_eq!(body.size_hint().exact(), Some(2));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_body_is_asked_for_once() {
+    fn the_end_of_a_peeked_body_is_polled_once() {
         let mut ended = peek([]);
         assert!(ended.is_end_stream());
         let mut context = Context::from_waker(Waker::noop());
@@ -350,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_the_size_is_exact(steps in steps()) {
+        fn a_peeked_body_loses_no_frame_and_its_size_is_exact(steps in steps()) {
             let plain = Scripted::new(steps.clone());
             let whole = plain.size_hint().exact();
             let peeked = peek(steps);

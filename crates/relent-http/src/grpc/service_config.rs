@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use relent_core::destination::{Budget, MAX_HEDGES};
 use relent_core::{
-    Backoff, Budget, BudgetConfig, GrpcCode, HedgeConfig, HintMode, Jitter, MAX_HEDGES, Pattern,
-    Policy,
+    Backoff, BudgetConfig, GrpcCode, HedgeConfig, HintMode, Jitter, Pattern, Policy,
 };
 
 use json::Node;
@@ -249,7 +249,7 @@ impl ServiceConfig {
             .transpose()?;
         let mut policy = match (retry, &hedging) {
             (Some(retry), _) => retry_policy(&retry, max_attempts)?,
-            (None, Some(hedging)) => after_hedges(hedging),
+            (None, Some(hedging)) => policy_after_hedges(hedging),
             (None, None) => Policy::builder(Backoff::None).max_retries(0),
         };
         if let Some(timeout) = &timeout {
@@ -351,7 +351,7 @@ fn hedging_policy(node: &Node<'_>, max_attempts: u32) -> Result<Hedging, Service
 }
 
 /// The policy after all running attempts have failed: the next attempt starts immediately.
-fn after_hedges(hedging: &Hedging) -> relent_core::PolicyBuilder {
+fn policy_after_hedges(hedging: &Hedging) -> relent_core::PolicyBuilder {
     Policy::builder(Backoff::None)
         .max_retries(hedging.max_attempts - 1)
         .hint(HintMode::Exact)
@@ -376,10 +376,10 @@ fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {
     Ok(BudgetConfig {
         ratio: 0.0,
         success: to_thousandths(within("tokenRatio", 0.001, RATIO)?),
-        reserve: tokens,
+        initial_tokens: tokens,
         per_second: 0.0,
         capacity: tokens,
-        floor: tokens / 2.0,
+        min_tokens: tokens / 2.0,
         charge_failures: true,
         ..BudgetConfig::DEFAULT
     })

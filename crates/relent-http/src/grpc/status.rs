@@ -72,7 +72,7 @@ impl Status {
     /// ```
     pub fn set(&self, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(self.code));
-        let message = utf8_percent_encode(&self.message, NOT_IN_A_MESSAGE).to_string();
+        let message = utf8_percent_encode(&self.message, MESSAGE_ESCAPES).to_string();
         let message = HeaderValue::try_from(message).ok();
         let delay = self.retry_delay;
         let details = delay.and_then(|delay| details::field(self.code, &self.message, delay));
@@ -90,7 +90,7 @@ impl Status {
 
 /// Characters to percent-encode in `grpc-message` besides non-ASCII. The space is included because fields are
 /// trimmed at both ends.
-const NOT_IN_A_MESSAGE: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
+const MESSAGE_ESCAPES: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -108,15 +108,15 @@ impl std::error::Error for Status {}
 /// details. Use it for the errors of tonic, where no layer can be added to the channel:
 ///
 /// ```
-/// use relent_core::Kind;
+/// use relent_core::FailureKind;
 /// use relent_http::grpc::classify_status;
 ///
 /// fn classify(status: &tonic::Status) -> relent_core::Failure {
 ///     classify_status(status.code() as u16, status.metadata().as_ref(), status.details())
 /// }
 ///
-/// assert_eq!(classify(&tonic::Status::unavailable("gone")).kind, Kind::Ambiguous);
-/// assert_eq!(classify(&tonic::Status::not_found("gone")).kind, Kind::Permanent);
+/// assert_eq!(classify(&tonic::Status::unavailable("gone")).kind, FailureKind::Ambiguous);
+/// assert_eq!(classify(&tonic::Status::not_found("gone")).kind, FailureKind::Permanent);
 /// ```
 ///
 /// A code of 0, which is no failure, is read as `UNKNOWN`.
@@ -135,7 +135,7 @@ pub fn classify_status(code: u16, metadata: &HeaderMap, details: &[u8]) -> Failu
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::{Advice, Cause, Hint, HintSource, Kind};
+    use relent_core::{Advice, Cause, FailureKind, Hint, HintSource};
 
     use super::*;
 
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn the_details_of_a_status_make_an_exhaustion_throttled() {
+    fn retry_info_in_the_details_makes_an_exhaustion_throttled() {
         // Status { details: [RetryInfo { retry_delay: 2 s }] }
         let details =
             b"\x1a\x30\x0a\x28type.googleapis.com/google.rpc.RetryInfo\x12\x04\x0a\x02\x08\x02";
         let failure = classify_status(8, &HeaderMap::new(), details);
         assert_eq!(
             (failure.kind, failure.cause),
-            (Kind::Throttled, Cause::Grpc(8))
+            (FailureKind::Throttled, Cause::Grpc(8))
         );
         assert_eq!(failure.hint.delay(), Some(Duration::from_secs(2)));
         assert_eq!(failure.hint.source, HintSource::GrpcRetryInfo);
@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_written_grpc_status_is_read_back(
             code: u16, message in prop_oneof![any::<String>(), " [a-z%]{1,9} "],
             retry_delay in prop::option::of(prop_oneof![
                 Just(Duration::ZERO), Just(Duration::from_nanos(1)), any::<u64>().prop_map(Duration::from_nanos),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_beyond_all_time_saturates() {
+    fn a_grpc_retry_delay_too_large_saturates() {
         let mut fields = HeaderMap::new();
         let status = |retry_delay| Status {
             code: 8,

@@ -104,7 +104,7 @@ mod tests {
 
     #[cfg(all(feature = "tower", feature = "grpc"))]
     #[test]
-    fn only_what_is_left_of_a_timeout_is_sent() {
+    fn only_the_rest_of_a_grpc_timeout_is_sent() {
         let mut request = headers("5S");
         lower(&mut request, Duration::from_secs(9));
         assert_eq!(request[GRPC_TIMEOUT], "5S");
@@ -118,7 +118,7 @@ mod tests {
     #[cfg(all(feature = "tower", feature = "grpc"))]
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_never_more(nanos in 0..u64::MAX) {
+        fn a_written_grpc_timeout_is_never_longer(nanos in 0..u64::MAX) {
             let time = Duration::from_nanos(nanos);
             let mut headers = HeaderMap::new();
             headers.insert(GRPC_TIMEOUT, write(time));

@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_and_never_early(
+        fn a_written_hint_is_read_back_and_never_early(
             delay in prop::option::of(delays()),
             audience in select(vec![Audience::Shared, Audience::TicketSeconds, Audience::TicketMillis]),
             advice in select(vec![Advice::None, Advice::DoNotRetry, Advice::DoRetry]),

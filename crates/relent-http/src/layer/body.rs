@@ -9,7 +9,7 @@ use http::{Method, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::complete::{Proof, tells_end};
+use crate::complete::{Proof, reports_end_stream};
 use crate::drained::Drained;
 use crate::replay::BoxError;
 
@@ -56,7 +56,13 @@ impl<R> ResponseBody<R> {
     #[inline]
     pub(super) fn under(method: Option<&Method>, response: Response<R>) -> Response<Self> {
         let (status, version) = (response.status(), response.version());
-        let proof = Proof::needed(method, status, version, response.headers(), tells_end::<R>);
+        let proof = Proof::needed(
+            method,
+            status,
+            version,
+            response.headers(),
+            reports_end_stream::<R>,
+        );
         response.map(|body| match proof {
             None => Self::of(body),
             Some(proof) => Self::proved(body, proof),

@@ -4,7 +4,7 @@ use http::{Response, Uri};
 use relent::clock::Clock;
 use relent_core::{Failure, Hop};
 
-use super::outcome::Outcome;
+use super::outcome::AttemptResult;
 use super::{CallDriver, Config};
 
 /// Response extension: the address that responded, if it may differ from the address of the request.
@@ -28,10 +28,10 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// Marks a failure as one of the last request only. If another destination answered that request, and its address
     /// is known, reports the failure to that destination.
     #[cold]
-    pub(super) fn heed_calls<R>(
+    pub(super) fn attribute_to_last_request<R>(
         &self,
         driver: &mut CallDriver<K>,
-        outcome: &Outcome<R>,
+        outcome: &AttemptResult<R>,
         failure: &mut Failure,
     ) {
         failure.hop = Hop::Here;
@@ -41,7 +41,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         let there = self.destinations.at(uri);
         let own = driver.destination();
         if own.is_none_or(|own| !std::ptr::eq(own, &*there)) {
-            driver.on_elsewhere(&there, None, Some(failure));
+            driver.on_redirected(&there, None, Some(failure));
             failure.hop = Hop::Elsewhere;
         }
     }

@@ -15,7 +15,7 @@ use crate::cross_layer::CrossLayer;
 use crate::destinations::DestinationSource;
 use crate::field::content_length;
 use crate::hint::HintOptions;
-use crate::observe::Named;
+use crate::observe::MetricLabel;
 use crate::on_attempt::OnAttempt;
 use crate::replaced_policy::ReplacedPolicy;
 use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
@@ -33,7 +33,7 @@ pub(super) struct Config<K, M, N> {
     pub(super) destinations: DestinationSource,
     pub(super) hints: HintOptions,
     pub(super) traced: bool,
-    pub(super) named: Named,
+    pub(super) named: MetricLabel,
     pub(super) cap: usize,
     pub(super) reroute: Option<Arc<Reroute>>,
     pub(super) on_attempt: OnAttempt,
@@ -63,7 +63,7 @@ impl<K, M, N> Config<K, M, N> {
     }
 
     /// Uses this destination for all calls, and detaches from policies that are later set for others.
-    pub(super) fn at_one(&mut self, destination: Arc<Destination>) {
+    pub(super) fn use_destination(&mut self, destination: Arc<Destination>) {
         self.destinations = DestinationSource::One(destination);
         self.replaced = Arc::new(ReplacedPolicy::clone(&self.replaced));
     }

@@ -7,12 +7,12 @@ use relent::clock::Clock;
 use relent_core::Policy;
 
 use super::{Config, Override, RetryLayer};
-use crate::cross_layer::{CrossLayer, Telling};
+use crate::cross_layer::{CrossLayer, CrossLayerCall};
 
 impl<K, M, N> RetryLayer<K, M, N> {
     /// Sends the server the attempt number (from the second attempt on), the time left until
     /// the deadline, and from time to time how many attempts the calls of this layer take: see
-    /// [`CallerFacts`](crate::CallerFacts), which reads them, and `docs/headers.md`. Off by default, since it is
+    /// [`CallerContext`](crate::CallerContext), which reads them, and `docs/headers.md`. Off by default, since it is
     /// for services that know each other.
     ///
     /// A deadline that a request carries in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
@@ -35,8 +35,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The cross-layer headers of a call.
     #[inline]
-    pub(super) fn telling(&self) -> Telling<K> {
-        Telling::of(self.cross.as_ref(), || self.clock.clone())
+    pub(super) fn cross_layer_call(&self) -> CrossLayerCall<K> {
+        CrossLayerCall::of(self.cross.as_ref(), || self.clock.clone())
     }
 
     /// Applies the deadline that the request carries, if it is the nearer one, to the policy of the

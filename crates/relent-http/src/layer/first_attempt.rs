@@ -6,24 +6,24 @@ use http::{Request, Response};
 use http_body::Body;
 use relent::Attempt;
 use relent::clock::{Clock, Sleeper};
-use relent::driver::Next;
+use relent::driver::NextStep;
 use relent::timer::Timer;
 use relent_core::{Failure, Policy, Repeatable};
 use tower_service::Service;
 
 use super::future::{Extras, Limit, ResponseFuture, State, begin};
 use super::outcome::span_of;
-use super::readiness::{Reserve, let_go};
+use super::readiness::{Reserve, release_readiness};
 use super::{CallDriver, Config, MapBody, Override};
 use crate::attempt::RequestTemplate;
-use crate::repeatable::RequestFacts;
+use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, Reopen};
 
 /// State of a call before its first attempt.
 struct Opening<B, R, K: Clock> {
     driver: CallDriver<K>,
     /// The request facts, if they must be known already.
-    facts: Option<RequestFacts>,
+    facts: Option<RequestInfo>,
     /// There is no retry.
     once: bool,
     extras: Option<Box<Extras<B, R, K>>>,
@@ -68,14 +68,14 @@ where
         } else {
             Self::open(config, policy, &mut request)
         };
-        let at_once = match opening.is_hedged() {
+        let untimed = match opening.is_hedged() {
             true => None,
             false => opening.driver.begin_untimed(),
         };
-        let (first, limit) = match at_once {
+        let (first, limit) = match untimed {
             Some(number) => (Attempt::unlimited(number), Limit::Never),
             None => match opening.driver.enter(None) {
-                Next::Start(leave) if !opening.is_hedged() => begin(&mut opening.driver, leave),
+                NextStep::Start(leave) if !opening.is_hedged() => begin(&mut opening.driver, leave),
                 next => return Self::start_apart(service, config, request, opening, next),
             },
         };
@@ -83,7 +83,9 @@ where
         config.route(&mut request, 1);
         let span = span_of(&request, 1);
         if let Some(extras) = &mut opening.extras {
-            extras.telling.tell(&first, request.headers_mut());
+            extras
+                .cross_layer_call
+                .write_headers(&first, request.headers_mut());
         }
         // The request is split late, and rebuilt where it is passed on: it is large, and each move
         // in between would be a copy.
@@ -117,7 +119,7 @@ where
         config: &Arc<Config<K, M, N>>,
         request: Request<B>,
         opening: Opening<B, R, K>,
-        next: Next,
+        next: NextStep,
     ) -> Self {
         let template = RequestTemplate::of(&request);
         let (parts, body) = request.into_parts();
@@ -125,12 +127,12 @@ where
         let mut driver = opening.driver;
         let mut extras = opening.extras.unwrap_or_default();
         extras.once = opening.once;
-        let state = if let Next::Start(leave) = next {
+        let state = if let NextStep::Start(leave) = next {
             extras.start(service, config, &mut driver, leave, &template, body)
         } else {
             extras.first = Some(body);
             // Other calls may use the readiness while this one waits.
-            let_go(service);
+            release_readiness(service);
             State::Reserving {
                 reserve: Reserve::Leave,
                 failure: Failure::not_processed(),
@@ -161,7 +163,7 @@ where
         request.extensions_mut().remove::<Attempt>();
         config.obey_deadline(policy, request, &mut overrides);
         let overrides = overrides.unwrap_or_default();
-        let facts = RequestFacts::of(request.method(), request.headers());
+        let facts = RequestInfo::of(request.method(), request.headers());
         let policy = overrides.policy.as_ref().unwrap_or(policy);
         let known = Repeatable::known(facts.repeatable);
         let repeatable = overrides.repeatable.map_or(known, Repeatable::from);
@@ -179,7 +181,7 @@ where
         let extras = (hedge.is_some() || config.cross.is_some()).then(|| {
             Box::new(Extras {
                 hedge,
-                telling: config.telling(),
+                cross_layer_call: config.cross_layer_call(),
                 ..Extras::default()
             })
         });

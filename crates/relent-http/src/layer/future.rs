@@ -11,19 +11,22 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::Attempt;
 use relent::clock::{Clock, Sleeper};
-use relent::driver::Leave;
+use relent::driver::CallPermit;
 use relent::timer::Timer;
-use relent_core::{Cause, Failure, Hedge, Instant, Repeatable};
+use relent_core::destination::Hedge;
+use relent_core::{Cause, Failure, Instant, Repeatable};
 use tower_service::Service;
 
 use super::last_outcome::LastOutcome;
-use super::outcome::{Ended, Outcome, Output, answer, is_fine, judge, of_error};
+use super::outcome::{
+    AttemptResult, Ended, Output, answer, classification, is_certain_success, of_error,
+};
 use super::race::Racing;
 use super::readiness::Reserve;
 use super::{CallDriver, Config, MapBody, ServiceError};
-use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
-use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Reopen, Replay, ReplayBody, Sending};
+use crate::attempt::{AttemptSpan, CrossLayerCall, RequestTemplate};
+use crate::repeatable::RequestInfo;
+use crate::replay::{BoxError, Reopen, Replay, ReplayBody, UnfinishedUpload};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
@@ -41,7 +44,7 @@ pin_project! {
         pub(super) template: Option<RequestTemplate>,
         pub(super) replay: Replay<B>,
         // `None` until they are read from the head, since only failures need them.
-        pub(super) facts: Option<RequestFacts>,
+        pub(super) facts: Option<RequestInfo>,
         pub(super) driver: CallDriver<K>,
         // One timer for delays and limits, created on first use and reused.
         pub(super) timer: Timer<K>,
@@ -54,7 +57,7 @@ pin_project! {
 /// State that few calls need, boxed to keep the others small.
 pub(super) struct Extras<B, R, K: Clock> {
     /// The cross-layer headers of the attempts.
-    pub(super) telling: Telling<K>,
+    pub(super) cross_layer_call: CrossLayerCall<K>,
     /// The hedge that joins slow attempts.
     pub(super) hedge: Option<Arc<Hedge>>,
     /// There is no attempt after the first.
@@ -62,7 +65,7 @@ pub(super) struct Extras<B, R, K: Clock> {
     /// The body of the first attempt, while it is held.
     pub(super) first: Option<ReplayBody<B>>,
     /// The next attempt should use a new connection.
-    pub(super) fresh: bool,
+    pub(super) new_connection: bool,
     /// The outcome of the last attempt, until the next one starts.
     pub(super) last: Option<LastOutcome<R>>,
 }
@@ -70,11 +73,11 @@ pub(super) struct Extras<B, R, K: Clock> {
 impl<B, R, K: Clock> Default for Extras<B, R, K> {
     fn default() -> Self {
         Self {
-            telling: Telling::NOTHING,
+            cross_layer_call: CrossLayerCall::NOTHING,
             hedge: None,
             once: false,
             first: None,
-            fresh: false,
+            new_connection: false,
             last: None,
         }
     }
@@ -92,7 +95,7 @@ pub(super) enum Limit {
 
 /// The purpose of the timer during a delay.
 #[derive(Clone, Copy)]
-pub(super) enum Set {
+pub(super) enum TimerUse {
     Nothing,
     Wait,
     /// For the remaining drain after the delay.
@@ -116,8 +119,8 @@ pin_project! {
         Waiting {
             // The rest of the delay, and of the time to drain, after the timer has run out.
             left: Duration,
-            patience: Duration,
-            timer: Set,
+            drain_time: Duration,
+            timer: TimerUse,
             failure: Failure,
         },
         // Until destination and service admit the next attempt, or until it is too late.
@@ -131,7 +134,7 @@ pin_project! {
 }
 
 /// The next step of a call.
-pub(super) enum Next<R> {
+pub(super) enum LayerStep<R> {
     /// Continue with the state, which has changed.
     Changed,
     /// Continue with the state, after yielding to other tasks.
@@ -142,14 +145,14 @@ pub(super) enum Next<R> {
     Over(Output<R>),
 }
 
-impl<R> Next<R> {
+impl<R> LayerStep<R> {
     /// The step after an attempt without a response.
     fn failed(span: &mut AttemptSpan, error: ServiceError, failure: Failure) -> Self {
         span.failed(&failure);
         let ended = Ended {
-            outcome: Outcome::Error(error),
+            outcome: AttemptResult::Error(error),
             busy: false,
-            sending: Sending::NOTHING,
+            sending: UnfinishedUpload::NOTHING,
         };
         Self::Failed(ended, failure)
     }
@@ -157,7 +160,7 @@ impl<R> Next<R> {
 
 /// Starts an attempt.
 #[inline]
-pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Attempt, Limit) {
+pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: CallPermit) -> (Attempt, Limit) {
     let (attempt, ends) = driver.begin_attempt(leave);
     let limit = match (ends, attempt.limit) {
         (Some(ends), Some(limit)) => Limit::At(ends, limit),
@@ -188,12 +191,12 @@ fn poll_limit<K: Sleeper>(
 
 /// The request facts, read on first use.
 pub(super) fn known<K: Clock>(
-    facts: &mut Option<RequestFacts>,
+    facts: &mut Option<RequestInfo>,
     template: Option<&RequestTemplate>,
     driver: &mut CallDriver<K>,
-) -> RequestFacts {
+) -> RequestInfo {
     *facts.get_or_insert_with(|| {
-        let facts = template.map_or_else(RequestFacts::default, RequestTemplate::facts);
+        let facts = template.map_or_else(RequestInfo::default, RequestTemplate::facts);
         driver.set_repeatable(Repeatable::known(facts.repeatable));
         facts
     })
@@ -225,12 +228,15 @@ where
                     drop(entered);
                     match polled {
                         Poll::Ready(Ok(response)) => {
-                            let failure = if is_fine(&response, this.config, this.driver.policy()) {
-                                None
-                            } else {
-                                let facts = known(this.facts, this.template.as_ref(), this.driver);
-                                judge(&response, facts, this.config, this.driver)
-                            };
+                            let failure =
+                                if is_certain_success(&response, this.config, this.driver.policy())
+                                {
+                                    None
+                                } else {
+                                    let facts =
+                                        known(this.facts, this.template.as_ref(), this.driver);
+                                    classification(&response, facts, this.config, this.driver)
+                                };
                             match failure {
                                 None => {
                                     span.answered(response.status(), None);
@@ -245,29 +251,29 @@ where
                                 }
                                 Some(failure) => {
                                     span.answered(response.status(), Some(&failure));
-                                    let outcome = Outcome::Response(response);
+                                    let outcome = AttemptResult::Response(response);
                                     let busy = !this.replay.is_whole();
                                     let ended = Ended {
                                         outcome,
                                         busy,
-                                        sending: Sending::NOTHING,
+                                        sending: UnfinishedUpload::NOTHING,
                                     };
-                                    Next::Failed(ended, failure)
+                                    LayerStep::Failed(ended, failure)
                                 }
                             }
                         }
                         Poll::Ready(Err(error)) => {
                             let (error, failure) = of_error(error.into(), this.config.errors);
-                            Next::failed(span, ServiceError::Service(error), failure)
+                            LayerStep::failed(span, ServiceError::Service(error), failure)
                         }
                         Poll::Pending => {
                             let given = ready!(poll_limit(limit, this.driver, this.timer, context));
                             let failure = Failure::ambiguous().cause(Cause::Timeout);
-                            Next::failed(span, ServiceError::Timeout(given), failure)
+                            LayerStep::failed(span, ServiceError::Timeout(given), failure)
                         }
                     }
                 }
-                _ => Next::Changed,
+                _ => LayerStep::Changed,
             };
             if let Some(output) = ready!(self.as_mut().poll_between(next, context)) {
                 return Poll::Ready(output);

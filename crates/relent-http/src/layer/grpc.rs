@@ -16,7 +16,7 @@ use relent_core::Policy;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::readiness::let_go;
+use super::readiness::release_readiness;
 use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
@@ -91,7 +91,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             let policy = self.config.replaced.get();
             let policy = policy.unwrap_or_else(|| self.config.policy.clone());
             let there = Destination::new(policy).with_budget(budget);
-            self.config.at_one(Arc::new(there));
+            self.config.use_destination(Arc::new(there));
         }
         // An attempt maps the body after it has read the first frame.
         let unmapped = |clock, map, reopen| (clock, Unchanged, reopen, map);
@@ -174,7 +174,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if timeout::read(request.headers()).is_some_and(|timeout| timeout.is_zero()) {
             // The service has reserved capacity for a call that is not made.
-            let_go(&mut self.retry.service);
+            release_readiness(&mut self.retry.service);
             return CallFuture::too_late();
         }
         let deadline = self.describe(&mut request);
@@ -188,11 +188,12 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
         // The field of a forwarded call describes another hop.
         request.headers_mut().remove(GRPC_PREVIOUS_RPC_ATTEMPTS);
-        let told = self.retry.config.cross.as_ref();
-        let told = told.and_then(|_| CrossLayer::remaining(request.headers()));
+        let forwarded_deadline = self.retry.config.cross.as_ref();
+        let forwarded_deadline =
+            forwarded_deadline.and_then(|_| CrossLayer::remaining(request.headers()));
         let timeout = timeout::read(request.headers())
             .into_iter()
-            .chain(told)
+            .chain(forwarded_deadline)
             .min();
         let method = self.methods.method(request.uri().path());
         let declared = self.methods.declared(request.uri().path());

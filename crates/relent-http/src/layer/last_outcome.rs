@@ -9,8 +9,8 @@ use relent::{GaveUp, Summary};
 
 use super::body::ResponseBody;
 use super::error::{ReadinessError, ServiceError};
-use super::outcome::{Outcome, Output, with};
-use crate::complete::tells_end;
+use super::outcome::{AttemptResult, Output, with};
+use crate::complete::reports_end_stream;
 use crate::drain::Drain;
 use crate::replay::BoxError;
 
@@ -26,13 +26,13 @@ impl<R> LastOutcome<R>
 where
     R: Body<Error: Into<BoxError>>,
 {
-    pub(super) fn of(outcome: Outcome<R>) -> Self {
+    pub(super) fn of(outcome: AttemptResult<R>) -> Self {
         match outcome {
-            Outcome::Error(error) => Self::Error(error),
-            Outcome::Response(response) => {
+            AttemptResult::Error(error) => Self::Error(error),
+            AttemptResult::Response(response) => {
                 let (head, body) = response.into_parts();
                 let head = Response::from_parts(head, ());
-                let drain = Box::pin(Drain::new(&head, body, tells_end::<R>));
+                let drain = Box::pin(Drain::new(&head, body, reports_end_stream::<R>));
                 Self::Refused(head, drain)
             }
         }

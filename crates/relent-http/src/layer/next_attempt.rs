@@ -9,19 +9,21 @@ use http::{Request, Response};
 use http_body::Body;
 use relent::GaveUp;
 use relent::clock::Sleeper;
-use relent::driver::Leave;
+use relent::driver::CallPermit;
 use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::future::{Extras, Next, ResponseFuture, Set, State, StateProjection, begin, known};
+use super::future::{
+    Extras, LayerStep, ResponseFuture, State, StateProjection, TimerUse, begin, known,
+};
 use super::last_outcome::LastOutcome;
-use super::outcome::{Ended, Outcome, Output, answer, with};
+use super::outcome::{AttemptResult, Ended, Output, answer, with};
 use super::race::Racing;
-use super::readiness::{Reserve, Unable, let_go};
+use super::readiness::{CannotStart, Reserve, release_readiness};
 use super::sender::Sender;
 use super::{CallDriver, Config, MapBody, ReadinessError, ServiceError};
-use crate::attempt::{RequestTemplate, patience};
+use crate::attempt::{RequestTemplate, drain_time};
 use crate::observe;
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
 
@@ -38,21 +40,21 @@ where
     #[inline(never)]
     pub(super) fn poll_between(
         mut self: Pin<&mut Self>,
-        mut next: Next<R>,
+        mut next: LayerStep<R>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Output<R>>> {
         loop {
             next = match next {
-                Next::Over(output) => {
+                LayerStep::Over(output) => {
                     self.project().state.set(State::Done);
                     return Poll::Ready(Some(output));
                 }
-                Next::Failed(ended, failure) => self.as_mut().decide(ended, failure),
-                Next::Yield => {
+                LayerStep::Failed(ended, failure) => self.as_mut().decide(ended, failure),
+                LayerStep::Yield => {
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Next::Changed => match self.as_mut().project().state.project() {
+                LayerStep::Changed => match self.as_mut().project().state.project() {
                     StateProjection::Running { .. } => return Poll::Ready(None),
                     StateProjection::Racing { .. } => ready!(self.as_mut().poll_race(context)),
                     StateProjection::Waiting { .. } => ready!(self.as_mut().poll_wait(context)),
@@ -66,7 +68,7 @@ where
     }
 
     /// Decides after an attempt, or a race of several, has failed.
-    fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> Next<R> {
+    fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> LayerStep<R> {
         let mut this = self.project();
         let Ended {
             outcome,
@@ -76,11 +78,11 @@ where
         // A race has done this already.
         if this.config.calls_twice && failure.hop == Hop::None {
             let config = &**this.config;
-            config.heed_calls(this.driver, &outcome, &mut failure);
+            config.attribute_to_last_request(this.driver, &outcome, &mut failure);
         }
         let template = this.template.as_ref();
         known(this.facts, template, this.driver);
-        let answered = matches!(outcome, Outcome::Response(_));
+        let answered = matches!(outcome, AttemptResult::Response(_));
         let once = template.is_none() || this.extras.as_ref().is_some_and(|extras| extras.once);
         let replay = &mut *this.replay;
         let unable = || {
@@ -93,43 +95,43 @@ where
         match this.driver.on_failure_unless(&failure, unable) {
             Decision::Stop(stop) => {
                 observe::not_retried(stop.reason);
-                sending.goes_on();
+                sending.detach();
                 let summary = this.driver.summary(Some(stop));
-                Next::Over(match outcome {
-                    Outcome::Response(response) => {
+                LayerStep::Over(match outcome {
+                    AttemptResult::Response(response) => {
                         let method = template.map(RequestTemplate::method);
                         Ok(with(summary, ResponseBody::under(method, response)))
                     }
-                    Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
+                    AttemptResult::Error(error) => Err(GaveUp::new(Some(error), summary)),
                 })
             }
             Decision::Retry { after } => {
                 let extras = this.extras.get_or_insert_default();
-                extras.fresh = busy || failure.cause == Cause::Status(421);
+                extras.new_connection = busy || failure.cause == Cause::Status(421);
                 let last = extras.last.insert(LastOutcome::of(outcome));
-                let patience = if last.is_draining() {
-                    patience(after, this.driver.room())
+                let drain_time = if last.is_draining() {
+                    drain_time(after, this.driver.room())
                 } else {
                     Duration::ZERO
                 };
                 // Drops the attempt and its resources before the wait.
                 this.state.set(State::Waiting {
                     left: after,
-                    patience,
-                    timer: Set::Nothing,
+                    drain_time,
+                    timer: TimerUse::Nothing,
                     failure,
                 });
-                if after.is_zero() && this.driver.is_turn_over() {
-                    Next::Yield
+                if after.is_zero() && this.driver.should_yield() {
+                    LayerStep::Yield
                 } else {
-                    Next::Changed
+                    LayerStep::Changed
                 }
             }
         }
     }
 
     /// Polls a race until one attempt succeeds, or all have failed.
-    fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+    fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LayerStep<R>> {
         let this = self.project();
         let (StateProjection::Racing { racing }, Some(template)) =
             (this.state.project(), this.template.as_ref())
@@ -141,42 +143,42 @@ where
             service: this.service,
             template,
             config: this.config,
-            fresh: extras.fresh,
-            telling: &mut extras.telling,
+            new_connection: extras.new_connection,
+            cross_layer_call: &mut extras.cross_layer_call,
         };
         let facts = known(this.facts, Some(template), this.driver);
         let finish = racing.poll_finish(this.driver, sender, this.replay, facts, context);
         Poll::Ready(match ready!(finish) {
             Ok(response) => {
                 let (traced, method) = (this.config.traced, Some(template.method()));
-                Next::Over(Ok(answer(this.driver, traced, method, response)))
+                LayerStep::Over(Ok(answer(this.driver, traced, method, response)))
             }
-            Err((ended, failure)) => Next::Failed(ended, failure),
+            Err((ended, failure)) => LayerStep::Failed(ended, failure),
         })
     }
 
     /// Waits until the delay ends and the last response is drained, which may take longer.
-    fn poll_wait(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+    fn poll_wait(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LayerStep<R>> {
         let mut this = self.project();
         let StateProjection::Waiting {
             left,
-            patience,
+            drain_time,
             timer,
             failure,
         } = this.state.as_mut().project()
         else {
-            return Poll::Ready(Next::Changed);
+            return Poll::Ready(LayerStep::Changed);
         };
         let mut last = this.extras.as_mut().and_then(|own| own.last.as_mut());
         let mut draining = match &mut last {
             Some(last) => last.poll_drain(context).is_pending(),
             None => false,
         };
-        if matches!(timer, Set::Wait) || draining && matches!(timer, Set::Drain) {
+        if matches!(timer, TimerUse::Wait) || draining && matches!(timer, TimerUse::Drain) {
             ready!(this.timer.poll(context));
         }
-        *timer = Set::Nothing;
-        if patience.is_zero()
+        *timer = TimerUse::Nothing;
+        if drain_time.is_zero()
             && let Some(last) = last
         {
             last.end_drain();
@@ -184,18 +186,18 @@ where
         }
         if !left.is_zero() {
             let wait = if draining {
-                (*patience).min(*left)
+                (*drain_time).min(*left)
             } else {
                 *left
             };
             *left = left.saturating_sub(wait);
-            *patience = patience.saturating_sub(wait);
-            *timer = Set::Wait;
+            *drain_time = drain_time.saturating_sub(wait);
+            *timer = TimerUse::Wait;
             this.timer.set(this.driver.clock(), wait);
         } else if draining {
-            *timer = Set::Drain;
-            this.timer.set(this.driver.clock(), *patience);
-            *patience = Duration::ZERO;
+            *timer = TimerUse::Drain;
+            this.timer.set(this.driver.clock(), *drain_time);
+            *drain_time = Duration::ZERO;
         } else {
             let failure = *failure;
             this.state.set(State::Reserving {
@@ -203,14 +205,14 @@ where
                 failure,
             });
         }
-        Poll::Ready(Next::Changed)
+        Poll::Ready(LayerStep::Changed)
     }
 
     /// Waits until destination and service admit the next attempt, or until it is too late.
-    fn poll_reserve(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+    fn poll_reserve(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LayerStep<R>> {
         let mut this = self.project();
         let StateProjection::Reserving { reserve, failure } = this.state.as_mut().project() else {
-            return Poll::Ready(Next::Changed);
+            return Poll::Ready(LayerStep::Changed);
         };
         let extras = this.extras.get_or_insert_default();
         let reserved = reserve.poll::<S, _, _>(this.driver, this.service, this.timer, context);
@@ -226,29 +228,33 @@ where
                         let next =
                             extras.start(service, config, this.driver, leave, template, body);
                         this.state.set(next);
-                        return Poll::Ready(Next::Changed);
+                        return Poll::Ready(LayerStep::Changed);
                     }
                     Err(error) => {
-                        let stop = this.driver.on_declined(failure, StopReason::NotReplayable);
+                        let stop = this
+                            .driver
+                            .on_retry_abandoned(failure, StopReason::NotReplayable);
                         (Some(ServiceError::Body(error)), stop)
                     }
                 }
             }
-            Err(Unable::HeldBack(stop)) => (None, stop),
-            Err(Unable::NotReady(reason)) => {
-                let stop = this.driver.on_declined(failure, reason);
+            Err(CannotStart::HeldBack(stop)) => (None, stop),
+            Err(CannotStart::NotReady(reason)) => {
+                let stop = this.driver.on_retry_abandoned(failure, reason);
                 (Some(ServiceError::NotReady), stop)
             }
-            Err(Unable::Broken(error)) => {
+            Err(CannotStart::Broken(error)) => {
                 observe::not_ready();
-                let stop = this.driver.on_declined(failure, StopReason::Permanent);
+                let stop = this
+                    .driver
+                    .on_retry_abandoned(failure, StopReason::Permanent);
                 (Some(ServiceError::Service(error.into())), stop)
             }
         };
         // The caller may keep the future after it has completed.
-        let_go(this.service);
+        release_readiness(this.service);
         let summary = this.driver.summary(Some(stop));
-        Poll::Ready(Next::Over(match (extras.last.take(), own) {
+        Poll::Ready(LayerStep::Over(match (extras.last.take(), own) {
             (Some(mut last), own) => {
                 if let Some(ServiceError::Service(error)) = own {
                     last.note(ReadinessError::new(error));
@@ -271,7 +277,7 @@ where
         service: &mut S,
         config: &Config<K, M, N>,
         driver: &mut CallDriver<K>,
-        leave: Leave,
+        leave: CallPermit,
         template: &RequestTemplate,
         body: ReplayBody<B>,
     ) -> State<S::Future, B, R, K>
@@ -283,8 +289,8 @@ where
             service,
             template,
             config,
-            fresh: self.fresh,
-            telling: &mut self.telling,
+            new_connection: self.new_connection,
+            cross_layer_call: &mut self.cross_layer_call,
         };
         if let Some(hedge) = self.hedge.clone() {
             let racing = Racing::begin(hedge, driver, leave, sender, body);

@@ -7,24 +7,24 @@ use relent::clock::Clock;
 use relent::{GaveUp, Summary};
 use relent_core::{Failure, Policy};
 #[cfg(feature = "grpc")]
-use relent_core::{Kind, Network};
+use relent_core::{FailureKind, Network};
 
 use super::body::ResponseBody;
 use super::config::{CallDriver, ClassifyError, Config};
 use super::error::ServiceError;
-use crate::attempt::{AttemptSpan, Judge, in_view_of_below};
+use crate::attempt::{AttemptSpan, ResponseClassifier, apply_inner_summary};
 use crate::mark::given_up;
 use crate::network;
-use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Sending};
+use crate::repeatable::RequestInfo;
+use crate::replay::{BoxError, UnfinishedUpload};
 
 /// The outcome of an attempt.
-pub(super) enum Outcome<R> {
+pub(super) enum AttemptResult<R> {
     Response(Response<R>),
     Error(ServiceError),
 }
 
-impl<R> Outcome<R> {
+impl<R> AttemptResult<R> {
     pub(super) const fn response(&self) -> Option<&Response<R>> {
         match self {
             Self::Response(response) => Some(response),
@@ -38,9 +38,9 @@ pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceErro
 /// A failed attempt: its outcome, whether its connection is still busy with the request, and, in a race, the
 /// request body that it is still sending.
 pub(super) struct Ended<R> {
-    pub(super) outcome: Outcome<R>,
+    pub(super) outcome: AttemptResult<R>,
     pub(super) busy: bool,
-    pub(super) sending: Sending,
+    pub(super) sending: UnfinishedUpload,
 }
 
 impl<R> Ended<R> {
@@ -49,9 +49,9 @@ impl<R> Ended<R> {
             span.failed(failure);
         }
         Self {
-            outcome: Outcome::Error(error),
+            outcome: AttemptResult::Error(error),
             busy: false,
-            sending: Sending::NOTHING,
+            sending: UnfinishedUpload::NOTHING,
         }
     }
 }
@@ -76,39 +76,46 @@ fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
 
 /// The classification settings of a call.
 #[inline]
-fn judge_of<'a, K: Clock, M, N>(config: &'a Config<K, M, N>, policy: &'a Policy) -> Judge<'a> {
+fn classifier_of<'a, K: Clock, M, N>(
+    config: &'a Config<K, M, N>,
+    policy: &'a Policy,
+) -> ResponseClassifier<'a> {
     let hints = &config.hints;
-    Judge { policy, hints }
+    ResponseClassifier { policy, hints }
 }
 
 /// Whether a response is certainly no failure by this policy, whatever the request facts.
 #[inline]
-pub(super) fn is_fine<R, K: Clock, M, N>(
+pub(super) fn is_certain_success<R, K: Clock, M, N>(
     response: &Response<R>,
     config: &Config<K, M, N>,
     policy: &Policy,
 ) -> bool {
-    let judge = judge_of(config, policy);
-    judge.is_fine(response.status(), response.headers()) && verdict(response).is_none()
+    let classification = classifier_of(config, policy);
+    classification.is_certain_success(response.status(), response.headers())
+        && verdict(response).is_none()
 }
 
 /// The failure of a response, if it is one.
 #[inline]
-pub(super) fn judge<R, K: Clock, M, N>(
+pub(super) fn classification<R, K: Clock, M, N>(
     response: &Response<R>,
-    facts: RequestFacts,
+    facts: RequestInfo,
     config: &Config<K, M, N>,
     driver: &CallDriver<K>,
 ) -> Option<Failure> {
-    if is_fine(response, config, driver.policy()) {
+    if is_certain_success(response, config, driver.policy()) {
         return None;
     }
     let (headers, extensions) = (response.headers(), response.extensions());
     if let Some(verdict) = verdict(response) {
-        return Some(in_view_of_below(verdict?, extensions));
+        return Some(apply_inner_summary(verdict?, extensions));
     }
-    let (judge, now) = (judge_of(config, driver.policy()), driver.clock().wall());
-    judge.failure(response.status(), headers, extensions, facts, now)
+    let (classification, now) = (
+        classifier_of(config, driver.policy()),
+        driver.clock().wall(),
+    );
+    classification.failure(response.status(), headers, extensions, facts, now)
 }
 
 /// The error of an attempt, and its failure.
@@ -117,7 +124,7 @@ pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, F
     let error = match error.downcast::<super::grpc::AfterHead>() {
         Ok(after) => {
             let mut failure = classified(&*after.0, classify);
-            if failure.kind == Kind::NotProcessed {
+            if failure.kind == FailureKind::NotProcessed {
                 failure = Failure::network(Network::Reset);
             }
             return (after.0, failure);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use relent_core::{Hedge, Policy};
+use relent_core::Policy;
+use relent_core::destination::Hedge;
 
 /// Retry settings of one request, overriding those of the layer: insert it into the extensions of the
 /// request. It is not passed on.

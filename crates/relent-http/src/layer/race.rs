@@ -7,23 +7,25 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use relent::clock::Sleeper;
-use relent::driver::Leave;
+use relent::driver::CallPermit;
 use relent::race::{RaceEvent, Running};
-use relent_core::{Cause, Failure, Hedge, Raced};
+use relent_core::call::RaceOutcome;
+use relent_core::destination::Hedge;
+use relent_core::{Cause, Failure};
 use tower_service::Service;
 
-use super::outcome::{Ended, Outcome, judge, of_error};
-use super::readiness::let_go;
-use super::sender::{Sender, Sent};
+use super::outcome::{AttemptResult, Ended, classification, of_error};
+use super::readiness::release_readiness;
+use super::sender::{RunningAttempt, Sender};
 use super::{CallDriver, MapBody, ServiceError};
-use crate::attempt::in_view_of_others;
-use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody, Sending};
+use crate::attempt::apply_concurrent_attempts;
+use crate::repeatable::RequestInfo;
+use crate::replay::{BoxError, ReadProgress, Reopen, Replay, ReplayBody, UnfinishedUpload};
 
 /// A race of attempts; boxed, since few requests have one.
 pub(super) struct Racing<F, B, R, K: Sleeper> {
     hedge: Arc<Hedge>,
-    running: Running<Sent<F, B>, K>,
+    running: Running<RunningAttempt<F, B>, K>,
     /// The body of the hedge that waits for the service to become ready.
     body: Option<ReplayBody<B>>,
     /// The outcome that belongs to the deciding failure, unless a clearer failure follows.
@@ -43,7 +45,7 @@ where
     pub(super) fn begin<S, M, N>(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
-        leave: Leave,
+        leave: CallPermit,
         mut sender: Sender<'_, S, K, M, N>,
         body: ReplayBody<B>,
     ) -> Box<Self>
@@ -65,7 +67,7 @@ where
     /// or queue position that it may hold.
     fn give_up_hedge<S: Clone>(&mut self, service: &mut S) {
         if self.body.take().is_some() {
-            let_go(service);
+            release_readiness(service);
         }
     }
 
@@ -75,7 +77,7 @@ where
         driver: &mut CallDriver<K>,
         mut sender: Sender<'_, S, K, M, N>,
         replay: &mut Replay<B>,
-        facts: RequestFacts,
+        facts: RequestInfo,
         context: &mut Context<'_>,
     ) -> Poll<Finish<R>>
     where
@@ -90,7 +92,7 @@ where
                 self.give_up_hedge(sender.service);
             } else if self.body.is_some() {
                 match sender.service.poll_ready(context) {
-                    Poll::Ready(Ok(())) if self.running.renew(driver) => {
+                    Poll::Ready(Ok(())) if self.running.resume_postponed(driver) => {
                         if let Some(body) = self.body.take() {
                             self.running.join(driver, |racer| sender.race(body, racer));
                         }
@@ -98,10 +100,10 @@ where
                     Poll::Ready(Ok(())) => self.give_up_hedge(sender.service),
                     // The running attempts may still succeed.
                     Poll::Ready(Err(_)) => {
-                        self.running.call_off(driver);
+                        self.running.cancel_due_hedge(driver);
                         self.give_up_hedge(sender.service);
                     }
-                    Poll::Pending => self.running.put_off(driver),
+                    Poll::Pending => self.running.postpone(driver),
                 }
             }
             let (racer, ended, mut failure) = match ready!(self.running.poll_next(driver, context))
@@ -109,12 +111,12 @@ where
                 RaceEvent::Due => {
                     match replay.beside(&sender.config.reopen) {
                         Ok(body) => self.body = Some(body),
-                        Err(_) => self.running.call_off(driver),
+                        Err(_) => self.running.cancel_due_hedge(driver),
                     }
                     continue;
                 }
                 RaceEvent::Ended(racer, (Ok(response), sent, mut span)) => {
-                    let failure = judge(&response, facts, sender.config, driver);
+                    let failure = classification(&response, facts, sender.config, driver);
                     if let Some(span) = &mut span {
                         span.answered(response.status(), failure.as_ref());
                     }
@@ -125,9 +127,9 @@ where
                         return Poll::Ready(Ok(response));
                     };
                     let ended = Ended {
-                        outcome: Outcome::Response(response),
+                        outcome: AttemptResult::Response(response),
                         busy: sent.as_ref().is_some_and(|sent| !sent.is_whole()),
-                        sending: sent.map_or(Sending::NOTHING, Progressed::over),
+                        sending: sent.map_or(UnfinishedUpload::NOTHING, ReadProgress::over),
                     };
                     (racer, ended, failure)
                 }
@@ -146,18 +148,20 @@ where
             };
             if sender.config.calls_twice {
                 let outcome = &ended.outcome;
-                sender.config.heed_calls(driver, outcome, &mut failure);
+                sender
+                    .config
+                    .attribute_to_last_request(driver, outcome, &mut failure);
             }
             if !self.running.is_empty() {
-                failure = in_view_of_others(failure, sender.template.method());
+                failure = apply_concurrent_attempts(failure, sender.template.method());
             }
             match self.running.failed(driver, &self.hedge, &racer, &failure) {
-                Raced::GoesOn { kept } => {
+                RaceOutcome::GoesOn { kept } => {
                     if kept {
                         self.kept = Some(ended);
                     }
                 }
-                Raced::Over { failure, latest } => {
+                RaceOutcome::Over { failure, latest } => {
                     let kept = self.kept.take().filter(|_| !latest);
                     self.give_up_hedge(sender.service);
                     return Poll::Ready(Err((kept.unwrap_or(ended), failure)));

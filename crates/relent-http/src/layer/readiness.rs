@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use relent::clock::Sleeper;
-use relent::driver::{Leave, Next};
+use relent::driver::{CallPermit, NextStep};
 use relent::timer::Timer;
 use relent_core::{Stop, StopReason};
 use tower_service::Service;
@@ -20,7 +20,7 @@ use super::CallDriver;
 
 /// Releases the readiness of this service, and its place in the queue for it.
 #[cold]
-pub(super) fn let_go<S: Clone>(service: &mut S) {
+pub(super) fn release_readiness<S: Clone>(service: &mut S) {
     *service = service.clone();
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Reserve {
 }
 
 /// Reason why an attempt cannot be sent.
-pub(super) enum Unable<E> {
+pub(super) enum CannotStart<E> {
     /// The destination held it for as long as it may wait.
     HeldBack(Stop),
     /// The service was not ready before this limit.
@@ -52,7 +52,7 @@ impl Reserve {
         service: &mut S,
         timer: &mut Timer<K>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Leave, Unable<S::Error>>>
+    ) -> Poll<Result<CallPermit, CannotStart<S::Error>>>
     where
         S: Service<T> + Clone,
         K: Sleeper,
@@ -61,10 +61,12 @@ impl Reserve {
             match self {
                 Self::Leave => {
                     let entered = ready!(driver.poll_enter(context, timer));
-                    let leave = entered.map_err(Unable::HeldBack)?;
+                    let leave = entered.map_err(CannotStart::HeldBack)?;
                     match service.poll_ready(context) {
                         Poll::Ready(Ok(())) => return Poll::Ready(Ok(leave)),
-                        Poll::Ready(Err(error)) => return Poll::Ready(Err(Unable::Broken(error))),
+                        Poll::Ready(Err(error)) => {
+                            return Poll::Ready(Err(CannotStart::Broken(error)));
+                        }
                         Poll::Pending => {
                             driver.step_back(leave);
                             *self = Self::Readiness { timed: false };
@@ -74,7 +76,7 @@ impl Reserve {
                 Self::Readiness { timed } => {
                     if service
                         .poll_ready(context)
-                        .map_err(Unable::Broken)?
+                        .map_err(CannotStart::Broken)?
                         .is_pending()
                     {
                         if !*timed {
@@ -88,13 +90,15 @@ impl Reserve {
                         }
                         ready!(timer.poll(context));
                         let reason = driver.too_late().unwrap_or(StopReason::Deadline);
-                        return Poll::Ready(Err(Unable::NotReady(reason)));
+                        return Poll::Ready(Err(CannotStart::NotReady(reason)));
                     }
                     match driver.enter(Some(context.waker())) {
-                        Next::Start(leave) => return Poll::Ready(Ok(leave)),
-                        Next::Stop(stop) => return Poll::Ready(Err(Unable::HeldBack(stop))),
-                        Next::Wait { .. } => {
-                            let_go(service);
+                        NextStep::Start(leave) => return Poll::Ready(Ok(leave)),
+                        NextStep::Stop(stop) => {
+                            return Poll::Ready(Err(CannotStart::HeldBack(stop)));
+                        }
+                        NextStep::Wait { .. } => {
+                            release_readiness(service);
                             *self = Self::Leave;
                         }
                     }

@@ -6,7 +6,7 @@ use std::fmt;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::SocksV5;
-use relent_core::{Cause, Failure, Kind, Network};
+use relent_core::{Cause, Failure, FailureKind, Network};
 use tower_service::Service;
 
 use super::source::Source;
@@ -14,11 +14,11 @@ use super::source::Source;
 /// Error: the reply of a SOCKS proxy that opened no connection, so the request was not sent.
 ///
 /// ```
-/// use relent_core::Kind;
+/// use relent_core::FailureKind;
 /// use relent_http::network::SocksRefused;
 ///
-/// assert_eq!(SocksRefused::Credentials.failure().kind, Kind::Permanent);
-/// assert_eq!(SocksRefused::HostUnreachable.failure().kind, Kind::NotProcessed);
+/// assert_eq!(SocksRefused::Credentials.failure().kind, FailureKind::Permanent);
+/// assert_eq!(SocksRefused::HostUnreachable.failure().kind, FailureKind::NotProcessed);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -65,15 +65,15 @@ impl SocksRefused {
             | Self::NotAllowed
             | Self::Command
             | Self::AddressType
-            | Self::Ident => (Kind::Permanent, Network::Connect),
-            Self::Destination => (Kind::Permanent, Network::BadRequest),
-            Self::Malformed => (Kind::NotProcessed, Network::Malformed),
+            | Self::Ident => (FailureKind::Permanent, Network::Connect),
+            Self::Destination => (FailureKind::Permanent, Network::BadRequest),
+            Self::Malformed => (FailureKind::NotProcessed, Network::Malformed),
             Self::General
             | Self::NetworkUnreachable
             | Self::HostUnreachable
             | Self::ConnectionRefused
             | Self::TtlExpired
-            | Self::Rejected => (Kind::NotProcessed, Network::Connect),
+            | Self::Rejected => (FailureKind::NotProcessed, Network::Connect),
         };
         Failure::new(kind).cause(Cause::Network(network))
     }
@@ -200,7 +200,7 @@ mod tests {
     const NAME: &str = "http://pay.invalid:80";
 
     #[tokio::test]
-    async fn every_reply_of_socks5_is_told_apart() {
+    async fn every_socks5_reply_is_recognised() {
         let method = [5, 2];
         for (answers, reply) in [
             (&[&[5, 0xff][..]][..], SocksRefused::Method),
@@ -211,7 +211,7 @@ mod tests {
                 SocksRefused::Malformed,
             ),
         ] {
-            is_told_apart(&refused_by(5, NAME, answers).await, reply);
+            assert_recognised(&refused_by(5, NAME, answers).await, reply);
         }
         for (number, reply) in [
             (1, SocksRefused::General),
@@ -226,12 +226,12 @@ mod tests {
         ] {
             let answer = [5, number, 0, 1, 0, 0, 0, 0, 0, 0];
             let error = refused_by(5, NAME, &[&method, &[1, 0], &answer]).await;
-            is_told_apart(&error, reply);
+            assert_recognised(&error, reply);
         }
     }
 
     #[tokio::test]
-    async fn every_reply_of_socks4_is_told_apart() {
+    async fn every_socks4_reply_is_recognised() {
         for (number, reply) in [
             (91, SocksRefused::Rejected),
             (92, SocksRefused::Ident),
@@ -239,13 +239,13 @@ mod tests {
             (94, SocksRefused::Malformed),
         ] {
             let error = refused_by(4, NAME, &[&[0, number, 0, 0, 0, 0, 0, 0]]).await;
-            is_told_apart(&error, reply);
+            assert_recognised(&error, reply);
         }
         let error = refused_by(4, "http://[::1]:80", &[]).await;
-        is_told_apart(&error, SocksRefused::Destination);
+        assert_recognised(&error, SocksRefused::Destination);
     }
 
-    fn is_told_apart(error: &SocksError, reply: SocksRefused) {
+    fn assert_recognised(error: &SocksError, reply: SocksRefused) {
         assert_eq!(socks_refused(error), Some(reply), "{error:?}");
         assert_eq!(classify_error(error), reply.failure(), "{reply}");
         let own: Box<dyn Error> = Box::new(reply);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socks_proxy_that_hangs_up_or_is_not_there_is_a_failure_to_connect() {
+    async fn a_socks_proxy_that_hangs_up_or_is_absent_fails_to_connect() {
         let error = refused_by(5, NAME, &[&[5, 2], &[]]).await;
         assert_eq!(socks_refused(&error), None);
         assert_eq!(classify_error(&error), Failure::network(Network::Connect));

@@ -6,13 +6,13 @@ use std::fmt;
 use http::{StatusCode, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use relent_core::{Cause, Failure, Kind, Network};
+use relent_core::{Cause, Failure, FailureKind, Network};
 use tower_service::Service;
 
 use super::source::Source;
 use crate::hint::HintOptions;
-use crate::outcome::some_time;
-use crate::repeatable::RequestFacts;
+use crate::outcome::approximate_now;
+use crate::repeatable::RequestInfo;
 
 /// Error: a proxy refused CONNECT with this status, so the request was not sent.
 ///
@@ -21,13 +21,13 @@ use crate::repeatable::RequestFacts;
 ///
 /// ```
 /// use http::StatusCode;
-/// use relent_core::Kind;
+/// use relent_core::FailureKind;
 /// use relent_http::network::TunnelRefused;
 ///
 /// let wrong_password = TunnelRefused::new(StatusCode::PROXY_AUTHENTICATION_REQUIRED);
-/// assert_eq!(wrong_password.failure().kind, Kind::Permanent);
+/// assert_eq!(wrong_password.failure().kind, FailureKind::Permanent);
 /// let busy = TunnelRefused::new(StatusCode::SERVICE_UNAVAILABLE);
-/// assert_eq!(busy.failure().kind, Kind::NotProcessed);
+/// assert_eq!(busy.failure().kind, FailureKind::NotProcessed);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunnelRefused(StatusCode);
@@ -50,13 +50,13 @@ impl TunnelRefused {
     /// Any other status is not processed, since no part of the request was sent.
     #[must_use]
     pub fn failure(self) -> Failure {
-        let (facts, options) = (RequestFacts::default(), HintOptions::default());
+        let (facts, options) = (RequestInfo::default(), HintOptions::default());
         let headers = http::HeaderMap::new();
-        let failure = crate::classify(self.0, &headers, facts, some_time(), &options);
+        let failure = crate::classify(self.0, &headers, facts, approximate_now(), &options);
         let kind = match failure.map(|failure| failure.kind) {
             // A status below 400 opens no tunnel either.
-            None | Some(Kind::Permanent) => Kind::Permanent,
-            Some(_) => Kind::NotProcessed,
+            None | Some(FailureKind::Permanent) => FailureKind::Permanent,
+            Some(_) => FailureKind::NotProcessed,
         };
         Failure::new(kind).cause(Cause::Network(Network::Connect))
     }
@@ -95,12 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_that_the_next_attempt_would_get_again_is_permanent() {
+    fn a_connect_refusal_that_would_repeat_is_permanent() {
         for status in 200..600 {
             let refused = TunnelRefused::new(StatusCode::from_u16(status).unwrap());
             let kind = match status {
-                408 | 421 | 425 | 429 | 500 | 502..=504 | 506..=510 | 512.. => Kind::NotProcessed,
-                _ => Kind::Permanent,
+                408 | 421 | 425 | 429 | 500 | 502..=504 | 506..=510 | 512.. => {
+                    FailureKind::NotProcessed
+                }
+                _ => FailureKind::Permanent,
             };
             let failure = refused.failure();
             assert_eq!(failure.kind, kind, "{status}");

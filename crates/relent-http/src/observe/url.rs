@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_are_never_told() {
+    fn user_and_password_are_redacted() {
         let told = "http://REDACTED:REDACTED@host:81/path?q=1";
         assert_eq!(redacted("http://user:hunter2@host:81/path?q=1"), told);
         assert_eq!(redacted("http://hunter2@host:81/path?q=1"), told);
     }
 
     #[test]
-    fn the_values_of_secret_parameters_are_never_told_and_their_names_are() {
+    fn secret_parameters_are_redacted_but_keep_their_names() {
         assert_eq!(
             redacted("https://host/a?color=blue&sig=hunter2&X-Amz-Signature=hunter2&&flag"),
             "https://host/a?color=blue&sig=REDACTED&X-Amz-Signature=REDACTED&&flag"
@@ -107,7 +107,7 @@ mod tests {
 
     /// Servers decode `%74oken` to `token`.
     #[test]
-    fn a_name_in_disguise_is_secret() {
+    fn a_percent_encoded_parameter_name_is_secret() {
         assert_eq!(
             redacted("http://h/?%74oken=hunter2"),
             "http://h/?%74oken=REDACTED"

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use relent_core::{Instant, Limiter, LimiterConfig};
+use relent_core::Instant;
+use relent_core::admission::{Limiter, LimiterConfig};
 use sfv::{Integer, ListSerializer, StringRef, key_ref};
 
 use crate::field::{SECONDS, rounded_up};
@@ -13,7 +14,7 @@ use crate::headers::{RATELIMIT, RATELIMIT_POLICY};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The largest integer of a structured field.
-const MOST: u64 = 999_999_999_999_999;
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// A quota of a server, and how much of it is left (draft-ietf-httpapi-ratelimit-headers-11).
 ///
@@ -77,7 +78,8 @@ impl<'q> Quota<'q> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use relent_core::{Instant, Limiter, LimiterConfig};
+    /// use relent_core::Instant;
+    /// use relent_core::admission::{Limiter, LimiterConfig};
     /// use relent_http::rate_limit::{Quota, set_rate_limit};
     ///
     /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, Duration::from_secs(60)) };
@@ -193,13 +195,13 @@ fn text(text: &str) -> Result<&StringRef, InvalidQuotaName> {
 
 /// Saturates.
 fn integer(number: u64) -> Integer {
-    Integer::try_from(number.min(MOST)).unwrap_or(Integer::MAX)
+    Integer::try_from(number.min(MAX_INTEGER)).unwrap_or(Integer::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::Verdict;
+    use relent_core::admission::Verdict;
     use sfv::{BareItem, Item, List, ListEntry, Parser};
 
     use super::*;
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_are_those_of_the_draft() {
+    fn rate_limit_fields_match_the_draft() {
         let burst = Quota {
             window: Some(Duration::from_secs(60)),
             effective_window: Some(Duration::from_secs(30)),
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_of_something_else_than_requests_says_so() {
+    fn a_quota_with_another_unit_writes_it() {
         let traffic = Quota {
             unit: Some("content-bytes"),
             ..Quota::new("traffic", 1 << 20, 7)
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_written_changes_nothing() {
+    fn an_invalid_quota_name_changes_no_header() {
         let mut headers = written(&[Quota::new("a", 1, 1)]);
         let before = headers.clone();
         for name in ["\u{fc}", "a\nb", "\u{7f}", "a\0"] {
@@ -284,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_never_early(
+        fn a_written_quota_is_read_back_and_never_early(
             name in "[ -~]{0,20}", quota: u64, available in prop_oneof![Just(0), any::<u64>()],
             window: Duration, effective in prop_oneof![
                 Just(Duration::MAX), Just(Duration::from_nanos(1)), any::<Duration>(),
@@ -308,14 +310,14 @@ mod tests {
                 prop_assert_eq!(item.bare_item.as_string().map(StringRef::as_str), Some(&*name));
                 prop_assert_eq!(&item.params["pk"], &BareItem::ByteSequence(partition.clone()));
                 let read = item.params[key].as_integer().map(i64::from).unwrap();
-                prop_assert_eq!(read as u64, number.min(MOST));
+                prop_assert_eq!(read as u64, number.min(MAX_INTEGER));
             }
         }
 
         /// A client that waits for the effective window of an exhausted quota is admitted. If the quota has something
         /// left, it is admitted within a second.
         #[test]
-        fn a_limiter_keeps_what_its_quota_says(
+        fn a_limiter_admits_what_its_quota_announces(
             rate in 1..2000_u32, per in 1..200_000_u64, burst in 1..50_u32, asked in 0..200_u32, later in 0..5000_u64,
         ) {
             let config = LimiterConfig {
@@ -324,7 +326,7 @@ mod tests {
             };
             let mut limiter = Limiter::new(&config).unwrap();
             for _ in 0..asked {
-                limiter.judge(Instant::ORIGIN, None, 1);
+                limiter.admit(Instant::ORIGIN, None, 1);
             }
             let now = Instant::ORIGIN.saturating_add(Duration::from_millis(later));
             let quota = Quota::of("a", &config, &mut limiter, now);
@@ -332,7 +334,7 @@ mod tests {
             let headers = written(&[quota]);
             let wait = rate_limit(&headers).unwrap().unwrap_or(Duration::from_secs(1));
             let then = now.saturating_add(wait);
-            prop_assert_eq!(limiter.judge(then, None, 1), Verdict::Admitted { ticket: false });
+            prop_assert_eq!(limiter.admit(then, None, 1), Verdict::Admitted { ticket: false });
         }
     }
 }

@@ -16,11 +16,11 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::error::BoxError;
-use super::frame::Polled;
+use super::frame::PolledFrame;
 use crate::unchanged::UnchangedFile;
 
 /// Maximum bytes per read from a file.
-const PIECE: u64 = 64 << 10;
+const READ_MAX_BYTES: u64 = 64 << 10;
 
 /// A body of known content: bytes, a file that is opened again for every attempt, or a body that
 /// a function makes again. It can be sent again at any size, and no data is kept: [`ByType`](super::ByType)
@@ -97,7 +97,7 @@ impl Content {
     }
 
     /// Restarts the content from its beginning. A body from a function is made here, so that its length is known.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn restarted(&self) -> Self {
         Self {
             source: self.source.clone(),
             read: match &self.source {
@@ -107,7 +107,7 @@ impl Content {
         }
     }
 
-    fn poll_file(&mut self, context: &mut Context<'_>) -> Polled {
+    fn poll_file(&mut self, context: &mut Context<'_>) -> PolledFrame {
         let Source::File(seen) = &self.source else {
             return Poll::Ready(None);
         };
@@ -126,7 +126,7 @@ impl Content {
                     return Poll::Ready(None);
                 }
                 Read::File { file, left } => {
-                    let length = usize::try_from(PIECE.min(*left)).unwrap_or(usize::MAX);
+                    let length = usize::try_from(READ_MAX_BYTES.min(*left)).unwrap_or(usize::MAX);
                     let mut piece = vec![0; length];
                     let mut buffer = ReadBuf::new(&mut piece);
                     ready!(Pin::new(file).poll_read(context, &mut buffer))?;
@@ -148,7 +148,7 @@ impl Body for Content {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         let this = &mut *self;
         match &this.source {
             Source::Bytes(bytes) => {

@@ -13,4 +13,4 @@ pub(super) fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
 }
 
 /// The result of polling a body.
-pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+pub(super) type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;

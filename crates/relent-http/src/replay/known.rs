@@ -42,7 +42,7 @@ impl<B: 'static> Reopen<B> for ByType {
     #[inline]
     fn reopen(&self, body: &mut B) -> Option<B> {
         if let Some(body) = (&*body as &dyn Any).downcast_ref::<Content>() {
-            return same(body.anew());
+            return same(body.restarted());
         }
         None.or_else(|| cloned::<B, Full<Bytes>>(body))
             .or_else(|| cloned::<B, Empty<Bytes>>(body))

@@ -17,28 +17,28 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use super::error::Superseded;
-use super::frame::Polled;
+use super::frame::PolledFrame;
 
 /// Bodies up to this many bytes are passed on as they come. The kernel of any server buffers as much, so they
 /// are written even if the server reads nothing.
-const SHORT: u64 = 64 << 10;
+const UNPACED_MAX_BYTES: u64 = 64 << 10;
 /// Maximum bytes of a piece. A prime, so that no piece ends exactly where an HTTP/2 window does: then the
 /// connection would take the next piece and wait for the window.
-const PIECE: usize = 65_521;
+const PIECE_MAX_BYTES: usize = 65_521;
 /// Shorter pieces are not tracked: the many small messages of a stream are written together.
-const SMALL: usize = 4 << 10;
+const TRACKED_MIN_BYTES: usize = 4 << 10;
 /// Maximum time to write a piece, during its attempt and after it.
-const STALL: Duration = Duration::from_secs(30);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the task yields before it waits for a piece by a timer: most pieces are written immediately.
-const YIELDS: u8 = 1;
-/// Like `YIELDS`, until the first piece is dropped. A reader that has not dropped one by then is assumed to
+const YIELDS_BEFORE_TIMER: u8 = 1;
+/// Like `YIELDS_BEFORE_TIMER`, until the first piece is dropped. A reader that has not dropped one by then is assumed to
 /// keep the data, such as a service that collects the body.
-const YIELDS_AT_FIRST: u8 = 100;
+const YIELDS_BEFORE_FIRST_DROP: u8 = 100;
 
 /// The source of the body.
 pub(super) trait Source {
     /// The next frame, whatever its length.
-    fn poll(&mut self, context: &mut Context<'_>) -> Polled;
+    fn poll(&mut self, context: &mut Context<'_>) -> PolledFrame;
 
     /// Whether nothing is left to poll.
     fn is_end(&self) -> bool;
@@ -66,16 +66,16 @@ pub(super) struct Pieces {
     /// The reader is known to drop the data that it has written.
     pub(super) drops: bool,
     // Boxed: few bodies are long, but all are moved.
-    long: Option<Box<Long>>,
+    long: Option<Box<LongBody>>,
 }
 
-struct Long {
+struct LongBody {
     /// Data that was read but not passed on yet.
     rest: Bytes,
     flight: Arc<Flight>,
     yields: u8,
     /// The reader keeps the data, so it gets the rest as it comes.
-    at_once: bool,
+    pass_through: bool,
     stall: Option<Pin<Box<Sleep>>>,
 }
 
@@ -84,7 +84,7 @@ struct Long {
 struct Flight {
     is_out: AtomicBool,
     /// Whether any piece has been dropped.
-    lands: AtomicBool,
+    any_dropped: AtomicBool,
     waiting: Mutex<Option<Waker>>,
 }
 
@@ -101,7 +101,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.flight.lands.store(true, Ordering::Release);
+        self.flight.any_dropped.store(true, Ordering::Release);
         self.flight.is_out.store(false, Ordering::Release);
         let waiting = self.flight.waiting.lock();
         let waker = waiting.unwrap_or_else(PoisonError::into_inner).take();
@@ -126,7 +126,11 @@ impl Flight {
 impl Pieces {
     /// The next frame for the connection.
     #[inline]
-    pub(super) fn poll(&mut self, source: &mut impl Source, context: &mut Context<'_>) -> Polled {
+    pub(super) fn poll(
+        &mut self,
+        source: &mut impl Source,
+        context: &mut Context<'_>,
+    ) -> PolledFrame {
         if let Some(long) = &mut self.long {
             return long.poll(source, self.drops, context);
         }
@@ -142,10 +146,10 @@ impl Pieces {
         self.handed = self.handed.saturating_add(length);
         let known = self.handed.saturating_add(source.hint().lower());
         // Outside tokio there is no timer to limit the wait for a piece.
-        if length > 0 && known > SHORT && Handle::try_current().is_ok() {
+        if length > 0 && known > UNPACED_MAX_BYTES && Handle::try_current().is_ok() {
             let long = self
                 .long
-                .insert(Long::new(frame.into_data().unwrap_or_default()));
+                .insert(LongBody::new(frame.into_data().unwrap_or_default()));
             return long.next(source);
         }
         if source.is_end() {
@@ -156,7 +160,8 @@ impl Pieces {
 
     /// Whether a piece is being written.
     pub(super) fn is_out(&self) -> bool {
-        let is_out = |long: &Long| !long.at_once && long.flight.is_out.load(Ordering::Acquire);
+        let is_out =
+            |long: &LongBody| !long.pass_through && long.flight.is_out.load(Ordering::Acquire);
         self.long.as_deref().is_some_and(is_out)
     }
 
@@ -180,31 +185,42 @@ impl Pieces {
     }
 }
 
-impl Long {
+impl LongBody {
     fn new(rest: Bytes) -> Box<Self> {
         Box::new(Self {
             rest,
             flight: Arc::default(),
             yields: 0,
-            at_once: false,
+            pass_through: false,
             stall: None,
         })
     }
 
-    fn poll(&mut self, source: &mut impl Source, drops: bool, context: &mut Context<'_>) -> Polled {
-        while !self.at_once && self.flight.is_out(context) {
+    fn poll(
+        &mut self,
+        source: &mut impl Source,
+        drops: bool,
+        context: &mut Context<'_>,
+    ) -> PolledFrame {
+        while !self.pass_through && self.flight.is_out(context) {
             if source.wait(context) {
                 return superseded();
             }
-            let drops_some = drops || self.flight.lands.load(Ordering::Acquire);
-            let yields = if drops_some { YIELDS } else { YIELDS_AT_FIRST };
+            let drops_some = drops || self.flight.any_dropped.load(Ordering::Acquire);
+            let yields = if drops_some {
+                YIELDS_BEFORE_TIMER
+            } else {
+                YIELDS_BEFORE_FIRST_DROP
+            };
             if self.yields < yields {
                 self.yields += 1;
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if drops_some {
-                let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(STALL)));
+                let stall = self
+                    .stall
+                    .get_or_insert_with(|| Box::pin(sleep(PIECE_TIMEOUT)));
                 ready!(stall.as_mut().poll(context));
                 self.stall = None;
                 if source.is_last() {
@@ -212,7 +228,7 @@ impl Long {
                 }
             }
             // A reader that keeps the pieces would otherwise wait forever.
-            self.at_once = !drops;
+            self.pass_through = !drops;
         }
         (self.stall, self.yields) = (None, 0);
         while self.rest.is_empty() {
@@ -236,14 +252,14 @@ impl Long {
 
     /// The next piece of the data that was read. The last byte of the body is sent separately: the connection
     /// takes it only after all data before it is written, and polls nothing afterwards.
-    fn next(&mut self, source: &impl Source) -> Polled {
+    fn next(&mut self, source: &impl Source) -> PolledFrame {
         if source.is_over() {
             return superseded();
         }
         let is_end = source.is_end();
         let mut length = self.rest.len();
-        if !self.at_once {
-            length = length.min(PIECE);
+        if !self.pass_through {
+            length = length.min(PIECE_MAX_BYTES);
             if is_end && length == self.rest.len() && length > 1 {
                 length -= 1;
             }
@@ -252,7 +268,7 @@ impl Long {
         if is_end && self.rest.is_empty() {
             source.handed_over();
         }
-        if self.at_once || length < SMALL {
+        if self.pass_through || length < TRACKED_MIN_BYTES {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         let flight = self.flight.clone();
@@ -263,6 +279,6 @@ impl Long {
 }
 
 /// Another attempt has the turn, or the server has stopped reading.
-fn superseded() -> Polled {
+fn superseded() -> PolledFrame {
     Poll::Ready(Some(Err(Superseded.into())))
 }

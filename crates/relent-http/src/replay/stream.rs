@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http_body::{Body, SizeHint};
 
 use super::error::{BoxError, NotReplayable, Superseded};
-use super::frame::{Polled, in_bytes};
+use super::frame::{PolledFrame, in_bytes};
 use super::kept::Kept;
 
 /// Default cap of the kept bytes of a body.
@@ -22,7 +22,7 @@ pub(super) struct Stream<B> {
     source: Pin<Box<B>>,
     /// The task that waits for the source.
     waker: Option<Waker>,
-    kept: Keeping,
+    kept: KeptData,
     /// Index of the next kept part for the body with the turn.
     next: usize,
     trailers: Option<HeaderMap>,
@@ -48,23 +48,23 @@ enum State {
 
 /// Copies of the data that was read. Not the frames themselves: each could keep a buffer of any size alive,
 /// and a frame of one byte would cost more than the byte.
-struct Keeping {
+struct KeptData {
     /// Data from earlier attempts.
     parts: Vec<Bytes>,
     /// Data from the current attempt.
     tail: BytesMut,
     /// Remaining capacity in bytes.
-    room: usize,
+    remaining_capacity: usize,
     /// False once the capacity is exceeded, or no attempt can follow.
     keeping: bool,
     /// Some data was read but not kept.
     lost: bool,
 }
 
-impl Keeping {
+impl KeptData {
     fn keep(&mut self, data: &[u8]) {
-        if self.keeping && data.len() <= self.room {
-            self.room -= data.len();
+        if self.keeping && data.len() <= self.remaining_capacity {
+            self.remaining_capacity -= data.len();
             self.tail.extend_from_slice(data);
         } else if !data.is_empty() {
             self.lost = true;
@@ -133,10 +133,10 @@ where
             turn: 0,
             source: Box::pin(body),
             waker: None,
-            kept: Keeping {
+            kept: KeptData {
                 parts: Vec::new(),
                 tail: BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0)),
-                room: cap,
+                remaining_capacity: cap,
                 // A body that is known to be too long is not kept at all.
                 keeping: fits(hint.lower()),
                 lost: false,
@@ -156,7 +156,7 @@ where
         self.length.get_or_insert(length);
     }
 
-    pub(super) fn poll(&mut self, turn: u32, context: &mut Context<'_>) -> Polled {
+    pub(super) fn poll(&mut self, turn: u32, context: &mut Context<'_>) -> PolledFrame {
         if self.is_over(turn) {
             return Poll::Ready(Some(Err(Superseded.into())));
         }

@@ -36,7 +36,7 @@ fn signed(texts: &[&str]) -> HeaderMap {
 }
 
 #[test]
-fn the_signatures_are_those_of_other_implementations() {
+fn webhook_signatures_match_other_implementations() {
     assert_eq!(signed(&[SECRET])[WEBHOOK_SIGNATURE], V1);
     assert_eq!(signed(&[SEED])[WEBHOOK_SIGNATURE], V1A);
     let both = signed(&[SECRET, SEED]);
@@ -46,7 +46,7 @@ fn the_signatures_are_those_of_other_implementations() {
 }
 
 #[test]
-fn a_message_is_believed_by_whoever_has_one_of_its_keys() {
+fn a_message_is_verified_with_any_of_its_keys() {
     let other = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
     for (sender, receiver, good) in [
         (vec![SECRET], vec![SECRET], true),
@@ -100,7 +100,7 @@ fn identifier_time_and_body_are_all_signed() {
 }
 
 #[test]
-fn an_old_message_is_not_believed_again() {
+fn a_replayed_old_message_is_rejected() {
     let (verifier, headers) = (verifier(&[SECRET]), signed(&[SECRET]));
     let limit = Duration::from_secs(300);
     for now in [at() - limit, at(), at() + limit] {
@@ -118,7 +118,7 @@ fn an_old_message_is_not_believed_again() {
 }
 
 #[test]
-fn a_field_that_is_missing_there_twice_or_malformed_is_named() {
+fn an_error_names_the_missing_repeated_or_malformed_field() {
     let verifier = verifier(&[SECRET]);
     for name in [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE] {
         let mut headers = signed(&[SECRET]);
@@ -150,7 +150,7 @@ fn a_field_that_is_missing_there_twice_or_malformed_is_named() {
 
 /// Full stops join the signed parts, so with one in the identifier, `a` at `1` with body `2.x` would be ambiguous.
 #[test]
-fn no_identifier_has_a_full_stop() {
+fn a_message_identifier_with_a_full_stop_is_rejected() {
     let signer = Signer::new(signing(SECRET));
     for id in ["", "a.b", "a b", "ä", "a\n", &"x".repeat(256)] {
         let mut headers = HeaderMap::new();
@@ -167,7 +167,7 @@ fn no_identifier_has_a_full_stop() {
 }
 
 #[test]
-fn signatures_of_other_versions_and_in_excess_are_passed_over() {
+fn unknown_versions_and_excess_signatures_are_ignored() {
     let verifier = verifier(&[SECRET]);
     let with = |value: String| {
         let mut headers = signed(&[SECRET]);
@@ -192,7 +192,7 @@ fn signatures_of_other_versions_and_in_excess_are_passed_over() {
 }
 
 #[test]
-fn a_key_that_is_none_says_what_is_accepted() {
+fn an_invalid_webhook_key_names_the_problem() {
     use InvalidWebhookKey as E;
     let long = format!("whsec_{}", "A".repeat(88));
     let mismatch = format!("whsk_{}", "A".repeat(86));
@@ -236,7 +236,7 @@ fn a_key_that_is_none_says_what_is_accepted() {
 }
 
 #[test]
-fn a_key_is_never_shown() {
+fn debug_output_never_shows_a_webhook_key() {
     let shown = format!(
         "{:?} {:?} {:?}",
         Signer::new(signing(SECRET)).also(signing(SEED)),
@@ -253,7 +253,7 @@ fn a_key_is_never_shown() {
 
 proptest! {
     #[test]
-    fn whatever_is_signed_is_verified(
+    fn a_signed_message_is_verified(
         id in "[!-\\-/-~]{1,255}",
         seconds in 0_u64..10_000_000_000,
         body in proptest::collection::vec(any::<u8>(), 0..200),
@@ -268,7 +268,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_received_makes_no_panic_and_is_not_believed(
+    fn arbitrary_messages_are_rejected_without_a_panic(
         id in proptest::collection::vec(32_u8..=255, 0..20),
         time in "[ -~]{0,22}",
         signature in "(v1,|v1a,| |[A-Za-z0-9+/=,]){0,40}",

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use http::uri::PathAndQuery;
 use relent::driver::Driver;
-use relent::policy::RequestRateConfig;
+use relent::policy::RateLimitConfig;
 use relent::random::SessionRandom;
 use relent::{
     Backoff, Destination, Failure, Hint, NamedPolicy, Policy, StopReason, Summary, VirtualClock,
@@ -28,7 +28,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
-use crate::grpc_support::{self, Answer, Raw, Scripted, channel};
+use crate::grpc_support::{self, Raw, Scripted, ScriptedAnswer, channel};
 
 const GET: &str = "/test.Echo/Get";
 
@@ -84,8 +84,8 @@ fn hello() -> Request<Bytes> {
     Request::new(Bytes::from("hello"))
 }
 
-fn say(message: &'static str) -> Answer {
-    Answer::Say(vec![message])
+fn say(message: &'static str) -> ScriptedAnswer {
+    ScriptedAnswer::Say(vec![message])
 }
 
 fn unavailable() -> Status {
@@ -103,15 +103,15 @@ fn pushed(mut status: Status, pushback: &'static str) -> Status {
 
 /// The two places of a status: the headers of a response without messages, and the
 /// trailers.
-fn both(status: &Status) -> [Answer; 2] {
+fn both(status: &Status) -> [ScriptedAnswer; 2] {
     [
-        Answer::Refuse(status.clone()),
-        Answer::Break(Vec::new(), status.clone()),
+        ScriptedAnswer::Refuse(status.clone()),
+        ScriptedAnswer::Break(Vec::new(), status.clone()),
     ]
 }
 
 #[tokio::test]
-async fn a_unary_call_is_repeated_wherever_its_status_stands() {
+async fn a_unary_call_is_retried_for_a_status_in_headers_or_trailers() {
     let [headers, trailers] = both(&unavailable());
     let (server, channel) = Scripted::answering([headers, trailers, say("done")]).await;
     let (mut client, clock) = client(channel);
@@ -130,8 +130,8 @@ async fn a_unary_call_is_repeated_wherever_its_status_stands() {
 }
 
 #[tokio::test]
-async fn the_server_learns_how_many_attempts_went_before() {
-    let refused = Answer::Refuse(unavailable());
+async fn the_server_receives_the_number_of_previous_attempts() {
+    let refused = ScriptedAnswer::Refuse(unavailable());
     let (server, channel) = Scripted::answering([refused.clone(), refused, say("done")]).await;
     let (mut client, _) = client(channel);
     unary(&mut client, GET, hello()).await.unwrap();
@@ -146,7 +146,7 @@ async fn the_server_learns_how_many_attempts_went_before() {
 #[tokio::test]
 async fn a_stream_is_repeated_before_its_first_message() {
     let [headers, trailers] = both(&unavailable());
-    let said = Answer::Say(vec!["one", "two"]);
+    let said = ScriptedAnswer::Say(vec!["one", "two"]);
     let (server, channel) = Scripted::answering([headers, trailers, said]).await;
     let (mut client, _) = client(channel);
     let stream = streaming(&mut client, GET).await.unwrap();
@@ -156,8 +156,8 @@ async fn a_stream_is_repeated_before_its_first_message() {
 }
 
 #[tokio::test]
-async fn a_stream_is_the_callers_from_its_first_message_on() {
-    let broken = Answer::Break(vec!["one"], unavailable());
+async fn the_first_message_commits_a_stream() {
+    let broken = ScriptedAnswer::Break(vec!["one"], unavailable());
     let (server, channel) = Scripted::answering([broken, say("again")]).await;
     let (mut client, _) = client(channel);
     let mut stream = streaming(&mut client, GET).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_stream_is_the_callers_from_its_first_message_on() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_handed_up_with_its_headers_is_not_repeated_for_its_trailers() {
+async fn commit_on_headers_does_not_retry_for_trailers() {
     let [headers, trailers] = both(&unavailable());
     for (answer, calls) in [(headers, 2), (trailers, 1)] {
         let (server, channel) = Scripted::answering([answer, say("done")]).await;
@@ -230,7 +230,7 @@ async fn the_delay_of_a_retry_info_is_honoured() {
 }
 
 #[tokio::test]
-async fn a_call_that_may_have_run_is_repeated_only_if_it_is_declared_repeatable() {
+async fn an_ambiguous_call_is_retried_only_if_declared_repeatable() {
     let put = "/test.Echo/Put";
     let with_key = || {
         let mut request = hello();
@@ -262,8 +262,8 @@ async fn a_call_that_may_have_run_is_repeated_only_if_it_is_declared_repeatable(
 }
 
 #[tokio::test]
-async fn what_repeating_cannot_help_is_the_callers_at_once() {
-    let aborted = Answer::Refuse(Status::aborted("somebody else wrote"));
+async fn a_permanent_grpc_status_is_returned_immediately() {
+    let aborted = ScriptedAnswer::Refuse(Status::aborted("somebody else wrote"));
     let (server, channel) = Scripted::answering([aborted, say("done")]).await;
     let (mut client, _) = client(channel);
     let status = unary(&mut client, GET, hello()).await.unwrap_err();
@@ -276,7 +276,7 @@ async fn what_repeating_cannot_help_is_the_callers_at_once() {
 
 /// The server responds with headers and waits for the client's next message; the client waits for the response.
 #[tokio::test]
-async fn a_conversation_does_not_wait_for_its_own_first_message() {
+async fn a_bidirectional_stream_does_not_wait_for_its_first_message() {
     let (_server, channel) = Scripted::answering([say("unused")]).await;
     let (mut client, _) = client(channel);
     client.ready().await.unwrap();
@@ -298,7 +298,7 @@ async fn a_conversation_does_not_wait_for_its_own_first_message() {
 }
 
 #[tokio::test]
-async fn a_service_configuration_says_how_a_method_is_retried() {
+async fn a_service_config_sets_how_a_method_is_retried() {
     let config = ServiceConfig::from_json(
         r#"{
             "methodConfig": [
@@ -319,7 +319,8 @@ async fn a_service_configuration_says_how_a_method_is_retried() {
     )
     .unwrap()
     .repeatable(["test.Echo"]);
-    let (server, channel) = Scripted::answering([Answer::Refuse(Status::internal("bug"))]).await;
+    let (server, channel) =
+        Scripted::answering([ScriptedAnswer::Refuse(Status::internal("bug"))]).await;
     let layer = layer(preset()).clock(VirtualClock::new());
     let mut client = Grpc::new(layer.grpc(config).layer(channel));
     let calls = async |client: &mut Retried<VirtualClock>, path| {
@@ -335,7 +336,7 @@ async fn a_service_configuration_says_how_a_method_is_retried() {
 
 /// Also in a service that existed before.
 #[tokio::test]
-async fn rule_14_a_policy_that_is_set_holds_for_all_methods_that_have_none_of_their_own() {
+async fn a_replaced_policy_applies_to_grpc_methods_without_their_own() {
     let config = ServiceConfig::from_json(
         r#"{
             "methodConfig": [{
@@ -352,7 +353,7 @@ async fn rule_14_a_policy_that_is_set_holds_for_all_methods_that_have_none_of_th
     )
     .unwrap()
     .repeatable(["test.Echo"]);
-    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable())]).await;
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Refuse(unavailable())]).await;
     let policy = Policy::builder(Backoff::None).max_retries(3);
     let policy = policy.build().unwrap();
     let layer = layer(policy.clone())
@@ -376,7 +377,7 @@ async fn rule_14_a_policy_that_is_set_holds_for_all_methods_that_have_none_of_th
 }
 
 #[tokio::test]
-async fn a_method_declared_not_repeatable_is_not_repeated_whatever_the_policy_assumes() {
+async fn not_repeatable_overrides_the_assumption_of_the_policy() {
     let assuming = preset().into_builder().assume_repeatable(true);
     let assuming = assuming.build().unwrap();
     for (config, path, calls) in [
@@ -393,7 +394,7 @@ async fn a_method_declared_not_repeatable_is_not_repeated_whatever_the_policy_as
         ),
         (methods().not_repeatable(["test.Echo"]), GET, 2),
     ] {
-        let answers = [Answer::Refuse(unavailable()), say("done")];
+        let answers = [ScriptedAnswer::Refuse(unavailable()), say("done")];
         let (server, channel) = Scripted::answering(answers).await;
         let layer = layer(assuming.clone()).clock(VirtualClock::new());
         let mut client = Grpc::new(layer.grpc(config).layer(channel));
@@ -403,8 +404,8 @@ async fn a_method_declared_not_repeatable_is_not_repeated_whatever_the_policy_as
 }
 
 #[tokio::test]
-async fn the_time_of_a_call_is_that_of_all_its_attempts() {
-    let refused = Answer::Refuse(pushed(unavailable(), "20"));
+async fn the_grpc_timeout_covers_all_attempts_of_a_call() {
+    let refused = ScriptedAnswer::Refuse(pushed(unavailable(), "20"));
     let (server, channel) = Scripted::answering([refused, say("done")]).await;
     let layer = layer(preset()).grpc(methods());
     let mut client = Grpc::new(layer.layer(channel));
@@ -422,7 +423,7 @@ async fn the_time_of_a_call_is_that_of_all_its_attempts() {
 
 #[tokio::test]
 async fn a_call_out_of_time_ends_with_deadline_exceeded() {
-    let (server, channel) = Scripted::answering([Answer::Stall]).await;
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Stall]).await;
     let layer = layer(
         preset()
             .into_builder()
@@ -445,7 +446,7 @@ async fn a_call_out_of_time_ends_with_deadline_exceeded() {
 #[tokio::test]
 async fn the_callers_own_timeout_ends_a_call_too() {
     for deadline in [None, Some(Duration::from_secs(60))] {
-        let (_server, channel) = Scripted::answering([Answer::Stall]).await;
+        let (_server, channel) = Scripted::answering([ScriptedAnswer::Stall]).await;
         let policy = preset().into_builder();
         let policy = deadline.map_or(policy.clone(), |deadline| policy.deadline(deadline));
         let layer = layer(policy.build().unwrap()).grpc(methods());
@@ -489,7 +490,7 @@ async fn second_attempt_of_any_call_succeeds(listener: &TcpListener, server: Joi
 
 /// The server did not process the call, so any call is repeated.
 #[tokio::test]
-async fn a_refused_stream_is_repeated_whatever_the_call() {
+async fn a_refused_stream_is_retried_for_any_call() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
     let accepting = listener.clone();
     let server = tokio::spawn(async move {
@@ -501,7 +502,7 @@ async fn a_refused_stream_is_repeated_whatever_the_call() {
 
 /// The server will process no stream of the connection, so any call is repeated.
 #[tokio::test]
-async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
+async fn a_stream_above_the_last_of_a_goaway_is_retried_for_any_call() {
     const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
     const GOAWAY_ABOVE_0: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
     const HEADERS: u8 = 1;
@@ -531,7 +532,7 @@ async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
 
 /// No listener: no server has received the call.
 #[tokio::test]
-async fn a_call_that_never_left_is_repeated_whatever_it_is() {
+async fn an_unsent_grpc_call_is_retried_for_any_method() {
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = taken.local_addr().unwrap();
@@ -544,8 +545,8 @@ async fn a_call_that_never_left_is_repeated_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn a_call_that_gives_up_says_why() {
-    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable())]).await;
+async fn a_given_up_grpc_call_reports_its_stop_reason() {
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Refuse(unavailable())]).await;
     let layer = layer(preset()).traced().clock(VirtualClock::new());
     let service = layer.grpc(methods()).layer(channel);
     let message = http_body_util::Full::new(Bytes::from_static(b"\x00\x00\x00\x00\x05hello"));
@@ -569,14 +570,14 @@ async fn a_call_that_gives_up_says_why() {
 
 /// The rate admits one attempt in a thousand seconds, longer than any caller waits.
 #[tokio::test]
-async fn a_status_is_not_lost_when_the_retry_is_held_back() {
+async fn a_grpc_status_is_returned_when_its_retry_is_held() {
     for answer in both(&unavailable()) {
         let (server, channel) = Scripted::answering([answer]).await;
-        let rate = RequestRateConfig {
+        let rate = RateLimitConfig {
             burst: Some(1),
-            ..RequestRateConfig::new(0.001)
+            ..RateLimitConfig::new(0.001)
         };
-        let policy = preset().into_builder().request_rate(rate).build().unwrap();
+        let policy = preset().into_builder().rate_limit(rate).build().unwrap();
         let layer = layer(policy).clock(VirtualClock::new()).grpc(methods());
         let mut client = Grpc::new(layer.layer(channel));
         let status = unary(&mut client, GET, hello()).await.unwrap_err();
@@ -599,8 +600,11 @@ fn hedging(channel: Channel) -> Retried<relent::clock::TokioClock> {
 
 #[tokio::test]
 async fn a_hedging_policy_sends_a_slow_call_again_with_its_message() {
-    let (server, channel) =
-        Scripted::answering([Answer::Stall, Answer::Say(vec!["the hedge"])]).await;
+    let (server, channel) = Scripted::answering([
+        ScriptedAnswer::Stall,
+        ScriptedAnswer::Say(vec!["the hedge"]),
+    ])
+    .await;
     let request = Request::new(Bytes::from_static(b"question"));
     let response = unary(&mut hedging(channel), GET, request).await.unwrap();
     assert_eq!(response.into_inner(), "the hedge");
@@ -613,9 +617,9 @@ async fn a_hedging_policy_sends_a_slow_call_again_with_its_message() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_not_fatal_sends_the_next_call_at_once() {
-    let refused = Answer::Refuse(Status::unavailable("not here"));
-    let (server, channel) = Scripted::answering([refused, Answer::Say(vec!["here"])]).await;
+async fn a_non_fatal_status_sends_the_next_hedge_immediately() {
+    let refused = ScriptedAnswer::Refuse(Status::unavailable("not here"));
+    let (server, channel) = Scripted::answering([refused, ScriptedAnswer::Say(vec!["here"])]).await;
     let response = unary(&mut hedging(channel), GET, Request::new(Bytes::new())).await;
     assert_eq!(response.unwrap().into_inner(), "here");
     assert_eq!(server.calls(), 2);
@@ -623,8 +627,8 @@ async fn a_status_that_is_not_fatal_sends_the_next_call_at_once() {
 
 #[tokio::test]
 async fn a_fatal_status_ends_all_calls_of_a_race() {
-    let refused = Answer::Refuse(Status::invalid_argument("no"));
-    let (server, channel) = Scripted::answering([Answer::Stall, refused]).await;
+    let refused = ScriptedAnswer::Refuse(Status::invalid_argument("no"));
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Stall, refused]).await;
     let status = unary(&mut hedging(channel), GET, Request::new(Bytes::new())).await;
     assert_eq!(status.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(server.calls(), 2);
@@ -632,7 +636,7 @@ async fn a_fatal_status_ends_all_calls_of_a_race() {
 
 #[tokio::test]
 async fn a_method_that_is_not_declared_repeatable_is_not_hedged() {
-    let (server, channel) = Scripted::answering([Answer::Stall]).await;
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Stall]).await;
     let mut request = Request::new(Bytes::new());
     request.set_timeout(Duration::from_millis(300));
     let status = unary(&mut hedging(channel), "/test.Echo/Put", request).await;
@@ -641,7 +645,7 @@ async fn a_method_that_is_not_declared_repeatable_is_not_hedged() {
 }
 
 #[tokio::test]
-async fn a_marked_status_is_not_retried_wherever_it_stands() {
+async fn a_marked_status_is_not_retried_in_headers_or_trailers() {
     for mark in ["exhausted", "overloaded"] {
         let mut status = unavailable();
         let value = MetadataValue::from_static(mark);
@@ -659,8 +663,11 @@ async fn a_marked_status_is_not_retried_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn a_mark_in_the_headers_speaks_of_the_status_in_the_trailers() {
-    let answers = [Answer::Break(Vec::new(), unavailable()), say("late")];
+async fn a_mark_in_the_headers_applies_to_the_status_in_the_trailers() {
+    let answers = [
+        ScriptedAnswer::Break(Vec::new(), unavailable()),
+        say("late"),
+    ];
     let (server, channel) = Scripted::answering(answers).await;
     let marked = ServiceBuilder::new().map_response(|mut response: http::Response<_>| {
         Mark::Overloaded.set(response.headers_mut());
@@ -676,8 +683,9 @@ async fn a_mark_in_the_headers_speaks_of_the_status_in_the_trailers() {
 }
 
 #[tokio::test]
-async fn a_call_tells_its_attempt_and_its_deadline_if_asked_to() {
-    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable()), say("done")]).await;
+async fn cross_layer_sends_attempt_and_deadline_over_grpc() {
+    let (server, channel) =
+        Scripted::answering([ScriptedAnswer::Refuse(unavailable()), say("done")]).await;
     let policy = preset().into_builder().deadline(Duration::from_secs(20));
     let layer = layer(policy.build().unwrap());
     let mut client = Grpc::new(layer.cross_layer().grpc(methods()).layer(channel));
@@ -698,7 +706,7 @@ async fn a_call_tells_its_attempt_and_its_deadline_if_asked_to() {
 /// gRFC A6: the headers of a response commit the call. The server has started it, so a later
 /// `REFUSED_STREAM` does not prove that it was not processed.
 #[tokio::test]
-async fn a_stream_that_is_refused_after_its_headers_may_have_been_processed() {
+async fn a_stream_refused_after_its_headers_is_ambiguous() {
     for (path, expected) in [("/test.Echo/Put", 1), (GET, 2)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -755,13 +763,13 @@ fn millis(seen: &grpc_support::Seen) -> u64 {
 
 /// The call waited for 20 of its 60 seconds.
 #[tokio::test]
-async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left() {
+async fn a_held_first_attempt_is_sent_with_the_remaining_timeout() {
     let (clock, policy) = (VirtualClock::new(), preset());
     let there = Arc::new(Destination::new(&policy));
     let mut other = Driver::builder(&policy, clock.clone())
         .destination(&there)
         .start();
-    let leave = other.enter(None).leave().unwrap();
+    let leave = other.enter(None).permit().unwrap();
     other.on_attempt(leave);
     let hint = Hint::after(Duration::from_secs(20));
     other.on_failure(&Failure::throttled().hint(hint));
@@ -793,7 +801,7 @@ async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left()
 }
 
 #[tokio::test]
-async fn a_call_is_not_given_more_time_than_its_policy_has() {
+async fn the_grpc_timeout_is_capped_by_the_policy_deadline() {
     let (server, channel) = Scripted::answering([say("done")]).await;
     let policy = preset().into_builder().deadline(Duration::from_secs(10));
     let layer = layer(policy.build().unwrap()).grpc(methods());
@@ -805,8 +813,8 @@ async fn a_call_is_not_given_more_time_than_its_policy_has() {
 }
 
 #[tokio::test]
-async fn a_hedge_is_sent_with_the_time_that_is_left() {
-    let (server, channel) = Scripted::answering([Answer::Stall, say("the hedge")]).await;
+async fn a_hedge_is_sent_with_the_remaining_timeout() {
+    let (server, channel) = Scripted::answering([ScriptedAnswer::Stall, say("the hedge")]).await;
     let mut request = hello();
     request.set_timeout(Duration::from_secs(60));
     unary(&mut hedging(channel), GET, request).await.unwrap();
@@ -816,7 +824,7 @@ async fn a_hedge_is_sent_with_the_time_that_is_left() {
 }
 
 #[tokio::test]
-async fn a_call_whose_time_has_run_out_is_not_sent() {
+async fn a_call_with_a_zero_timeout_is_not_sent() {
     for zero in ["0n", "0S", "00000000H"] {
         let (server, channel) = Scripted::answering([say("done")]).await;
         let (mut client, _) = client(channel);
@@ -831,8 +839,9 @@ async fn a_call_whose_time_has_run_out_is_not_sent() {
 
 /// gRFC A6 has no such field on a first attempt.
 #[tokio::test]
-async fn the_number_of_previous_attempts_speaks_of_one_hop() {
-    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable()), say("done")]).await;
+async fn the_number_of_previous_attempts_is_per_hop() {
+    let (server, channel) =
+        Scripted::answering([ScriptedAnswer::Refuse(unavailable()), say("done")]).await;
     let (mut client, _) = client(channel);
     let mut request = hello();
     let forwarded = "3".parse().unwrap();

@@ -60,7 +60,7 @@ impl Decoder for Raw {
 
 /// Scripted reaction of the server to a call.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum ScriptedAnswer {
     /// Sends these messages.
     Say(Vec<&'static str>),
     /// Sends this status immediately: trailers-only.
@@ -87,13 +87,13 @@ impl Seen {
 /// A running server; it stops with the test.
 #[derive(Clone)]
 pub struct Scripted {
-    answers: Arc<Vec<Answer>>,
+    answers: Arc<Vec<ScriptedAnswer>>,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Scripted {
     /// Each call gets the next answer; after the script has ended, the last one again.
-    pub async fn answering(answers: impl IntoIterator<Item = Answer>) -> (Self, Channel) {
+    pub async fn answering(answers: impl IntoIterator<Item = ScriptedAnswer>) -> (Self, Channel) {
         let server = Self {
             answers: Arc::new(answers.into_iter().collect()),
             seen: Arc::default(),
@@ -169,13 +169,15 @@ impl ServerStreamingService<Bytes> for Scripted {
             stream::iter(messages.into_iter().map(|message| Ok(Bytes::from(message))))
         };
         match answer {
-            Answer::Say(messages) => ready(Ok(Response::new(say(messages).boxed()))).boxed(),
-            Answer::Refuse(status) => ready(Err(status)).boxed(),
-            Answer::Break(messages, status) => {
+            ScriptedAnswer::Say(messages) => {
+                ready(Ok(Response::new(say(messages).boxed()))).boxed()
+            }
+            ScriptedAnswer::Refuse(status) => ready(Err(status)).boxed(),
+            ScriptedAnswer::Break(messages, status) => {
                 let broken = say(messages).chain(stream::iter([Err(status)]));
                 ready(Ok(Response::new(broken.boxed()))).boxed()
             }
-            Answer::Stall => futures_util::future::pending().boxed(),
+            ScriptedAnswer::Stall => futures_util::future::pending().boxed(),
         }
     }
 }

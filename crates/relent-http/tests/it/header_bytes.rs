@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 use proptest::sample::select;
-use relent_core::{Advice, Kind};
+use relent_core::{Advice, FailureKind};
 use relent_http::rate_limit::XRateLimitReset;
-use relent_http::{CallerFacts, HintOptions, Mark, RequestFacts, classify, headers, hint};
+use relent_http::{CallerContext, HintOptions, Mark, RequestInfo, classify, headers, hint};
 
 fn names() -> Vec<HeaderName> {
     vec![
@@ -100,19 +100,19 @@ proptest! {
         now in any_time(),
         options in any_options(),
     ) {
-        let request = RequestFacts::of(&Method::POST, &request_headers);
+        let request = RequestInfo::of(&Method::POST, &request_headers);
         let status = StatusCode::from_u16(status).unwrap();
         let failure = classify(status, &headers, request, now, &options);
         let hint = hint(&headers, now, &options);
         prop_assert!(failure.is_none_or(|failure| failure.hint == hint));
         let overloaded = Mark::read(&headers) == Some(Mark::Overloaded);
-        prop_assert!(failure.is_none_or(|failure| overloaded == (failure.kind == Kind::Overloaded)));
-        prop_assert!(CallerFacts::of(&request_headers).attempt >= 1);
+        prop_assert!(failure.is_none_or(|failure| overloaded == (failure.kind == FailureKind::Overloaded)));
+        prop_assert!(CallerContext::from_headers(&request_headers).attempt >= 1);
         prop_assert!(failure.is_some() || status.as_u16() < 400);
     }
 
     #[test]
-    fn a_refusal_leaves_no_delay(
+    fn do_not_retry_leaves_no_delay(
         headers in any_headers(),
         now in any_time(),
         options in any_options(),

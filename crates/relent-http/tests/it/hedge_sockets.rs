@@ -114,7 +114,7 @@ fn hedged() -> RetryLayer {
 }
 
 #[tokio::test]
-async fn the_tail_gets_shorter_and_the_budget_bounds_what_that_costs() {
+async fn hedging_shortens_the_tail_within_the_budget() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let (url, counts) = server().await;
         let plain = times(&layer(), client(version), Method::PUT, &url).await;
@@ -147,11 +147,11 @@ async fn the_tail_gets_shorter_and_the_budget_bounds_what_that_costs() {
 }
 
 #[tokio::test]
-async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
+async fn an_exhausted_budget_stops_hedges_but_not_requests() {
     let (url, counts) = server().await;
     let none = BudgetConfig {
         ratio: 0.0,
-        reserve: 3.0,
+        initial_tokens: 3.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, Uri};
 use http_body_util::{Empty, Full};
-use mock::{Answer, Mock, Reply, status};
+use mock::{Mock, MockAnswer, Reply, status};
 use relent::destination::Budget;
 use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
 use relent::random::SessionRandom;
@@ -80,7 +80,7 @@ fn ending<R>(
 }
 
 #[tokio::test]
-async fn a_success_at_the_first_attempt_is_passed_on_as_it_is() {
+async fn a_success_at_the_first_attempt_is_returned_unchanged() {
     let (layer, clock) = layer(policy());
     let mock = Mock::new([status(200)]);
     let response = layer.layer(mock.clone()).oneshot(get()).await.unwrap();
@@ -89,11 +89,11 @@ async fn a_success_at_the_first_attempt_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_failure_is_retried_after_the_policys_wait() {
+async fn a_failure_is_retried_after_the_delay_of_the_policy() {
     let (layer, clock) = layer(policy());
     let answers = [
         status(503),
-        Answer::Fail(io::ErrorKind::ConnectionReset),
+        MockAnswer::Fail(io::ErrorKind::ConnectionReset),
         status(200),
     ];
     let mock = Mock::new(answers);
@@ -105,7 +105,7 @@ async fn a_failure_is_retried_after_the_policys_wait() {
 }
 
 #[tokio::test]
-async fn the_last_response_is_returned_as_it_is_with_the_reason() {
+async fn the_last_response_is_returned_unchanged_with_the_reason() {
     let (layer, _) = layer(policy());
     let mock = Mock::new([status(503)]);
     let result = layer.layer(mock.clone()).oneshot(get()).await;
@@ -119,7 +119,7 @@ async fn the_last_response_is_returned_as_it_is_with_the_reason() {
 #[tokio::test]
 async fn the_last_error_is_returned_with_the_reason() {
     let (layer, _) = layer(policy());
-    let mock = Mock::new([Answer::Fail(io::ErrorKind::ConnectionReset)]);
+    let mock = Mock::new([MockAnswer::Fail(io::ErrorKind::ConnectionReset)]);
     let gave_up = layer.layer(mock).oneshot(get()).await.unwrap_err();
     assert_eq!(gave_up.attempts(), 4);
     let Some(ServiceError::Service(error)) = gave_up.error() else {
@@ -130,7 +130,7 @@ async fn the_last_error_is_returned_with_the_reason() {
 }
 
 #[tokio::test]
-async fn what_may_run_twice_is_told_by_method_key_and_precondition() {
+async fn method_key_and_precondition_decide_repeatability() {
     let key = ("idempotency-key", "\"k\"");
     for (method, fields, calls) in [
         (Method::GET, vec![], 4),
@@ -140,7 +140,10 @@ async fn what_may_run_twice_is_told_by_method_key_and_precondition() {
         (Method::POST, vec![], 1),
         (Method::PATCH, vec![], 1),
     ] {
-        for answer in [status(500), Answer::Fail(io::ErrorKind::ConnectionReset)] {
+        for answer in [
+            status(500),
+            MockAnswer::Fail(io::ErrorKind::ConnectionReset),
+        ] {
             let (layer, _) = layer(policy());
             let mock = Mock::new([answer]);
             let result = layer
@@ -171,7 +174,7 @@ async fn reqwest_retry_repeats_a_post_and_ignores_retry_after() {
 
     // Rejected with a delay: the layer waits for it.
     let (over, clock) = layer(policy());
-    let later = Answer::Status(503, &[("retry-after", "2")], Reply::default());
+    let later = MockAnswer::Status(503, &[("retry-after", "2")], Reply::default());
     let result = over
         .layer(Mock::new([later, status(200)]))
         .oneshot(post())
@@ -183,7 +186,7 @@ async fn reqwest_retry_repeats_a_post_and_ignores_retry_after() {
 #[tokio::test]
 async fn a_connection_that_was_refused_is_retried_for_any_request() {
     let (layer, _) = layer(policy());
-    let refused = Answer::Fail(io::ErrorKind::ConnectionRefused);
+    let refused = MockAnswer::Fail(io::ErrorKind::ConnectionRefused);
     let result = layer
         .layer(Mock::new([refused, status(200)]))
         .oneshot(post())
@@ -192,7 +195,7 @@ async fn a_connection_that_was_refused_is_retried_for_any_request() {
 }
 
 #[tokio::test]
-async fn a_request_overrides_what_the_layer_says() {
+async fn a_request_overrides_the_settings_of_the_layer() {
     let with = |overrides: Override| {
         let mut request = post();
         request.extensions_mut().insert(overrides);
@@ -225,7 +228,7 @@ async fn a_request_overrides_what_the_layer_says() {
 }
 
 #[tokio::test]
-async fn a_policy_that_assumes_it_makes_every_request_repeatable() {
+async fn assume_repeatable_makes_every_request_repeatable() {
     let (layer, _) = layer(policy().assume_repeatable(true));
     let result = layer
         .layer(Mock::new([status(500), status(200)]))
@@ -235,7 +238,7 @@ async fn a_policy_that_assumes_it_makes_every_request_repeatable() {
 }
 
 #[tokio::test]
-async fn an_attempt_may_go_elsewhere() {
+async fn an_attempt_may_be_rerouted() {
     let (layer, _) = layer(policy());
     let layer = layer.reroute(|attempt, uri| {
         if attempt == 2 {
@@ -257,7 +260,7 @@ async fn an_attempt_may_go_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_misdirected_request_is_repeated_once_and_asks_for_a_fresh_connection() {
+async fn a_421_is_retried_once_and_requests_a_new_connection() {
     let (over, _) = layer(policy());
     let mock = Mock::new([status(421)]);
     let result = over.layer(mock.clone()).oneshot(post()).await;
@@ -285,7 +288,7 @@ async fn a_misdirected_request_is_repeated_once_and_asks_for_a_fresh_connection(
 }
 
 #[tokio::test]
-async fn a_request_that_came_too_early_is_repeated_once() {
+async fn a_425_is_retried_once_by_the_layer() {
     let (layer, _) = layer(policy());
     let result = layer.layer(Mock::new([status(425)])).oneshot(post()).await;
     assert_eq!(
@@ -314,7 +317,7 @@ async fn reqwest_middleware_leaks_extensions_from_one_attempt_to_the_next() {
 }
 
 #[tokio::test]
-async fn what_the_caller_put_into_the_extensions_reaches_every_attempt() {
+async fn request_extensions_reach_every_attempt() {
     #[derive(Clone)]
     struct Mark;
     let (layer, _) = layer(policy());
@@ -332,7 +335,7 @@ async fn what_the_caller_put_into_the_extensions_reaches_every_attempt() {
 }
 
 #[tokio::test]
-async fn tower_retry_takes_it_that_its_clone_is_as_ready_as_the_original() {
+async fn tower_retry_assumes_that_its_clone_is_ready() {
     // The mock panics if it is called without having been polled ready.
     let (layer, _) = layer(policy());
     let mut service = layer.layer(Mock::new([status(503), status(503), status(200)]));
@@ -344,8 +347,11 @@ async fn tower_retry_takes_it_that_its_clone_is_as_ready_as_the_original() {
 }
 
 #[tokio::test]
-async fn an_outer_layer_does_not_retry_what_an_inner_one_gave_up() {
-    for answer in [status(503), Answer::Fail(io::ErrorKind::ConnectionReset)] {
+async fn an_outer_layer_does_not_retry_calls_given_up_by_an_inner_one() {
+    for answer in [
+        status(503),
+        MockAnswer::Fail(io::ErrorKind::ConnectionReset),
+    ] {
         let (inner, _) = layer(policy());
         let (outer, _) = layer(policy());
         let mock = Mock::new([answer]);
@@ -357,7 +363,7 @@ async fn an_outer_layer_does_not_retry_what_an_inner_one_gave_up() {
 }
 
 #[tokio::test]
-async fn what_an_inner_layer_could_not_send_again_is_for_the_outer_one() {
+async fn an_outer_layer_retries_a_body_that_an_inner_one_cannot_replay() {
     let (inner, _) = layer(policy());
     let (outer, _) = layer(policy());
     let mock = Mock::new([status(503), status(200)]);
@@ -373,7 +379,7 @@ fn small_budget() -> Arc<Destination> {
     let config = BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
-        reserve: 2.0,
+        initial_tokens: 2.0,
         ..BudgetConfig::DEFAULT
     };
     let there = Destination::new(policy().build().unwrap());
@@ -393,7 +399,7 @@ async fn clones_and_services_of_a_layer_share_its_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
+async fn tower_budget_is_not_refunded_when_a_call_is_dropped() {
     let there = small_budget();
     let budget = there.budget().unwrap();
     let layer = RetryLayer::new(policy().build().unwrap()).destination(there.clone());
@@ -411,7 +417,7 @@ async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
             .is_err()
     );
     assert_eq!(budget.balance(), 2.0);
-    let service = layer.layer(Mock::new([status(503), Answer::Hang]));
+    let service = layer.layer(Mock::new([status(503), MockAnswer::Hang]));
     assert!(
         tokio::time::timeout(5 * SECOND, service.oneshot(get()))
             .await
@@ -421,7 +427,7 @@ async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_is_down_parks_requests_before_their_first_attempt_and_no_other_host_does() {
+async fn a_host_that_is_down_queues_only_its_own_first_attempts() {
     let policy = Policy::STANDARD
         .clone()
         .into_builder()
@@ -453,7 +459,7 @@ async fn a_host_that_is_down_parks_requests_before_their_first_attempt_and_no_ot
 }
 
 #[tokio::test]
-async fn a_request_that_is_parked_is_sent_once_before_its_deadline() {
+async fn a_queued_request_is_sent_once_before_its_deadline() {
     let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND / 4);
     let (layer, _) = layer(policy);
     let down = Mock::new([status(503)]);
@@ -484,9 +490,9 @@ async fn a_trace_explains_every_attempt() {
 }
 
 #[tokio::test]
-async fn what_the_policy_stops_on_is_not_called_not_replayable() {
+async fn a_stop_on_match_is_not_reported_as_not_replayable() {
     let (layer, _) = layer(policy().stop_on(["503".parse::<Pattern>().unwrap()]));
-    let mock = Mock::new([Answer::Early(503)]);
+    let mock = Mock::new([MockAnswer::Early(503)]);
     let request = Request::put("http://service/")
         .body(bodies::streamed("ab"))
         .unwrap();
@@ -507,7 +513,7 @@ async fn randomness_can_be_injected() {
 }
 
 #[tokio::test]
-async fn a_future_that_is_done_and_polled_again_calls_nothing() {
+async fn a_completed_future_that_is_polled_again_calls_nothing() {
     let (layer, _) = layer(policy());
     let mock = Mock::new([status(200)]);
     let mut service = layer.layer(mock.clone());

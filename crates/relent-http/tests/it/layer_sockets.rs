@@ -15,14 +15,16 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use relent::policy::{HedgeConfig, PolicyBuilder};
 use relent::{Backoff, Jitter, Policy, StopReason, Summary};
-use relent_core::{Cause, Kind, Network};
+use relent_core::{Cause, FailureKind, Network};
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
-use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, pattern, response};
+use crate::scripted::{
+    Server, Step, TEST_TIMEOUT, pattern, response, unused_address, with_silences,
+};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(20)))
@@ -132,7 +134,7 @@ async fn a_streaming_body_is_sent_again_after_a_reset_and_after_a_refusal() {
 }
 
 #[tokio::test]
-async fn the_length_of_a_body_that_knows_it_is_told_in_every_attempt() {
+async fn every_attempt_declares_a_known_body_length() {
     let server = Server::script([
         Step::Answer(response(503, &[], "")),
         Step::Answer(response(200, &[], "")),
@@ -194,7 +196,7 @@ async fn early() -> String {
 }
 
 #[tokio::test]
-async fn a_response_that_beats_known_content_is_retried_on_another_connection() {
+async fn an_early_response_to_known_content_is_retried() {
     let body = Full::new(Bytes::from(pattern(4, LONG)));
     let put = request(Method::PUT, &early().await, body);
     let response = layer().layer(client()).oneshot(put).await.unwrap();
@@ -202,7 +204,7 @@ async fn a_response_that_beats_known_content_is_retried_on_another_connection() 
 }
 
 #[tokio::test]
-async fn a_response_that_beats_a_stream_is_returned() {
+async fn an_early_response_to_a_stream_is_returned() {
     let body = streamed(&Bytes::from(pattern(4, LONG)), 64 << 10);
     let put = request(Method::PUT, &early().await, body);
     let response = layer().layer(client()).oneshot(put).await.unwrap();
@@ -212,8 +214,8 @@ async fn a_response_that_beats_a_stream_is_returned() {
 }
 
 #[tokio::test]
-async fn a_post_that_found_nobody_goes_to_another_node() {
-    let address = nobody();
+async fn a_post_to_a_closed_port_is_rerouted() {
+    let address = unused_address();
     let server = Server::script([Step::Answer(response(200, &[], ""))]);
     let other: Uri = server.url("/other").parse().unwrap();
     let layer = layer().reroute(move |attempt, uri| {
@@ -231,7 +233,7 @@ async fn a_post_that_found_nobody_goes_to_another_node() {
 }
 
 #[tokio::test]
-async fn it_stands_in_a_stack_of_middleware() {
+async fn the_layer_works_in_a_stack_of_middleware() {
     let server = Server::script([
         Step::Stall(Vec::new()),
         Step::Answer(response(503, &[], "no")),
@@ -243,7 +245,7 @@ async fn it_stands_in_a_stack_of_middleware() {
         .layer(layer().map_body(UnsyncBoxBody::<Bytes, BoxError>::new))
         .concurrency_limit(1)
         .buffer(1)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .service(client::<UnsyncBoxBody<Bytes, BoxError>>());
     for silences in [1, 0] {
         let body = streamed(&Bytes::from_static(b"order"), 2);
@@ -251,28 +253,28 @@ async fn it_stands_in_a_stack_of_middleware() {
         put.headers_mut()
             .insert("content-length", "5".parse().unwrap());
         let sent = service.clone().oneshot(put);
-        let sent = cut_off_in_silence(&server, silences, PATIENCE, sent).await;
+        let sent = with_silences(&server, silences, TEST_TIMEOUT, sent).await;
         assert_eq!(sent.unwrap().status(), 200);
     }
     assert_eq!(server.count(), 4);
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_cut_off_lets_its_connection_go() {
+async fn a_timed_out_attempt_closes_its_connection() {
     let server = Server::script([
         Step::Stall(Vec::new()),
         Step::Answer(response(200, &[], "")),
     ]);
-    let policy = quick().attempt_timeout(PATIENCE).build().unwrap();
+    let policy = quick().attempt_timeout(TEST_TIMEOUT).build().unwrap();
     let service = RetryLayer::new(policy).layer(client());
     let sent = service.oneshot(get(&server.url("/")));
-    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let sent = with_silences(&server, 1, TEST_TIMEOUT, sent).await;
     assert_eq!(ending(&sent.unwrap()), (200, 2, None));
     assert_eq!(connections(&server), [1, 2]);
 }
 
 /// The layer's classification of an error of hyper-util's client.
-async fn failure(client: &Client<HttpConnector, Empty<Bytes>>, url: &str) -> (Kind, Cause) {
+async fn failure(client: &Client<HttpConnector, Empty<Bytes>>, url: &str) -> (FailureKind, Cause) {
     let error = client.request(get(url)).await.unwrap_err();
     let failure = classify_error(&error);
     (failure.kind, failure.cause)
@@ -287,28 +289,34 @@ fn raw(
 }
 
 #[tokio::test]
-async fn the_errors_of_hyper_are_told_apart_without_reqwest() {
+async fn the_errors_of_hyper_are_classified_without_reqwest() {
     let h1 = raw(|_| {});
     let of = |kind, network| (kind, Cause::Network(network));
 
-    let url = format!("http://{}/", nobody());
+    let url = format!("http://{}/", unused_address());
     assert_eq!(
         failure(&h1, &url).await,
-        of(Kind::NotProcessed, Network::Connect)
+        of(FailureKind::NotProcessed, Network::Connect)
     );
     let unknown = failure(&h1, "http://does-not-exist.invalid/").await;
-    assert_eq!(unknown, of(Kind::NotProcessed, Network::Connect));
+    assert_eq!(unknown, of(FailureKind::NotProcessed, Network::Connect));
 
     for (answer, expected) in [
-        (Step::Close(Vec::new()), of(Kind::Ambiguous, Network::Reset)),
-        (Step::Reset(Vec::new()), of(Kind::Ambiguous, Network::Reset)),
+        (
+            Step::Close(Vec::new()),
+            of(FailureKind::Ambiguous, Network::Reset),
+        ),
+        (
+            Step::Reset(Vec::new()),
+            of(FailureKind::Ambiguous, Network::Reset),
+        ),
         (
             Step::Close(b"HTTP/1.1 20".to_vec()),
-            of(Kind::Ambiguous, Network::Reset),
+            of(FailureKind::Ambiguous, Network::Reset),
         ),
         (
             Step::Close(b"220 mail.example ESMTP\r\n".to_vec()),
-            of(Kind::Ambiguous, Network::Malformed),
+            of(FailureKind::Ambiguous, Network::Malformed),
         ),
     ] {
         let server = Server::script([answer.clone()]);
@@ -353,7 +361,7 @@ async fn http2(answer: Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn the_errors_of_http2_are_told_apart_without_reqwest() {
+async fn the_errors_of_http2_are_classified_without_reqwest() {
     let h2 = raw(|builder| {
         builder.http2_only(true);
     });
@@ -365,12 +373,12 @@ async fn the_errors_of_http2_are_told_apart_without_reqwest() {
     for (answer, kind, network) in [
         (
             reset(REFUSED_STREAM),
-            Kind::NotProcessed,
+            FailureKind::NotProcessed,
             Network::RefusedStream,
         ),
-        (reset(2), Kind::Ambiguous, Network::Reset),
-        (go_away(0), Kind::NotProcessed, Network::GoAway),
-        (go_away(1), Kind::Ambiguous, Network::Reset),
+        (reset(2), FailureKind::Ambiguous, Network::Reset),
+        (go_away(0), FailureKind::NotProcessed, Network::GoAway),
+        (go_away(1), FailureKind::Ambiguous, Network::Reset),
     ] {
         let url = http2(answer.clone()).await;
         let seen = failure(&h2, &url).await;

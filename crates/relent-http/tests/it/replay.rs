@@ -97,10 +97,10 @@ fn again(replay: &mut Replay<Script>) -> ReplayBody<Script> {
     replay.again(&ByType).unwrap()
 }
 
-type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+type PollOutcome<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
 
 /// The result of the next poll.
-fn next<B: Body + Unpin>(body: &mut B) -> Polled<B> {
+fn next<B: Body + Unpin>(body: &mut B) -> PollOutcome<B> {
     Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -161,7 +161,7 @@ fn a_body_and_its_trailers_are_replayed() {
 }
 
 #[test]
-fn an_attempt_that_broke_off_half_way_is_followed_by_the_whole() {
+fn a_partly_sent_body_is_replayed_from_its_beginning() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd"), data("ef")]));
     read(&mut first, 2, &mut Got::default());
     drop(first);
@@ -169,7 +169,7 @@ fn an_attempt_that_broke_off_half_way_is_followed_by_the_whole() {
 }
 
 #[test]
-fn an_earlier_body_fails_rather_than_ends_when_its_content_is_taken_back() {
+fn an_earlier_body_fails_when_its_content_is_taken_back() {
     // A normal end would turn half a request into a complete one.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
     read(&mut first, 1, &mut Got::default());
@@ -184,7 +184,7 @@ fn an_earlier_body_fails_rather_than_ends_when_its_content_is_taken_back() {
 }
 
 #[test]
-fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_taken_back() {
+fn taking_back_content_wakes_the_waiting_connection() {
     struct Count(AtomicUsize);
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -211,7 +211,7 @@ fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_take
 }
 
 #[test]
-fn a_connection_that_still_reads_while_the_content_is_taken_back_leaves_no_gap() {
+fn taking_back_content_during_a_read_loses_no_data() {
     // Clones of a streaming body share their source: no clone may miss data that another has read.
     for round in 0..200 {
         let text: Vec<u8> = (0..=255).collect();
@@ -242,7 +242,7 @@ fn a_connection_that_still_reads_while_the_content_is_taken_back_leaves_no_gap()
 }
 
 #[test]
-fn over_the_cap_the_body_goes_on_unharmed_and_is_not_replayed() {
+fn a_body_over_the_cap_continues_and_is_not_replayed() {
     let script = Script::of([data("abc"), data("def"), data("ghi")]);
     let (mut replay, mut first) = Replay::new(script, &ByType, 5);
     assert_eq!(whole(&mut first).0, b"abcdefghi");
@@ -257,7 +257,7 @@ fn a_body_of_exactly_the_cap_is_replayed() {
 }
 
 #[test]
-fn a_body_that_overflows_in_a_later_attempt_goes_on_unharmed() {
+fn a_body_that_exceeds_the_cap_in_a_later_attempt_continues() {
     let script = Script::of([data("abc"), data("def"), data("ghi")]);
     let (mut replay, mut first) = Replay::new(script, &ByType, 5);
     read(&mut first, 1, &mut Got::default());
@@ -267,7 +267,7 @@ fn a_body_that_overflows_in_a_later_attempt_goes_on_unharmed() {
 }
 
 #[test]
-fn a_long_body_of_which_nothing_was_read_is_sent_again() {
+fn an_unread_long_body_is_sent_again() {
     // Such as after a refused connection.
     let script = Script::of([data("abcdef"), data("ghi")]).sized();
     let (mut replay, first) = Replay::new(script, &ByType, 5);
@@ -279,7 +279,7 @@ fn a_long_body_of_which_nothing_was_read_is_sent_again() {
 }
 
 #[test]
-fn content_that_is_known_is_replayed_at_any_size() {
+fn known_content_is_replayed_at_any_size() {
     let long = Bytes::from(vec![7; 3 * Replay::CAP]);
     let (mut replay, mut first) = Replay::new(Full::new(long.clone()), &ByType, Replay::CAP);
     assert_eq!(whole(&mut first).0, long);
@@ -290,7 +290,7 @@ fn content_that_is_known_is_replayed_at_any_size() {
 }
 
 #[tokio::test]
-async fn a_file_is_opened_anew_and_a_made_body_made_anew() {
+async fn files_and_generated_bodies_restart_for_each_attempt() {
     let text = "0123456789".repeat(20_000);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &text).unwrap();
@@ -328,7 +328,7 @@ async fn a_file_that_changed_fails_the_attempt() {
 }
 
 #[test]
-fn a_clone_of_content_begins_anew_and_nothing_is_no_body() {
+fn a_clone_of_content_starts_from_the_beginning() {
     let mut content = Content::from("ab");
     assert!(matches!(next(&mut content), Poll::Ready(Some(Ok(_)))));
     assert!(content.is_end_stream());
@@ -337,7 +337,7 @@ fn a_clone_of_content_begins_anew_and_nothing_is_no_body() {
 }
 
 #[test]
-fn content_is_known_by_what_the_caller_says() {
+fn a_closure_can_make_content_known() {
     let made = |_: &Script| Some(Script::of([data("made anew")]));
     let (mut replay, mut first) = Replay::new(Script::of([data("x")]), &made, 0);
     assert_eq!(whole(&mut first).0, b"made anew");
@@ -346,7 +346,7 @@ fn content_is_known_by_what_the_caller_says() {
 }
 
 #[test]
-fn a_request_without_a_body_stays_one() {
+fn a_request_without_a_body_stays_without_one() {
     let (mut replay, first) = Replay::new(Empty::<Bytes>::new(), &ByType, Replay::CAP);
     assert!(first.is_end_stream());
     assert_eq!(first.size_hint().exact(), Some(0));
@@ -355,7 +355,7 @@ fn a_request_without_a_body_stays_one() {
 }
 
 #[test]
-fn a_response_that_beats_a_streamed_body_commits_it() {
+fn an_early_response_commits_a_streamed_body() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), Step::Wait, data("cd")]));
     read(&mut first, 2, &mut Got::default());
     assert!(!replay.is_whole());
@@ -379,7 +379,7 @@ fn a_streamed_body_that_was_sent_to_its_end_is_replayed_after_a_response() {
 }
 
 #[test]
-fn a_body_that_was_read_to_its_announced_length_is_whole() {
+fn a_body_read_to_its_announced_length_is_complete() {
     // Hyper reads no further than a `Content-Length` that the caller has set.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
     replay.announce(4);
@@ -391,7 +391,7 @@ fn a_body_that_was_read_to_its_announced_length_is_whole() {
 }
 
 #[test]
-fn known_content_tells_whether_it_was_sent_to_its_end() {
+fn known_content_reports_whether_it_was_sent_completely() {
     let (mut replay, mut first) = Replay::new(Full::<Bytes>::from("ab"), &ByType, 0);
     assert!(!replay.is_whole());
     whole(&mut first);
@@ -401,7 +401,7 @@ fn known_content_tells_whether_it_was_sent_to_its_end() {
 }
 
 #[test]
-fn the_error_of_a_body_is_passed_on_and_it_is_not_replayed() {
+fn a_failed_body_passes_its_error_on_and_is_not_replayed() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), Step::Fail]));
     read(&mut first, 1, &mut Got::default());
     assert_eq!(error(&mut first).to_string(), "the source failed");
@@ -412,7 +412,7 @@ fn the_error_of_a_body_is_passed_on_and_it_is_not_replayed() {
 }
 
 #[test]
-fn frames_without_bytes_are_no_end_and_cost_nothing() {
+fn empty_frames_do_not_end_a_body_or_count_towards_the_cap() {
     let steps = [data(""), data("a"), data(""), data("b"), data("")];
     let (mut replay, mut first) = Replay::new(Script::of(steps), &ByType, 2);
     assert_eq!(whole(&mut first).0, b"ab");
@@ -437,7 +437,7 @@ fn many_tiny_frames_are_kept_as_one() {
 }
 
 #[test]
-fn a_slice_of_a_large_buffer_does_not_hold_on_to_it() {
+fn a_kept_slice_does_not_keep_its_large_buffer_alive() {
     let large = Bytes::from(vec![1; 1 << 20]);
     let slice = large.slice(..10);
     let (_replay, mut first) = streamed(Script::of([Step::Data(slice), data("b")]));
@@ -446,7 +446,7 @@ fn a_slice_of_a_large_buffer_does_not_hold_on_to_it() {
 }
 
 #[test]
-fn when_there_will_be_no_further_attempt_the_last_body_goes_on() {
+fn the_last_body_continues_after_the_replay_is_dropped() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd"), data("ef")]));
     read(&mut first, 1, &mut Got::default());
     let mut second = again(&mut replay);
@@ -455,7 +455,7 @@ fn when_there_will_be_no_further_attempt_the_last_body_goes_on() {
 }
 
 #[test]
-fn a_body_whose_parts_are_not_shared_between_threads_is_still_sync() {
+fn a_replay_body_of_an_unsync_body_is_sync() {
     fn send_and_sync<T: Send + Sync>(_: &T) {}
     let body = http_body_util::combinators::UnsyncBoxBody::new(Full::<Bytes>::from("ab"));
     let (replay, first) = Replay::new(body, &ByType, Replay::CAP);
@@ -480,7 +480,7 @@ proptest! {
     /// end all of it. A replay is refused only if more than the cap was read, or if any data was read of a body
     /// whose declared length exceeds the cap.
     #[test]
-    fn what_is_replayed_is_the_original(
+    fn a_replayed_body_equals_the_original(
         steps in any_body(),
         sized in any::<bool>(),
         cuts in proptest::collection::vec(0_usize..20, 0..5),
@@ -520,7 +520,7 @@ proptest! {
 
     /// The size is exact at every step, and the end is not reported early.
     #[test]
-    fn the_announced_size_is_what_follows(steps in any_body(), cut in 0_usize..20) {
+    fn the_announced_size_matches_the_remaining_bytes(steps in any_body(), cut in 0_usize..20) {
         let script = Script { steps: steps.into(), sized: true };
         let (mut replay, mut first) = Replay::new(script, &ByType, 10_000);
         read(&mut first, cut, &mut Got::default());
@@ -563,7 +563,7 @@ impl Body for Declares {
 }
 
 #[test]
-fn a_replay_cap_of_any_size_allocates_nothing_by_a_declared_length() {
+fn a_declared_length_allocates_nothing_for_any_replay_cap() {
     // The allocator would refuse most of these sizes, and the process would abort.
     for declared in [1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX] {
         for cap in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 46] {
@@ -580,7 +580,7 @@ fn a_replay_cap_of_any_size_allocates_nothing_by_a_declared_length() {
 }
 
 #[test]
-fn the_length_that_a_kept_body_tells_leaves_room_for_its_trailers() {
+fn a_kept_body_with_trailers_declares_no_new_length() {
     let steps = || [data("abc"), Step::Trailers(trailers())];
     // The length was not declared at the start: over HTTP/1.1 the body is sent in chunks again.
     let (mut replay, mut first) = streamed(Script::of(steps()));

@@ -10,8 +10,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use tokio::time::timeout;
 
-use super::answer::refuse;
-use super::limits::PATIENCE;
+use super::limits::REQUEST_TIMEOUT;
+use super::response::refuse;
 use super::sessions::Contents;
 use super::state::{Api, Shared};
 use crate::store::Store;
@@ -68,13 +68,13 @@ pub(super) async fn guard<S: Store>(
             response
         }
         () if !may_pass => Redirect::to("/login").into_response(),
-        () => match timeout(PATIENCE, next.run(request)).await {
+        () => match timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
             Err(_) => refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!(
                     "it took longer than {} s, and nobody knows whether it was done: ask again",
-                    PATIENCE.as_secs()
+                    REQUEST_TIMEOUT.as_secs()
                 ),
             )
             .into_response(),

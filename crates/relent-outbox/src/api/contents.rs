@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Refused, ok, query, refuse, stored, unacceptable};
 use super::messages::{identifier, only, unknown};
+use super::response::{HandlerResult, Refused, ok, query, refuse, stored, unacceptable};
 use super::sessions::Contents;
 use super::state::{Api, Shared};
 use crate::headers::{self, REDACTED};
@@ -16,7 +16,7 @@ use crate::message::MAX_PAYLOAD;
 use crate::store::{AttemptRecord, Content, MessageStatus, Store};
 
 /// The default length of a shown payload, in bytes.
-pub(super) const USUAL_BYTES: usize = 16 << 10;
+pub(super) const DEFAULT_SHOWN_BYTES: usize = 16 << 10;
 
 /// A payload, as far as it is shown.
 #[derive(Serialize)]
@@ -96,7 +96,7 @@ fn fields(lines: &str) -> Vec<Field> {
 #[derive(Serialize)]
 struct Attempt {
     number: u32,
-    began_ms: i64,
+    started_ms: i64,
     request: Vec<Field>,
     response: Vec<Field>,
     /// The beginning of the response body.
@@ -107,7 +107,7 @@ impl From<AttemptRecord> for Attempt {
     fn from(record: AttemptRecord) -> Self {
         Self {
             number: record.number,
-            began_ms: record.began_ms,
+            started_ms: record.started_ms,
             request: fields(&record.request),
             response: fields(&record.response),
             excerpt: record.excerpt,
@@ -123,7 +123,7 @@ struct Whole {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ContentQuery {
     max_bytes: Option<usize>,
 }
 
@@ -161,13 +161,13 @@ pub(super) async fn show<S: Store>(
     Extension(Contents(may)): Extension<Contents>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
-) -> Answer {
+) -> HandlerResult {
     if !may {
         return Err(forbidden(api.content_token.is_some()));
     }
     let id = identifier(path)?;
-    let Asked { max_bytes } = query(&uri)?;
-    let most = max_bytes.unwrap_or(USUAL_BYTES);
+    let ContentQuery { max_bytes } = query(&uri)?;
+    let most = max_bytes.unwrap_or(DEFAULT_SHOWN_BYTES);
     if !(1..=MAX_PAYLOAD).contains(&most) {
         return Err(unacceptable(format!(
             "after the ?: max_bytes has to be from 1 to {MAX_PAYLOAD}"
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_shown_up_to_a_limit_and_between_characters() {
+    fn a_shown_payload_is_truncated_between_characters() {
         let cut = shown("\u{fc}\u{fc}".as_bytes(), 3);
         assert_eq!(
             (cut.text.as_deref(), cut.bytes, cut.truncated),

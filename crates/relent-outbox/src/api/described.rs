@@ -360,7 +360,7 @@ fn calls(at: &Described, operation: &Value, id: &str) -> (Vec<Call>, Vec<Call>) 
 }
 
 #[tokio::test]
-async fn calls_are_accepted_and_refused_as_the_description_says() {
+async fn handlers_accept_and_refuse_calls_as_openapi_describes() {
     let mut at = Described::open().await;
     let paths = at.description["paths"].as_object().unwrap().clone();
     let (mut accepted, mut refused, mut failed) = (0, 0, Vec::new());

@@ -17,8 +17,8 @@ use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::answer::{
-    Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
+use super::response::{
+    HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
 use super::state::{Api, Shared};
 use crate::endpoint::{Activity, Endpoint};
@@ -29,15 +29,15 @@ use crate::schedule;
 use crate::secrets::{KeyError, Secrets};
 use crate::store::{Deletion, EndpointStatus, EnqueueError, Store};
 use crate::target::Target;
-use crate::worker::{Because, Held};
+use crate::worker::{HeldEndpoint, HoldReason};
 
 /// The largest number of endpoints on a page, and the default.
-const MOST: usize = 1000;
-const USUAL: usize = 100;
+const MAX_PAGE_LENGTH: usize = 1000;
+const DEFAULT_PAGE_LENGTH: usize = 100;
 /// The largest number of signing keys of an endpoint: two during a rotation, and some more.
-const MOST_SECRETS: usize = 8;
+const MAX_SECRETS: usize = 8;
 /// The number of tries of a change that conflicts with concurrent changes.
-const MOST_TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 
 type Named = Result<Path<String>, PathRejection>;
 
@@ -75,7 +75,7 @@ struct View {
 
 #[derive(Serialize)]
 struct Waiting {
-    because: Because,
+    hold_reason: HoldReason,
     /// When the worker checks again, in milliseconds since 1970; `null` if it checks when an attempt ends.
     until_ms: Option<u64>,
     /// The local fault, if any.
@@ -83,7 +83,7 @@ struct Waiting {
 }
 
 impl View {
-    fn of(status: EndpointStatus, held: Option<&Held>, secrets: &Secrets) -> Self {
+    fn of(status: EndpointStatus, held: Option<&HeldEndpoint>, secrets: &Secrets) -> Self {
         let health = Health::read(&status.health);
         let millis = |at: SystemTime| {
             let since = at.duration_since(UNIX_EPOCH).ok()?;
@@ -92,7 +92,7 @@ impl View {
         Self {
             failing_since_ms: health.failing_since().and_then(millis),
             held: held.map(|held| Waiting {
-                because: held.because,
+                hold_reason: held.hold_reason,
                 until_ms: held.until.and_then(millis),
                 error: held.error.clone(),
             }),
@@ -162,9 +162,9 @@ pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
     status
 }
 
-pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Answer {
+pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> HandlerResult {
     let page: Page = query(&uri)?;
-    let limit = page_length(page.limit, USUAL)?;
+    let limit = page_length(page.limit, DEFAULT_PAGE_LENGTH)?;
     for text in [&page.tenant, &page.after_tenant, &page.after]
         .into_iter()
         .flatten()
@@ -216,12 +216,12 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
 }
 
 /// The number of entries of a page.
-pub(super) fn page_length(limit: Option<usize>, usual: usize) -> Result<usize, Refused> {
-    let limit = limit.unwrap_or(usual);
-    match (1..=MOST).contains(&limit) {
+pub(super) fn page_length(limit: Option<usize>, default_length: usize) -> Result<usize, Refused> {
+    let limit = limit.unwrap_or(default_length);
+    match (1..=MAX_PAGE_LENGTH).contains(&limit) {
         true => Ok(limit),
         false => Err(unacceptable(format!(
-            "after the ?: limit has to be from 1 to {MOST}"
+            "after the ?: limit has to be from 1 to {MAX_PAGE_LENGTH}"
         ))),
     }
 }
@@ -237,7 +237,11 @@ pub(super) fn unknown(tenant: &str, name: &str) -> Refused {
     )
 }
 
-pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
+pub(super) async fn show<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     match stored!(api.store.endpoint(&tenant, &name)) {
         Some(status) => Ok(answer(&api, StatusCode::OK, status).await),
@@ -281,7 +285,7 @@ pub(super) async fn register<S: Store>(
     uri: Uri,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let Signed {
         tenant,
         allow_unsigned,
@@ -309,7 +313,7 @@ pub(super) async fn register<S: Store>(
         Ok(preconditions) => preconditions,
         Err(error) => return refused(error),
     };
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         let before = stored!(api.store.endpoint(&tenant, &name));
         if let Err(error) = preconditions.check(before.as_ref().map(tag).as_ref()) {
             return refused(error);
@@ -387,7 +391,7 @@ pub(super) async fn remove_secret<S: Store>(
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
-) -> Answer {
+) -> HandlerResult {
     let Path((name, number)) =
         path.map_err(|_| unacceptable("the path has to be UTF-8, percent-encoded"))?;
     let Signed {
@@ -400,7 +404,7 @@ pub(super) async fn remove_secret<S: Store>(
         Ok(preconditions) => preconditions,
         Err(error) => return Ok(error.response().map(Body::from)),
     };
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         let before = stored!(api.store.endpoint(&tenant, &name));
         if let Err(error) = preconditions.check(before.as_ref().map(tag).as_ref()) {
             return Ok(error.response().map(Body::from));
@@ -443,7 +447,7 @@ pub(super) async fn delete<S: Store>(
     path: Named,
     uri: Uri,
     headers: HeaderMap,
-) -> Answer {
+) -> HandlerResult {
     let Deleting { tenant, discard } = query(&uri)?;
     let (tenant, name) = named(tenant, name(path)?)?;
     // The deletion runs in batches, so the precondition holds only for its start.
@@ -454,7 +458,7 @@ pub(super) async fn delete<S: Store>(
         return Ok(error.response().map(Body::from));
     }
     match stored!(api.store.delete_endpoint(&tenant, &name, discard)) {
-        Deletion::Done { messages } => ok(&Deleted { messages }),
+        Deletion::Deleted { messages } => ok(&Deleted { messages }),
         Deletion::Unknown => Err(unknown(&tenant, &name)),
         Deletion::Refused { pending, dead } => {
             let problem = Problem::new(StatusCode::CONFLICT).detail(format!(
@@ -499,9 +503,9 @@ impl<S> Api<S> {
             .check()
             .map_err(|error| unacceptable(format!("topics: {error}")))?;
         endpoint.headers = self.sealed_headers(tenant, name, &endpoint.headers)?;
-        if endpoint.secrets.len() > MOST_SECRETS {
+        if endpoint.secrets.len() > MAX_SECRETS {
             return Err(unacceptable(format!(
-                "secrets: {MOST_SECRETS} keys at most, the newest first"
+                "secrets: {MAX_SECRETS} keys at most, the newest first"
             )));
         }
         for secret in &mut endpoint.secrets {
@@ -547,7 +551,11 @@ struct Tested {
 }
 
 /// Enqueues a test message for the endpoint.
-pub(super) async fn test<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
+pub(super) async fn test<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     match stored!(api.store.endpoint(&tenant, &name)) {
         None => return Err(unknown(&tenant, &name)),
@@ -583,7 +591,7 @@ pub(super) async fn recent<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
     uri: Uri,
-) -> Answer {
+) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     match stored!(api.store.recent(&tenant, &name)) {
         Some(recent) => ok(&recent),
@@ -602,7 +610,7 @@ pub(super) async fn enable<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
     uri: Uri,
-) -> Answer {
+) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     set(&api, &tenant, &name, Activity::Active, "").await
 }
@@ -612,7 +620,7 @@ pub(super) async fn disable<S: Store>(
     path: Named,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let (tenant, name) = whose(path, &uri)?;
     let Reason { reason } = read(body)?;
     if reason.trim().is_empty() || !is_name(&reason) {
@@ -629,7 +637,7 @@ async fn set<S: Store>(
     name: &str,
     activity: Activity,
     reason: &str,
-) -> Answer {
+) -> HandlerResult {
     stored!(api.store.set_activity(tenant, name, activity, reason));
     api.wake();
     match stored!(api.store.endpoint(tenant, name)) {

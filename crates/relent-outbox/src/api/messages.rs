@@ -15,19 +15,18 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::answer::{
-    Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
-};
 use super::endpoints::page_length;
 use super::limits::MAX_BATCH;
+use super::response::{
+    HandlerResult, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
+};
 use super::state::Shared;
 use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::{
-    AttemptRecord, EnqueueError, Enqueued, Filter, MessageStatus, Refusal, State as MessageState,
-    Store,
+    AttemptRecord, EnqueueError, Enqueued, Filter, MessageState, MessageStatus, Refusal, Store,
 };
 
-const USUAL: usize = 100;
+const DEFAULT_PAGE_LENGTH: usize = 100;
 
 type Identified = Result<Path<String>, PathRejection>;
 
@@ -66,7 +65,7 @@ impl Described {
     /// The payload and its media type.
     fn payload(&mut self) -> Result<(Vec<u8>, String), String> {
         let given = (self.payload.take(), self.text.take(), self.base64.take());
-        let (payload, usual) = match given {
+        let (payload, default_type) = match given {
             (Some(json), None, None) => (json.get().to_owned().into_bytes(), "application/json"),
             (None, Some(text), None) => (text.into_bytes(), "text/plain; charset=utf-8"),
             (None, None, Some(coded)) => {
@@ -88,7 +87,10 @@ impl Described {
             ));
         }
         let content_type = self.content_type.take();
-        Ok((payload, content_type.unwrap_or_else(|| usual.to_owned())))
+        Ok((
+            payload,
+            content_type.unwrap_or_else(|| default_type.to_owned()),
+        ))
     }
 
     fn message(mut self) -> Result<NewMessage, String> {
@@ -179,7 +181,7 @@ fn refused(single: bool, status: StatusCode, index: usize, detail: &str) -> Refu
 }
 
 /// The response to a failed enqueue.
-fn not_enqueued<E: std::error::Error>(single: bool, error: EnqueueError<E>) -> Answer {
+fn not_enqueued<E: std::error::Error>(single: bool, error: EnqueueError<E>) -> HandlerResult {
     match error {
         EnqueueError::Store(error) => Ok(store_failed(&error)),
         EnqueueError::Refused { index, refusal } => {
@@ -221,7 +223,7 @@ struct FannedAll {
 pub(super) async fn publish<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let Batch { all, single } = Batch::read(body, Described::event)?;
     let published = match api.store.publish(all).await {
         Ok(published) => published,
@@ -260,7 +262,7 @@ struct AcceptedAll {
 pub(super) async fn enqueue<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let Batch { all, single } = Batch::read(body, Described::message)?;
     let enqueued = match api.store.enqueue(all).await {
         Ok(enqueued) => enqueued,
@@ -303,9 +305,9 @@ struct Listed {
     next: Option<String>,
 }
 
-pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Answer {
+pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> HandlerResult {
     let page: Page = query(&uri)?;
-    let limit = page_length(page.limit, USUAL)?;
+    let limit = page_length(page.limit, DEFAULT_PAGE_LENGTH)?;
     let filter = Filter {
         id: None,
         tenant: page.tenant,
@@ -352,7 +354,10 @@ pub(super) fn unknown(id: &str) -> Refused {
     )
 }
 
-pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Identified) -> Answer {
+pub(super) async fn show<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Identified,
+) -> HandlerResult {
     let id = identifier(path)?;
     let found = stored!(api.store.messages(only(id.clone()), 1));
     let Some(message) = found.into_iter().next() else {
@@ -373,7 +378,7 @@ struct Cancelled {
 }
 
 /// The response if no message was changed: it does not exist, or its state does not allow the change.
-async fn unchanged<S: Store>(api: &Shared<S>, id: MessageId, allowed: &str) -> Answer {
+async fn unchanged<S: Store>(api: &Shared<S>, id: MessageId, allowed: &str) -> HandlerResult {
     match stored!(api.store.messages(only(id.clone()), 1)).first() {
         None => Err(unknown(id.as_str())),
         Some(message) => Err(refuse(
@@ -383,7 +388,10 @@ async fn unchanged<S: Store>(api: &Shared<S>, id: MessageId, allowed: &str) -> A
     }
 }
 
-pub(super) async fn resend<S: Store>(State(api): State<Shared<S>>, path: Identified) -> Answer {
+pub(super) async fn resend<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Identified,
+) -> HandlerResult {
     let id = identifier(path)?;
     match stored!(api.store.resend(only(id.clone()))) {
         0 => {
@@ -397,7 +405,10 @@ pub(super) async fn resend<S: Store>(State(api): State<Shared<S>>, path: Identif
     }
 }
 
-pub(super) async fn cancel<S: Store>(State(api): State<Shared<S>>, path: Identified) -> Answer {
+pub(super) async fn cancel<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Identified,
+) -> HandlerResult {
     let id = identifier(path)?;
     match stored!(api.store.cancel(only(id.clone()))) {
         0 => unchanged(&api, id, "what is pending or dead is cancelled").await,
@@ -438,7 +449,7 @@ fn check(filter: &Filter) -> Result<(), Refused> {
 pub(super) async fn replay<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let filter = filter(body)?;
     if filter.is_all() {
         return Err(unacceptable(
@@ -457,7 +468,10 @@ struct Due {
 }
 
 /// Makes one pending message due now.
-pub(super) async fn send_now<S: Store>(State(api): State<Shared<S>>, path: Identified) -> Answer {
+pub(super) async fn send_now<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Identified,
+) -> HandlerResult {
     let id = identifier(path)?;
     match stored!(api.store.send_now(only(id.clone()))) {
         0 => unchanged(&api, id, "what is pending is sent now").await,
@@ -472,7 +486,7 @@ pub(super) async fn send_now<S: Store>(State(api): State<Shared<S>>, path: Ident
 pub(super) async fn send_all_now<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer {
+) -> HandlerResult {
     let filter = filter(body)?;
     if filter.is_all() {
         return Err(unacceptable(
@@ -491,6 +505,6 @@ pub(super) async fn send_all_now<S: Store>(
     ok(&Due { due })
 }
 
-pub(super) async fn summary<S: Store>(State(api): State<Shared<S>>) -> Answer {
+pub(super) async fn summary<S: Store>(State(api): State<Shared<S>>) -> HandlerResult {
     ok(&stored!(api.store.summary()))
 }

@@ -5,12 +5,12 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use super::answer::{Answer, refuse};
+use super::response::{HandlerResult, refuse};
 use super::state::Shared;
 use crate::observe::{self, ENDPOINTS_DISABLED, LAG, MESSAGES};
 use crate::store::{Store, Summary};
 
-pub(super) async fn render<S: Store>(State(api): State<Shared<S>>) -> Answer {
+pub(super) async fn render<S: Store>(State(api): State<Shared<S>>) -> HandlerResult {
     let Some(render) = &api.render else {
         return Err(refuse(
             StatusCode::NOT_FOUND,

@@ -15,16 +15,16 @@ use serde_json::{Map, Value};
 use url::form_urlencoded;
 
 use super::access::SESSION;
-use super::answer::{name, query};
-use super::contents::USUAL_BYTES;
+use super::contents::DEFAULT_SHOWN_BYTES;
 use super::endpoints::{is_sealed, key_number, names, redact, without_key};
 use super::messages::only;
-use super::sessions::{Contents, Session};
+use super::response::{name, query};
+use super::sessions::{Contents, PageSession};
 use super::state::{Route, Shared};
 use crate::endpoint::Activity;
 use crate::health::Health;
 use crate::message::{MAX_NAME, NewMessage, is_name};
-use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store, millis};
+use crate::store::{EndpointStatus, Filter, MessageState, MessageStatus, Store, millis};
 use crate::text::escape_bidi_in_page;
 
 mod link;
@@ -38,13 +38,13 @@ use view::LATEST;
 
 const CSS: &str = include_str!("page/style.css");
 /// The largest number of endpoints of the overview, and of messages in a list.
-const MOST_ENDPOINTS: usize = 1000;
-const MOST_MESSAGES: usize = 100;
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_MESSAGES: usize = 100;
 /// The refusal of a form of another session.
 const OTHER_FORM: &str =
     "This form is not of your session: you have signed in again since. Open the page again.";
 /// The number of additional endpoints to query for their first failed message: each query is slow in a large store.
-const MOST_HIDDEN: usize = 5;
+const MAX_HIDDEN_ENDPOINTS: usize = 5;
 
 pub(super) fn routes<S: Store>() -> Vec<Route<S>> {
     vec![
@@ -97,18 +97,18 @@ macro_rules! stored {
 
 async fn overview<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     uri: Uri,
 ) -> Response {
     let summary = stored!(api.store.summary());
     // Endpoints that need attention come first, however many others there are.
-    let mut endpoints = stored!(api.store.troubled_endpoints(MOST_ENDPOINTS + 1));
-    let others = stored!(api.store.endpoints(None, MOST_ENDPOINTS + 1));
-    let troubled: HashSet<_> = endpoints.iter().map(names).collect();
+    let mut endpoints = stored!(api.store.endpoints_needing_attention(MAX_ENDPOINTS + 1));
+    let others = stored!(api.store.endpoints(None, MAX_ENDPOINTS + 1));
+    let needing_attention: HashSet<_> = endpoints.iter().map(names).collect();
     let others = others
         .into_iter()
-        .filter(|one| !troubled.contains(&names(one)));
-    endpoints.extend(others.take(MOST_ENDPOINTS + 1));
+        .filter(|one| !needing_attention.contains(&names(one)));
+    endpoints.extend(others.take(MAX_ENDPOINTS + 1));
     let in_state = |state| Filter {
         state: Some(state),
         ..Filter::default()
@@ -116,7 +116,7 @@ async fn overview<S: Store>(
     let dead = stored!(api.store.messages(in_state(MessageState::Dead), LATEST));
     let latest = stored!(
         api.store
-            .messages(in_state(MessageState::Pending), MOST_MESSAGES)
+            .messages(in_state(MessageState::Pending), MAX_MESSAGES)
     );
     let mut waiting = first_failed(latest);
     // Failed messages that those of a busy endpoint hide.
@@ -126,21 +126,21 @@ async fn overview<S: Store>(
             |message: &MessageStatus| message.tenant == *tenant && message.endpoint == *name;
         !waiting.iter().any(is_of)
     });
-    for (tenant, name, until) in hidden.into_iter().take(MOST_HIDDEN) {
+    for (tenant, name, until) in hidden.into_iter().take(MAX_HIDDEN_ENDPOINTS) {
         let filter = Filter {
             tenant: Some(tenant),
             endpoint: Some(name),
             until_ms: Some(until),
             ..in_state(MessageState::Pending)
         };
-        let failed = stored!(api.store.messages(filter, MOST_MESSAGES));
+        let failed = stored!(api.store.messages(filter, MAX_MESSAGES));
         waiting.extend(first_failed(failed));
     }
     waiting.sort_by_key(|message| message.created_ms);
     waiting.truncate(LATEST);
     let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
     let held = api.held().await;
-    let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MOST_ENDPOINTS);
+    let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MAX_ENDPOINTS);
     let register = view::register(session.form_token.as_str());
     ok("Overview", &html! { (done(&uri)) (content) (register) })
 }
@@ -179,11 +179,11 @@ fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
 
 async fn endpoint<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Response {
-    let (name, tenant) = match (name(path), query::<Marked>(&uri)) {
+    let (name, tenant) = match (name(path), query::<DoneAction>(&uri)) {
         (Ok(name), Ok(marked)) => (name, marked.tenant),
         _ => return failed(StatusCode::NOT_FOUND, "There is no such page."),
     };
@@ -195,7 +195,7 @@ async fn endpoint<S: Store>(
         endpoint: Some(name.clone()),
         ..Filter::default()
     };
-    let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
+    let messages = stored!(api.store.messages(filter, MAX_MESSAGES));
     let (tenant, name) = names(&status);
     let recent = stored!(api.store.recent(&tenant, &name)).unwrap_or_default();
     let held = api.held().await;
@@ -217,7 +217,7 @@ async fn endpoint<S: Store>(
 
 async fn messages<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     uri: Uri,
 ) -> Response {
     let Ok(listed) = query::<Listed>(&uri) else {
@@ -228,9 +228,9 @@ async fn messages<S: Store>(
                     characters at most.";
         return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
     };
-    let mut messages = stored!(api.store.messages(filter, MOST_MESSAGES + 1));
-    let more = messages.len() > MOST_MESSAGES;
-    messages.truncate(MOST_MESSAGES);
+    let mut messages = stored!(api.store.messages(filter, MAX_MESSAGES + 1));
+    let more = messages.len() > MAX_MESSAGES;
+    messages.truncate(MAX_MESSAGES);
     let content = view::messages(&listed, &messages, more, session.form_token.as_str());
     ok("Messages", &html! { (done(&uri)) (content) })
 }
@@ -252,7 +252,7 @@ macro_rules! found {
 
 async fn message<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Response {
@@ -266,7 +266,7 @@ async fn message<S: Store>(
 
 async fn content<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     path: Result<Path<String>, PathRejection>,
 ) -> Response {
     if session.contents != Contents(true) {
@@ -275,7 +275,7 @@ async fn content<S: Store>(
         return failed(StatusCode::FORBIDDEN, what);
     }
     let message = found!(api, path);
-    let Some(payload) = stored!(api.shown(&message, USUAL_BYTES)) else {
+    let Some(payload) = stored!(api.shown(&message, DEFAULT_SHOWN_BYTES)) else {
         return failed(StatusCode::NOT_FOUND, "There is no such message.");
     };
     let attempts = stored!(api.store.attempts(&message.id));
@@ -286,7 +286,7 @@ async fn content<S: Store>(
 /// The action before this page was shown. Only numbers are shown from the URL, and no text.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Marked {
+struct DoneAction {
     tenant: String,
     resent: Option<u64>,
     cancelled: Option<u64>,
@@ -294,7 +294,7 @@ struct Marked {
 }
 
 fn done(uri: &Uri) -> Markup {
-    let marked: Marked = query(uri).unwrap_or_default();
+    let marked: DoneAction = query(uri).unwrap_or_default();
     let messages = |count| match count {
         1 => "1 message".to_owned(),
         count => format!("{count} messages"),
@@ -432,7 +432,7 @@ struct Filled {
 /// Applies an action to the messages selected in a list.
 async fn act_on_selected<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     form: Result<RawForm, RawFormRejection>,
 ) -> Response {
     let Ok(RawForm(form)) = form else {
@@ -443,7 +443,7 @@ async fn act_on_selected<S: Store>(
     for (key, value) in form_urlencoded::parse(&form) {
         match &*key {
             "id" => match value.parse() {
-                Ok(id) if ids.len() < MOST_MESSAGES => ids.push(id),
+                Ok(id) if ids.len() < MAX_MESSAGES => ids.push(id),
                 _ => return failed(StatusCode::UNPROCESSABLE_ENTITY, "That is no message."),
             },
             "act" => act = Some(value.into_owned()),
@@ -482,7 +482,7 @@ async fn act_on_selected<S: Store>(
 
 async fn act<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
     form: Result<Form<Filled>, FormRejection>,
 ) -> Response {
     let Ok(Form(Filled { form_token, act })) = form else {
@@ -660,7 +660,7 @@ async fn login<S: Store>(
 
 async fn logout<S: Store>(
     State(api): State<Shared<S>>,
-    Extension(session): Extension<Session>,
+    Extension(session): Extension<PageSession>,
 ) -> Response {
     api.sessions.end(&session);
     let cookie = format!("{SESSION}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");

@@ -13,13 +13,13 @@ use super::token::Token;
 pub(super) struct Contents(pub(super) bool);
 
 /// The duration of a session: 12 h.
-const SIGNED_IN: Duration = Duration::from_secs(12 * 3600);
+const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// The largest number of sessions. One more ends the oldest.
-const MOST_SESSIONS: usize = 64;
+const MAX_SESSIONS: usize = 64;
 
 /// The session of a person who is signed in to the page.
 #[derive(Clone)]
-pub(super) struct Session {
+pub(super) struct PageSession {
     /// The value of the cookie.
     pub(super) id: Token,
     /// The value in each form, against cross-site request forgery.
@@ -30,11 +30,11 @@ pub(super) struct Session {
 
 /// The sessions of the page, the oldest first.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<VecDeque<Session>>);
+pub(super) struct Sessions(Mutex<VecDeque<PageSession>>);
 
 impl Sessions {
     /// The sessions that have not expired.
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Session>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<PageSession>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         kept.retain(|session| session.until > now);
@@ -42,15 +42,15 @@ impl Sessions {
     }
 
     /// Starts a session.
-    pub(super) fn begin(&self, contents: Contents) -> Session {
-        let session = Session {
+    pub(super) fn begin(&self, contents: Contents) -> PageSession {
+        let session = PageSession {
             id: Token::new(),
             form_token: Token::new(),
             contents,
-            until: Instant::now() + SIGNED_IN,
+            until: Instant::now() + SESSION_LIFETIME,
         };
         let mut kept = self.kept();
-        if kept.len() >= MOST_SESSIONS {
+        if kept.len() >= MAX_SESSIONS {
             kept.pop_front();
         }
         kept.push_back(session.clone());
@@ -58,13 +58,13 @@ impl Sessions {
     }
 
     /// Finds the session of a cookie.
-    pub(super) fn find(&self, cookie: &str) -> Option<Session> {
+    pub(super) fn find(&self, cookie: &str) -> Option<PageSession> {
         let kept = self.kept();
         kept.iter().find(|session| session.id.is(cookie)).cloned()
     }
 
     /// Ends a session.
-    pub(super) fn end(&self, session: &Session) {
+    pub(super) fn end(&self, session: &PageSession) {
         self.kept()
             .retain(|other| !other.id.is(session.id.as_str()));
     }
@@ -81,24 +81,24 @@ mod tests {
             sessions.begin(Contents(true)),
             sessions.begin(Contents(false)),
         );
-        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        let found = |session: &PageSession| sessions.find(session.id.as_str()).is_some();
         assert!(found(&one) && found(&other));
         assert!(sessions.find(one.form_token.as_str()).is_none());
         sessions.end(&one);
         assert!(!found(&one) && found(&other));
-        tokio::time::advance(SIGNED_IN - Duration::from_secs(1)).await;
+        tokio::time::advance(SESSION_LIFETIME - Duration::from_secs(1)).await;
         assert!(found(&other));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!found(&other));
     }
 
     #[tokio::test]
-    async fn there_is_room_for_so_many_sessions_and_one_more_ends_the_oldest() {
+    async fn one_session_above_the_limit_ends_the_oldest() {
         let sessions = Sessions::default();
-        let all: Vec<_> = (0..=MOST_SESSIONS)
+        let all: Vec<_> = (0..=MAX_SESSIONS)
             .map(|_| sessions.begin(Contents(false)))
             .collect();
-        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        let found = |session: &PageSession| sessions.find(session.id.as_str()).is_some();
         assert!(!found(&all[0]) && all[1..].iter().all(found));
     }
 }

@@ -11,7 +11,7 @@ use super::token::Token;
 use crate::guard::AddressGuard;
 use crate::secrets::Secrets;
 use crate::store::Store;
-use crate::worker::{Held, Hint, Watch};
+use crate::worker::{HeldEndpoint, Hint, HoldMonitor};
 
 /// The HTTP API of a store: see the [module](super).
 ///
@@ -28,7 +28,7 @@ pub struct Api<S> {
     pub(super) guard: AddressGuard,
     pub(super) http_allowed: bool,
     pub(super) hint: Option<Hint>,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<HoldMonitor>,
     pub(super) render: Option<Box<dyn Fn() -> String + Send + Sync>>,
 }
 
@@ -91,7 +91,7 @@ impl<S: Store> Api<S> {
 
     /// Shows which messages a worker of this process holds back, and why.
     #[must_use]
-    pub fn watch(mut self, watch: Watch) -> Self {
+    pub fn watch(mut self, watch: HoldMonitor) -> Self {
         self.watch = Some(watch);
         self
     }
@@ -105,12 +105,12 @@ impl<S: Store> Api<S> {
     }
 
     /// The endpoints that the worker of this process holds back, by tenant and name.
-    pub(super) async fn held(&self) -> HashMap<(String, String), Held> {
+    pub(super) async fn held(&self) -> HashMap<(String, String), HeldEndpoint> {
         let held = match &self.watch {
             Some(watch) => watch.held().await,
             None => Vec::new(),
         };
-        let names = |held: &Held| (held.tenant.clone(), held.name.clone());
+        let names = |held: &HeldEndpoint| (held.tenant.clone(), held.name.clone());
         held.into_iter().map(|held| (names(&held), held)).collect()
     }
 

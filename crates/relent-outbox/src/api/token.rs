@@ -7,9 +7,9 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 /// The shortest token, in characters.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 /// The longest token, in characters.
-const LONGEST: usize = 1024;
+const MAX_TOKEN_CHARS: usize = 1024;
 
 /// A bearer token.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl FromStr for Token {
     /// Trims white space, such as a newline at the end of a file.
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let token = text.trim();
-        match (SHORTEST..=LONGEST).contains(&token.len())
+        match (MIN_TOKEN_CHARS..=MAX_TOKEN_CHARS).contains(&token.len())
             && token.bytes().all(|byte| byte.is_ascii_graphic())
         {
             true => Ok(Self(token.to_owned())),
@@ -71,7 +71,7 @@ impl fmt::Display for InvalidToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a token is {SHORTEST} to {LONGEST} visible ASCII characters without a space"
+            "a token is {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters without a space"
         )
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_only_itself_and_never_shown() {
+    fn a_token_matches_only_itself_and_is_never_shown() {
         let token = Token::new();
         assert!(token.is(token.as_str()) && !token.is(Token::new().as_str()));
         for wrong in ["", &token.as_str()[1..], &format!("{}x", token.as_str())] {

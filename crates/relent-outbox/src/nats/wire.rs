@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use relent_core::{Cause, Failure, Kind, Network};
+use relent_core::{Cause, Failure, FailureKind, Network};
 use serde::{Deserialize, Serialize};
 
-use super::LEAVE;
+use super::START_TIMEOUT;
 use crate::acknowledgement::{BodyEnd, MAX_BODY};
 use crate::fault::FaultKind;
 use crate::sender::{Exchange, Received};
@@ -28,15 +28,15 @@ pub use tests::any_bytes;
 pub(super) const VERSION: u32 = 1;
 /// The longest field of a response that is forwarded, with its name, in bytes. Longer ones do not affect its
 /// evaluation.
-const LONGEST_FIELD: usize = 1024;
+const MAX_FIELD_BYTES: usize = 1024;
 /// The largest number of forwarded fields of a response.
-const MOST_FIELDS: usize = 128;
-/// The longest first line, in bytes. It fits [`MOST_FIELDS`] fields with any content.
-const MOST_HEAD: usize = 512 << 10;
+const MAX_RESPONSE_FIELDS: usize = 128;
+/// The longest first line, in bytes. It fits [`MAX_RESPONSE_FIELDS`] fields with any content.
+const MAX_HEAD_BYTES: usize = 512 << 10;
 /// The longest time limit of an attempt: 24 h.
-pub(super) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest part of a JSON error that is kept, in bytes; the error may quote its input.
-const MOST_ERROR: usize = 200;
+const MAX_ERROR_BYTES: usize = 200;
 
 /// An attempt as it is sent to a NATS worker. Its payload follows.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Attempt {
 
 /// The result of an HTTP request. The body of the response follows.
 #[derive(Serialize, Deserialize, Debug)]
-struct Answer {
+struct ResultHead {
     outcome: Outcome,
     address: String,
     took: Duration,
@@ -70,7 +70,7 @@ enum Outcome {
     },
     Failed {
         #[serde(with = "KindOf")]
-        kind: Kind,
+        kind: FailureKind,
         /// `None` for a timeout.
         network: Option<Cut>,
         error: String,
@@ -92,7 +92,7 @@ enum End {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Kind")]
+#[serde(remote = "FailureKind")]
 enum KindOf {
     NotProcessed,
     Ambiguous,
@@ -140,11 +140,11 @@ pub(super) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> 
     if !is_subject(relay) {
         return Err("its relay is no subject of NATS".to_owned());
     }
-    if *limit > LONGEST {
+    if *limit > MAX_ATTEMPT_TIME {
         return Err(format!(
             "it may take {} s, and {} s are the most",
             limit.as_secs(),
-            LONGEST.as_secs()
+            MAX_ATTEMPT_TIME.as_secs()
         ));
     }
     Ok((attempt, payload))
@@ -158,21 +158,21 @@ fn is_subject(subject: &str) -> bool {
 }
 
 /// Serializes the time in which an attempt may be started; zero denies it.
-pub(super) fn leave(left: Duration) -> Bytes {
+pub(super) fn permission(left: Duration) -> Bytes {
     left.as_millis().to_string().into()
 }
 
 /// Parses the time in which an attempt may be started.
-pub(super) fn read_leave(message: &[u8]) -> Result<Duration, String> {
+pub(super) fn read_permission(message: &[u8]) -> Result<Duration, String> {
     let left = str::from_utf8(message)
         .ok()
         .and_then(|left| left.parse().ok());
     left.map(Duration::from_millis)
-        .filter(|left| *left <= LEAVE)
+        .filter(|left| *left <= START_TIMEOUT)
         .ok_or_else(|| {
             format!(
-                "leave to begin is a number of milliseconds, {} at most",
-                LEAVE.as_millis()
+                "permission to begin is a number of milliseconds, {} at most",
+                START_TIMEOUT.as_millis()
             )
         })
 }
@@ -185,7 +185,7 @@ pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Byt
             body = received.body.slice(..received.body.len().min(keep));
             Outcome::Answered {
                 status: received.status.as_u16(),
-                headers: judged_fields(&received.headers, most / 2),
+                headers: fields_for_evaluation(&received.headers, most / 2),
                 end: received.end,
             }
         }
@@ -195,11 +195,11 @@ pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Byt
                 Cause::Network(network) => Some(Cut(network)),
                 _ => None,
             },
-            error: printable(&error, LONGEST_FIELD),
+            error: printable(&error, MAX_FIELD_BYTES),
             fault: exchange.fault,
         },
     };
-    let mut answer = Answer {
+    let mut answer = ResultHead {
         outcome,
         address: exchange.address,
         took: exchange.took,
@@ -214,14 +214,14 @@ pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Byt
         *end = BodyEnd::TooLong;
     }
     // `TooLong` is longer than `Whole`.
-    const LONGER: usize = 16;
-    body.truncate(body.len().saturating_sub(excess + LONGER));
+    const TOO_LONG_GROWTH_BYTES: usize = 16;
+    body.truncate(body.len().saturating_sub(excess + TOO_LONG_GROWTH_BYTES));
     write(&answer, &body)
 }
 
 /// Parses a result.
 pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
-    let (answer, body): (Answer, Bytes) = read(message)?;
+    let (answer, body): (ResultHead, Bytes) = read(message)?;
     if body.len() > MAX_BODY {
         return Err(format!(
             "its body has {} bytes, and {MAX_BODY} are the most",
@@ -272,15 +272,15 @@ pub(super) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, Strin
 }
 
 /// The fields of a response for its evaluation, up to `most` bytes, without those that are too long or too many.
-fn judged_fields(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
+fn fields_for_evaluation(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
     // In JSON, a quotation mark or a backslash takes two bytes.
-    const AROUND: usize = "[\"\",\"\"],".len();
+    const JSON_OVERHEAD_BYTES: usize = "[\"\",\"\"],".len();
     let mut left = most;
     fields(headers)
-        .filter(|(name, value)| name.len() + value.len() <= LONGEST_FIELD)
-        .take(MOST_FIELDS)
+        .filter(|(name, value)| name.len() + value.len() <= MAX_FIELD_BYTES)
+        .take(MAX_RESPONSE_FIELDS)
         .take_while(|(name, value)| {
-            let takes = AROUND + name.len() + 2 * value.len();
+            let takes = JSON_OVERHEAD_BYTES + name.len() + 2 * value.len();
             let fits = takes <= left;
             left = left.saturating_sub(takes);
             fits
@@ -291,9 +291,9 @@ fn judged_fields(headers: &HeaderMap, most: usize) -> Vec<(String, String)> {
 /// Converts parsed fields.
 pub(super) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, String> {
     // `HeaderMap` panics beyond some number of fields.
-    if fields.len() > MOST_FIELDS {
+    if fields.len() > MAX_RESPONSE_FIELDS {
         return Err(format!(
-            "it has {} fields, and {MOST_FIELDS} are the most",
+            "it has {} fields, and {MAX_RESPONSE_FIELDS} are the most",
             fields.len()
         ));
     }
@@ -310,9 +310,9 @@ pub(super) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, Strin
 fn write(head: &impl Serialize, rest: &[u8]) -> Result<Bytes, String> {
     let mut bytes = Vec::with_capacity(1024 + rest.len());
     serde_json::to_writer(&mut bytes, &(rest.len(), head)).map_err(|error| error.to_string())?;
-    if bytes.len() > MOST_HEAD {
+    if bytes.len() > MAX_HEAD_BYTES {
         return Err(format!(
-            "what describes it has {} bytes, and {MOST_HEAD} are the most",
+            "what describes it has {} bytes, and {MAX_HEAD_BYTES} are the most",
             bytes.len()
         ));
     }
@@ -322,18 +322,18 @@ fn write(head: &impl Serialize, rest: &[u8]) -> Result<Bytes, String> {
 }
 
 fn read<T: for<'de> Deserialize<'de>>(message: &Bytes) -> Result<(T, Bytes), String> {
-    let mut first = message.iter().take(MOST_HEAD + 1);
+    let mut first = message.iter().take(MAX_HEAD_BYTES + 1);
     let Some(end) = first.position(|byte| *byte == b'\n') else {
         return Err(match message.len() {
             0 => "it is empty".to_owned(),
-            1..=MOST_HEAD => {
+            1..=MAX_HEAD_BYTES => {
                 "its first line has no end: it was cut off, or is none of Relent's".to_owned()
             }
-            _ => format!("its first line has more than {MOST_HEAD} bytes"),
+            _ => format!("its first line has more than {MAX_HEAD_BYTES} bytes"),
         });
     };
     let (length, head): (usize, T) = serde_json::from_slice(&message[..end]).map_err(|error| {
-        let error = printable(&error.to_string(), MOST_ERROR);
+        let error = printable(&error.to_string(), MAX_ERROR_BYTES);
         format!("its first line cannot be read ({error}): it is none of this version of Relent")
     })?;
     let rest = message.slice(end + 1..);

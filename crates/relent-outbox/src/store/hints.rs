@@ -10,10 +10,10 @@ use tokio::sync::broadcast;
 /// The largest number of endpoints that a hint names. As text they fit into a PostgreSQL notification, which is limited
 /// to 8,000 bytes.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-const MOST: usize = 256;
+const MAX_NAMED_ENDPOINTS: usize = 256;
 /// The number of hints that wait for a busy worker; more are replaced by one hint that names none.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-const WAITING: usize = 256;
+const MAX_WAITING_HINTS: usize = 256;
 
 /// A notification of enqueued messages: see [`Store::hints`](super::Store::hints).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,11 +46,11 @@ impl Hints {
     /// Returns the next hint after the last one, or after creation. It may never return. Dropping the future loses no
     /// hint.
     pub async fn next(&mut self) -> Hinted {
-        let told = match &mut self.0 {
+        let received = match &mut self.0 {
             Some(sent) => sent.recv().await,
             None => pending().await,
         };
-        match told {
+        match received {
             Ok(hinted) => hinted,
             Err(broadcast::error::RecvError::Lagged(_)) => Hinted::Anything,
             Err(broadcast::error::RecvError::Closed) => {
@@ -74,24 +74,24 @@ impl Hints {
 /// Creates the channel by which a store notifies its workers.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(super) fn channel() -> broadcast::Sender<Hinted> {
-    broadcast::Sender::new(WAITING)
+    broadcast::Sender::new(MAX_WAITING_HINTS)
 }
 
 /// Collects the hint for messages that are enqueued together.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Default)]
-pub(super) struct Got {
+pub(super) struct HintBuilder {
     endpoints: BTreeSet<i64>,
     is_more: bool,
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Got {
+impl HintBuilder {
     /// Adds a message for this endpoint, due after this delay.
     pub(super) fn add(&mut self, endpoint: i64, delay: Duration) {
         self.endpoints.insert(endpoint);
         // A claim now would find nothing, and the worker must search to learn the due time.
-        self.is_more |= !delay.is_zero() || self.endpoints.len() > MOST;
+        self.is_more |= !delay.is_zero() || self.endpoints.len() > MAX_NAMED_ENDPOINTS;
         if self.is_more {
             self.endpoints.clear();
         }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn got(endpoints: impl IntoIterator<Item = i64>) -> Option<Hinted> {
-        let mut got = Got::default();
+        let mut got = HintBuilder::default();
         for endpoint in endpoints {
             got.add(endpoint, Duration::ZERO);
         }
@@ -141,20 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn it_names_each_endpoint_once_unless_they_are_too_many() {
+    fn a_hint_names_each_endpoint_once_up_to_a_limit() {
         assert_eq!(got([]), None);
         let three = Hinted::Endpoints([1, 5, 9].into());
         assert_eq!(got([5, 1, 9, 5]), Some(three));
-        let most = i64::try_from(MOST).unwrap();
-        assert!(matches!(got(0..most), Some(Hinted::Endpoints(named)) if named.len() == MOST));
+        let most = i64::try_from(MAX_NAMED_ENDPOINTS).unwrap();
+        assert!(
+            matches!(got(0..most), Some(Hinted::Endpoints(named)) if named.len() == MAX_NAMED_ENDPOINTS)
+        );
         assert_eq!(got(0..most + 1), Some(Hinted::Anything));
         // Adding more endpoints changes nothing.
         assert_eq!(got(0..3 * most), Some(Hinted::Anything));
     }
 
     #[test]
-    fn of_what_is_due_later_it_names_nothing() {
-        let mut got = Got::default();
+    fn a_hint_names_no_endpoint_if_a_message_is_delayed() {
+        let mut got = HintBuilder::default();
         got.add(1, Duration::from_nanos(1));
         got.add(2, Duration::ZERO);
         assert_eq!(got.hinted(), Some(Hinted::Anything));
@@ -162,8 +164,8 @@ mod tests {
 
     #[cfg(feature = "postgres")]
     #[test]
-    fn a_notification_says_the_same() {
-        let longest = i64::MIN..i64::MIN + i64::try_from(MOST).unwrap();
+    fn a_hint_round_trips_through_a_notification() {
+        let longest = i64::MIN..i64::MIN + i64::try_from(MAX_NAMED_ENDPOINTS).unwrap();
         for hinted in [
             got([1, 5, 9]),
             got([7]),
@@ -181,15 +183,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hints_that_nobody_could_keep_tell_of_anything() {
+    async fn lost_hints_become_one_hint_without_names() {
         let sender = channel();
         let mut hints = Hints::of(sender.subscribe());
         let one = Hinted::Endpoints([1].into());
-        for _ in 0..=WAITING {
+        for _ in 0..=MAX_WAITING_HINTS {
             sender.send(one.clone()).unwrap();
         }
         assert_eq!(hints.next().await, Hinted::Anything);
-        for _ in 0..WAITING {
+        for _ in 0..MAX_WAITING_HINTS {
             assert_eq!(hints.next().await, one);
         }
         assert_eq!(hints.try_next(), None);

@@ -3,8 +3,8 @@
 /// Runs statements in a transaction, with a time limit.
 macro_rules! transact {
     ($store:expr, $transaction:ident => $work:expr) => {{
-        let client = connect(&$store.pool, $store.patience).await?;
-        let done = timeout($store.patience, async {
+        let client = connect(&$store.pool, $store.max_wait).await?;
+        let done = timeout($store.max_wait, async {
             let begun = Transaction::new(&client);
             let $transaction = &begun;
             let done = $work.await?;
@@ -12,17 +12,17 @@ macro_rules! transact {
             Ok(done)
         });
         let done = done.await;
-        in_time(client, $store.patience, done)
+        in_time(client, $store.max_wait, done)
     }};
 }
 
 /// Runs read statements, with a time limit.
 macro_rules! read {
     ($store:expr, $client:ident => $work:expr) => {{
-        let client = connect(&$store.pool, $store.patience).await?;
+        let client = connect(&$store.pool, $store.max_wait).await?;
         let $client = &client;
-        let done = timeout($store.patience, $work).await;
-        in_time(client, $store.patience, done)
+        let done = timeout($store.max_wait, $work).await;
+        in_time(client, $store.max_wait, done)
     }};
 }
 
@@ -41,7 +41,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as OfCaller};
+use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as CallerTransaction};
 use tokio::sync::broadcast;
 use tokio::time::{error::Elapsed, sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -51,9 +51,9 @@ pub use self::error::PostgresError;
 use self::transaction::Transaction;
 use super::hints;
 use super::{
-    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
-    Enqueued, Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled,
-    Store, Summary, Wanted, Work, end_of_grants,
+    AttemptRecord, ClaimRequest, Claims, ConfirmRequest, Content, Deletion, EndpointStatus,
+    EndpointWork, EnqueueError, Enqueued, Fence, Filter, Heartbeat, Hinted, Hints, MessageStatus,
+    OwnedEndpoint, Published, Recent, Settled, Store, Summary, end_of_grants,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{MessageId, NewEvent, NewMessage};
@@ -90,19 +90,19 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 #[derive(Clone)]
 pub struct Postgres {
     pool: Pool,
-    patience: Duration,
+    max_wait: Duration,
     hints: Arc<broadcast::Sender<Hinted>>,
 }
 
 /// The notification channel of hints.
 const CHANNEL: &str = "relent_outbox";
 /// The pause of a listener before it connects again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Takes a lock, so that processes that start concurrently do not conflict.
-const CREATE: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
+const BEGIN_CREATION: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
 /// Finds tables of a later version: the number in table names is the version of their content.
-const LATER: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
+const FIND_LATER_TABLES: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
     WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
 
 impl Postgres {
@@ -112,13 +112,13 @@ impl Postgres {
     /// Data written once is separate from data that changes with each attempt. The latter table is narrow, leaves free
     /// space in its pages for new row versions, and is vacuumed early, because dead rows slow a queue down.
     pub const TABLES: &str = r#"
-        CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_endpoint_1 (
             id         bigint   NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
             tenant     text     NOT NULL COLLATE "C",
             name       text     NOT NULL COLLATE "C",
             spec       text     NOT NULL,             -- JSON
             revision   bigint   NOT NULL DEFAULT 1,   -- of spec
-            after_dead smallint NOT NULL,             -- 0 block, 1 skip
+            on_dead_letter smallint NOT NULL,             -- 0 block, 1 skip
             activity   smallint NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
             reason     text     NOT NULL DEFAULT '',
             health     bytea    NOT NULL DEFAULT '',
@@ -126,12 +126,12 @@ impl Postgres {
             fence      bigint   NOT NULL DEFAULT 0,
             UNIQUE (tenant, name)
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
-        CREATE INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE activity = 0;
-        CREATE TABLE IF NOT EXISTS relent_worker_1 (
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE activity = 0;
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_worker_1 (
             id    text   NOT NULL PRIMARY KEY COLLATE "C",
             until bigint NOT NULL                     -- of its lease; as all times in microseconds since 1970
         ) WITH (fillfactor = 50);
-        CREATE TABLE IF NOT EXISTS relent_message_1 (
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_message_1 (
             row          bigint NOT NULL PRIMARY KEY GENERATED BY DEFAULT AS IDENTITY,
             id           text   NOT NULL UNIQUE COLLATE "C",
             endpoint     bigint NOT NULL,
@@ -142,7 +142,7 @@ impl Postgres {
             created      bigint NOT NULL,
             UNIQUE (endpoint, event)
         );
-        CREATE TABLE IF NOT EXISTS relent_delivery_1 (
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_delivery_1 (
             row       bigint   NOT NULL PRIMARY KEY,  -- that of the message
             endpoint  bigint   NOT NULL,
             state     smallint NOT NULL DEFAULT 0,    -- 0 pending, 1 running, 2 delivered, 3 dead, 4 cancelled, 5 behind another
@@ -156,14 +156,14 @@ impl Postgres {
             reason    text     NOT NULL DEFAULT ''
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
             autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due, row) WHERE state = 0;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state, row)
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due, row) WHERE state = 0;
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state, row)
             WHERE order_key IS NOT NULL;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
-        CREATE TABLE IF NOT EXISTS relent_attempt_1 (
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_attempt_1 (
             id      bigint   NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
             row     bigint   NOT NULL,
             number  bigint   NOT NULL,
@@ -176,18 +176,18 @@ impl Postgres {
             request  text    NOT NULL DEFAULT '',     -- header fields as they may be seen
             response text    NOT NULL DEFAULT ''
         );
-        CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
-        CREATE TABLE IF NOT EXISTS relent_key_1 (
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_key_1 (
             one     boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
             checked text    NOT NULL                  -- by which a key is known to be that of this outbox
         );
-        CREATE TABLE IF NOT EXISTS relent_subscription_1 (
+        BEGIN_CREATION TABLE IF NOT EXISTS relent_subscription_1 (
             tenant   text   NOT NULL COLLATE "C",
             pattern  text   NOT NULL COLLATE "C",
             endpoint bigint NOT NULL,
             PRIMARY KEY (tenant, pattern, endpoint)
         );
-        CREATE INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
+        BEGIN_CREATION INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
     "#;
 
     /// The SQL statement that makes all [listening](Self::listen) workers look for work, like [`hint`](Self::hint), for
@@ -199,7 +199,7 @@ impl Postgres {
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
-            patience: Duration::from_secs(5),
+            max_wait: Duration::from_secs(5),
             hints: Arc::new(hints::channel()),
         }
     }
@@ -207,8 +207,8 @@ impl Postgres {
     /// Sets the time limit of a connection or a transaction of this store: 5 s by default. After that it returns an
     /// error, and closes the connection.
     #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
         self
     }
 
@@ -228,7 +228,7 @@ impl Postgres {
             while hints.upgrade().is_some() {
                 // The error is of no use: workers also poll.
                 drop(listen(&config, tls.clone(), &hints).await);
-                sleep(AGAIN).await;
+                sleep(RECONNECT_PAUSE).await;
             }
         });
         self
@@ -247,8 +247,8 @@ impl Postgres {
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
         read!(self, client => async {
             let made = async {
-                client.batch_execute(CREATE).await?;
-                let later: String = client.query_one(LATER, &[]).await?.try_get(0)?;
+                client.batch_execute(BEGIN_CREATION).await?;
+                let later: String = client.query_one(FIND_LATER_TABLES, &[]).await?.try_get(0)?;
                 if !later.is_empty() {
                     return Err(PostgresError::Stored(super::later_tables(&later)));
                 }
@@ -273,7 +273,7 @@ impl Postgres {
     /// # Errors
     /// See [`Store::enqueue`].
     pub async fn enqueue_in(
-        transaction: &OfCaller<'_>,
+        transaction: &CallerTransaction<'_>,
         messages: &[NewMessage],
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
         enqueue::enqueue_in(&mut &*transaction, messages).await
@@ -315,7 +315,7 @@ impl Postgres {
     /// # Errors
     /// See [`Store::publish`].
     pub async fn publish_in(
-        transaction: &OfCaller<'_>,
+        transaction: &CallerTransaction<'_>,
         events: &[NewEvent],
     ) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
         enqueue::publish_in(&mut &*transaction, events).await
@@ -338,13 +338,13 @@ impl Postgres {
     pub async fn hint(&self) {
         tell(&self.hints, Hinted::Anything);
         let tell = async {
-            let client = connect(&self.pool, self.patience).await?;
+            let client = connect(&self.pool, self.max_wait).await?;
             // In a transaction of its own, which writes nothing.
             let tell = client.prepare_cached(Self::HINT).await?;
             client.execute(&tell, &[]).await?;
             Ok::<_, PostgresError>(())
         };
-        drop(timeout(self.patience, tell).await);
+        drop(timeout(self.max_wait, tell).await);
     }
 
     /// Publishes events and notifies other processes. Returns the hint for this process, too.
@@ -362,7 +362,7 @@ impl Postgres {
     }
 
     /// Notifies the workers of this process, and returns the result without the hint.
-    fn hand_on<T>(
+    fn notify_local<T>(
         &self,
         enqueued: Result<(T, Option<Hinted>), EnqueueError<PostgresError>>,
     ) -> Result<T, EnqueueError<PostgresError>> {
@@ -417,7 +417,7 @@ where
         }
         std::future::pending::<Result<(), tokio_postgres::Error>>().await
     };
-    let hand_on = async {
+    let notify_local = async {
         while let Some(message) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(notified) = message? {
                 let Some(hints) = hints.upgrade() else { break };
@@ -428,13 +428,13 @@ where
     };
     let gone = async {
         while hints.upgrade().is_some() {
-            sleep(AGAIN).await;
+            sleep(RECONNECT_PAUSE).await;
         }
         Ok(())
     };
     tokio::select! {
         ended = listen => ended,
-        ended = hand_on => ended,
+        ended = notify_local => ended,
         ended = gone => ended,
     }
 }
@@ -466,22 +466,22 @@ impl Store for Postgres {
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-        self.hand_on(self.enqueue_and_tell(&messages).await)
+        self.notify_local(self.enqueue_and_tell(&messages).await)
     }
 
     async fn publish(
         &self,
         events: Vec<NewEvent>,
     ) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
-        self.hand_on(self.publish_and_tell(&events).await)
+        self.notify_local(self.publish_and_tell(&events).await)
     }
 
     fn hints(&self) -> Hints {
         Hints::of(self.hints.subscribe())
     }
 
-    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, PostgresError> {
-        transact!(self, transaction => work::beat(transaction, worker, lease))
+    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, PostgresError> {
+        transact!(self, transaction => work::heartbeat(transaction, worker, lease))
     }
 
     async fn find_work(
@@ -489,7 +489,7 @@ impl Store for Postgres {
         worker: &str,
         within: Duration,
         most: usize,
-    ) -> Result<Vec<Work>, PostgresError> {
+    ) -> Result<Vec<EndpointWork>, PostgresError> {
         transact!(self, transaction => work::find(transaction, worker, within, most))
     }
 
@@ -497,7 +497,7 @@ impl Store for Postgres {
         &self,
         worker: &str,
         endpoints: Vec<i64>,
-    ) -> Result<Vec<Owned>, PostgresError> {
+    ) -> Result<Vec<OwnedEndpoint>, PostgresError> {
         transact!(self, transaction => work::acquire(transaction, worker, &endpoints))
     }
 
@@ -509,14 +509,18 @@ impl Store for Postgres {
         transact!(self, transaction => work::release(transaction, worker, &endpoints))
     }
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, PostgresError> {
+    async fn claim(
+        &self,
+        worker: &str,
+        wanted: Vec<ClaimRequest>,
+    ) -> Result<Claims, PostgresError> {
         transact!(self, transaction => work::claim(transaction, worker, &wanted))
     }
 
     async fn confirm(
         &self,
         worker: &str,
-        attempts: Vec<Confirm>,
+        attempts: Vec<ConfirmRequest>,
     ) -> Result<Vec<Option<Bytes>>, PostgresError> {
         read!(self, client => work::confirm(client, worker, &attempts))
     }
@@ -606,8 +610,11 @@ impl Store for Postgres {
         )
     }
 
-    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, PostgresError> {
-        read!(self, client => read::troubled(client, most))
+    async fn endpoints_needing_attention(
+        &self,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, PostgresError> {
+        read!(self, client => read::needing_attention(client, most))
     }
 
     async fn recent(&self, tenant: &str, name: &str) -> Result<Option<Recent>, PostgresError> {
@@ -660,7 +667,7 @@ impl Store for Postgres {
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("patience", &self.patience)
+            .field("max_wait", &self.max_wait)
             .finish_non_exhaustive()
     }
 }

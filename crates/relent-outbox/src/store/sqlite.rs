@@ -28,9 +28,10 @@ use self::clock::Clock;
 pub use self::error::SqliteError;
 use super::hints;
 use super::{
-    AttemptRecord, BATCH, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
-    Enqueued, Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled,
-    Store, Summary, Wanted, Work, end_of_grants, micros,
+    AttemptRecord, ClaimRequest, Claims, ConfirmRequest, Content, Deletion, EndpointStatus,
+    EndpointWork, EnqueueError, Enqueued, Fence, Filter, Heartbeat, Hinted, Hints,
+    MAX_TRANSACTION_ROWS, MessageStatus, OwnedEndpoint, Published, Recent, Settled, Store, Summary,
+    end_of_grants, micros,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{MessageId, NewEvent, NewMessage};
@@ -68,7 +69,7 @@ use crate::message::{MessageId, NewEvent, NewMessage};
 ///
 /// The clock is that of the machine. If it is set back by up to 5 s, the store's time stands still meanwhile. If it is
 /// set back by more, the machine was ahead, and the store follows. Times written meanwhile then count from the next
-/// [heartbeat](Store::beat) of a worker. A delivery with a delay of a minute thus waits for a minute and up to one
+/// [heartbeat](Store::heartbeat) of a worker. A delivery with a delay of a minute thus waits for a minute and up to one
 /// heartbeat interval, even if the machine was ahead by a day; a dead worker is detected one lease later. A step
 /// forward takes effect immediately: messages become due and leases expire, which at worst repeats running attempts.
 #[derive(Clone, Debug)]
@@ -335,12 +336,13 @@ impl Store for Sqlite {
         Hints::of(self.hints.subscribe())
     }
 
-    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, SqliteError> {
+    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, SqliteError> {
         let worker = worker.to_owned();
-        let beat = self.write(move |connection, now| work::beat(connection, now, &worker, lease));
-        let beat = beat.await?;
+        let heartbeat =
+            self.write(move |connection, now| work::heartbeat(connection, now, &worker, lease));
+        let heartbeat = heartbeat.await?;
         self.correct_times().await?;
-        Ok(beat)
+        Ok(heartbeat)
     }
 
     async fn find_work(
@@ -348,13 +350,17 @@ impl Store for Sqlite {
         worker: &str,
         within: Duration,
         most: usize,
-    ) -> Result<Vec<Work>, SqliteError> {
+    ) -> Result<Vec<EndpointWork>, SqliteError> {
         let worker = worker.to_owned();
         self.read(move |connection, now| work::find(connection, now, &worker, within, most))
             .await
     }
 
-    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, SqliteError> {
+    async fn acquire(
+        &self,
+        worker: &str,
+        endpoints: Vec<i64>,
+    ) -> Result<Vec<OwnedEndpoint>, SqliteError> {
         let worker = worker.to_owned();
         self.write(move |connection, now| work::acquire(connection, now, &worker, &endpoints))
             .await
@@ -366,7 +372,7 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, SqliteError> {
+    async fn claim(&self, worker: &str, wanted: Vec<ClaimRequest>) -> Result<Claims, SqliteError> {
         let worker = worker.to_owned();
         self.write(move |connection, now| claim::claim(connection, now, &worker, &wanted))
             .await
@@ -375,7 +381,7 @@ impl Store for Sqlite {
     async fn confirm(
         &self,
         worker: &str,
-        attempts: Vec<Confirm>,
+        attempts: Vec<ConfirmRequest>,
     ) -> Result<Vec<Option<Bytes>>, SqliteError> {
         let worker = worker.to_owned();
         self.read(move |connection, _| claim::confirm(connection, &worker, &attempts))
@@ -468,8 +474,11 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, SqliteError> {
-        self.read(move |connection, now| read::troubled(connection, now, most))
+    async fn endpoints_needing_attention(
+        &self,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, SqliteError> {
+        self.read(move |connection, now| read::needing_attention(connection, now, most))
             .await
     }
 
@@ -523,7 +532,7 @@ impl Store for Sqlite {
         let rows = move |connection: &Connection, _| read::purgeable(connection, before, most);
         let rows = self.read(rows).await?;
         let mut purged = 0;
-        for batch in rows.chunks(BATCH) {
+        for batch in rows.chunks(MAX_TRANSACTION_ROWS) {
             let batch = batch.to_vec();
             purged += self
                 .write(move |connection, _| operate::purge(connection, before, &batch))

@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::beat::Leave;
-use super::bodies::Held;
+use super::bodies::PayloadPermit;
+use super::endpoint_state::Rules;
 use super::grants::NotGranted;
-use super::lane::Rules;
+use super::heartbeat::StartPermission;
 use crate::message::MessageId;
 use crate::schedule;
-use crate::sender::{Outgoing, Sender, Sent};
+use crate::sender::{AttemptResult, Outgoing, Sender};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -27,30 +27,30 @@ pub(crate) struct Job {
     pub(super) payload: Bytes,
     /// The payload's size in bytes, and the memory for it if it is not loaded yet.
     pub(crate) size: usize,
-    pub(super) room: Option<Held>,
+    pub(super) memory: Option<PayloadPermit>,
     pub(super) limit: Option<Duration>,
     pub(super) now: SystemTime,
-    pub(crate) leave: Leave,
+    pub(crate) permission: StartPermission,
 }
 
 /// The number of tries to get a permission that lasts long enough to be used.
-const ASKS: usize = 3;
+const MAX_PERMISSION_TRIES: usize = 3;
 
 impl Job {
     /// Loads a payload that is not here yet, and renews an expired permission.
     ///
     /// # Errors
     /// The attempt may not start.
-    pub(super) async fn ready(&mut self) -> Result<(), Unmade> {
-        for _ in 0..ASKS {
+    pub(super) async fn ready(&mut self) -> Result<(), NoResult> {
+        for _ in 0..MAX_PERMISSION_TRIES {
             let missing = match self.payload.len() < self.size {
                 true => self.size,
                 false => 0,
             };
-            if missing == 0 && !self.leave.left(Instant::now()).is_zero() {
+            if missing == 0 && !self.permission.left(Instant::now()).is_zero() {
                 return Ok(());
             }
-            let payload = self.leave.ask(missing, self.room.take()).await;
+            let payload = self.permission.ask(missing, self.memory.take()).await;
             match payload {
                 Ok(payload) if missing > 0 => {
                     // The stored payload may have changed since the claim.
@@ -58,12 +58,12 @@ impl Job {
                     self.payload = payload;
                 }
                 Ok(_) => {}
-                Err(NotGranted::Refused) => return Err(Unmade::NotBegun),
-                Err(NotGranted::Away) => return Err(Unmade::StoreAway),
+                Err(NotGranted::Refused) => return Err(NoResult::NotStarted),
+                Err(NotGranted::Away) => return Err(NoResult::StoreAway),
             }
         }
-        match self.leave.left(Instant::now()).is_zero() {
-            true => Err(Unmade::NotBegun),
+        match self.permission.left(Instant::now()).is_zero() {
+            true => Err(NoResult::NotStarted),
             false => Ok(()),
         }
     }
@@ -72,9 +72,9 @@ impl Job {
     ///
     /// # Errors
     /// The result of the attempt if nothing can be sent.
-    pub(crate) async fn request(&mut self) -> Result<JobRequest<'_>, Box<Ended>> {
+    pub(crate) async fn request(&mut self) -> Result<JobRequest<'_>, Box<AttemptEnd>> {
         self.ready().await.map_err(|unmade| Box::new(Err(unmade)))?;
-        let unsendable = |sent: Box<Sent>| Box::new(Ok(*sent));
+        let unsendable = |sent: Box<AttemptResult>| Box::new(Ok(*sent));
         let headers = self.outgoing().and_then(|outgoing| outgoing.headers());
         let headers = headers.map_err(unsendable)?;
         let payload = std::mem::take(&mut self.payload);
@@ -87,7 +87,7 @@ impl Job {
         })
     }
 
-    fn outgoing(&self) -> Result<Outgoing<'_>, Box<Sent>> {
+    fn outgoing(&self) -> Result<Outgoing<'_>, Box<AttemptResult>> {
         let rules = &self.rules;
         match &rules.target {
             Ok(target) => Ok(Outgoing {
@@ -102,7 +102,7 @@ impl Job {
                 limit: self.limit,
                 now: self.now,
             }),
-            Err(fault) => Err(Box::new(Sent::faulty(fault))),
+            Err(fault) => Err(Box::new(AttemptResult::local_fault(fault))),
         }
     }
 
@@ -125,20 +125,20 @@ pub(crate) struct JobRequest<'a> {
 }
 
 /// The end of an attempt.
-pub(crate) type Ended = Result<Sent, Unmade>;
+pub(crate) type AttemptEnd = Result<AttemptResult, NoResult>;
 
 /// The reason that the receiver's response is unknown.
 #[derive(Debug)]
-pub(crate) enum Unmade {
+pub(crate) enum NoResult {
     /// The attempt was certainly not started, and never will be: it does not count.
-    NotBegun,
+    NotStarted,
     /// The attempt was not started, because the store did not confirm it in time.
     StoreAway,
     /// The receiver may have got the message. With a description.
     Unknown(&'static str),
 }
 
-pub(crate) type Sending = Pin<Box<dyn Future<Output = Ended> + Send>>;
+pub(crate) type Sending = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
 
 /// Makes attempts. Tests use an implementation without a network.
 pub(crate) type Transport = Arc<dyn Fn(Job) -> Sending + Send + Sync>;
@@ -165,6 +165,6 @@ pub(super) fn over(sender: Sender) -> Transport {
 }
 
 /// The result of an attempt that was aborted on this side: the receiver may have got the message.
-pub(crate) fn broken_off(error: &str, took: Duration) -> Sent {
-    Sent::not(schedule::lost(), error.to_owned(), took)
+pub(crate) fn broken_off(error: &str, took: Duration) -> AttemptResult {
+    AttemptResult::failed(schedule::lost(), error.to_owned(), took)
 }

@@ -21,17 +21,17 @@ struct Shared {
 struct Count {
     all: usize,
     /// The bytes held for endpoints that are not known to be fast.
-    doubtful: usize,
+    maybe_slow: usize,
     /// The largest value of `all` so far.
     peak: usize,
 }
 
 /// Memory for the payload of one attempt, released on drop.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PayloadPermit {
     of: Bodies,
     bytes: usize,
-    is_doubtful: bool,
+    may_be_slow: bool,
 }
 
 impl Bodies {
@@ -49,28 +49,28 @@ impl Bodies {
 
     /// Reserves memory for a payload, if there is enough. A payload beyond the limit gets memory when nothing else is
     /// held.
-    pub(super) fn take(&self, bytes: usize, is_doubtful: bool) -> Option<Held> {
+    pub(super) fn take(&self, bytes: usize, may_be_slow: bool) -> Option<PayloadPermit> {
         let most = self.0.most;
         let fits = |held: usize, most: usize| held == 0 || held.saturating_add(bytes) <= most;
         let taken = self.count(|held| {
             let fits =
-                fits(held.all, most) && (!is_doubtful || fits(held.doubtful, most.div_ceil(2)));
+                fits(held.all, most) && (!may_be_slow || fits(held.maybe_slow, most.div_ceil(2)));
             if fits {
                 held.all += bytes;
-                held.doubtful += if is_doubtful { bytes } else { 0 };
+                held.maybe_slow += if may_be_slow { bytes } else { 0 };
                 held.peak = held.peak.max(held.all);
             }
             fits
         });
-        taken.then(|| Held {
+        taken.then(|| PayloadPermit {
             of: self.clone(),
             bytes,
-            is_doubtful,
+            may_be_slow,
         })
     }
 
     /// The number of bytes that are free; unlimited if nothing is held.
-    pub(super) fn free(&self, is_doubtful: bool) -> usize {
+    pub(super) fn free(&self, may_be_slow: bool) -> usize {
         let most = self.0.most;
         let left = |held: usize, most: usize| match held {
             0 => usize::MAX,
@@ -78,8 +78,8 @@ impl Bodies {
         };
         self.count(|held| {
             let all = left(held.all, most);
-            match is_doubtful {
-                true => left(held.doubtful, most.div_ceil(2)).min(all),
+            match may_be_slow {
+                true => left(held.maybe_slow, most.div_ceil(2)).min(all),
                 false => all,
             }
         })
@@ -97,7 +97,7 @@ impl Bodies {
     }
 }
 
-impl Held {
+impl PayloadPermit {
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -120,15 +120,15 @@ impl Held {
     fn give_back(&self, bytes: usize) {
         self.of.count(|held| {
             held.all = held.all.saturating_sub(bytes);
-            if self.is_doubtful {
-                held.doubtful = held.doubtful.saturating_sub(bytes);
+            if self.may_be_slow {
+                held.maybe_slow = held.maybe_slow.saturating_sub(bytes);
             }
         });
         self.of.0.freed.notify_one();
     }
 }
 
-impl Drop for Held {
+impl Drop for PayloadPermit {
     fn drop(&mut self) {
         self.give_back(self.bytes);
     }
@@ -136,7 +136,7 @@ impl Drop for Held {
 
 struct Kept {
     payload: Bytes,
-    _held: Held,
+    _held: PayloadPermit,
 }
 
 impl AsRef<[u8]> for Kept {
@@ -150,11 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_is_counted_until_nothing_holds_it() {
+    fn a_payload_counts_until_its_last_reference_is_dropped() {
         let bodies = Bodies::new(100);
-        let room = bodies.take(60, false).unwrap();
+        let memory = bodies.take(60, false).unwrap();
         assert!(bodies.take(41, false).is_none());
-        let payload = room.keep(Bytes::from_static(&[7; 60]));
+        let payload = memory.keep(Bytes::from_static(&[7; 60]));
         let part = payload.slice(59..);
         drop(payload);
         assert!(bodies.take(41, false).is_none(), "a part of it is held");
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_may_hang_hold_half_of_the_room_and_one_payload_always_fits() {
+    fn unknown_endpoints_hold_half_the_memory_and_one_payload_always_fits() {
         let bodies = Bodies::new(100);
-        let doubtful = bodies.take(50, true).unwrap();
+        let maybe_slow = bodies.take(50, true).unwrap();
         assert!(bodies.take(1, true).is_none());
         let known = bodies.take(50, false).unwrap();
-        drop((doubtful, known));
+        drop((maybe_slow, known));
         let large = bodies.take(1000, true).unwrap();
         assert!(bodies.take(1, false).is_none());
         drop(large);

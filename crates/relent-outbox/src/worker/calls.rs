@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 use tokio::time::timeout;
 
-use crate::store::{Claims, Owned, Work};
+use crate::store::{Claims, EndpointWork, OwnedEndpoint};
 
 /// The kind of a store call. At most one of each kind runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Kind {
+pub(super) enum StoreCall {
     Find,
     Acquire,
     Claim,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Release,
 }
 
-impl Kind {
+impl StoreCall {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Find => "find",
@@ -33,9 +33,9 @@ impl Kind {
 
 /// The result of a store call.
 #[derive(Debug)]
-pub(super) enum Done {
-    Found(Vec<Work>),
-    Acquired(Vec<Owned>),
+pub(super) enum CallResult {
+    Found(Vec<EndpointWork>),
+    Acquired(Vec<OwnedEndpoint>),
     Claimed(Claims),
     Settled(Vec<bool>),
     Released,
@@ -44,12 +44,12 @@ pub(super) enum Done {
 /// The running store calls.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    tasks: JoinSet<Result<Done, String>>,
-    kinds: HashMap<Id, Kind>,
+    tasks: JoinSet<Result<CallResult, String>>,
+    kinds: HashMap<Id, StoreCall>,
 }
 
 impl Calls {
-    pub(super) fn is_busy(&self, kind: Kind) -> bool {
+    pub(super) fn is_busy(&self, kind: StoreCall) -> bool {
         self.kinds.values().any(|busy| *busy == kind)
     }
 
@@ -60,9 +60,9 @@ impl Calls {
     /// Starts a call, which fails if it takes longer than `longest`.
     pub(super) fn begin<E: std::fmt::Display>(
         &mut self,
-        kind: Kind,
+        kind: StoreCall,
         longest: Duration,
-        call: impl Future<Output = Result<Done, E>> + Send + 'static,
+        call: impl Future<Output = Result<CallResult, E>> + Send + 'static,
     ) {
         let task = self.tasks.spawn(async move {
             match timeout(longest, call).await {
@@ -75,7 +75,7 @@ impl Calls {
     }
 
     /// Returns the next finished call. Waits for ever if none runs.
-    pub(super) async fn next(&mut self) -> (Kind, Result<Done, String>) {
+    pub(super) async fn next(&mut self) -> (StoreCall, Result<CallResult, String>) {
         loop {
             let (id, result) = match self.tasks.join_next_with_id().await {
                 Some(Ok((id, result))) => (id, result),

@@ -57,7 +57,7 @@ impl Default for WorkerConfig {
 #[must_use]
 pub struct Drained {
     /// Attempts aborted because they ran longer than [`WorkerConfig::drain`]. They count as failed.
-    pub cut_off: usize,
+    pub aborted: usize,
     /// Attempts whose result could not be written. The next owner of their endpoint finds them lost, and repeats them.
     pub unsettled: usize,
 }

@@ -1,6 +1,6 @@
 //! Renewal of permissions to start attempts, and loading of large payloads when their attempts start.
 //!
-//! One store call serves all waiting requests. It holds at most [`LOAD`] bytes of payloads in addition to those that
+//! One store call serves all waiting requests. It holds at most [`MAX_LOADED_BYTES`] bytes of payloads in addition to those that
 //! the [memory limit](super::bodies) counts.
 
 use std::time::Duration;
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::bodies::Held;
+use super::bodies::PayloadPermit;
 use crate::observe;
-use crate::store::{Confirm, GRANT, Store};
+use crate::store::{ConfirmRequest, GRANT, Store};
 
 /// The limits of one call, in attempts and in bytes; a single longer payload is loaded alone.
-const BATCH: usize = 256;
-const LOAD: usize = 8 << 20;
+const MAX_CONFIRMATIONS: usize = 256;
+const MAX_LOADED_BYTES: usize = 8 << 20;
 
 /// Permission for one attempt, with its payload.
 #[derive(Debug)]
@@ -34,16 +34,16 @@ pub(super) enum NotGranted {
 }
 
 /// A request: with the size of the payload and the memory for it, if it is to be loaded.
-struct Asked {
-    confirm: Confirm,
+struct GrantRequest {
+    confirm: ConfirmRequest,
     size: usize,
-    room: Option<Held>,
+    memory: Option<PayloadPermit>,
     answer: oneshot::Sender<Result<Granted, NotGranted>>,
 }
 
 /// A handle for requests of attempts.
 #[derive(Clone, Debug)]
-pub(super) struct Grants(mpsc::UnboundedSender<Asked>);
+pub(super) struct Grants(mpsc::UnboundedSender<GrantRequest>);
 
 impl Grants {
     /// Starts a task that serves requests from this store until all handles are dropped. No call takes longer than
@@ -52,17 +52,17 @@ impl Grants {
         let (asks, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             // A request that did not fit into the last call.
-            let mut next: Option<Asked> = None;
+            let mut next: Option<GrantRequest> = None;
             while let Some(first) = match next.take() {
                 Some(first) => Some(first),
                 None => asked.recv().await,
             } {
                 let (mut bytes, mut batch) = (first.size, vec![first]);
-                while batch.len() < BATCH
+                while batch.len() < MAX_CONFIRMATIONS
                     && let Ok(one) = asked.try_recv()
                 {
                     bytes = bytes.saturating_add(one.size);
-                    if bytes > LOAD {
+                    if bytes > MAX_LOADED_BYTES {
                         next = Some(one);
                         break;
                     }
@@ -77,15 +77,15 @@ impl Grants {
 
     pub(super) async fn ask(
         &self,
-        confirm: Confirm,
+        confirm: ConfirmRequest,
         size: usize,
-        room: Option<Held>,
+        memory: Option<PayloadPermit>,
     ) -> Result<Granted, NotGranted> {
         let (answer, granted) = oneshot::channel();
-        let asked = Asked {
+        let asked = GrantRequest {
             confirm,
             size,
-            room,
+            memory,
             answer,
         };
         // This fails if the worker has ended.
@@ -94,7 +94,7 @@ impl Grants {
     }
 }
 
-async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec<Asked>) {
+async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec<GrantRequest>) {
     if batch.is_empty() {
         return;
     }
@@ -107,8 +107,8 @@ async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec
         Ok(Ok(Ok(confirmed))) => {
             for (one, payload) in batch.into_iter().zip(confirmed) {
                 let granted = payload.map(|payload| Granted {
-                    payload: match one.room {
-                        Some(room) => room.keep(payload),
+                    payload: match one.memory {
+                        Some(memory) => memory.keep(payload),
                         None => payload,
                     },
                     until: asked + GRANT,

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use relent_core::Holding;
+use relent_core::destination::BlockedBy;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 /// The number of requests that may wait; further callers wait until there is space.
-const ASKED: usize = 16;
+const MAX_WAITING_REQUESTS: usize = 16;
 
 /// An endpoint of a worker whose due messages wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Held {
+pub struct HeldEndpoint {
     /// The owner of the endpoint.
     pub tenant: String,
     /// The name of the endpoint.
     pub name: String,
     /// The reason.
-    pub because: Because,
+    pub hold_reason: HoldReason,
     /// When the worker checks again, by the clock of this machine; `None` if it checks when an attempt ends.
     pub until: Option<SystemTime>,
     /// The number of its running attempts.
     pub running: usize,
     /// The description of the local fault and its remedy; empty unless the reason is
-    /// [`LocalFault`](Because::LocalFault).
+    /// [`LocalFault`](HoldReason::LocalFault).
     pub error: String,
 }
 
@@ -33,15 +33,15 @@ pub struct Held {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Because {
+pub enum HoldReason {
     /// The endpoint is down: its circuit breaker sends only probes.
     Down,
     /// The endpoint is recovering: its circuit breaker gradually raises the rate.
     Recovering,
     /// The endpoint has requested a pause, such as by `Retry-After`.
     Cooldown,
-    /// The `[request_rate]` of its policy is exhausted.
-    RequestRate,
+    /// The `[rate_limit]` of its policy is exhausted.
+    RateLimit,
     /// As many of its attempts run as its concurrency allows.
     Concurrency,
     /// As many attempts to all endpoints run as the worker allows.
@@ -50,25 +50,25 @@ pub enum Because {
     LocalFault,
 }
 
-impl Because {
+impl HoldReason {
     /// Converts the block reason of a waiter; `closed`: the circuit breaker is down.
-    pub(super) const fn of(holding: Holding, closed: bool) -> Self {
-        match holding {
-            Holding::Cooldown => Self::Cooldown,
-            Holding::Gate if closed => Self::Down,
-            Holding::Gate => Self::Recovering,
-            _ => Self::RequestRate,
+    pub(super) const fn of(blocked_by: BlockedBy, closed: bool) -> Self {
+        match blocked_by {
+            BlockedBy::Cooldown => Self::Cooldown,
+            BlockedBy::CircuitBreaker if closed => Self::Down,
+            BlockedBy::CircuitBreaker => Self::Recovering,
+            _ => Self::RateLimit,
         }
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Down => "the endpoint is down, and is probed now and then",
             Self::Recovering => "the endpoint comes back, and gets more and more attempts",
             Self::Cooldown => "the endpoint has asked for a pause",
-            Self::RequestRate => "the request rate of its policy allows no more",
+            Self::RateLimit => "the rate limit of its policy allows no more",
             Self::Concurrency => "as many of its attempts run as its concurrency allows",
             Self::Slots => "the worker makes as many attempts as it may, to all endpoints",
             Self::LocalFault => "a fault of this side, which the operator has to mend",
@@ -78,17 +78,17 @@ impl fmt::Display for Because {
 
 /// A handle that shows which endpoints a worker holds back.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct HoldMonitor {
     name: String,
-    asked: mpsc::Sender<oneshot::Sender<Vec<Held>>>,
+    asked: mpsc::Sender<oneshot::Sender<Vec<HeldEndpoint>>>,
 }
 
 /// The receiver of these requests.
-pub(super) type Asked = mpsc::Receiver<oneshot::Sender<Vec<Held>>>;
+pub(super) type HeldRequests = mpsc::Receiver<oneshot::Sender<Vec<HeldEndpoint>>>;
 
-impl Watch {
-    pub(super) fn new(name: String) -> (Self, Asked) {
-        let (asked, answers) = mpsc::channel(ASKED);
+impl HoldMonitor {
+    pub(super) fn new(name: String) -> (Self, HeldRequests) {
+        let (asked, answers) = mpsc::channel(MAX_WAITING_REQUESTS);
         (Self { name, asked }, answers)
     }
 
@@ -100,7 +100,7 @@ impl Watch {
 
     /// Returns the worker's endpoints whose due messages wait, in no order. Empty if the worker has ended; before it
     /// [runs](super::Worker::run) this waits. The list is computed on request, and costs nothing otherwise.
-    pub async fn held(&self) -> Vec<Held> {
+    pub async fn held(&self) -> Vec<HeldEndpoint> {
         let (answer, held) = oneshot::channel();
         match self.asked.send(answer).await {
             Ok(()) => held.await.unwrap_or_default(),

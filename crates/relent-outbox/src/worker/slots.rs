@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pool {
     /// Endpoints with a recent fast response.
-    Quick,
+    Fast,
     /// Endpoints whose speed is not known, or no longer.
     Unknown,
     /// Slow endpoints.
@@ -15,7 +15,7 @@ pub(super) enum Pool {
 
 impl Pool {
     /// The pools in which attempts start.
-    pub(super) const BEGUN: [Self; 3] = [Self::Quick, Self::Unknown, Self::Slow];
+    pub(super) const START_POOLS: [Self; 3] = [Self::Fast, Self::Unknown, Self::Slow];
 }
 
 /// The slots of attempts. Slow endpoints have their own slots, so they never hold a slot of others. Unknown endpoints
@@ -26,7 +26,7 @@ impl Pool {
 /// limited, too, because each attempt has a connection.
 #[derive(Debug)]
 pub(super) struct Slots {
-    quick: usize,
+    fast: usize,
     /// The attempts of unknown endpoints, and their limit.
     unknown: usize,
     unknown_most: usize,
@@ -37,17 +37,17 @@ pub(super) struct Slots {
 }
 
 /// The limit of attempts that turned slow, as a multiple of that of slow endpoints.
-const TURNED: usize = 8;
+const TURNED_FACTOR: usize = 8;
 
 impl Slots {
-    pub(super) const fn new(quick: usize, slow: usize) -> Self {
+    pub(super) const fn new(fast: usize, slow: usize) -> Self {
         Self {
-            quick,
+            fast,
             unknown: 0,
-            unknown_most: quick.div_ceil(2),
+            unknown_most: fast.div_ceil(2),
             slow,
             turned: 0,
-            turned_most: slow.saturating_mul(TURNED),
+            turned_most: slow.saturating_mul(TURNED_FACTOR),
         }
     }
 
@@ -56,9 +56,9 @@ impl Slots {
         let free = self.free(pool) > 0;
         if free {
             match pool {
-                Pool::Quick => self.quick -= 1,
+                Pool::Fast => self.fast -= 1,
                 Pool::Unknown => {
-                    self.quick -= 1;
+                    self.fast -= 1;
                     self.unknown += 1;
                 }
                 Pool::Slow => self.slow -= 1,
@@ -71,9 +71,9 @@ impl Slots {
     /// Returns a slot.
     pub(super) const fn give_back(&mut self, pool: Pool) {
         match pool {
-            Pool::Quick => self.quick += 1,
+            Pool::Fast => self.fast += 1,
             Pool::Unknown => {
-                self.quick += 1;
+                self.fast += 1;
                 self.unknown = self.unknown.saturating_sub(1);
             }
             Pool::Slow => self.slow += 1,
@@ -82,7 +82,7 @@ impl Slots {
     }
 
     /// Moves an attempt that turned slow, if possible. Returns its pool from now on.
-    pub(super) const fn turn_slow(&mut self, pool: Pool) -> Pool {
+    pub(super) const fn move_to_turned_pool(&mut self, pool: Pool) -> Pool {
         if matches!(pool, Pool::Slow | Pool::Turned) || !self.take(Pool::Turned) {
             return pool;
         }
@@ -93,13 +93,13 @@ impl Slots {
     /// The number of free slots.
     pub(super) const fn free(&self, pool: Pool) -> usize {
         match pool {
-            Pool::Quick => self.quick,
+            Pool::Fast => self.fast,
             Pool::Unknown => {
                 let unknown = self.unknown_most.saturating_sub(self.unknown);
-                if unknown < self.quick {
+                if unknown < self.fast {
                     unknown
                 } else {
-                    self.quick
+                    self.fast
                 }
             }
             Pool::Slow => self.slow,
@@ -113,35 +113,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_that_turn_slow_take_no_slot_of_the_others_and_are_bounded() {
+    fn attempts_that_turn_slow_release_their_slots_and_are_limited() {
         let mut slots = Slots::new(2, 1);
         let mut pools = Vec::new();
-        for _ in 0..TURNED {
-            assert!(slots.take(Pool::Quick));
-            pools.push(slots.turn_slow(Pool::Quick));
+        for _ in 0..TURNED_FACTOR {
+            assert!(slots.take(Pool::Fast));
+            pools.push(slots.move_to_turned_pool(Pool::Fast));
         }
-        assert_eq!(pools, [Pool::Turned; TURNED]);
+        assert_eq!(pools, [Pool::Turned; TURNED_FACTOR]);
         assert!(slots.take(Pool::Slow), "nor of those that are begun slow");
         assert!(!slots.take(Pool::Slow));
-        assert_eq!(slots.turn_slow(Pool::Slow), Pool::Slow);
-        assert!(slots.take(Pool::Quick));
-        assert_eq!(slots.turn_slow(Pool::Quick), Pool::Quick);
-        for pool in pools.into_iter().chain([Pool::Quick, Pool::Slow]) {
+        assert_eq!(slots.move_to_turned_pool(Pool::Slow), Pool::Slow);
+        assert!(slots.take(Pool::Fast));
+        assert_eq!(slots.move_to_turned_pool(Pool::Fast), Pool::Fast);
+        for pool in pools.into_iter().chain([Pool::Fast, Pool::Slow]) {
             slots.give_back(pool);
         }
-        assert_eq!((slots.free(Pool::Quick), slots.free(Pool::Slow)), (2, 1));
-        assert_eq!(slots.free(Pool::Turned), TURNED);
+        assert_eq!((slots.free(Pool::Fast), slots.free(Pool::Slow)), (2, 1));
+        assert_eq!(slots.free(Pool::Turned), TURNED_FACTOR);
     }
 
     #[test]
-    fn unknown_endpoints_leave_half_of_the_quick_slots() {
+    fn unknown_endpoints_use_at_most_half_of_the_fast_slots() {
         let mut slots = Slots::new(4, 1);
         assert!(slots.take(Pool::Unknown) && slots.take(Pool::Unknown));
         assert!(!slots.take(Pool::Unknown));
-        assert!(slots.take(Pool::Quick) && slots.take(Pool::Quick));
-        assert!(!slots.take(Pool::Quick));
-        assert_eq!(slots.turn_slow(Pool::Unknown), Pool::Turned);
-        assert_eq!((slots.free(Pool::Quick), slots.free(Pool::Unknown)), (1, 1));
+        assert!(slots.take(Pool::Fast) && slots.take(Pool::Fast));
+        assert!(!slots.take(Pool::Fast));
+        assert_eq!(slots.move_to_turned_pool(Pool::Unknown), Pool::Turned);
+        assert_eq!((slots.free(Pool::Fast), slots.free(Pool::Unknown)), (1, 1));
         // A single slot is open to all pools.
         assert!(Slots::new(1, 1).take(Pool::Unknown));
     }

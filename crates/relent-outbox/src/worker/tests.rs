@@ -21,12 +21,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attempt::{Job, Transport};
-use super::scheduler::Scheduler;
+use super::event_loop::EventLoop;
 use super::{Drained, WorkerConfig};
 use crate::endpoint::Endpoint;
 use crate::guard::AddressGuard;
 use crate::secrets::Secrets;
-use crate::sender::{Sender, SenderConfig, Sent};
+use crate::sender::{AttemptResult, Sender, SenderConfig};
 use memory::{Fault, Memory};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -112,12 +112,13 @@ impl Receivers {
                     true => failure,
                     false => Some(Failure::ambiguous().cause(Cause::Timeout)),
                 };
-                let mut sent = Sent::not(Failure::ambiguous(), String::new(), began.elapsed());
+                let mut sent =
+                    AttemptResult::failed(Failure::ambiguous(), String::new(), began.elapsed());
                 let is_gone = |failure: &Failure| failure.cause == Cause::Status(410);
                 sent.disable = failure.filter(is_gone).map(|_| "it answered 410");
                 sent.outcome = match failure {
                     None => Ok(()),
-                    Some(failure) => Err(crate::acknowledgement::Refused {
+                    Some(failure) => Err(crate::acknowledgement::NotAcknowledged {
                         failure,
                         error: match in_time {
                             true => failure.cause.to_string(),
@@ -151,7 +152,7 @@ struct Running {
 fn start(store: &Memory, receivers: &Receivers, config: WorkerConfig) -> Running {
     let (stop, stopped) = oneshot::channel();
     let hint = Arc::new(Notify::new());
-    let scheduler = Scheduler::new(
+    let event_loop = EventLoop::new(
         store.clone(),
         sender(),
         Secrets::default(),
@@ -159,7 +160,7 @@ fn start(store: &Memory, receivers: &Receivers, config: WorkerConfig) -> Running
         receivers.transport(),
         hint,
     );
-    let worker = tokio::spawn(scheduler.run(async move {
+    let worker = tokio::spawn(event_loop.run(async move {
         let _ = stopped.await;
     }));
     Running { stop, worker }
@@ -202,8 +203,8 @@ fn quick() -> Receivers {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_call_of_the_store_fails_nothing_is_lost_and_little_is_repeated() {
-    for call in ["beat", "find", "acquire", "claim", "settle", "release"] {
+async fn a_failing_store_call_loses_no_message_and_repeats_no_attempt() {
+    for call in ["heartbeat", "find", "acquire", "claim", "settle", "release"] {
         for fault in [Fault::Before, Fault::After, Fault::Panic, Fault::Hang] {
             println!("{call} {fault:?}");
             let store = Memory::new((0..3).map(endpoint));
@@ -232,7 +233,7 @@ async fn whatever_call_of_the_store_fails_nothing_is_lost_and_little_is_repeated
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
+async fn results_are_written_when_a_failed_store_recovers() {
     let store = Memory::new([endpoint(0)]);
     let row = store.add(1, "x");
     store.fail("settle", &[Fault::Before; 20]);
@@ -248,7 +249,7 @@ async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
 
 /// A delayed result is written after a later one.
 #[tokio::test(start_paused = true)]
-async fn how_an_endpoint_fared_first_is_not_written_over_how_it_fares() {
+async fn a_delayed_result_does_not_overwrite_newer_health() {
     let store = Memory::new([endpoint(0)]);
     let fails_first = AtomicUsize::new(0);
     let receivers = Receivers::new(move |job| match &job.payload[..] {
@@ -272,7 +273,7 @@ async fn how_an_endpoint_fared_first_is_not_written_over_how_it_fares() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
+async fn a_worker_without_a_lease_claims_nothing() {
     let store = Memory::new((0..4).map(endpoint));
     for message in 0..40 {
         store.add(1 + message % 4, "x");
@@ -293,7 +294,7 @@ async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
 
 /// As after a suspension of the process: a response about ownership arrives when it is no longer true.
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
+async fn an_endpoint_owned_by_another_worker_meanwhile_is_served_again() {
     let store = Memory::new([endpoint(0)]);
     store.add(1, "x");
     store.fail("acquire", &[Fault::Late]);
@@ -308,7 +309,7 @@ async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_time_of_a_configuration_is_too_short_or_too_long() {
+async fn extreme_configured_times_are_accepted() {
     for time in [Duration::ZERO, Duration::MAX] {
         let store = Memory::new([endpoint(0)]);
         store.add(1, "x");
@@ -324,7 +325,7 @@ async fn no_time_of_a_configuration_is_too_short_or_too_long() {
 
 /// The next worker to start has all endpoints as its share immediately.
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_ends_gives_its_lease_back() {
+async fn a_stopped_worker_releases_its_lease() {
     let store = Memory::new([endpoint(0)]);
     store.add(1, "x");
     let receivers = quick();
@@ -336,7 +337,7 @@ async fn a_worker_that_ends_gives_its_lease_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_workers_share_the_endpoints_and_a_new_one_gets_its_part() {
+async fn a_new_worker_gets_its_share_of_the_endpoints() {
     let store = Memory::new((0..40).map(endpoint));
     let receivers = quick();
     let one = start(&store, &receivers, config("one"));
@@ -366,7 +367,7 @@ async fn two_workers_share_the_endpoints_and_a_new_one_gets_its_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_of_concurrency_holds() {
+async fn the_concurrency_limit_of_an_endpoint_holds() {
     let two = NonZeroU32::new(2).unwrap();
     let store = Memory::new([endpoint(0).concurrency(two)]);
     for _ in 0..20 {
@@ -380,9 +381,9 @@ async fn a_limit_of_concurrency_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_is_down_burns_no_attempts_while_it_is_parked() {
-    let attempts = |park: bool| async move {
-        let store = Memory::new([endpoint(0).park(park)]);
+async fn messages_held_while_an_endpoint_is_down_use_no_attempts() {
+    let attempts = |hold: bool| async move {
+        let store = Memory::new([endpoint(0).hold(hold)]);
         let up = Instant::now() + 120 * SECOND;
         let receivers = Receivers::new(move |_| {
             let failure = (Instant::now() < up).then(refused);
@@ -415,7 +416,7 @@ async fn an_endpoint_that_is_down_burns_no_attempts_while_it_is_parked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_an_attempt_is_a_failed_attempt() {
-    let store = Memory::new([endpoint(0).park(false)]);
+    let store = Memory::new([endpoint(0).hold(false)]);
     let row = store.add(1, "x");
     let receivers = Receivers::new(|_| panic!("for a test"));
     let running = start(&store, &receivers, config("one"));
@@ -428,7 +429,7 @@ async fn a_panic_in_an_attempt_is_a_failed_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
+async fn a_message_that_kills_its_worker_is_dead_after_exactly_its_limit() {
     let store = Memory::new([endpoint(0)]);
     let row = store.add(1, "x");
     let receivers = Receivers::new(|_| (3600 * SECOND, None));
@@ -452,7 +453,7 @@ async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
 
 /// Messages that are sent at the same time each time are all delivered.
 #[tokio::test(start_paused = true)]
-async fn what_kills_its_worker_takes_nothing_with_it() {
+async fn a_message_that_kills_its_worker_takes_no_other_message_with_it() {
     let three = TEN.replace("max_retries = 9", "max_retries = 2");
     let store = Memory::new((0..30).map(|number| endpoint(number).policy(&three)));
     let mut poison = vec![store.add(1, "poison")];
@@ -512,7 +513,7 @@ async fn what_kills_its_worker_takes_nothing_with_it() {
 
 /// While the store is unavailable nothing waits because of isolated messages, so they take no turns for that time.
 #[tokio::test(start_paused = true)]
-async fn what_goes_alone_does_not_wait_for_as_long_as_the_store_was_away() {
+async fn isolated_messages_wait_no_longer_because_of_a_store_outage() {
     let two = TEN.replace("max_retries = 9", "max_retries = 1");
     let store = Memory::new((0..2).map(|number| endpoint(number).policy(&two)));
     let suspects = [store.add(1, "x"), store.add(2, "x")];
@@ -542,7 +543,7 @@ async fn an_endpoint_that_fails_for_days_is_disabled() {
         .policy(
             "max_retries = \"unlimited\"\nbackoff.constant = { delay = \"1h\" }\njitter = \"none\"",
         )
-        .park(false)]);
+        .hold(false)]);
     store.add(1, "x");
     let receivers = Receivers::new(|_| (SECOND, Some(refused())));
     let mut rarely = config("one");
@@ -557,7 +558,7 @@ async fn an_endpoint_that_fails_for_days_is_disabled() {
 
 /// The 99th percentile of the time from enqueuing a message for a healthy endpoint to the start of its attempt, in
 /// microseconds.
-async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
+async fn healthy_p99_lag_micros(endpoints: usize, with_failing_endpoints: bool) -> u128 {
     let store = Memory::new(
         (0..endpoints)
             .map(|number| Endpoint::new(number.to_string(), "https://shop.example/").policy(TEN)),
@@ -588,7 +589,7 @@ async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
     let each = 10 * SECOND / u32::try_from(endpoints).unwrap();
     for message in 0..4 * endpoints {
         let number = (message * 7919) % endpoints;
-        if with_the_others || number % 10 > 1 {
+        if with_failing_endpoints || number % 10 > 1 {
             let now = began.elapsed().as_micros().to_string();
             store.add(i64::try_from(number).unwrap() + 1, now);
         }
@@ -606,12 +607,12 @@ async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_and_slow_endpoints_delay_nobody_else() {
+async fn dead_and_slow_endpoints_do_not_delay_healthy_ones() {
     // Set 10000 for the published figure, which takes longer.
     let endpoints =
         std::env::var("RELENT_ENDPOINTS").map_or(1000, |number| number.parse().unwrap());
-    let without = lag_of_the_healthy(endpoints, false).await;
-    let with = lag_of_the_healthy(endpoints, true).await;
+    let without = healthy_p99_lag_micros(endpoints, false).await;
+    let with = healthy_p99_lag_micros(endpoints, true).await;
     println!("p99 lag of the healthy: {without} us without the others, {with} us with them");
     assert!(
         with * 10 <= without * 11,

@@ -10,7 +10,7 @@ use relent_http::webhook::{Verifier, VerifyingKey};
 use relent_outbox::api::{Api, Token};
 use relent_outbox::guard::AddressGuard;
 use relent_outbox::message::NewMessage;
-use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{Postgres, Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
@@ -206,7 +206,7 @@ async fn stores(server: &servers::Postgres, many: usize) -> Vec<Postgres> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_in_force_with_sqlite_when_the_api_has_answered() {
+async fn with_sqlite_a_change_applies_once_the_api_responds() {
     let directory = tempfile::tempdir().unwrap();
     let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
     let (token, mut tasks) = (Token::new(), JoinSet::new());
@@ -215,7 +215,7 @@ async fn a_change_is_in_force_with_sqlite_when_the_api_has_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_in_force_with_three_servers_on_one_postgresql_when_the_api_has_answered() {
+async fn with_three_postgresql_servers_a_change_applies_once_the_api_responds() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
@@ -230,7 +230,7 @@ async fn a_change_is_in_force_with_three_servers_on_one_postgresql_when_the_api_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_in_force_with_nats_when_the_api_has_answered() {
+async fn with_nats_a_change_applies_once_the_api_responds() {
     let (Some(server), Some(nats)) = (servers::postgres(&["fsync=off"]), servers::nats()) else {
         return;
     };
@@ -245,7 +245,7 @@ async fn a_change_is_in_force_with_nats_when_the_api_has_answered() {
     for store in &stores {
         let (relay, deliverers) = (queue().await, queue().await);
         addresses.push(serve(store.clone(), &token, Some(relay), &mut tasks).await);
-        let deliverer = Deliverer::new(deliverers, local_sender(), DelivererConfig::default());
+        let deliverer = NatsWorker::new(deliverers, local_sender(), NatsWorkerConfig::default());
         tasks.spawn(async move {
             deliverer.run(std::future::pending()).await;
         });

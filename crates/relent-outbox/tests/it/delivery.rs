@@ -8,7 +8,7 @@ use std::time::Duration;
 use relent_outbox::endpoint::{Acknowledgement, Activity, Endpoint};
 use relent_outbox::message::{MessageId, NewMessage};
 use relent_outbox::secrets::Secrets;
-use relent_outbox::store::{Filter, MessageStatus, Sqlite, State, Store};
+use relent_outbox::store::{Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tokio::sync::oneshot;
 
@@ -90,8 +90,9 @@ impl Bench {
     async fn until_ended(&self) -> Vec<MessageStatus> {
         until(|| async {
             let statuses = self.statuses().await;
-            let over =
-                |status: &MessageStatus| !matches!(status.state, State::Pending | State::Running);
+            let over = |status: &MessageStatus| {
+                !matches!(status.state, MessageState::Pending | MessageState::Running)
+            };
             statuses.iter().all(over).then_some(statuses)
         })
         .await
@@ -121,7 +122,7 @@ async fn drain(stop: oneshot::Sender<()>, running: tokio::task::JoinHandle<Drain
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_arrives_once_where_everything_works() {
+async fn without_faults_each_message_arrives_once() {
     let bench = Bench::new();
     let receiver = Receiver::new(|_| ok()).await;
     for name in ["a", "b", "c"] {
@@ -135,10 +136,10 @@ async fn each_message_arrives_once_where_everything_works() {
     assert!(
         statuses
             .iter()
-            .all(|status| status.state == State::Delivered && status.attempts == 1)
+            .all(|status| status.state == MessageState::Delivered && status.attempts == 1)
     );
     let drained = drain(stop, running).await;
-    assert_eq!((drained.cut_off, drained.unsettled), (0, 0));
+    assert_eq!((drained.aborted, drained.unsettled), (0, 0));
     let hits = receiver.hits();
     assert_eq!(hits.len(), 300);
     assert!(hits.iter().all(|hit| hit.number == 1));
@@ -154,7 +155,7 @@ async fn each_message_arrives_once_where_everything_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_misbehaves_gets_the_same_message_again_until_it_acknowledges() {
+async fn a_misbehaving_receiver_gets_a_message_again_until_it_acknowledges() {
     let bench = Bench::new();
     let whole = String::from_utf8(answer("200 OK", "", "success")).unwrap();
     let cuts = whole.len();
@@ -196,7 +197,7 @@ async fn a_receiver_that_misbehaves_gets_the_same_message_again_until_it_acknowl
     for status in statuses {
         assert_eq!(
             (status.state, status.attempts),
-            (State::Delivered, 2),
+            (MessageState::Delivered, 2),
             "{status:?}"
         );
         let ids = &ids[&format!("/{}", status.endpoint)];
@@ -211,7 +212,7 @@ async fn a_receiver_that_misbehaves_gets_the_same_message_again_until_it_acknowl
         assert!(!attempts[0].error.is_empty() && attempts[1].error.is_empty());
         assert_eq!(attempts[1].address, receiver.address.to_string());
         if status.endpoint == "busy" {
-            let apart = attempts[1].began_ms - attempts[0].began_ms;
+            let apart = attempts[1].started_ms - attempts[0].started_ms;
             assert!(apart >= 1000, "{apart} ms after a Retry-After of 1 s");
         }
     }
@@ -219,7 +220,7 @@ async fn a_receiver_that_misbehaves_gets_the_same_message_again_until_it_acknowl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_never_acknowledged_is_dead_after_exactly_its_limit() {
+async fn an_unacknowledged_message_is_dead_after_exactly_its_limit() {
     let bench = Bench::new();
     let receiver = Receiver::new(|hit| {
         Reply::Answer(match hit.path.as_str() {
@@ -231,7 +232,7 @@ async fn what_is_never_acknowledged_is_dead_after_exactly_its_limit() {
     .await;
     for name in ["always", "abort", "not-here"] {
         bench
-            .endpoint(name, receiver.url(name), |endpoint| endpoint.park(false))
+            .endpoint(name, receiver.url(name), |endpoint| endpoint.hold(false))
             .await;
         bench.enqueue(name, 1).await;
     }
@@ -239,7 +240,7 @@ async fn what_is_never_acknowledged_is_dead_after_exactly_its_limit() {
     let statuses = bench.until_ended().await;
     let _ = drain(stop, running).await;
     for status in statuses {
-        assert_eq!(status.state, State::Dead);
+        assert_eq!(status.state, MessageState::Dead);
         let expected = if status.endpoint == "always" { 4 } else { 1 };
         assert_eq!(status.attempts, expected, "{}", status.endpoint);
         let hits = receiver.hits();
@@ -253,7 +254,7 @@ async fn what_is_never_acknowledged_is_dead_after_exactly_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_enabled() {
+async fn a_410_disables_the_endpoint_until_an_operator_enables_it() {
     let bench = Bench::new();
     let first = AtomicBool::new(true);
     let receiver = Receiver::new(move |_| match first.swap(false, Ordering::Relaxed) {
@@ -283,14 +284,14 @@ async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_ena
     );
     let mut ended = bench.until_ended().await;
     // Only the message with the 410 is dead, by its policy.
-    ended.retain(|status| status.state == State::Dead);
+    ended.retain(|status| status.state == MessageState::Dead);
     assert_eq!(ended.len(), 1);
     assert_eq!(receiver.hits().len(), 5);
     let _ = drain(stop, running).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_asks_to_be_disabled_holds_the_messages_of_its_endpoint() {
+async fn a_response_that_asks_to_disable_holds_messages_of_the_endpoint() {
     // An acknowledgement, a retried failure, one that ends a message, and one after the last attempt.
     let once = "max_retries = 0\nbackoff = \"none\"\nretry_on = [\"5xx\"]";
     for (status, policy) in [
@@ -330,14 +331,18 @@ async fn an_answer_that_asks_to_be_disabled_holds_the_messages_of_its_endpoint()
         let enabled = bench.store.set_activity("", "shop", Activity::Active, "");
         assert!(enabled.await.unwrap());
         for message in bench.until_ended().await {
-            assert_eq!(message.state, State::Delivered, "{status}: {message:?}");
+            assert_eq!(
+                message.state,
+                MessageState::Delivered,
+                "{status}: {message:?}"
+            );
         }
         let _ = drain(stop, running).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_status_of_600_or_more_is_a_failure_and_not_the_end() {
+async fn a_status_of_600_or_more_is_retried() {
     let bench = Bench::new();
     let receiver = Receiver::new(|hit| match hit.number {
         1 => Reply::Answer(answer("600 What", "", "")),
@@ -351,7 +356,10 @@ async fn a_status_of_600_or_more_is_a_failure_and_not_the_end() {
     bench.enqueue("odd", 1).await;
     let (stop, running) = bench.worker(config());
     let ended = bench.until_ended().await;
-    assert_eq!((ended[0].state, ended[0].attempts), (State::Delivered, 3));
+    assert_eq!(
+        (ended[0].state, ended[0].attempts),
+        (MessageState::Delivered, 3)
+    );
     let _ = drain(stop, running).await;
 }
 
@@ -365,7 +373,7 @@ async fn messages_of_one_order_key_arrive_one_after_another() {
     .await;
     bench
         .endpoint("shop", receiver.url("shop"), |endpoint| {
-            endpoint.park(false)
+            endpoint.hold(false)
         })
         .await;
     let messages = (0..20).map(|event| {
@@ -387,7 +395,7 @@ async fn messages_of_one_order_key_arrive_one_after_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_dies_is_taken_over_and_repeats_only_what_was_on_its_way() {
+async fn after_a_worker_dies_only_its_running_attempts_are_repeated() {
     let bench = Bench::new();
     let receiver = Receiver::new(|hit| match hit.number {
         1 => Reply::Late(Duration::from_millis(100), answer("200 OK", "", "")),
@@ -409,7 +417,7 @@ async fn a_worker_that_dies_is_taken_over_and_repeats_only_what_was_on_its_way()
         .statuses()
         .await
         .iter()
-        .filter(|status| status.state == State::Running)
+        .filter(|status| status.state == MessageState::Running)
         .count();
     let (stop, running) = bench.worker(config());
     let statuses = bench.until_ended().await;
@@ -417,7 +425,7 @@ async fn a_worker_that_dies_is_taken_over_and_repeats_only_what_was_on_its_way()
     assert!(
         statuses
             .iter()
-            .all(|status| status.state == State::Delivered)
+            .all(|status| status.state == MessageState::Delivered)
     );
     let mut counts: HashMap<String, usize> = HashMap::new();
     for hit in receiver.hits() {
@@ -432,7 +440,7 @@ async fn a_worker_that_dies_is_taken_over_and_repeats_only_what_was_on_its_way()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_waits_for_what_runs_and_cuts_off_what_takes_too_long() {
+async fn shutdown_waits_for_running_attempts_and_aborts_slow_ones() {
     let bench = Bench::new();
     let receiver = Receiver::new(|hit| match hit.path.as_str() {
         "/late" => Reply::Late(Duration::from_millis(200), answer("200 OK", "", "")),
@@ -453,12 +461,12 @@ async fn a_drain_waits_for_what_runs_and_cuts_off_what_takes_too_long() {
     let (stop, running) = bench.worker(config);
     until(|| async { (receiver.hits().len() == 2).then_some(()) }).await;
     let drained = drain(stop, running).await;
-    assert_eq!((drained.cut_off, drained.unsettled), (1, 0));
+    assert_eq!((drained.aborted, drained.unsettled), (1, 0));
     for status in bench.statuses().await {
         let expected = if status.endpoint == "late" {
-            State::Delivered
+            MessageState::Delivered
         } else {
-            State::Pending
+            MessageState::Pending
         };
         assert_eq!(status.state, expected, "{}", status.endpoint);
         assert_eq!(status.attempts, 1);
@@ -466,27 +474,27 @@ async fn a_drain_waits_for_what_runs_and_cuts_off_what_takes_too_long() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_registered_anew_is_called_where_it_is_now() {
+async fn a_reregistered_endpoint_is_called_at_its_new_url() {
     let bench = Bench::new();
     let before = Receiver::new(|_| Reply::Answer(answer("500 No", "", ""))).await;
     let after = Receiver::new(|_| ok()).await;
     bench
-        .endpoint("moves", before.url(""), |endpoint| endpoint.park(false))
+        .endpoint("moves", before.url(""), |endpoint| endpoint.hold(false))
         .await;
     bench.enqueue("moves", 1).await;
     let (stop, running) = bench.worker(config());
     until(|| async { (before.hits().len() == 1).then_some(()) }).await;
     bench
-        .endpoint("moves", after.url(""), |endpoint| endpoint.park(false))
+        .endpoint("moves", after.url(""), |endpoint| endpoint.hold(false))
         .await;
     let statuses = bench.until_ended().await;
     let _ = drain(stop, running).await;
-    assert_eq!(statuses[0].state, State::Delivered);
+    assert_eq!(statuses[0].state, MessageState::Delivered);
     assert_eq!(after.hits().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_registered_while_the_worker_runs_is_served_at_once() {
+async fn an_endpoint_registered_at_run_time_is_served_immediately() {
     let bench = Bench::new();
     let receiver = Receiver::new(|_| ok()).await;
     let mut config = config();
@@ -503,7 +511,7 @@ async fn an_endpoint_that_is_registered_while_the_worker_runs_is_served_at_once(
         assert!(
             statuses
                 .iter()
-                .all(|status| status.state == State::Delivered)
+                .all(|status| status.state == MessageState::Delivered)
         );
     }
     let _ = drain(stop, running).await;

@@ -12,7 +12,7 @@ use relent_outbox::endpoint::Acknowledgement;
 use relent_outbox::guard::AddressGuard;
 use relent_outbox::message::MessageId;
 use relent_outbox::resolver::{Resolve, Resolving};
-use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
+use relent_outbox::sender::{AttemptResult, Outgoing, Sender, SenderConfig};
 
 use crate::support::{self, Receiver, Reply, answer, no_tls, ok};
 
@@ -52,7 +52,7 @@ fn sender(guard: AddressGuard, answers: &[&[&str]]) -> Sender {
 }
 
 /// The result of an attempt; `None` if the URL is refused before.
-async fn attempt(sender: &Sender, url: &str) -> Option<Sent> {
+async fn attempt(sender: &Sender, url: &str) -> Option<AttemptResult> {
     let target = sender.target(url).ok()?;
     let outgoing = Outgoing {
         target: &target,
@@ -226,7 +226,7 @@ async fn no_form_of_a_forbidden_target_is_reached() {
 }
 
 #[tokio::test]
-async fn one_forbidden_address_among_others_is_enough_to_refuse_the_name() {
+async fn a_name_with_one_forbidden_address_is_refused() {
     let receiver = Receiver::new(|_| ok()).await;
     let url = format!("http://shop.example:{}/", receiver.address.port());
     for addresses in [
@@ -244,7 +244,7 @@ async fn one_forbidden_address_among_others_is_enough_to_refuse_the_name() {
 }
 
 #[tokio::test]
-async fn a_name_that_changes_its_address_is_checked_again_for_each_connection() {
+async fn a_name_is_checked_again_for_each_connection() {
     // Every response closes the connection, so that each attempt opens one.
     let receiver =
         Receiver::new(|_| Reply::Cut(answer("200 OK", "connection: close\r\n", ""))).await;
@@ -267,7 +267,7 @@ async fn a_name_that_changes_its_address_is_checked_again_for_each_connection() 
 }
 
 #[tokio::test]
-async fn a_connection_that_was_checked_is_used_until_its_age_is_over() {
+async fn a_checked_connection_is_reused_until_its_age_limit() {
     let receiver = Receiver::new(|_| ok()).await;
     let url = format!("http://shop.example:{}/", receiver.address.port());
     let mut config = support::local();
@@ -293,7 +293,7 @@ async fn a_connection_that_was_checked_is_used_until_its_age_is_over() {
 }
 
 #[tokio::test]
-async fn no_redirect_is_followed_wherever_it_leads() {
+async fn an_outbox_attempt_follows_no_redirect() {
     let inside = Receiver::new(|_| ok()).await;
     let target = inside.url("");
     for status in ["301", "302", "303", "307", "308", "300"] {

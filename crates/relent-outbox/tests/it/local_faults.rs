@@ -14,9 +14,9 @@ use relent_outbox::fault::FaultKind;
 use relent_outbox::message::{MessageId, NewMessage};
 use relent_outbox::resolver::{Resolve, Resolving};
 use relent_outbox::secrets::{KeyError, Secrets};
-use relent_outbox::sender::{Outgoing, Sender, Sent};
-use relent_outbox::store::{Filter, MessageStatus, Sqlite, State, Store};
-use relent_outbox::worker::{Because, Worker, WorkerConfig};
+use relent_outbox::sender::{AttemptResult, Outgoing, Sender};
+use relent_outbox::store::{Filter, MessageState, MessageStatus, Sqlite, Store};
+use relent_outbox::worker::{HoldReason, Worker, WorkerConfig};
 
 use crate::support::{self, Receiver, local, local_sender, ok};
 
@@ -66,7 +66,7 @@ fn config() -> WorkerConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_does_not_start_with_a_key_that_does_not_open_the_store() {
+async fn a_worker_does_not_start_with_a_key_of_another_store() {
     let (store, _directory) = store();
     let open = async |secrets: Secrets| {
         let opened = Worker::open(store.clone(), local_sender(), secrets, config()).await;
@@ -100,7 +100,7 @@ async fn a_worker_does_not_start_with_a_key_that_does_not_open_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_before_there_was_a_check_keeps_its_key() {
+async fn a_store_without_a_key_check_adopts_a_matching_key() {
     let (store, _directory) = store();
     let (own, other) = (
         Secrets::with_key(KEY).unwrap(),
@@ -120,7 +120,7 @@ async fn a_store_of_before_there_was_a_check_keeps_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() {
+async fn an_unavailable_signing_key_holds_only_its_messages() {
     let (store, _directory) = store();
     let receiver = Receiver::new(|_| ok()).await;
     let own = Secrets::with_key(KEY).unwrap();
@@ -146,11 +146,11 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
     until(|| async {
         let plain = message(&store, "plain").await;
         let held = watch.held().await;
-        (plain.state == State::Delivered && held.len() == 3).then_some(())
+        (plain.state == MessageState::Delivered && held.len() == 3).then_some(())
     })
     .await;
     for held in watch.held().await {
-        assert_eq!(held.because, Because::LocalFault);
+        assert_eq!(held.hold_reason, HoldReason::LocalFault);
         let says = match held.name.as_str() {
             "unset" => "env:RELENT_NO_SUCH_VARIABLE is not set",
             "no-key" => "whsec_",
@@ -158,7 +158,10 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
         };
         assert!(held.error.contains(says), "{held:?}");
         let message = message(&store, &held.name).await;
-        assert_eq!((message.state, message.attempts), (State::Pending, 0));
+        assert_eq!(
+            (message.state, message.attempts),
+            (MessageState::Pending, 0)
+        );
         assert_eq!(store.attempts(&message.id).await.unwrap(), []);
         let endpoint = store.endpoint("", &held.name).await.unwrap().unwrap();
         assert_eq!(endpoint.activity, Activity::Active);
@@ -170,7 +173,7 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
     store.put_endpoint(endpoint).await.unwrap();
     let delivered = until(|| async {
         let message = message(&store, "sealed").await;
-        (message.state == State::Delivered).then_some(message)
+        (message.state == MessageState::Delivered).then_some(message)
     })
     .await;
     assert_eq!(delivered.attempts, 1);
@@ -180,13 +183,13 @@ async fn a_signing_key_that_is_not_to_be_had_holds_its_messages_and_no_others() 
 
 /// The current behaviour of the resolver.
 #[derive(Default)]
-struct Sick(AtomicU8);
+struct FaultyResolver(AtomicU8);
 
 const SILENT: u8 = 1;
 const FAILS: u8 = 2;
 const NO_FILES: u8 = 3;
 
-impl Resolve for Sick {
+impl Resolve for FaultyResolver {
     fn resolve(&self, name: String) -> Resolving {
         let now = self.0.load(Ordering::Relaxed);
         Box::pin(async move {
@@ -202,8 +205,10 @@ impl Resolve for Sick {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_no_name_can_be_looked_up_nothing_counts_and_then_everything_goes() {
-    for (sickness, connect_ms) in [(SILENT, 200), (FAILS, 200), (NO_FILES, 200), (SILENT, 5000)] {
+async fn a_broken_resolver_holds_messages_without_counting_attempts() {
+    for (resolver_fault, connect_ms) in
+        [(SILENT, 200), (FAILS, 200), (NO_FILES, 200), (SILENT, 5000)]
+    {
         let (store, _directory) = store();
         let receiver = Receiver::new(|_| ok()).await;
         let url = format!("http://shop.example:{}/", receiver.address.port());
@@ -212,7 +217,7 @@ async fn while_no_name_can_be_looked_up_nothing_counts_and_then_everything_goes(
             .await
             .unwrap();
         enqueue(&store, "shop").await;
-        let resolver = Arc::new(Sick(AtomicU8::new(sickness)));
+        let resolver = Arc::new(FaultyResolver(AtomicU8::new(resolver_fault)));
         let mut sending = local();
         sending.resolver = resolver.clone();
         sending.connect_timeout = Duration::from_millis(connect_ms);
@@ -227,7 +232,7 @@ async fn while_no_name_can_be_looked_up_nothing_counts_and_then_everything_goes(
         }));
         let held = until(|| async {
             let held = watch.held().await.pop()?;
-            (held.because == Because::LocalFault).then_some(held)
+            (held.hold_reason == HoldReason::LocalFault).then_some(held)
         })
         .await;
         if connect_ms == 200 {
@@ -236,16 +241,16 @@ async fn while_no_name_can_be_looked_up_nothing_counts_and_then_everything_goes(
         resolver.0.store(0, Ordering::Relaxed);
         let delivered = until(|| async {
             let message = message(&store, "shop").await;
-            (message.state == State::Delivered).then_some(message)
+            (message.state == MessageState::Delivered).then_some(message)
         })
         .await;
-        assert_eq!(delivered.attempts, 1, "{sickness}");
+        assert_eq!(delivered.attempts, 1, "{resolver_fault}");
         let _ = stop.send(());
         let _ = running.await.unwrap();
     }
 }
 
-async fn attempt(sender: &Sender, url: &str) -> Sent {
+async fn attempt(sender: &Sender, url: &str) -> AttemptResult {
     let target = sender.target(url).unwrap();
     let outgoing = Outgoing {
         target: &target,
@@ -263,13 +268,13 @@ async fn attempt(sender: &Sender, url: &str) -> Sent {
 }
 
 #[tokio::test]
-async fn an_error_names_what_failed() {
-    let resolver = Arc::new(Sick::default());
+async fn a_delivery_error_names_the_failed_step() {
+    let resolver = Arc::new(FaultyResolver::default());
     let mut config = local();
     config.resolver = resolver.clone();
     config.connect_timeout = Duration::from_millis(200);
     let sender = Sender::new(config).unwrap();
-    let error = |sent: &Sent| sent.outcome.as_ref().unwrap_err().error.clone();
+    let error = |sent: &AttemptResult| sent.outcome.as_ref().unwrap_err().error.clone();
     let closed = support::closed();
     let refused = attempt(&sender, &format!("http://{closed}/")).await;
     let expected = format!("connection refused by {closed}");

@@ -8,9 +8,9 @@ use futures_util::StreamExt;
 use relent_http::webhook::{Verifier, VerifyingKey};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::message::NewMessage;
-use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
-use relent_outbox::store::{AttemptRecord, Filter, MessageStatus, Sqlite, State, Store};
+use relent_outbox::store::{AttemptRecord, Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -97,9 +97,9 @@ impl Bench {
     async fn until_held(&self, reason: &str) -> MessageStatus {
         let mut left = until(|| async {
             let mut statuses = self.statuses().await;
-            statuses.retain(|status| status.state != State::Delivered);
+            statuses.retain(|status| status.state != MessageState::Delivered);
             let is_held = |status: &MessageStatus| {
-                status.state == State::Pending && !status.reason.is_empty()
+                status.state == MessageState::Pending && !status.reason.is_empty()
             };
             (statuses.len() == 1 && is_held(&statuses[0])).then_some(statuses)
         })
@@ -114,8 +114,9 @@ impl Bench {
     async fn until_ended(&self) -> Vec<MessageStatus> {
         until(|| async {
             let statuses = self.statuses().await;
-            let over =
-                |status: &MessageStatus| !matches!(status.state, State::Pending | State::Running);
+            let over = |status: &MessageStatus| {
+                !matches!(status.state, MessageState::Pending | MessageState::Running)
+            };
             statuses.iter().all(over).then_some(statuses)
         })
         .await
@@ -130,9 +131,9 @@ async fn queue(nats: &servers::Nats) -> Queue {
 }
 
 async fn deliverer(nats: &servers::Nats) -> Running<usize> {
-    let mut config = DelivererConfig::default();
+    let mut config = NatsWorkerConfig::default();
     config.drain = Duration::from_secs(5);
-    let deliverer = Deliverer::new(queue(nats).await, local_sender(), config);
+    let deliverer = NatsWorker::new(queue(nats).await, local_sender(), config);
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(deliverer.run(async {
         let _ = stopped.await;
@@ -159,7 +160,7 @@ async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
+async fn over_nats_each_message_arrives_once_and_signed() {
     let Some(nats) = servers::nats() else { return };
     let bench = Bench::new();
     let receiver = Receiver::new(|_| ok()).await;
@@ -175,14 +176,14 @@ async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
     for status in bench.until_ended().await {
         assert_eq!(
             (status.state, status.attempts),
-            (State::Delivered, 1),
+            (MessageState::Delivered, 1),
             "{status:?}"
         );
     }
     assert_eq!(
         relay.end().await,
         Drained {
-            cut_off: 0,
+            aborted: 0,
             unsettled: 0
         }
     );
@@ -205,7 +206,7 @@ async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
 
 /// For each behaviour of an endpoint, the records with and without NATS are equal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_writes_down_what_a_worker_writes_down() {
+async fn a_dispatcher_records_the_same_attempts_as_a_worker() {
     let Some(nats) = servers::nats() else { return };
     let long = "x".repeat(70_000);
     let receiver = Receiver::new(move |hit| match hit.path.as_str() {
@@ -249,7 +250,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
         add.push(Endpoint::new("refused", &closed));
         for endpoint in add {
             let name = endpoint.name.clone();
-            let endpoint = endpoint.policy(QUICK).park(false);
+            let endpoint = endpoint.policy(QUICK).hold(false);
             bench.store.put_endpoint(endpoint).await.unwrap();
             bench.enqueue(&name, 1).await;
         }
@@ -259,11 +260,11 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
             false => None,
         };
         let worker = bench.worker(queue);
-        let mut seen: HashMap<String, (State, Vec<AttemptRecord>)> = HashMap::new();
+        let mut seen: HashMap<String, (MessageState, Vec<AttemptRecord>)> = HashMap::new();
         for status in bench.until_ended().await {
             let mut attempts = bench.store.attempts(&status.id).await.unwrap();
             for attempt in &mut attempts {
-                (attempt.began_ms, attempt.took_ms) = (0, 0);
+                (attempt.started_ms, attempt.duration_ms) = (0, 0);
                 // Identifier and time differ for each message.
                 let fields = attempt.request.lines();
                 let of_all = fields.filter(|field| {
@@ -283,7 +284,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
+async fn while_nats_is_down_messages_wait_without_counting_attempts() {
     let Some(nats) = servers::nats() else { return };
     let (bench, receiver) = Bench::with_endpoint().await;
     let relay = bench.worker(Some(queue(&nats).await));
@@ -299,7 +300,10 @@ async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
     assert_eq!(receiver.hits().len(), 1);
     let _nats = servers::nats_in(directory, Some(port)).unwrap();
     for status in bench.until_ended().await {
-        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+        assert_eq!(
+            (status.state, status.attempts),
+            (MessageState::Delivered, 1)
+        );
     }
     assert_eq!(receiver.hits().len(), 101);
     let _ = relay.end().await;
@@ -308,7 +312,7 @@ async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
 
 /// As when a machine shuts down.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
+async fn a_nats_worker_stops_cleanly_while_nats_stops() {
     let Some(nats) = servers::nats() else { return };
     let (bench, _receiver) = Bench::with_endpoint().await;
     let relay = bench.worker(Some(queue(&nats).await));
@@ -323,21 +327,21 @@ async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count() {
+async fn offers_that_did_not_start_are_cancelled_at_shutdown() {
     let Some(nats) = servers::nats() else { return };
     let (bench, receiver) = Bench::with_endpoint().await;
     bench.enqueue("a", 3).await;
     let relay = bench.worker(Some(queue(&nats).await));
     until(|| async {
         let statuses = bench.statuses().await;
-        let running = |status: &MessageStatus| status.state == State::Running;
+        let running = |status: &MessageStatus| status.state == MessageState::Running;
         statuses.iter().any(running).then_some(())
     })
     .await;
     let drained = relay.end().await;
-    assert_eq!((drained.cut_off, drained.unsettled), (0, 0));
+    assert_eq!((drained.aborted, drained.unsettled), (0, 0));
     for status in bench.statuses().await {
-        assert_eq!((status.state, status.attempts), (State::Pending, 0));
+        assert_eq!((status.state, status.attempts), (MessageState::Pending, 0));
     }
     // No dispatcher permits the attempts that are left in the stream.
     let deliverer = deliverer(&nats).await;
@@ -345,7 +349,10 @@ async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count
     assert_eq!(receiver.hits().len(), 0);
     let relay = bench.worker(Some(queue(&nats).await));
     for status in bench.until_ended().await {
-        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+        assert_eq!(
+            (status.state, status.attempts),
+            (MessageState::Delivered, 1)
+        );
     }
     assert_eq!(receiver.hits().len(), 3);
     let _ = relay.end().await;
@@ -354,7 +361,7 @@ async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count
 
 /// The receiver is not at fault, and an operator must raise the limit: only this message is held.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_why() {
+async fn a_message_too_large_for_nats_is_held_with_a_reason() {
     let Some(nats) = servers::nats() else { return };
     let (bench, receiver) = Bench::with_endpoint().await;
     for (event, size) in [("too-large", 1 << 20), ("large", 1_000_000), ("small", 2)] {
@@ -373,7 +380,7 @@ async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_wh
     let statuses = until(|| async {
         bench.store.send_now(Filter::default()).await.unwrap();
         let statuses = bench.statuses().await;
-        let is_delivered = |status: &MessageStatus| status.state == State::Delivered;
+        let is_delivered = |status: &MessageStatus| status.state == MessageState::Delivered;
         statuses.iter().all(is_delivered).then_some(statuses)
     })
     .await;
@@ -387,7 +394,7 @@ async fn a_message_that_nats_does_not_take_is_held_counts_no_attempt_and_says_wh
 
 /// By the server, or by the stream if an operator has created it. Results of NATS workers respect the limit, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else() {
+async fn a_lower_nats_limit_holds_only_larger_messages() {
     const LIMIT: usize = 64 << 10;
     for by_server in [true, false] {
         let settings = |_: &std::path::Path| match by_server {
@@ -437,7 +444,7 @@ async fn a_limit_of_nats_below_the_usual_holds_what_is_larger_and_nothing_else()
 }
 
 /// A dispatcher with one published attempt, and a client that sends messages to it.
-struct Talk {
+struct DispatcherClient {
     bench: Bench,
     relay: Running<Drained>,
     client: async_nats::Client,
@@ -445,7 +452,7 @@ struct Talk {
     subject: String,
 }
 
-impl Talk {
+impl DispatcherClient {
     async fn new(nats: &servers::Nats) -> Self {
         let bench = Bench::new();
         let endpoint = Endpoint::new("a", "http://127.0.0.1:9999/").policy(QUICK);
@@ -473,8 +480,8 @@ impl Talk {
 
     /// The permitted time to start, in milliseconds.
     async fn begin(&self, name: &str) -> u64 {
-        let leave = self.say(format!("{}.begin", self.subject), name).await;
-        leave.parse().unwrap()
+        let permission = self.say(format!("{}.begin", self.subject), name).await;
+        permission.parse().unwrap()
     }
 
     async fn end(&self, text: &str) -> String {
@@ -497,48 +504,57 @@ fn answered(took: u64, says: usize, body: &str) -> String {
 /// NATS may deliver an attempt twice, and a response may be lost. Permission belongs to one NATS worker, and ends with
 /// the attempt.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_is_given_to_one_deliverer_and_once() {
+async fn an_attempt_is_permitted_to_one_nats_worker_once() {
     let Some(nats) = servers::nats() else { return };
-    let talk = Talk::new(&nats).await;
-    let leave = talk.begin(ONE).await;
+    let dispatcher_client = DispatcherClient::new(&nats).await;
+    let permission = dispatcher_client.begin(ONE).await;
     // The lease of the dispatcher is 2 s.
-    assert!((1..=2000).contains(&leave), "{leave}");
-    assert_eq!(talk.begin(ANOTHER).await, 0);
-    assert!(talk.begin(ONE).await > 0, "its first answer was lost");
+    assert!((1..=2000).contains(&permission), "{permission}");
+    assert_eq!(dispatcher_client.begin(ANOTHER).await, 0);
+    assert!(
+        dispatcher_client.begin(ONE).await > 0,
+        "its first answer was lost"
+    );
     for _ in 0..2 {
-        assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
-        assert_eq!(talk.begin(ONE).await, 0, "it is over");
+        assert_eq!(dispatcher_client.end(&answered(0, 0, "")).await, "accepted");
+        assert_eq!(dispatcher_client.begin(ONE).await, 0, "it is over");
     }
-    let statuses = talk.bench.until_ended().await;
+    let statuses = dispatcher_client.bench.until_ended().await;
     assert_eq!(
         (statuses[0].state, statuses[0].attempts),
-        (State::Delivered, 1)
+        (MessageState::Delivered, 1)
     );
-    let _ = talk.relay.end().await;
+    let _ = dispatcher_client.relay.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_deliverer_of_this_attempt_can_say_changes_nothing() {
+async fn invalid_nats_messages_change_nothing() {
     let Some(nats) = servers::nats() else { return };
-    let talk = Talk::new(&nats).await;
-    let said = talk.end(&answered(0, 0, "")).await;
-    assert!(said.contains("nobody had leave to begin"), "{said}");
+    let dispatcher_client = DispatcherClient::new(&nats).await;
+    let said = dispatcher_client.end(&answered(0, 0, "")).await;
+    assert!(said.contains("nobody had permission to begin"), "{said}");
     for name in ["", "one", &"x".repeat(100_000)] {
-        assert_eq!(talk.begin(name).await, 0, "{name}");
+        assert_eq!(dispatcher_client.begin(name).await, 0, "{name}");
     }
-    let (relay, _) = talk.subject.rsplit_once('.').unwrap();
+    let (relay, _) = dispatcher_client.subject.rsplit_once('.').unwrap();
     for number in [1, 17, u64::MAX] {
         let answer = answered(0, 0, "");
-        let said = talk.say(format!("{relay}.{number}.end"), &answer).await;
+        let said = dispatcher_client
+            .say(format!("{relay}.{number}.end"), &answer)
+            .await;
         assert!(said.contains("was published"), "{said}");
-        let leave = talk.say(format!("{relay}.{number}.begin"), ONE).await;
-        assert_eq!(leave, "0");
+        let permission = dispatcher_client
+            .say(format!("{relay}.{number}.begin"), ONE)
+            .await;
+        assert_eq!(permission, "0");
     }
     for subject in ["0.stop", "-1.end", "18446744073709551616.end"] {
-        let said = talk.say(format!("{relay}.{subject}"), "").await;
+        let said = dispatcher_client
+            .say(format!("{relay}.{subject}"), "")
+            .await;
         assert!(said.contains("a subject ends with"), "{said}");
     }
-    assert!(talk.begin(ONE).await > 0);
+    assert!(dispatcher_client.begin(ONE).await > 0);
     let mut fields = answered(0, 0, "");
     let many = vec!["[\"a\",\"b\"]"; 40_000].join(",");
     fields = fields.replace("\"headers\":[]", &format!("\"headers\":[{many}]"));
@@ -550,25 +566,28 @@ async fn what_no_deliverer_of_this_attempt_can_say_changes_nothing() {
         (&answered(u64::MAX, 0, ""), "may take 15 s"),
         (&fields, "128 are the most"),
     ] {
-        let said = talk.end(text).await;
+        let said = dispatcher_client.end(text).await;
         assert!(
             said.starts_with("refused: ") && said.contains(wrong),
             "{said}"
         );
     }
-    assert_eq!(talk.bench.statuses().await[0].state, State::Running);
-    assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
-    let statuses = talk.bench.until_ended().await;
+    assert_eq!(
+        dispatcher_client.bench.statuses().await[0].state,
+        MessageState::Running
+    );
+    assert_eq!(dispatcher_client.end(&answered(0, 0, "")).await, "accepted");
+    let statuses = dispatcher_client.bench.until_ended().await;
     assert_eq!(
         (statuses[0].state, statuses[0].attempts),
-        (State::Delivered, 1)
+        (MessageState::Delivered, 1)
     );
-    let _ = talk.relay.end().await;
+    let _ = dispatcher_client.relay.end().await;
 }
 
 /// One dispatcher at a time owns an endpoint, and any NATS worker serves them all.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_relays_share_the_endpoints_and_the_deliverers() {
+async fn two_dispatchers_share_endpoints_and_nats_workers() {
     let Some(nats) = servers::nats() else { return };
     let bench = Bench::new();
     let receiver = Receiver::new(|_| ok()).await;
@@ -584,7 +603,10 @@ async fn two_relays_share_the_endpoints_and_the_deliverers() {
     ];
     let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
     for status in bench.until_ended().await {
-        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+        assert_eq!(
+            (status.state, status.attempts),
+            (MessageState::Delivered, 1)
+        );
     }
     assert_eq!(receiver.hits().len(), 400);
     for relay in relays {
@@ -598,16 +620,16 @@ async fn two_relays_share_the_endpoints_and_the_deliverers() {
 /// NATS is suspended just after permission was given: the attempt starts within the permission or never, not when NATS
 /// continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_is_begun_within_its_leave_or_never() {
+async fn an_attempt_starts_within_its_permission_or_never() {
     let Some(nats) = servers::nats() else { return };
     let receiver = Receiver::new(|_| ok()).await;
     let options = async_nats::ConnectOptions::new().client_capacity(1);
     let client = options.connect(nats.url()).await.unwrap();
-    let mut config = DelivererConfig::default();
+    let mut config = NatsWorkerConfig::default();
     config.drain = Duration::from_secs(5);
     let queue = Queue::new(client.clone(), QueueName::default());
     let (stop, stopped) = oneshot::channel();
-    let run = Deliverer::new(queue, local_sender(), config).run(async {
+    let run = NatsWorker::new(queue, local_sender(), config).run(async {
         let _ = stopped.await;
     });
     let task = tokio::spawn(run);
@@ -626,11 +648,13 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     published.await.unwrap().await.unwrap();
     let asked = within(asked.next()).await.unwrap();
     // From now on, messages of the NATS worker wait behind a long queue.
-    let crowd: Vec<_> = (0..300)
+    let queued_publishes: Vec<_> = (0..300)
         .map(|_| {
             let client = client.clone();
             tokio::spawn(async move {
-                let _ = client.publish("crowd", vec![b'x'; 1 << 19].into()).await;
+                let _ = client
+                    .publish("queued_publishes", vec![b'x'; 1 << 19].into())
+                    .await;
             })
         })
         .collect();
@@ -645,7 +669,7 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     let in_time = receiver.hits().len();
     nats.server.signal("CONT");
-    for one in crowd {
+    for one in queued_publishes {
         within(one).await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -657,7 +681,7 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
 /// A NATS worker that requests an attempt while the dispatcher has no lease discards it. The dispatcher is notified,
 /// and does not wait for the offer to expire.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
+async fn attempts_refused_during_a_store_outage_run_after_it() {
     let Some(nats) = servers::nats() else { return };
     let (bench, receiver) = Bench::with_endpoint().await;
     bench.enqueue("a", 1).await;
@@ -681,7 +705,10 @@ async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
     drop(away);
     let began = std::time::Instant::now();
     for status in bench.until_ended().await {
-        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+        assert_eq!(
+            (status.state, status.attempts),
+            (MessageState::Delivered, 1)
+        );
     }
     assert!(
         began.elapsed() < Duration::from_secs(15),

@@ -39,7 +39,7 @@ mod sqlite {
     use super::play_random_steps;
 
     #[test]
-    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+    fn an_unusable_outbox_file_is_refused_by_name_and_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let (text, outbox) = (path.join("letter.txt"), path.join("outbox.db"));
@@ -73,7 +73,7 @@ mod sqlite {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn sqlite_keeps_what_the_trait_promises() {
+    async fn sqlite_conforms_to_the_store_trait() {
         let directory = tempfile::tempdir().unwrap();
         let files = Cell::new(0);
         conformance::check(async || {
@@ -85,7 +85,7 @@ mod sqlite {
     }
 
     #[test]
-    fn sqlite_does_as_the_model_does() {
+    fn sqlite_behaves_like_the_store_model() {
         play_random_steps(60, async |steps: Vec<u32>| {
             let directory = tempfile::tempdir().unwrap();
             let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
@@ -102,8 +102,8 @@ mod postgres {
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
     use relent_outbox::store::{
-        Claimed, Deletion, EnqueueError, Filter, Hinted, Next, Owned, Postgres, Refusal, Settled,
-        State, Store, Wanted, conformance,
+        AfterAttempt, ClaimRequest, Claimed, Deletion, EnqueueError, Filter, Hinted, MessageState,
+        OwnedEndpoint, Postgres, Refusal, Settled, Store, conformance,
     };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
@@ -113,7 +113,7 @@ mod postgres {
     /// A store in a schema of its own, and the configuration to connect there.
     async fn store(server: &servers::Postgres, schema: &str) -> (Postgres, Config) {
         let config = format!("{} options='-c search_path={schema}'", server.config());
-        let store = Postgres::new(pool(&config, 16).unwrap()).patience(Duration::from_secs(60));
+        let store = Postgres::new(pool(&config, 16).unwrap()).max_wait(Duration::from_secs(60));
         let client = store.pool().get().await.unwrap();
         let schema = format!("CREATE SCHEMA {schema}");
         client.batch_execute(&schema).await.unwrap();
@@ -130,7 +130,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn postgres_keeps_what_the_trait_promises() {
+    async fn postgres_conforms_to_the_store_trait() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -143,7 +143,7 @@ mod postgres {
     }
 
     #[test]
-    fn postgres_does_as_the_model_does() {
+    fn postgres_behaves_like_the_store_model() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -156,7 +156,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn several_that_make_the_tables_at_once_all_have_them() {
+    async fn concurrent_creation_of_outbox_tables_succeeds() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -164,7 +164,7 @@ mod postgres {
             let config = format!("{} options='-c search_path=s{round}'", server.config());
             let stores = (0..8).map(|_| Postgres::new(pool(&config, 2).unwrap()));
             let stores: Vec<_> = stores
-                .map(|store| store.patience(Duration::from_secs(60)))
+                .map(|store| store.max_wait(Duration::from_secs(60)))
                 .collect();
             let client = stores[0].pool().get().await.unwrap();
             let schema = format!("CREATE SCHEMA s{round}");
@@ -189,7 +189,7 @@ mod postgres {
     }
 
     #[tokio::test]
-    async fn tables_of_a_later_version_are_refused() {
+    async fn outbox_tables_of_a_later_version_are_refused() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -215,7 +215,7 @@ mod postgres {
 
     /// With 100,000 pending messages at 1,000 endpoints, and as many delivered ones. The server logs its plans.
     #[tokio::test(flavor = "multi_thread")]
-    async fn no_call_reads_a_table_from_end_to_end() {
+    async fn no_postgres_outbox_call_scans_a_whole_table() {
         let explain = [
             "fsync=off",
             "session_preload_libraries=auto_explain",
@@ -227,7 +227,7 @@ mod postgres {
         let (store, _) = store(&server, "many").await;
         let client = store.pool().get().await.unwrap();
         let fill = client.batch_execute(
-            "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead)
+            "INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter)
              SELECT '', i, json_build_object('name', i::text, 'url', 'https://shop.example/'), 0 FROM generate_series(1, 1000) AS i;
              INSERT INTO relent_message_1 (row, id, endpoint, event, topic, content_type, payload, created)
              SELECT i, 'msg_' || lpad(i::text, 32, '0'), i % 1000 + 1, i, '', 'application/json', '{}', i
@@ -246,7 +246,7 @@ mod postgres {
         drop(client);
         // A pool of new connections, for which the setting applies.
         let config = format!("{} options='-c search_path=many'", server.config());
-        let store = Postgres::new(pool(&config, 1).unwrap()).patience(Duration::from_secs(60));
+        let store = Postgres::new(pool(&config, 1).unwrap()).max_wait(Duration::from_secs(60));
 
         let messages: Vec<_> = (1..9)
             .map(|to| NewMessage::new(to.to_string(), "new", "{}"))
@@ -254,25 +254,30 @@ mod postgres {
         for _ in 0..2 {
             store.enqueue(messages.clone()).await.unwrap();
         }
-        store.beat("worker", Duration::from_secs(60)).await.unwrap();
+        store
+            .heartbeat("worker", Duration::from_secs(60))
+            .await
+            .unwrap();
         let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
         let endpoints = work.iter().map(|work| work.endpoint).collect();
         let owned = store.acquire("worker", endpoints).await.unwrap();
-        let wanted = owned.iter().map(|owned| Wanted::of(owned, 5));
+        let wanted = owned.iter().map(|owned| ClaimRequest::of(owned, 5));
         let claimed = store
             .claim("worker", wanted.collect())
             .await
             .unwrap()
             .messages;
         assert_eq!(claimed.len(), 50);
-        let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+        let delivered = claimed
+            .iter()
+            .map(|one| settled(one, AfterAttempt::Delivered));
         let written = store.settle(delivered.collect()).await.unwrap();
         assert_eq!(written, [true; 50]);
         let all = Filter::default();
         let filters = [
             all.clone(),
             Filter {
-                state: Some(State::Dead),
+                state: Some(MessageState::Dead),
                 ..all.clone()
             },
             Filter {
@@ -315,16 +320,16 @@ mod postgres {
     }
 
     /// The worker sends a heartbeat, and takes one endpoint with work.
-    async fn take(store: &Postgres) -> Owned {
+    async fn take(store: &Postgres) -> OwnedEndpoint {
         let lease = Duration::from_secs(600);
-        store.beat("worker", lease).await.unwrap();
+        store.heartbeat("worker", lease).await.unwrap();
         let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
         let endpoints = vec![work[0].endpoint];
         let mut owned = store.acquire("worker", endpoints).await.unwrap();
         owned.remove(0)
     }
 
-    fn settled(claimed: &Claimed, next: Next) -> Settled {
+    fn settled(claimed: &Claimed, next: AfterAttempt) -> Settled {
         Settled {
             row: claimed.row,
             endpoint: claimed.endpoint,
@@ -343,7 +348,7 @@ mod postgres {
 
     /// Many messages of one order key are enqueued while none is claimed, such as while the endpoint is disabled.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_long_line_behind_one_message_holds_up_no_claim() {
+    async fn a_long_queue_of_one_order_key_delays_no_claim() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -359,8 +364,8 @@ mod postgres {
         store.enqueue(vec![message("free")]).await.unwrap();
         let owned = take(&store).await;
         // The default time limit of workers.
-        let store = store.patience(Duration::from_secs(5));
-        let one = Wanted::of(&owned, 1);
+        let store = store.max_wait(Duration::from_secs(5));
+        let one = ClaimRequest::of(&owned, 1);
         let mut ordered = Vec::new();
         for _ in 0..10 {
             let claimed = store.claim("worker", vec![one]).await.unwrap().messages;
@@ -370,7 +375,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_committed() {
+    async fn a_message_exists_only_if_the_callers_transaction_commits() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -400,7 +405,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_committed() {
+    async fn messages_of_an_event_exist_only_if_its_transaction_commits() {
         use relent_outbox::message::NewEvent;
 
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -460,7 +465,7 @@ mod postgres {
     /// With sqlx and its own connections; a worker with tokio-postgres delivers its messages.
     #[cfg(feature = "sqlx")]
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_transaction_of_sqlx_does_the_same() {
+    async fn a_sqlx_transaction_enqueues_like_a_tokio_postgres_one() {
         use std::error::Error;
 
         use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -527,7 +532,7 @@ mod postgres {
         let again = store.enqueue(vec![full]).await.unwrap().remove(0);
         assert!(again.duplicate && again.id == first[0].id);
         let owned = take(&store).await;
-        let wanted = Wanted::of(&owned, 10);
+        let wanted = ClaimRequest::of(&owned, 10);
         let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
         assert_eq!(ids, [&first[0].id, &first[1].id]);
@@ -549,7 +554,7 @@ mod postgres {
 
     /// A message that is being inserted keeps its endpoint, or is refused: it is never lost in between.
     #[tokio::test(flavor = "multi_thread")]
-    async fn an_endpoint_is_not_deleted_beside_a_message_that_comes_in() {
+    async fn an_endpoint_is_not_deleted_while_a_message_is_inserted() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -590,7 +595,7 @@ mod postgres {
 
     /// The earlier of two messages of one order key is committed when the later one is already running.
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_that_is_committed_late_waits_for_a_later_one_that_runs() {
+    async fn a_late_committed_message_waits_for_a_running_later_one() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -603,14 +608,14 @@ mod postgres {
         store.enqueue(vec![late]).await.unwrap();
         let owned = take(&store).await;
         let claim = async || {
-            let wanted = Wanted::of(&owned, 10);
+            let wanted = ClaimRequest::of(&owned, 10);
             store.claim("worker", vec![wanted]).await.unwrap().messages
         };
         let running = claim().await;
         assert_eq!(running.len(), 1);
         transaction.commit().await.unwrap();
         assert_eq!(claim().await, []);
-        let settled = settled(&running[0], Next::Again(Duration::ZERO));
+        let settled = settled(&running[0], AfterAttempt::Again(Duration::ZERO));
         assert_eq!(store.settle(vec![settled]).await.unwrap(), [true]);
         let next = claim().await;
         assert_eq!((next.len(), &next[0].id), (1, &early[0].id));
@@ -619,14 +624,14 @@ mod postgres {
     /// While a producer's transaction is open, one transaction frees the endpoint of a dead worker and another locks
     /// it; both have waited for a third.
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_frees_endpoints_and_who_settles_there_do_not_wait_for_each_other() {
+    async fn freeing_and_settling_an_endpoint_do_not_deadlock() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
         let store = shop(&server, "freed").await;
         store.enqueue(vec![message("paid")]).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted::of(&owned, 1);
+        let wanted = ClaimRequest::of(&owned, 1);
         let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let other = store.pool().get().await.unwrap();
         let expired = "UPDATE relent_worker_1 SET until = 0";
@@ -645,25 +650,25 @@ mod postgres {
             let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
             while other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) < wanted {}
         };
-        let beat = {
+        let heartbeat = {
             let store = store.clone();
-            tokio::spawn(async move { store.beat("other", Duration::from_secs(600)).await })
+            tokio::spawn(async move { store.heartbeat("other", Duration::from_secs(600)).await })
         };
         waiting(1).await;
         let settle = {
-            let (store, settled) = (store.clone(), settled(&claimed[0], Next::Delivered));
+            let (store, settled) = (store.clone(), settled(&claimed[0], AfterAttempt::Delivered));
             tokio::spawn(async move { store.settle(vec![settled]).await })
         };
         waiting(2).await;
         third.commit().await.unwrap();
-        assert!(!beat.await.unwrap().unwrap().kept);
+        assert!(!heartbeat.await.unwrap().unwrap().kept);
         assert_eq!(settle.await.unwrap().unwrap(), [true]);
         producer.commit().await.unwrap();
     }
 
     /// Otherwise the endpoint would belong to a worker that no longer exists, and would never be freed.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_worker_that_is_forgotten_in_this_moment_gets_no_endpoint() {
+    async fn a_worker_that_is_being_deleted_acquires_no_endpoint() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -693,7 +698,7 @@ mod postgres {
 
     /// A claim puts a message behind a dead letter that a concurrent purge has found to block none.
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {
+    async fn a_dead_letter_that_a_concurrent_claim_waits_for_is_not_purged() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -701,9 +706,9 @@ mod postgres {
         let ordered = |event| message(event).in_order("key");
         store.enqueue(vec![ordered("dead")]).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted::of(&owned, 1);
+        let wanted = ClaimRequest::of(&owned, 1);
         let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
-        let dead = settled(&claimed[0], Next::Dead("poison".to_owned()));
+        let dead = settled(&claimed[0], AfterAttempt::Dead("poison".to_owned()));
         assert_eq!(store.settle(vec![dead]).await.unwrap(), [true]);
 
         // As a claim does.
@@ -737,7 +742,7 @@ mod postgres {
 
     /// As another version, or a person, has written it.
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_that_cannot_be_read_is_dead_and_the_others_are_claimed() {
+    async fn on_postgres_an_unreadable_message_becomes_a_dead_letter() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -749,7 +754,7 @@ mod postgres {
             DELETE FROM relent_message_1 WHERE event = 'gone'";
         client.batch_execute(spoil).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted::of(&owned, 10);
+        let wanted = ClaimRequest::of(&owned, 10);
         let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
         assert_eq!(ids, [&enqueued[1].id]);
@@ -759,7 +764,7 @@ mod postgres {
         );
         assert_eq!(store.summary().await.unwrap().dead, 2);
         let dead = Filter {
-            state: Some(State::Dead),
+            state: Some(MessageState::Dead),
             ..Filter::default()
         };
         let dead = store.messages(dead, 10).await.unwrap();
@@ -773,7 +778,7 @@ mod postgres {
 
     /// Messages enqueued by another store, in another process.
     #[tokio::test(flavor = "multi_thread")]
-    async fn whoever_listens_hears_what_others_enqueue() {
+    async fn a_listening_store_gets_hints_of_other_processes() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };

@@ -15,13 +15,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use relent_core::{Failure, Network};
 use relent_http::webhook::{Verifier, VerifyingKey};
-use relent_outbox::acknowledgement::Refused;
+use relent_outbox::acknowledgement::NotAcknowledged;
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::message::MessageId;
 use relent_outbox::resolver::{Resolve, Resolving};
 use relent_outbox::schedule;
 use relent_outbox::secrets::Secrets;
-use relent_outbox::sender::{Outgoing, Sender, Sent, certificates};
+use relent_outbox::sender::{AttemptResult, Outgoing, Sender, certificates};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
@@ -97,25 +97,25 @@ async fn serve(name: &str, http2: bool) -> (SocketAddr, CertificateDer<'static>,
 }
 
 /// The trusted certificates: only this one, or those of the system and these authorities.
-enum Believed {
+enum Trust {
     Only(Option<CertificateDer<'static>>),
     Also(Vec<CertificateDer<'static>>),
 }
 
-async fn attempt(address: SocketAddr, believed: Option<CertificateDer<'static>>) -> Sent {
-    attempt_with(address, Believed::Only(believed)).await
+async fn attempt(address: SocketAddr, trusted: Option<CertificateDer<'static>>) -> AttemptResult {
+    attempt_with(address, Trust::Only(trusted)).await
 }
 
-async fn attempt_with(address: SocketAddr, believed: Believed) -> Sent {
+async fn attempt_with(address: SocketAddr, trusted: Trust) -> AttemptResult {
     let mut config = support::local();
     config.http = false;
     config.resolver = Arc::new(Loopback);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    match believed {
-        Believed::Also(authorities) => (config.tls, config.authorities) = (None, authorities),
-        Believed::Only(believed) => {
+    match trusted {
+        Trust::Also(authorities) => (config.tls, config.authorities) = (None, authorities),
+        Trust::Only(trusted) => {
             let mut roots = rustls::RootCertStore::empty();
-            roots.add_parsable_certificates(believed);
+            roots.add_parsable_certificates(trusted);
             config.tls = Some(
                 rustls::ClientConfig::builder_with_provider(provider)
                     .with_safe_default_protocol_versions()
@@ -162,18 +162,18 @@ async fn a_signed_message_arrives_over_http_1_and_2() {
 }
 
 #[tokio::test]
-async fn a_private_authority_is_believed_beside_those_of_the_system() {
+async fn private_cas_are_trusted_in_addition_to_those_of_the_system() {
     for http2 in [false, true] {
         let (address, certificate, _) = serve("shop.example", http2).await;
-        let sent = attempt_with(address, Believed::Also(vec![certificate])).await;
+        let sent = attempt_with(address, Trust::Also(vec![certificate])).await;
         assert_eq!(sent.outcome, Ok(()), "{}", sent.excerpt);
-        let sent = attempt_with(address, Believed::Also(Vec::new())).await;
+        let sent = attempt_with(address, Trust::Also(Vec::new())).await;
         assert!(sent.outcome.is_err());
     }
 }
 
 #[tokio::test]
-async fn a_file_of_authorities_is_read_or_says_what_is_wrong_with_it() {
+async fn a_ca_file_is_parsed_or_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     let key = rcgen::KeyPair::generate().unwrap();
@@ -200,13 +200,13 @@ fn base64_of(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_trusted_is_this_sides_refusal_and_says_why() {
+async fn an_untrusted_certificate_is_refused_with_a_reason() {
     let (address, certificate, _) = serve("another.example", false).await;
-    for (believed, reason) in [
+    for (trusted, reason) in [
         (None, "no authority that is trusted here has signed it"),
         (Some(certificate), "it is for another name"),
     ] {
-        let sent = attempt(address, believed).await;
+        let sent = attempt(address, trusted).await;
         let error = sent.outcome.unwrap_err().error;
         let expected =
             format!("the endpoint's certificate is not trusted: {reason}; nothing was sent");
@@ -216,12 +216,12 @@ async fn a_certificate_that_is_not_trusted_is_this_sides_refusal_and_says_why() 
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_believed_gets_nothing_and_time_to_be_renewed() {
+async fn an_untrusted_certificate_gets_no_request_and_is_retried() {
     let (address, certificate, versions) = serve("another.example", false).await;
-    for believed in [None, Some(certificate)] {
-        let sent = attempt(address, believed).await;
-        let Err(Refused { failure, error, .. }) = sent.outcome else {
-            panic!("it was believed");
+    for trusted in [None, Some(certificate)] {
+        let sent = attempt(address, trusted).await;
+        let Err(NotAcknowledged { failure, error, .. }) = sent.outcome else {
+            panic!("it was trusted");
         };
         assert_eq!(failure, Failure::network(Network::Handshake), "{error}");
         assert!(error.contains("certificate"), "{error}");

@@ -13,7 +13,8 @@ use std::time::Duration;
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
 use relent_outbox::store::{
-    Claimed, EnqueueError, Filter, Next, Settled, Sqlite, SqliteError, State, Store, Wanted,
+    AfterAttempt, ClaimRequest, Claimed, EnqueueError, Filter, MessageState, Settled, Sqlite,
+    SqliteError, Store,
 };
 use rusqlite::Connection;
 
@@ -58,12 +59,15 @@ async fn sell(store: &Sqlite, death: &Death) {
 
 /// Sends a due message, recorded in the ledger, and settles it. A lost one is due again.
 async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
-    store.beat("worker", Duration::from_secs(60)).await.unwrap();
+    store
+        .heartbeat("worker", Duration::from_secs(60))
+        .await
+        .unwrap();
     let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire("worker", endpoints).await.unwrap();
     death.may_come();
-    let wanted = owned.iter().map(|owned| Wanted::of(owned, 1));
+    let wanted = owned.iter().map(|owned| ClaimRequest::of(owned, 1));
     let claimed = store
         .claim("worker", wanted.collect())
         .await
@@ -74,10 +78,10 @@ async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
         return false;
     };
     let next = if claimed.lost {
-        Next::Again(Duration::ZERO)
+        AfterAttempt::Again(Duration::ZERO)
     } else {
         send(directory, claimed);
-        Next::Delivered
+        AfterAttempt::Delivered
     };
     death.may_come();
     let settled = Settled {
@@ -124,7 +128,7 @@ async fn child() {
 }
 
 #[tokio::test]
-async fn a_killed_process_loses_nothing_and_repeats_only_what_it_was_sending() {
+async fn a_killed_process_loses_nothing_and_repeats_only_running_attempts() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for points in 1..=KILLS {
@@ -163,7 +167,7 @@ async fn a_killed_process_loses_nothing_and_repeats_only_what_it_was_sending() {
     }
     let mut repeats = 0;
     for message in &messages {
-        assert_eq!(message.state, State::Delivered);
+        assert_eq!(message.state, MessageState::Delivered);
         let attempts = &sent[message.id.as_str()];
         // No attempt is sent twice, and every sent attempt is counted.
         assert!(attempts.is_sorted_by(|a, b| a < b), "{attempts:?}");

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use relent_outbox::endpoint::{Activity, Endpoint};
 use relent_outbox::message::{MessageId, NewEvent, NewMessage};
 use relent_outbox::store::{
-    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
-    Enqueued, Fence, Filter, MessageStatus, Owned, Published, Recent, Settled, Store, Summary,
-    Wanted, Work,
+    AttemptRecord, ClaimRequest, Claims, ConfirmRequest, Content, Deletion, EndpointStatus,
+    EndpointWork, EnqueueError, Enqueued, Fence, Filter, Heartbeat, MessageStatus, OwnedEndpoint,
+    Published, Recent, Settled, Store, Summary,
 };
 
 pub(crate) const POINT: &str = "RELENT_OUTBOX_POINT";
@@ -38,7 +38,7 @@ fn at(point: &str) {
 impl<S: Store> Store for Dying<S> {
     type Error = S::Error;
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, S::Error> {
+    async fn claim(&self, worker: &str, wanted: Vec<ClaimRequest>) -> Result<Claims, S::Error> {
         at(POINTS[0]);
         let claimed = self.0.claim(worker, wanted).await;
         at(POINTS[1]);
@@ -48,7 +48,7 @@ impl<S: Store> Store for Dying<S> {
     async fn confirm(
         &self,
         worker: &str,
-        attempts: Vec<Confirm>,
+        attempts: Vec<ConfirmRequest>,
     ) -> Result<Vec<Option<Bytes>>, S::Error> {
         self.0.confirm(worker, attempts).await
     }
@@ -74,8 +74,11 @@ impl<S: Store> Store for Dying<S> {
         self.0.publish(events).await
     }
 
-    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, S::Error> {
-        self.0.troubled_endpoints(most).await
+    async fn endpoints_needing_attention(
+        &self,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, S::Error> {
+        self.0.endpoints_needing_attention(most).await
     }
 
     async fn recent(&self, tenant: &str, name: &str) -> Result<Option<Recent>, S::Error> {
@@ -90,8 +93,8 @@ impl<S: Store> Store for Dying<S> {
         self.0.send_now(filter).await
     }
 
-    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, S::Error> {
-        self.0.beat(worker, lease).await
+    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, S::Error> {
+        self.0.heartbeat(worker, lease).await
     }
 
     async fn find_work(
@@ -99,11 +102,15 @@ impl<S: Store> Store for Dying<S> {
         worker: &str,
         within: Duration,
         most: usize,
-    ) -> Result<Vec<Work>, S::Error> {
+    ) -> Result<Vec<EndpointWork>, S::Error> {
         self.0.find_work(worker, within, most).await
     }
 
-    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, S::Error> {
+    async fn acquire(
+        &self,
+        worker: &str,
+        endpoints: Vec<i64>,
+    ) -> Result<Vec<OwnedEndpoint>, S::Error> {
         self.0.acquire(worker, endpoints).await
     }
 

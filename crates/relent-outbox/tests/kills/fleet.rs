@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::process::Child;
 
-use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 
 use crate::servers;
 use crate::support::local_sender;
@@ -12,14 +12,14 @@ use crate::workers::{Others, spawn};
 /// Instead of a database: the process is a NATS worker.
 pub(crate) const DELIVERER: &str = "deliverer";
 
-pub(crate) struct Fleet {
+pub(crate) struct NatsFleet {
     /// `None` while the server restarts.
     nats: Option<servers::Nats>,
     url: String,
     deliverers: Vec<Child>,
 }
 
-impl Fleet {
+impl NatsFleet {
     /// Starts this number of NATS workers; `None` if nats-server is not installed.
     pub(crate) fn new(deliverers: usize) -> Option<Self> {
         let nats = servers::nats()?;
@@ -49,7 +49,7 @@ impl Fleet {
     }
 }
 
-impl Others for Fleet {
+impl Others for NatsFleet {
     fn processes(&self) -> Vec<u32> {
         let nats = self.nats.as_ref().unwrap().server.id();
         let deliverers = self.deliverers.iter().map(Child::id);
@@ -66,7 +66,7 @@ impl Others for Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for NatsFleet {
     fn drop(&mut self) {
         for deliverer in &mut self.deliverers {
             drop(deliverer.kill());
@@ -84,6 +84,10 @@ pub(crate) async fn queue(url: &str) -> Queue {
 
 /// Makes attempts until the process is killed.
 pub(crate) async fn deliver(url: &str) {
-    let deliverer = Deliverer::new(queue(url).await, local_sender(), DelivererConfig::default());
+    let deliverer = NatsWorker::new(
+        queue(url).await,
+        local_sender(),
+        NatsWorkerConfig::default(),
+    );
     deliverer.run(pending()).await;
 }

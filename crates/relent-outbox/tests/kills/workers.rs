@@ -12,7 +12,7 @@ use relent::random::{Random, SessionRandom};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
 use relent_outbox::secrets::Secrets;
-use relent_outbox::store::{Filter, Sqlite, State, Store};
+use relent_outbox::store::{Filter, MessageState, Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
 
 use crate::dying::{Dying, POINT, POINTS};
@@ -130,7 +130,7 @@ impl Others for () {
     async fn replace(&mut self, _: usize) {}
 }
 
-async fn count(store: &impl Store, state: State) -> usize {
+async fn count(store: &impl Store, state: MessageState) -> usize {
     let filter = Filter {
         state: Some(state),
         ..Filter::default()
@@ -172,7 +172,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
         let name = number.to_string();
         let endpoint = Endpoint::new(&name, receiver.url(&name))
             .policy(POLICY)
-            .park(false);
+            .hold(false);
         store.put_endpoint(endpoint).await.unwrap();
     }
     for batch in 0..messages / 500 {
@@ -208,7 +208,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
             // The worker continues.
             hit(processes[place], random.next_u64());
             until(|| victim.lock().unwrap().is_none()).await;
-            on_their_way += count(&store, State::Running).await;
+            on_their_way += count(&store, MessageState::Running).await;
             killed += 1;
             others.replace(place).await;
         }
@@ -216,14 +216,17 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
             hit(child.id(), random.next_u64());
         }
         until_dead(&mut child).await;
-        on_their_way += count(&store, State::Running).await;
+        on_their_way += count(&store, MessageState::Running).await;
         killed += 1;
     }
-    let left = count(&store, State::Pending).await;
+    let left = count(&store, MessageState::Pending).await;
     assert!(left > 0, "the messages ran out before the kills");
     let mut child = spawn(database, None);
     let waiting = async {
-        while count(&store, State::Pending).await + count(&store, State::Running).await > 0 {
+        while count(&store, MessageState::Pending).await
+            + count(&store, MessageState::Running).await
+            > 0
+        {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
@@ -234,7 +237,7 @@ async fn kill_and_compare(store: impl Store, database: &str, mut others: impl Ot
     child.wait().unwrap();
 
     assert_eq!(
-        count(&store, State::Delivered).await,
+        count(&store, MessageState::Delivered).await,
         messages,
         "none is lost or dead"
     );
@@ -276,7 +279,7 @@ async fn poison(store: impl Store, database: &str) {
     for name in [POISON, "others"] {
         let endpoint = Endpoint::new(name, receiver.url(name))
             .policy(policy.as_str())
-            .park(false);
+            .hold(false);
         store.put_endpoint(endpoint).await.unwrap();
         store
             .enqueue(vec![NewMessage::new(name, "event", "{}")])
@@ -291,7 +294,7 @@ async fn poison(store: impl Store, database: &str) {
                 if child.try_wait().unwrap().is_some() {
                     break;
                 }
-                if count(&store, State::Dead).await == 1 {
+                if count(&store, MessageState::Dead).await == 1 {
                     child.kill().unwrap();
                     child.wait().unwrap();
                     return;
@@ -307,8 +310,8 @@ async fn poison(store: impl Store, database: &str) {
     assert_eq!(hits.iter().filter(|hit| hit.path == "/poison").count(), 5);
     for status in store.messages(Filter::default(), 10).await.unwrap() {
         let (state, attempts) = match status.endpoint.as_str() {
-            POISON => (State::Dead, 5),
-            _ => (State::Delivered, 1),
+            POISON => (MessageState::Dead, 5),
+            _ => (MessageState::Delivered, 1),
         };
         assert_eq!(
             (status.state, status.attempts),
@@ -326,20 +329,20 @@ fn sqlite() -> (Sqlite, String, tempfile::TempDir) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+async fn on_sqlite_kills_lose_nothing_and_repeat_only_running_attempts() {
     let (store, database, _directory) = sqlite();
     kill_and_compare(store, &database, ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_sqlite_what_kills_its_worker_is_dead_after_exactly_its_limit() {
+async fn on_sqlite_a_message_that_kills_workers_is_dead_after_its_limit() {
     let (store, database, _directory) = sqlite();
     poison(store, &database).await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgres_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+async fn on_postgres_kills_lose_nothing_and_repeat_only_running_attempts() {
     let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
         return;
     };
@@ -350,7 +353,7 @@ async fn on_postgres_nothing_is_lost_and_little_repeated_whoever_is_killed() {
 
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_postgres_what_kills_its_worker_is_dead_after_exactly_its_limit() {
+async fn on_postgres_a_message_that_kills_workers_is_dead_after_its_limit() {
     let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
         return;
     };
@@ -361,8 +364,8 @@ async fn on_postgres_what_kills_its_worker_is_dead_after_exactly_its_limit() {
 
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_nats_nothing_is_lost_and_little_repeated_whoever_is_killed() {
-    let Some(fleet) = fleet::Fleet::new(2) else {
+async fn on_nats_kills_lose_nothing_and_repeat_only_running_attempts() {
+    let Some(fleet) = fleet::NatsFleet::new(2) else {
         return;
     };
     let (store, database, _directory) = sqlite();
@@ -373,8 +376,8 @@ async fn on_nats_nothing_is_lost_and_little_repeated_whoever_is_killed() {
 /// continues.
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
-    let Some(mut fleet) = fleet::Fleet::new(1) else {
+async fn on_nats_a_message_that_kills_nats_workers_is_dead_after_its_limit() {
+    let Some(mut fleet) = fleet::NatsFleet::new(1) else {
         return;
     };
     let (store, database, _directory) = sqlite();
@@ -387,7 +390,7 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
     for name in [POISON, "others"] {
         let endpoint = Endpoint::new(name, receiver.url(name))
             .policy(policy.as_str())
-            .park(false);
+            .hold(false);
         store.put_endpoint(endpoint).await.unwrap();
         let message = NewMessage::new(name, "event", "{}");
         store.enqueue(vec![message]).await.unwrap();
@@ -405,7 +408,7 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
         fleet.replace(0).await;
     }
     let dead = async {
-        while count(&store, State::Dead).await == 0 {
+        while count(&store, MessageState::Dead).await == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -417,8 +420,8 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
     assert_eq!(receiver.hits().len(), 3);
     for status in store.messages(Filter::default(), 10).await.unwrap() {
         let (state, attempts) = match status.endpoint.as_str() {
-            POISON => (State::Dead, 2),
-            _ => (State::Delivered, 1),
+            POISON => (MessageState::Dead, 2),
+            _ => (MessageState::Delivered, 1),
         };
         assert_eq!(
             (status.state, status.attempts),
@@ -432,8 +435,8 @@ async fn on_nats_what_kills_its_deliverer_is_dead_after_exactly_its_limit() {
 /// that the first has published are never sent.
 #[cfg(feature = "nats")]
 #[tokio::test(flavor = "multi_thread")]
-async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
-    let Some(mut fleet) = fleet::Fleet::new(0) else {
+async fn on_nats_a_suspended_dispatcher_causes_no_attempt() {
+    let Some(mut fleet) = fleet::NatsFleet::new(0) else {
         return;
     };
     let (store, database, _directory) = sqlite();
@@ -447,7 +450,7 @@ async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
         let process = stopped.id().to_string();
         let _ = Command::new("kill").args(["-s", signal, &process]).status();
     };
-    while count(&store, State::Running).await == 0 {
+    while count(&store, MessageState::Running).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // It has published the attempts by then.
@@ -458,7 +461,7 @@ async fn on_nats_a_relay_that_was_stopped_has_nothing_sent() {
     assert_eq!(receiver.hits().len(), 0, "it gives no leave");
     let mut other = spawn(&fleet.relay(&database), None);
     let delivered = async {
-        while count(&store, State::Delivered).await < 3 {
+        while count(&store, MessageState::Delivered).await < 3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

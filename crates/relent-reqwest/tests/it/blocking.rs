@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use relent::{Backoff, Policy};
 use relent_reqwest::blocking::Client;
-use relent_reqwest::{Error, IdempotencyKey, recipe};
+use relent_reqwest::{Error, IdempotencyKey, default_builder};
 
 use crate::scripted::{Server, Step, pattern, response};
 
 fn client() -> Client {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)));
     let policy = policy.max_retries(2).build().unwrap();
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::over(relent_reqwest::Client::made_by(plain, policy).unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::over(relent_reqwest::Client::from_builder(plain, policy).unwrap()).unwrap()
 }
 
 fn busy_then(body: &[u8]) -> Server {
@@ -38,7 +38,7 @@ fn a_blocking_client_retries_and_reads_the_body() {
 }
 
 #[test]
-fn a_blocking_request_has_what_the_async_one_has() {
+fn a_blocking_request_supports_the_options_of_the_async_one() {
     let server = busy_then(b"");
     let key = IdempotencyKey::new();
     let post = client()

@@ -12,10 +12,10 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
 use relent::{Backoff, Jitter, Policy, StopReason};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
 
-use crate::scripted::{PATIENCE, Server, Step, cut, cut_off_in_silence, pattern, response, rest};
+use crate::scripted::{Server, Step, TEST_TIMEOUT, cut, pattern, response, rest, with_silences};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -24,8 +24,8 @@ fn quick() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
 fn status(status: u16) -> Step {
@@ -84,7 +84,7 @@ async fn a_builder_makes_the_request_that_reqwest_would() {
 }
 
 #[tokio::test]
-async fn the_last_body_counts() {
+async fn the_last_body_set_on_a_request_is_sent() {
     let server = Server::script([ok()]);
     let client = client(quick());
     let post = || client.post(server.url("/"));
@@ -95,7 +95,7 @@ async fn the_last_body_counts() {
 }
 
 #[tokio::test]
-async fn a_response_reads_as_reqwests_does() {
+async fn a_response_is_read_like_a_reqwest_response() {
     let server = Server::answering(|_, seen| {
         let status = if seen.head.contains("/missing") {
             404
@@ -133,7 +133,7 @@ async fn a_response_reads_as_reqwests_does() {
 }
 
 #[tokio::test]
-async fn a_request_that_makes_no_sense_says_so_before_it_is_sent() {
+async fn an_invalid_request_is_an_error_before_anything_is_sent() {
     let server = Server::script([ok()]);
     let client = client(quick());
     let get = || client.get(server.url("/"));
@@ -161,7 +161,7 @@ async fn a_request_that_makes_no_sense_says_so_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn one_request_may_retry_by_a_policy_of_its_own() {
+async fn one_request_can_have_its_own_policy() {
     let server = Server::script([status(500)]);
     let client = client(quick());
     let get = || client.get(server.url("/"));
@@ -176,7 +176,7 @@ async fn one_request_may_retry_by_a_policy_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_retried_may_be_listed() {
+async fn retry_on_replaces_the_failures_that_are_retried() {
     let server = Server::script([status(404), status(503), ok()]);
     let client = client(quick());
     let result = client
@@ -199,7 +199,7 @@ async fn what_is_retried_may_be_listed() {
 }
 
 #[tokio::test]
-async fn a_list_never_makes_a_request_repeatable() {
+async fn retry_on_never_makes_a_request_repeatable() {
     let server = Server::script([status(500), ok()]);
     let client = client(quick());
     let post = || client.post(server.url("/"));
@@ -212,7 +212,7 @@ async fn a_list_never_makes_a_request_repeatable() {
 }
 
 #[tokio::test]
-async fn a_judgement_of_the_callers_own_goes_before_the_status() {
+async fn when_takes_precedence_over_the_status() {
     let client = client(quick().retry_on([Pattern::Network]));
     // A response with a success status, and one that a retry cannot help.
     for first in [200, 404, 503] {
@@ -239,7 +239,7 @@ async fn a_judgement_of_the_callers_own_goes_before_the_status() {
 }
 
 #[tokio::test]
-async fn a_judgement_sees_the_attempt_and_its_error() {
+async fn when_receives_the_attempt_number_and_the_error() {
     let server = Server::script([Step::Close(Vec::new())]);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = seen.clone();
@@ -257,7 +257,7 @@ async fn a_judgement_sees_the_attempt_and_its_error() {
 }
 
 #[tokio::test]
-async fn a_judgement_cannot_go_beyond_the_limits_or_repeat_what_may_not_run_twice() {
+async fn when_cannot_exceed_limits_or_repeat_a_non_repeatable_request() {
     let server = Server::script([status(200)]);
     let client = client(quick()).when(|_, _, _| true);
     let get = client.get(server.url("/")).send().await;
@@ -283,7 +283,7 @@ async fn a_judgement_cannot_go_beyond_the_limits_or_repeat_what_may_not_run_twic
 }
 
 #[tokio::test]
-async fn waits_may_be_a_function_of_attempt_error_and_response() {
+async fn delay_is_a_function_of_attempt_error_and_response() {
     let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let calls = Arc::new(Mutex::new(Vec::new()));
     let note = calls.clone();
@@ -324,7 +324,7 @@ async fn waits_may_be_a_function_of_attempt_error_and_response() {
 }
 
 #[tokio::test]
-async fn saying_that_a_request_may_run_twice_repeats_it() {
+async fn repeatable_overrides_the_method_of_a_request() {
     let server = Server::script([Step::Close(Vec::new()), ok()]);
     let client = client(quick());
     let result = client
@@ -342,16 +342,16 @@ async fn saying_that_a_request_may_run_twice_repeats_it() {
 }
 
 #[tokio::test]
-async fn a_timeout_of_the_request_is_that_of_each_attempt() {
+async fn a_request_timeout_limits_each_attempt() {
     let server = Server::script([Step::Stall(Vec::new()), ok()]);
     let client = client(quick());
-    let sent = client.get(server.url("/")).timeout(PATIENCE).send();
-    let result = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let sent = client.get(server.url("/")).timeout(TEST_TIMEOUT).send();
+    let result = with_silences(&server, 1, TEST_TIMEOUT, sent).await;
     assert_eq!(ending(&result), (Some(200), None, 2));
 
     let server = Server::script([Step::Stall(Vec::new())]);
-    let sent = client.post(server.url("/")).timeout(PATIENCE).send();
-    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let sent = client.post(server.url("/")).timeout(TEST_TIMEOUT).send();
+    let sent = with_silences(&server, 1, TEST_TIMEOUT, sent).await;
     let error = sent.unwrap_err();
     assert!(error.is_timeout());
     assert_eq!(
@@ -361,7 +361,7 @@ async fn a_timeout_of_the_request_is_that_of_each_attempt() {
 }
 
 #[tokio::test]
-async fn a_key_is_attached_once_and_is_the_same_for_every_attempt() {
+async fn every_attempt_sends_the_same_idempotency_key_once() {
     let server = Server::script([status(500), Step::Close(Vec::new()), status(503), ok()]);
     let client = client(quick());
     let key = IdempotencyKey::new();
@@ -392,7 +392,7 @@ async fn a_key_is_attached_once_and_is_the_same_for_every_attempt() {
 }
 
 #[tokio::test]
-async fn a_key_may_be_written_bare() {
+async fn an_idempotency_key_can_be_sent_without_quotes() {
     let server = Server::script([ok()]);
     let client = client(quick()).key_form(KeyForm::Bare);
     client
@@ -405,7 +405,7 @@ async fn a_key_may_be_written_bare() {
 }
 
 #[tokio::test]
-async fn a_key_is_never_added_unasked() {
+async fn no_idempotency_key_is_added_by_default() {
     let server = Server::script([status(503), ok()]);
     let client = client(quick()).key_form(KeyForm::Bare);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
@@ -427,7 +427,7 @@ async fn a_key_is_never_added_unasked() {
 }
 
 #[tokio::test]
-async fn a_key_in_flight_is_waited_for() {
+async fn a_409_for_an_in_flight_key_is_retried() {
     let in_flight = Step::Answer(response(409, &[("retry-after-ms", "50")], ""));
     let server = Server::script([Step::Close(Vec::new()), in_flight.clone(), in_flight, ok()]);
     let client = client(quick());
@@ -442,7 +442,7 @@ async fn a_key_in_flight_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refused_precondition_after_an_attempt_that_may_have_worked_leaves_the_outcome_unknown() {
+async fn a_412_after_an_ambiguous_failure_leaves_the_outcome_unknown() {
     for (name, value) in [("if-match", "\"v1\""), ("if-none-match", "*")] {
         for method in ["PUT", "PATCH", "POST", "DELETE"] {
             for first in [Step::Close(Vec::new()), status(500), status(503)] {
@@ -467,7 +467,7 @@ async fn a_refused_precondition_after_an_attempt_that_may_have_worked_leaves_the
 }
 
 #[tokio::test]
-async fn a_route_has_its_own_policy_and_the_first_decides() {
+async fn the_first_matching_route_sets_the_policy() {
     let server = Server::script([status(500)]);
     let retries = |most| quick().max_retries(most).build().unwrap();
     let client = client(quick())
@@ -488,10 +488,10 @@ async fn a_route_has_its_own_policy_and_the_first_decides() {
 }
 
 #[tokio::test]
-async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
+async fn a_route_without_its_own_budget_shares_that_of_the_client() {
     let server = Server::script([status(500)]);
     let reserve = |reserve| BudgetConfig {
-        reserve,
+        initial_tokens: reserve,
         ratio: 0.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
@@ -516,7 +516,7 @@ async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
 }
 
 #[tokio::test]
-async fn an_attempt_goes_where_the_caller_says() {
+async fn reroute_sets_the_url_of_each_attempt() {
     let (one, other) = (Server::script([status(503)]), Server::script([ok()]));
     let port = other.address.port();
     let client = client(quick()).reroute(move |attempt, url| {
@@ -542,7 +542,7 @@ fn streamed() -> reqwest::Body {
 }
 
 #[tokio::test]
-async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
+async fn body_replay_sends_a_kept_stream_again() {
     // Refused, without a response, and accepted.
     let script = || Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let client = client(quick()).body_cap(8);
@@ -565,7 +565,7 @@ async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
 }
 
 #[tokio::test]
-async fn rule_9_a_stream_over_the_cap_goes_out_whole_and_once() {
+async fn body_replay_sends_a_stream_over_the_cap_only_once() {
     for failed in [status(503), Step::Close(Vec::new())] {
         let answer = matches!(failed, Step::Answer(_)).then_some(503);
         let server = Server::script([failed, ok()]);
@@ -578,7 +578,7 @@ async fn rule_9_a_stream_over_the_cap_goes_out_whole_and_once() {
 }
 
 #[tokio::test]
-async fn rule_9_a_stream_that_an_answer_has_beaten_is_not_sent_again() {
+async fn body_replay_stops_after_a_response_during_the_upload() {
     let server = Server::answering_early(|_, _| Step::Early(response(503, &[], ""), false));
     let begun = stream::once(async { Ok::<_, io::Error>(Frame::data(Bytes::from("begun"))) });
     let endless = StreamBody::new(begun.chain(stream::pending()));
@@ -591,7 +591,7 @@ async fn rule_9_a_stream_that_an_answer_has_beaten_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_multipart_form_is_sent_again_if_it_is_kept() {
+async fn a_multipart_form_within_the_cap_is_sent_again() {
     for (cap, attempts) in [(1 << 16, 2), (10, 1)] {
         let client = client(quick()).body_cap(cap);
         let server = Server::script([status(503), ok()]);
@@ -608,7 +608,7 @@ async fn a_multipart_form_is_sent_again_if_it_is_kept() {
 
 /// Its parts are in memory, so it does not matter that the server has not read them.
 #[tokio::test]
-async fn a_multipart_form_in_memory_is_sent_again_after_an_early_answer() {
+async fn a_form_in_memory_is_sent_again_after_an_early_response() {
     let part = pattern(5, 40_000);
     let server = Server::answering_early(move |index, _| match index {
         0 => Step::Early(response(503, &[("connection", "close")], ""), false),
@@ -637,7 +637,7 @@ async fn a_multipart_form_in_memory_is_sent_again_after_an_early_answer() {
 }
 
 #[tokio::test]
-async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
+async fn a_body_from_a_function_is_made_again_for_each_attempt() {
     let client = client(quick());
     let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let made = AtomicU32::new(0);
@@ -653,7 +653,7 @@ async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
 }
 
 #[tokio::test]
-async fn a_whole_body_is_received_across_attempts_and_reads_as_one_response() {
+async fn whole_body_joins_the_parts_of_several_attempts_into_one_response() {
     let whole = pattern(11, 40_000);
     let tag = [("etag", "\"v1\""), ("x-first", "yes")];
     let server = Server::script([
@@ -693,7 +693,7 @@ async fn a_whole_body_is_received_across_attempts_and_reads_as_one_response() {
 }
 
 #[tokio::test]
-async fn a_whole_body_of_a_failure_is_there_to_read() {
+async fn whole_body_keeps_the_body_of_an_error_response() {
     let server = Server::script([status(503)]);
     let result = client(quick())
         .get(server.url("/"))
@@ -708,7 +708,7 @@ async fn a_whole_body_of_a_failure_is_there_to_read() {
 }
 
 #[tokio::test]
-async fn what_one_request_changes_counts_for_a_download_too() {
+async fn options_of_one_request_apply_to_its_download() {
     let whole = pattern(12, 1000);
     let server = Server::script([
         status(404),
@@ -752,7 +752,7 @@ fn once() -> Server {
 }
 
 #[tokio::test]
-async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+async fn repeatable_false_overrides_assume_repeatable_of_the_policy() {
     let assuming = || client(quick().assume_repeatable(true));
     for method in [Method::GET, Method::POST] {
         let server = once();

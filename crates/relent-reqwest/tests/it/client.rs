@@ -8,13 +8,13 @@ use http::{Method, Request, Response};
 use relent::destination::Budget;
 use relent::policy::{BudgetConfig, PolicyBuilder};
 use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, Body, Client, Error, Resumable, Sink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::scripted::{
-    PATIENCE, Server, Step, cut, cut_off_in_silence, nobody, pattern, response, rest,
-    while_time_stands,
+    Server, Step, TEST_TIMEOUT, cut, pattern, response, rest, unused_address, with_paused_time,
+    with_silences,
 };
 
 fn quick() -> PolicyBuilder {
@@ -26,8 +26,8 @@ fn quick() -> PolicyBuilder {
 fn client(policy: PolicyBuilder) -> Client {
     // No proxy, even if the environment names one: the tests use this machine without TLS. Reading the system's
     // certificates for every test would take long.
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
 fn request(
@@ -101,7 +101,7 @@ async fn fails_once(
         let client = client(policy());
         let sent = client.download(request, &mut sink);
         let result = match fault {
-            Step::Stall(_) => cut_off_in_silence(&server, 1, PATIENCE, sent).await,
+            Step::Stall(_) => with_silences(&server, 1, TEST_TIMEOUT, sent).await,
             _ => sent.await,
         };
         if let Ok((head, _)) = &result
@@ -115,7 +115,7 @@ async fn fails_once(
 }
 
 #[tokio::test]
-async fn what_was_not_processed_is_repeated_for_any_request() {
+async fn any_request_is_retried_after_a_status_for_not_processed() {
     for (status, fields) in [
         (503, [("retry-after", "0")].as_slice()),
         (408, &[("retry-after-ms", "1")]),
@@ -139,8 +139,8 @@ async fn what_was_not_processed_is_repeated_for_any_request() {
 }
 
 #[tokio::test]
-async fn what_may_have_taken_effect_is_repeated_only_if_repeatable() {
-    let timeout = || quick().attempt_timeout(PATIENCE);
+async fn after_an_ambiguous_failure_only_repeatable_requests_are_retried() {
+    let timeout = || quick().attempt_timeout(TEST_TIMEOUT);
     let head = b"HTTP/1.1 200 OK\r\nconte".to_vec();
     let body = cut(200, &[], b"a body that is longer", 5);
     let chunk = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n".to_vec();
@@ -179,7 +179,7 @@ async fn what_may_have_taken_effect_is_repeated_only_if_repeatable() {
 }
 
 #[tokio::test]
-async fn what_repeating_cannot_help_is_attempted_once() {
+async fn a_permanent_failure_is_attempted_once() {
     for status in [400, 403, 404, 409, 501] {
         let fault = Step::Answer(response(status, &[], "no"));
         for (_, server, result) in fails_once(&fault, quick).await {
@@ -193,8 +193,8 @@ async fn what_repeating_cannot_help_is_attempted_once() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_attempted_again_for_any_request() {
-    let url = format!("http://{}/", nobody());
+async fn any_request_is_retried_after_a_refused_connection() {
+    let url = format!("http://{}/", unused_address());
     for (method, fields, _) in REQUESTS {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = request(method, &url, fields, ());
@@ -209,7 +209,7 @@ async fn a_refused_connection_is_attempted_again_for_any_request() {
 }
 
 #[tokio::test]
-async fn assuming_a_request_to_be_repeatable_is_up_to_the_policy() {
+async fn a_policy_can_assume_that_requests_are_repeatable() {
     let server = Server::script([Step::Close(Vec::new()), ok()]);
     let client = client(quick().assume_repeatable(true));
     let request = request(Method::POST, &server.url("/"), &[], "payload");
@@ -219,7 +219,7 @@ async fn assuming_a_request_to_be_repeatable_is_up_to_the_policy() {
 }
 
 #[tokio::test]
-async fn the_last_response_is_returned_as_it_is() {
+async fn the_last_response_is_returned_unchanged() {
     let server = Server::script([Step::Answer(response(503, &[("x-who", "me")], "busy"))]);
     let client = client(quick().max_retries(1));
     let (response, summary) = client
@@ -244,7 +244,7 @@ async fn the_last_response_is_returned_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_hint_beyond_the_limits_ends_it_with_the_servers_own_instant() {
+async fn a_retry_after_beyond_the_limits_sets_retry_at() {
     let server = Server::script([Step::Answer(response(503, &[("retry-after", "7200")], ""))]);
     let (_, summary) = client(quick())
         .send(&get(&server.url("/")))
@@ -263,7 +263,7 @@ async fn a_hint_beyond_the_limits_ends_it_with_the_servers_own_instant() {
 }
 
 #[tokio::test]
-async fn a_hint_is_waited_for() {
+async fn the_client_waits_for_retry_after() {
     let hinted = response(503, &[("retry-after-ms", "200")], "");
     let server = Server::script([Step::Answer(hinted), ok()]);
     let began = Instant::now();
@@ -279,9 +279,9 @@ async fn a_hint_is_waited_for() {
 #[tokio::test]
 async fn the_deadline_cuts_off_a_running_attempt() {
     let server = Server::script([Step::Stall(Vec::new())]);
-    let client = client(quick().deadline(PATIENCE));
+    let client = client(quick().deadline(TEST_TIMEOUT));
     let request = get(&server.url("/"));
-    let sent = cut_off_in_silence(&server, 1, PATIENCE, client.send(&request)).await;
+    let sent = with_silences(&server, 1, TEST_TIMEOUT, client.send(&request)).await;
     let gave_up = gave_up(sent.unwrap_err());
     assert_eq!(
         (gave_up.reason(), gave_up.attempts()),
@@ -294,7 +294,7 @@ async fn the_deadline_cuts_off_a_running_attempt() {
 async fn an_exhausted_budget_returns_the_last_real_outcome() {
     let server = Server::script([Step::Answer(response(503, &[], "no"))]);
     let one = BudgetConfig {
-        reserve: 1.0,
+        initial_tokens: 1.0,
         ..BudgetConfig::DEFAULT
     };
     let of_policy = client(quick().budget(one));
@@ -327,7 +327,7 @@ async fn an_exhausted_budget_returns_the_last_real_outcome() {
 }
 
 #[tokio::test]
-async fn a_download_can_run_in_a_task_of_its_own() {
+async fn a_download_can_run_in_a_spawned_task() {
     let server = Server::script([ok()]);
     let client = client(quick());
     let task = tokio::spawn(async move {
@@ -342,7 +342,7 @@ async fn a_download_can_run_in_a_task_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
+async fn a_short_refused_response_is_drained_and_its_connection_reused() {
     let chunked = |length: usize| {
         let mut bytes = b"HTTP/1.1 503 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         bytes.extend_from_slice(format!("{length:x}\r\n").as_bytes());
@@ -358,11 +358,11 @@ async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
         chunked(3_000_000),
     ];
     let server = Server::script(refused.map(Step::Answer).into_iter().chain([ok()]));
-    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
-    let client = client(at_once.max_retries(4));
+    let no_delay = quick().backoff(Backoff::constant(Duration::ZERO));
+    let client = client(no_delay.max_retries(4));
     let request = get(&server.url("/"));
     // Draining has a time limit.
-    let sent = while_time_stands(client.send(&request)).await;
+    let sent = with_paused_time(client.send(&request)).await;
     let (_, summary) = sent.unwrap().into_parts();
     assert_eq!(summary.attempts, 5);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
@@ -370,7 +370,7 @@ async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_slow_response_is_not_drained_for_long() {
+async fn draining_a_slow_response_has_a_time_limit() {
     let busy = Step::Stall(cut(503, &[], b"busy", 1));
     let server = Server::script([busy, ok()]);
     let began = Instant::now();
@@ -380,11 +380,11 @@ async fn a_slow_response_is_not_drained_for_long() {
         .unwrap()
         .into_parts();
     assert_eq!(summary.attempts, 2);
-    assert!(began.elapsed() < PATIENCE, "the rest never comes");
+    assert!(began.elapsed() < TEST_TIMEOUT, "the rest never comes");
 }
 
 #[tokio::test]
-async fn a_421_is_retried_once_on_a_fresh_connection() {
+async fn a_421_is_retried_once_on_a_new_connection() {
     let misdirected = Step::Answer(response(421, &[], ""));
     let server = Server::script([misdirected.clone(), ok(), misdirected]);
     let client = client(quick());
@@ -436,7 +436,7 @@ async fn every_attempt_sends_the_whole_body() {
 }
 
 #[tokio::test]
-async fn a_method_that_means_a_body_tells_that_there_is_none() {
+async fn post_and_put_without_a_body_send_content_length_zero() {
     let server = Server::script([ok()]);
     for (method, length) in [("POST", Some("0")), ("PUT", Some("0")), ("DELETE", None)] {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -448,7 +448,7 @@ async fn a_method_that_means_a_body_tells_that_there_is_none() {
 }
 
 #[tokio::test]
-async fn a_body_that_changed_on_disk_is_not_sent_again() {
+async fn a_file_body_that_changed_is_not_sent_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "one").unwrap();
     let path = file.path().to_owned();
@@ -467,7 +467,7 @@ async fn a_body_that_changed_on_disk_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_trace_tells_every_attempt() {
+async fn a_trace_contains_every_attempt() {
     let server = Server::script([
         Step::Close(Vec::new()),
         Step::Answer(response(503, &[], "")),
@@ -511,7 +511,7 @@ fn by_ranges(whole: &[u8], etag: &'static str, lengths: Vec<usize>) -> Server {
 }
 
 #[tokio::test]
-async fn a_cut_body_with_a_strong_tag_is_resumed_byte_for_byte() {
+async fn a_cut_body_with_a_strong_tag_is_resumed_exactly() {
     let whole = pattern(7, 250_000);
     for seed in 0..20 {
         // The cuts differ between the iterations, but not between test runs.
@@ -541,7 +541,7 @@ async fn a_cut_body_with_a_strong_tag_is_resumed_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_cut_body_without_a_strong_tag_begins_anew() {
+async fn a_cut_body_without_a_strong_tag_restarts() {
     let whole = pattern(8, 100_000);
     for fields in [
         &[][..],
@@ -642,7 +642,7 @@ async fn bytes_of_two_representations_are_never_mixed() {
 }
 
 #[tokio::test]
-async fn a_failure_between_two_parts_does_not_lose_the_first() {
+async fn a_failure_between_two_parts_keeps_the_first_part() {
     let whole = pattern(3, 50_000);
     let server = Server::script([
         Step::Close(cut(200, &[("etag", "\"v1\"")], &whole, 20_000)),
@@ -663,7 +663,7 @@ async fn a_failure_between_two_parts_does_not_lose_the_first() {
 }
 
 #[tokio::test]
-async fn a_part_that_is_all_the_server_gives_is_continued() {
+async fn a_206_with_less_than_the_rest_is_continued() {
     let whole = pattern(4, 50_000);
     let part = |first: usize, end: usize| {
         let range = format!("bytes {first}-{}/50000", end - 1);
@@ -687,7 +687,7 @@ async fn a_part_that_is_all_the_server_gives_is_continued() {
 }
 
 #[tokio::test]
-async fn a_chunked_body_that_was_cut_is_resumed_too() {
+async fn a_cut_chunked_body_is_resumed() {
     let whole = pattern(5, 5000);
     let mut begun =
         b"HTTP/1.1 200 OK\r\netag: \"v1\"\r\ntransfer-encoding: chunked\r\n\r\n7d0\r\n".to_vec();
@@ -706,7 +706,7 @@ async fn a_chunked_body_that_was_cut_is_resumed_too() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_with_its_connection_is_taken_to_be_whole() {
+async fn a_body_ended_by_connection_close_counts_as_whole() {
     let server = Server::script([Step::Close(b"HTTP/1.0 200 OK\r\n\r\nall there is".to_vec())]);
     let mut sink = Vec::new();
     let result = client(quick())
@@ -717,7 +717,7 @@ async fn a_body_that_ends_with_its_connection_is_taken_to_be_whole() {
 }
 
 #[tokio::test]
-async fn a_range_of_the_callers_own_is_left_alone() {
+async fn a_range_header_of_the_caller_is_not_changed() {
     let whole = pattern(6, 5000);
     let part = |length| {
         cut(
@@ -772,7 +772,7 @@ impl Sink for OneWay {
 }
 
 #[tokio::test]
-async fn bytes_that_have_left_are_not_written_twice() {
+async fn a_sink_that_cannot_restart_gets_no_byte_twice() {
     let whole = pattern(9, 50_000);
     let server = by_ranges(&whole, "\"v1\"", vec![20_000]);
     let mut sink = OneWay::default();
@@ -809,7 +809,7 @@ async fn bytes_that_have_left_are_not_written_twice() {
 }
 
 #[tokio::test]
-async fn a_sink_that_is_full_ends_it_at_once() {
+async fn a_failing_sink_ends_the_download_immediately() {
     // More than one read can return, even if much has arrived meanwhile.
     let server = Server::script([Step::Answer(response(200, &[], vec![0; 8 << 20]))]);
     let mut sink = OneWay {
@@ -829,7 +829,7 @@ async fn a_sink_that_is_full_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_failing_response_that_is_cut_short_is_an_error() {
+async fn a_cut_error_response_is_an_error() {
     let server = Server::script([Step::Close(cut(404, &[], b"not found", 3))]);
     let mut sink = Vec::new();
     let gave_up = client(quick())
@@ -852,11 +852,11 @@ fn one_attempt() -> Client {
         .max_retries(0)
         .build()
         .unwrap();
-    Client::made_by(|| recipe().no_proxy().tls_certs_only([]), policy).unwrap()
+    Client::from_builder(|| default_builder().no_proxy().tls_certs_only([]), policy).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_against_a_silent_server_ends_after_a_minute() {
+async fn a_silent_server_is_cut_off_after_a_minute_by_default() {
     let (_listener, url) = silent().await;
     let (client, begun) = (one_attempt(), tokio::time::Instant::now());
     for whole in [false, true] {
@@ -887,7 +887,7 @@ async fn a_client_against_a_silent_server_ends_after_a_minute() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_half_way_ends_with_the_read_timeout() {
+async fn a_stalled_response_body_ends_with_the_read_timeout() {
     let half = || Step::Stall(cut(200, &[], b"a body that is longer", 6));
     let server = Server::script([half()]);
     let client = one_attempt().read_timeout(Duration::from_millis(50));
@@ -903,7 +903,7 @@ async fn a_body_that_stops_half_way_ends_with_the_read_timeout() {
 
 /// The upload takes longer than the read timeout, but it always makes progress.
 #[tokio::test]
-async fn a_slow_upload_is_no_silence() {
+async fn a_slow_upload_does_not_count_as_silence() {
     const LENGTH: usize = 16 << 20;
     let (listener, url) = silent().await;
     let server = tokio::spawn(async move {

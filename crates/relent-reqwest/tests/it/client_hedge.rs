@@ -10,42 +10,42 @@ use relent::failure::Cause;
 use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
 use relent::{Backoff, Destination, Jitter, Policy, StopReason};
 use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey};
-use relent_reqwest::{RequestBuilder, Response, recipe};
+use relent_reqwest::{RequestBuilder, Response, default_builder};
 
-use crate::scripted::{Server, Step, cut_off_in_silence, response};
+use crate::scripted::{Server, Step, response, with_silences};
 
 const MILLI: Duration = Duration::from_millis(1);
 /// Much longer than the hedge delay.
-const LATE: Duration = Duration::from_secs(1);
+const LATE_RESPONSE_AFTER: Duration = Duration::from_secs(1);
 /// Longer than any passing test waits.
-const NEVER: Duration = Duration::from_secs(30);
+const MAX_TEST_WAIT: Duration = Duration::from_secs(30);
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(MILLI))
         .jitter(Jitter::None)
         .max_retries(3)
-        .deadline(NEVER)
+        .deadline(MAX_TEST_WAIT)
 }
 
 /// A client for this machine, which ignores the proxy of the environment.
 fn plain(policy: PolicyBuilder) -> Client {
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
-const HEDGED: Duration = Duration::from_millis(40);
+const HEDGE_AFTER: Duration = Duration::from_millis(40);
 
 fn hedge() -> Hedge {
-    Hedge::new(&HedgeConfig::after(HEDGED)).unwrap()
+    Hedge::new(&HedgeConfig::after(HEDGE_AFTER)).unwrap()
 }
 
 /// Sends it. The hedge delay starts when the server is silent, so the speed of the machine does not matter.
-async fn joined(server: &Server, request: RequestBuilder) -> Result<Response, Error> {
-    cut_off_in_silence(server, 1, HEDGED, request.send()).await
+async fn send_hedged(server: &Server, request: RequestBuilder) -> Result<Response, Error> {
+    with_silences(server, 1, HEDGE_AFTER, request.send()).await
 }
 
 fn hedged(policy: PolicyBuilder) -> Client {
-    plain(policy.hedge(HedgeConfig::after(HEDGED)))
+    plain(policy.hedge(HedgeConfig::after(HEDGE_AFTER)))
 }
 
 fn silent() -> Step {
@@ -57,7 +57,11 @@ fn status(status: u16) -> Step {
 }
 
 fn late(status: u16) -> Step {
-    Step::Slow(LATE, usize::MAX, response(status, &[], "done"))
+    Step::Slow(
+        LATE_RESPONSE_AFTER,
+        usize::MAX,
+        response(status, &[], "done"),
+    )
 }
 
 fn ending(result: &Result<Response, Error>) -> (Option<u16>, u32, Option<StopReason>) {
@@ -81,14 +85,14 @@ async fn until(is_so: impl Fn() -> bool) {
             tokio::time::sleep(MILLI).await;
         }
     };
-    tokio::time::timeout(NEVER, so).await.unwrap();
+    tokio::time::timeout(MAX_TEST_WAIT, so).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
+async fn the_client_hedges_a_slow_request_and_drops_the_losing_attempt() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick()).traced();
-    let sent = joined(&server, client.get(server.url("/"))).await;
+    let sent = send_hedged(&server, client.get(server.url("/"))).await;
     let response = sent.unwrap();
     assert_eq!(response.status(), 200);
     let summary = response.summary();
@@ -116,9 +120,9 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_answered_in_time_is_not() {
+async fn the_client_does_not_hedge_a_fast_request() {
     let server = Server::script([status(200)]);
-    let client = plain(quick().hedge(HedgeConfig::after(NEVER)));
+    let client = plain(quick().hedge(HedgeConfig::after(MAX_TEST_WAIT)));
     let result = client.get(server.url("/")).send().await;
     assert_eq!(ending(&result), (Some(200), 1, None));
     assert_eq!(server.count(), 1);
@@ -127,7 +131,7 @@ async fn a_request_that_is_answered_in_time_is_not() {
 type Change = fn(RequestBuilder) -> RequestBuilder;
 
 #[tokio::test]
-async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
+async fn the_client_hedges_a_post_only_if_it_is_repeatable() {
     let cases: [(Change, bool); 8] = [
         (|post| post, false),
         (|post| post.idempotency_key(IdempotencyKey::new()), true),
@@ -146,7 +150,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
                 post.policy(
                     quick()
                         .assume_repeatable(true)
-                        .hedge(HedgeConfig::after(HEDGED))
+                        .hedge(HedgeConfig::after(HEDGE_AFTER))
                         .build()
                         .unwrap(),
                 )
@@ -158,7 +162,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
             |post| {
                 let assuming = quick()
                     .assume_repeatable(true)
-                    .hedge(HedgeConfig::after(HEDGED))
+                    .hedge(HedgeConfig::after(HEDGE_AFTER))
                     .build()
                     .unwrap();
                 post.policy(assuming).repeatable(false)
@@ -172,7 +176,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
         let server = Server::script([first, status(201)]);
         let post = hedged(quick()).post(server.url("/")).body("content");
         let result = match is_hedged {
-            true => joined(&server, change(post)).await,
+            true => send_hedged(&server, change(post)).await,
             false => change(post).send().await,
         };
         let expected = if is_hedged { (201, 2) } else { (200, 1) };
@@ -192,19 +196,19 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
 }
 
 #[tokio::test]
-async fn one_request_can_be_hedged_by_itself() {
+async fn one_request_can_have_its_own_hedge() {
     let server = Server::script([silent(), status(200)]);
     let get = plain(quick()).get(server.url("/"));
-    let result = joined(&server, get.hedge(hedge())).await;
+    let result = send_hedged(&server, get.hedge(hedge())).await;
     assert_eq!(ending(&result), (Some(200), 2, None));
 }
 
 #[tokio::test]
-async fn a_request_that_was_built_is_hedged_as_well() {
+async fn a_prebuilt_request_is_hedged() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick());
     let get = client.get(server.url("/")).build().unwrap();
-    let sent = cut_off_in_silence(&server, 1, HEDGED, client.send(&get)).await;
+    let sent = with_silences(&server, 1, HEDGE_AFTER, client.send(&get)).await;
     assert_eq!(ending(&sent), (Some(200), 2, None));
 }
 
@@ -215,7 +219,7 @@ async fn an_empty_budget_sends_no_hedge() {
         let server = Server::script([first, status(200)]);
         let budget = BudgetConfig {
             ratio: 0.0,
-            reserve,
+            initial_tokens: reserve,
             per_second: 0.0,
             ..BudgetConfig::DEFAULT
         };
@@ -224,7 +228,7 @@ async fn an_empty_budget_sends_no_hedge() {
         let client = hedged(quick()).destination(there.clone());
         let get = client.get(server.url("/"));
         let result = match attempts {
-            2 => joined(&server, get).await,
+            2 => send_hedged(&server, get).await,
             _ => get.send().await,
         };
         assert_eq!(ending(&result), (Some(200), attempts, None));
@@ -234,9 +238,13 @@ async fn an_empty_budget_sends_no_hedge() {
 }
 
 #[tokio::test]
-async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_stay_away() {
+async fn if_all_hedges_fail_the_clearest_failure_is_decided_once() {
     let asks = response(503, &[("retry-after", "20")], "later");
-    let server = Server::script([Step::Slow(LATE, usize::MAX, asks), status(500), status(200)]);
+    let server = Server::script([
+        Step::Slow(LATE_RESPONSE_AFTER, usize::MAX, asks),
+        status(500),
+        status(200),
+    ]);
     // The server's delay does not fit.
     let client = hedged(quick().deadline(Duration::from_secs(10))).traced();
     let result = client.get(server.url("/")).send().await;
@@ -253,18 +261,18 @@ async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_st
 }
 
 #[tokio::test]
-async fn a_retry_after_a_race_is_hedged_in_its_turn() {
+async fn the_retry_of_a_failed_race_is_hedged_again() {
     let server = Server::script([status(503), silent(), status(200)]);
-    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
-    let result = joined(&server, hedged(at_once).get(server.url("/"))).await;
+    let no_delay = quick().backoff(Backoff::constant(Duration::ZERO));
+    let result = send_hedged(&server, hedged(no_delay).get(server.url("/"))).await;
     assert_eq!(ending(&result), (Some(200), 3, None));
 }
 
 #[tokio::test]
-async fn each_attempt_has_its_own_limit_and_the_latest_of_equal_failures_decides() {
+async fn hedges_have_their_own_limits_and_the_latest_failure_decides() {
     let server = Server::script([silent(), status(500)]);
-    let policy = quick().max_retries(1).attempt_timeout(LATE);
-    let result = joined(&server, hedged(policy).get(server.url("/"))).await;
+    let policy = quick().max_retries(1).attempt_timeout(LATE_RESPONSE_AFTER);
+    let result = send_hedged(&server, hedged(policy).get(server.url("/"))).await;
     assert_eq!(
         ending(&result),
         (None, 2, Some(StopReason::RetriesExhausted))
@@ -272,18 +280,20 @@ async fn each_attempt_has_its_own_limit_and_the_latest_of_equal_failures_decides
     let Err(Error::GaveUp(gave_up)) = result else {
         panic!("answered");
     };
-    assert!(matches!(gave_up.error(), Some(AttemptError::Timeout(limit)) if *limit == LATE));
+    assert!(
+        matches!(gave_up.error(), Some(AttemptError::Timeout(limit)) if *limit == LATE_RESPONSE_AFTER)
+    );
 }
 
 #[tokio::test]
-async fn a_failure_that_repeating_cannot_help_ends_the_race() {
+async fn a_permanent_failure_ends_the_race() {
     let server = Server::script([silent(), status(403)]);
-    let result = joined(&server, hedged(quick()).get(server.url("/"))).await;
+    let result = send_hedged(&server, hedged(quick()).get(server.url("/"))).await;
     assert_eq!(ending(&result), (Some(403), 2, Some(StopReason::Permanent)));
 }
 
 #[tokio::test]
-async fn a_judgement_of_the_callers_own_holds_in_a_race() {
+async fn when_applies_to_hedged_attempts() {
     // `false` ends the race, although the other attempt runs.
     let server = Server::script([silent(), status(500)]);
     let get = hedged(quick()).get(server.url("/"));
@@ -295,7 +305,7 @@ async fn a_judgement_of_the_callers_own_holds_in_a_race() {
         );
         false
     });
-    let result = joined(&server, judged).await;
+    let result = send_hedged(&server, judged).await;
     assert_eq!(ending(&result), (Some(500), 2, Some(StopReason::Permanent)));
 
     // `true`: a 202 is not final yet, so the response of the other attempt is awaited.
@@ -308,7 +318,7 @@ async fn a_judgement_of_the_callers_own_holds_in_a_race() {
 }
 
 #[tokio::test]
-async fn what_another_attempt_has_deleted_is_not_an_error() {
+async fn a_404_to_a_hedged_delete_waits_for_the_other_attempt() {
     for gone in [404, 410] {
         let server = Server::script([late(204), status(gone)]);
         let result = hedged(quick()).delete(server.url("/")).send().await;
@@ -323,7 +333,7 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_out_once_is_not_hedged_and_what_can_be_made_again_is() {
+async fn only_bodies_that_can_be_sent_again_are_hedged() {
     let stream = || reqwest::Body::wrap(reqwest::Body::from("content"));
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "content").unwrap();
@@ -338,7 +348,7 @@ async fn a_stream_that_goes_out_once_is_not_hedged_and_what_can_be_made_again_is
             .put(server.url("/"))
             .header("content-length", 7);
         let result = match attempts {
-            2 => joined(&server, put.body(body)).await,
+            2 => send_hedged(&server, put.body(body)).await,
             _ => put.body(body).send().await,
         };
         assert_eq!(ending(&result), (Some(200), attempts, None));
@@ -350,7 +360,7 @@ async fn a_stream_that_goes_out_once_is_not_hedged_and_what_can_be_made_again_is
 }
 
 #[tokio::test]
-async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
+async fn an_unsent_hedge_with_a_changed_file_costs_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "content").unwrap();
     let body = Body::file(file.path()).unwrap();
@@ -358,17 +368,22 @@ async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
     // Changed before the hedge starts, because the hedge delay is much longer than the request takes.
     let server = Server::answering(move |_, _| {
         std::fs::write(&path, "other content").unwrap();
-        Step::Slow(LATE * 2, usize::MAX, response(200, &[], "done"))
+        Step::Slow(
+            LATE_RESPONSE_AFTER * 2,
+            usize::MAX,
+            response(200, &[], "done"),
+        )
     });
     let there = Destination::new(quick().build().unwrap());
     let budget = BudgetConfig {
         ratio: 0.0,
-        reserve: 1.0,
+        initial_tokens: 1.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
     let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
-    let client = plain(quick().hedge(HedgeConfig::after(LATE))).destination(there.clone());
+    let client =
+        plain(quick().hedge(HedgeConfig::after(LATE_RESPONSE_AFTER))).destination(there.clone());
     let result = client.put(server.url("/")).body(body).send().await;
     assert_eq!(ending(&result), (Some(200), 1, None));
     assert_eq!(there.budget().unwrap().balance(), 1.0);
@@ -377,7 +392,7 @@ async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_goes_on_with_the_body_is_not_hedged() {
+async fn attempts_that_include_the_body_are_not_hedged() {
     let server = Server::script([late(200), status(200)]);
     let client = hedged(quick());
     let result = client.get(server.url("/")).whole_body().send().await;
@@ -390,7 +405,7 @@ async fn an_attempt_that_goes_on_with_the_body_is_not_hedged() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
+async fn dropping_a_hedged_request_ends_all_its_attempts() {
     let server = Server::script([silent()]);
     let client = hedged(quick());
     let request = client.get(server.url("/")).send();
@@ -402,10 +417,10 @@ async fn a_request_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
 }
 
 #[tokio::test]
-async fn a_hedge_tells_the_server_that_it_is_another_attempt() {
+async fn the_client_sends_the_attempt_number_of_a_hedge() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick()).cross_layer();
-    let sent = joined(&server, client.get(server.url("/"))).await;
+    let sent = send_hedged(&server, client.get(server.url("/"))).await;
     sent.unwrap();
     let seen = server.seen();
     assert_eq!(seen[0].header("relent-attempt"), None);

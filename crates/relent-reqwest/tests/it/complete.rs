@@ -21,7 +21,7 @@ use relent_http::RetryLayer;
 use relent_http::body::{ReplayBody, Truncated};
 use relent_http::layer::ResponseBody;
 use relent_http::network::classify_error;
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, Body, Client, Error, RetryMiddleware};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -192,14 +192,14 @@ fn policy(retries: u32) -> Policy {
 }
 
 fn plain() -> reqwest::ClientBuilder {
-    recipe()
+    default_builder()
         .no_proxy()
         .tls_certs_only([])
         .http2_prior_knowledge()
 }
 
 fn client(retries: u32) -> Client {
-    Client::made_by(plain, policy(retries)).unwrap()
+    Client::from_builder(plain, policy(retries)).unwrap()
 }
 
 fn url(address: SocketAddr) -> String {
@@ -236,7 +236,7 @@ fn request(method: Method, address: SocketAddr) -> Request<Empty<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_body_that_a_server_resets_without_an_error_is_attempted_again() {
+async fn a_body_cut_by_a_reset_without_an_error_is_retried() {
     for length in [Some(WHOLE), None] {
         let answers = vec![
             cut("200", length),
@@ -257,7 +257,7 @@ async fn a_body_that_a_server_resets_without_an_error_is_attempted_again() {
 }
 
 #[tokio::test]
-async fn a_truncated_body_is_an_error_and_never_an_end() {
+async fn a_truncated_http2_body_is_an_error() {
     for length in [Some(WHOLE), None] {
         let (address, _) = serve(vec![cut("200", length)]).await;
         let announced = length.map(|length| length as u64);
@@ -298,7 +298,7 @@ async fn a_truncated_body_is_an_error_and_never_an_end() {
 }
 
 #[tokio::test]
-async fn through_bodies_that_do_not_tell_their_end_the_length_is_counted_all_the_same() {
+async fn content_length_is_checked_if_the_body_hides_its_end() {
     let (address, _) = serve(vec![cut("200", Some(WHOLE))]).await;
     let boxed = hyper().map_response(|response: http::Response<hyper::body::Incoming>| {
         // Such a stream does not support `is_end_stream`.
@@ -334,7 +334,7 @@ async fn through_bodies_that_do_not_tell_their_end_the_length_is_counted_all_the
 }
 
 #[tokio::test]
-async fn a_body_that_ends_as_it_should_is_whole() {
+async fn a_body_with_a_proper_end_is_whole() {
     for (how, answer) in whole() {
         let (address, _) = serve(vec![answer]).await;
         let mut sink = Vec::new();
@@ -383,13 +383,13 @@ async fn a_response_without_content_needs_no_proof() {
 }
 
 #[tokio::test]
-async fn what_is_drained_of_a_truncated_response_is_not_its_whole() {
+async fn a_drained_response_that_was_cut_is_not_whole() {
     for length in [Some(WHOLE), None] {
         let (address, _) = serve(vec![cut("503", length)]).await;
         let held = policy(3).into_builder().deadline(Duration::from_secs(20));
         let held = held.build().unwrap();
         let there = Arc::new(Destination::new(held.clone()));
-        let client = Client::made_by(plain, held).unwrap();
+        let client = Client::from_builder(plain, held).unwrap();
         let get = client.destination(there.clone()).get(url(address));
         // No other attempt follows, so the response is returned with what was read during the delay.
         let get = get.delay(move |_, _, _| {
@@ -397,7 +397,7 @@ async fn what_is_drained_of_a_truncated_response_is_not_its_whole() {
             let mut other = Driver::builder(&policy, TokioClock)
                 .destination(&there)
                 .start();
-            let leave = other.enter(None).leave().unwrap();
+            let leave = other.enter(None).permit().unwrap();
             other.on_attempt(leave);
             let minute = Hint::after(Duration::from_secs(60));
             other.on_failure(&Failure::throttled().hint(minute));
@@ -435,7 +435,7 @@ async fn a_grpc_response_without_trailers_is_truncated() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_that_failed_is_no_successful_download() {
+async fn a_failed_grpc_call_is_not_a_successful_download() {
     let status = ("grpc-status", "14".to_owned());
     let kind = ("content-type", "application/grpc".to_owned());
     let in_headers = vec![Send::Head("200", vec![kind, status], true)];

@@ -5,19 +5,19 @@
 //! `relent-cli/tests/it/conformance.rs` runs the same scripts through `relent fetch`.
 
 mod cases;
-mod faces;
+mod implementations;
 
 use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::Bytes;
-use cases::{Before, Case, answer, policy};
-use faces::{BY_HEAD, FACES, Face, HEDGED, Stage, plain};
+use cases::{Case, History, answer, policy};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use http::{Extensions, Request};
 use http_body_util::Full;
+use implementations::{BY_HEAD, HEDGED, IMPLEMENTATIONS, Implementation, TestCall, plain};
 use relent::failure::{Cause, Network};
 use relent::{GaveUp, StopReason, Summary};
 use relent_http::RetryLayer;
@@ -29,49 +29,52 @@ use tower::{Layer, ServiceExt};
 use crate::scripted::{self, Server, Step};
 
 /// Runs each script through these implementations concurrently, and compares the results.
-async fn same(faces: &[Face], cases: Vec<Case>) {
+async fn same(implementations: &[Implementation], cases: Vec<Case>) {
     for case in &cases {
-        let played = faces.iter().map(|face| async move {
-            let stage = Stage::new(case);
-            let told = stage.play(*face).await;
+        let played = implementations.iter().map(|implementation| async move {
+            let stage = TestCall::new(case);
+            let told = stage.make_call(*implementation).await;
             assert_eq!(
                 stage.begun() as usize,
                 case.requests,
-                "{} by {face:?}",
+                "{} by {implementation:?}",
                 case.name
             );
-            let left = (stage.there.parked(), stage.there.queued());
-            assert_eq!(left, (0, 0), "{} by {face:?}", case.name);
+            let left = (
+                stage.there.queued_while_down(),
+                stage.there.held_by_rate_limit(),
+            );
+            assert_eq!(left, (0, 0), "{} by {implementation:?}", case.name);
             told
         });
         let told = join_all(played).await;
         let expected = &told[0];
         assert_eq!(expected.reason, case.reason, "{}: {expected:?}", case.name);
         assert_eq!(expected.requests.len(), case.requests, "{}", case.name);
-        for (face, told) in faces.iter().zip(&told) {
-            assert_eq!(told, expected, "{} by {face:?}", case.name);
+        for (implementation, told) in implementations.iter().zip(&told) {
+            assert_eq!(told, expected, "{} by {implementation:?}", case.name);
         }
     }
 }
 
 #[tokio::test]
-async fn every_face_attempts_alike() {
-    same(&FACES, cases::outcomes()).await;
+async fn all_implementations_attempt_alike() {
+    same(&IMPLEMENTATIONS, cases::outcomes()).await;
 }
 
 #[tokio::test]
-async fn rule_7_every_face_is_held_back_alike() {
-    same(&FACES, cases::held_back()).await;
+async fn admission_holds_back_all_implementations_alike() {
+    same(&IMPLEMENTATIONS, cases::held_back()).await;
     same(&BY_HEAD, cases::held_back_in_the_middle()).await;
 }
 
 #[tokio::test]
-async fn rule_6_the_deadline_ends_every_face_alike() {
-    same(&FACES, cases::deadlines()).await;
+async fn the_deadline_ends_all_implementations_alike() {
+    same(&IMPLEMENTATIONS, cases::deadlines()).await;
 }
 
 #[tokio::test]
-async fn every_face_that_hedges_does_so_alike() {
+async fn all_hedging_implementations_hedge_alike() {
     same(&HEDGED, cases::hedges()).await;
 }
 
@@ -92,25 +95,28 @@ async fn drop_after<F: Future + Unpin>(mut future: F, polls: u32) -> bool {
 }
 
 /// Drops the call after every possible number of polls. Returns how many times it was dropped.
-async fn drop_everywhere(face: Face, case: &Case) -> u32 {
+async fn drop_everywhere(implementation: Implementation, case: &Case) -> u32 {
     for polls in 1.. {
-        let stage = Stage::new(case);
+        let stage = TestCall::new(case);
         let balance = || stage.there.budget().unwrap().balance();
         let before = balance();
-        if !drop_after(stage.play(face), polls).await {
+        if !drop_after(stage.make_call(implementation), polls).await {
             return polls - 1;
         }
-        let what = format!("{} by {face:?} after {polls} polls", case.name);
-        let left = (stage.there.parked(), stage.there.queued());
+        let what = format!("{} by {implementation:?} after {polls} polls", case.name);
+        let left = (
+            stage.there.queued_while_down(),
+            stage.there.held_by_rate_limit(),
+        );
         assert_eq!(left, (0, 0), "{what}");
         let (paid, retries) = (before - balance(), stage.begun().saturating_sub(1));
         match case.before {
             // Each request adds to the budget.
-            Before::Down => assert!(paid <= f64::from(retries), "{what}: {paid}"),
+            History::Down => assert!(paid <= f64::from(retries), "{what}: {paid}"),
             _ => assert!((paid - f64::from(retries)).abs() < 0.001, "{what}: {paid}"),
         }
         // A leaked permit would block the next call while the breaker is down.
-        let told = stage.again().play(face).await;
+        let told = stage.again().make_call(implementation).await;
         assert_eq!(told.reason, None, "{what}: {told:?}");
     }
     0
@@ -119,16 +125,16 @@ async fn drop_everywhere(face: Face, case: &Case) -> u32 {
 /// A call that is dropped at any await leaves its destination unchanged: a retry that has not started costs nothing,
 /// no waiter stays in the queue, and the next call starts.
 #[tokio::test]
-async fn rule_12_a_call_that_is_dropped_at_any_await_leaves_nothing_behind() {
+async fn cancelling_a_call_at_any_await_leaves_no_state_behind() {
     let cases = cases::dropped();
-    let faces = |case: &Case| match case.hedged {
+    let implementations = |case: &Case| match case.hedged {
         true => HEDGED.to_vec(),
-        false => FACES.to_vec(),
+        false => IMPLEMENTATIONS.to_vec(),
     };
     let all = cases.iter().flat_map(|case| {
-        faces(case)
+        implementations(case)
             .into_iter()
-            .map(move |face| drop_everywhere(face, case))
+            .map(move |implementation| drop_everywhere(implementation, case))
     });
     // Each future is polled only when it is woken itself.
     let drops: Vec<_> = all.collect::<FuturesUnordered<_>>().collect().await;
@@ -137,9 +143,9 @@ async fn rule_12_a_call_that_is_dropped_at_any_await_leaves_nothing_behind() {
 
 /// Pairs of implementations, one calling the other in one process.
 #[tokio::test]
-async fn what_one_face_has_given_up_no_other_repeats() {
+async fn no_implementation_retries_a_call_that_another_gave_up() {
     let policy = policy().build().unwrap();
-    let client = Client::made_by(plain, policy.clone()).unwrap();
+    let client = Client::from_builder(plain, policy.clone()).unwrap();
     for steps in [answer(503, &[]), Step::Reset(Vec::new())] {
         // A layer above the client.
         let server = Server::script([steps.clone()]);
@@ -161,7 +167,7 @@ async fn what_one_face_has_given_up_no_other_repeats() {
 
         // A middleware above a middleware.
         let server = Server::script([steps.clone()]);
-        let retries = || RetryMiddleware::new(policy.clone()).redirects_are_watched();
+        let retries = || RetryMiddleware::new(policy.clone()).redirects_are_tracked();
         let stack = ClientBuilder::new(plain().build().unwrap())
             .with(retries())
             .with(retries())
@@ -177,10 +183,10 @@ async fn what_one_face_has_given_up_no_other_repeats() {
 
 /// An error that another layer gave up keeps its cause, and is marked as already retried.
 #[tokio::test]
-async fn an_error_that_was_given_up_keeps_its_cause() {
-    let client = Client::made_by(plain, policy().build().unwrap()).unwrap();
-    let nobody = format!("http://{}/", scripted::nobody());
-    let error = client.get(nobody).send().await.unwrap_err();
+async fn an_error_after_a_give_up_keeps_its_cause() {
+    let client = Client::from_builder(plain, policy().build().unwrap()).unwrap();
+    let unused_address = format!("http://{}/", scripted::unused_address());
+    let error = client.get(unused_address).send().await.unwrap_err();
     let failure = classify_error(&error);
     assert_eq!(failure.cause, Cause::Network(Network::Connect));
     assert_eq!(failure.hint.advice, relent::failure::Advice::DoNotRetry);

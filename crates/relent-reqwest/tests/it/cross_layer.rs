@@ -1,7 +1,7 @@
 //! Retries across layers of services: a front and a middle service that each retry their calls, and a leaf, over real
 //! sockets.
 
-mod told;
+mod caller_headers;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,8 +18,8 @@ use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use relent::policy::PolicyBuilder;
 use relent::{Backoff, Jitter, Policy, StopReason};
-use relent_http::{CallerFacts, Mark, RetryLayer, mark_response};
-use relent_reqwest::recipe;
+use relent_http::{CallerContext, Mark, RetryLayer, mark_response};
+use relent_reqwest::default_builder;
 use relent_reqwest::{Client, Error};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt};
@@ -36,19 +36,19 @@ fn quick() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    let recipe = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(recipe, policy.build().unwrap())
+    let builder = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(builder, policy.build().unwrap())
         .unwrap()
         .cross_layer()
 }
 
 /// The requests that have arrived at a service.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<CallerFacts>>>);
+struct Seen(Arc<Mutex<Vec<CallerContext>>>);
 
 impl Seen {
-    fn write_down(&self, headers: &HeaderMap) -> CallerFacts {
-        let caller = CallerFacts::of(headers);
+    fn record(&self, headers: &HeaderMap) -> CallerContext {
+        let caller = CallerContext::from_headers(headers);
         self.0.lock().unwrap().push(caller);
         caller
     }
@@ -103,7 +103,7 @@ async fn leaf(status: u16, mark: Option<Mark>) -> (String, Seen) {
     let seen = Seen::default();
     let arrived = seen.clone();
     let url = serve(move |request: Request<Incoming>| {
-        arrived.write_down(request.headers());
+        arrived.record(request.headers());
         let mut response = answer(StatusCode::from_u16(status).unwrap());
         if let Some(mark) = mark {
             mark.set(response.headers_mut());
@@ -119,7 +119,7 @@ async fn middle(below: String, marks: bool) -> (String, Seen) {
     let (arrived, client) = (seen.clone(), client(quick().deadline(DEADLINE)));
     let url = serve(move |request: Request<Incoming>| {
         let started = Instant::now();
-        let caller = arrived.write_down(request.headers());
+        let caller = arrived.record(request.headers());
         let (client, below) = (client.clone(), below.clone());
         async move {
             let mut headers = HeaderMap::new();
@@ -148,7 +148,7 @@ async fn front(below: String, marks: bool) -> (String, Seen) {
     let client = layer.layer(Hyper::builder(TokioExecutor::new()).build_http());
     let url = serve(move |request: Request<Incoming>| {
         let started = Instant::now();
-        let caller = arrived.write_down(request.headers());
+        let caller = arrived.record(request.headers());
         let (client, below) = (client.clone(), below.clone());
         async move {
             let mut forwarded = Request::get(below).body(Empty::<Bytes>::new()).unwrap();
@@ -169,7 +169,7 @@ async fn front(below: String, marks: bool) -> (String, Seen) {
 }
 
 /// The result of one call through all layers.
-struct Call {
+struct LayeredCall {
     status: u16,
     reason: Option<StopReason>,
     attempts: u32,
@@ -179,7 +179,7 @@ struct Call {
     leaf: Seen,
 }
 
-impl Call {
+impl LayeredCall {
     /// Calls a front service over a middle service over this leaf.
     async fn through((leaf_url, leaf): (String, Seen), marks: bool) -> Self {
         let (middle_url, middle) = middle(leaf_url, marks).await;
@@ -203,16 +203,16 @@ impl Call {
 }
 
 #[tokio::test]
-async fn without_marks_retries_multiply_through_layers() {
-    let call = Call::through(leaf(503, None).await, false).await;
+async fn without_markers_retries_multiply_across_layers() {
+    let call = LayeredCall::through(leaf(503, None).await, false).await;
     assert_eq!(call.counts(), [4, 16, 64]);
     assert_eq!((call.status, call.attempts), (503, 4));
     assert_eq!(call.reason, Some(StopReason::RetriesExhausted));
 }
 
 #[tokio::test]
-async fn with_marks_only_the_layer_above_the_failure_retries() {
-    let call = Call::through(leaf(503, None).await, true).await;
+async fn with_markers_only_the_layer_above_the_failure_retries() {
+    let call = LayeredCall::through(leaf(503, None).await, true).await;
     assert_eq!(call.counts(), [1, 1, 4]);
     assert_eq!((call.status, call.attempts), (503, 1));
     assert_eq!(call.reason, Some(StopReason::DoNotRetry));
@@ -220,33 +220,33 @@ async fn with_marks_only_the_layer_above_the_failure_retries() {
 }
 
 #[tokio::test]
-async fn an_overloaded_leaf_that_says_so_gets_one_attempt_and_every_layer_hears_it() {
+async fn an_overloaded_marker_stops_the_retries_of_every_layer() {
     let overloaded = leaf(503, Some(Mark::Overloaded)).await;
-    let call = Call::through(overloaded, true).await;
+    let call = LayeredCall::through(overloaded, true).await;
     assert_eq!(call.counts(), [1, 1, 1]);
     assert_eq!(call.reason, Some(StopReason::Overloaded));
     assert_eq!(call.mark, Some(Mark::Overloaded));
 }
 
 #[tokio::test]
-async fn a_leaf_that_is_not_there_is_tried_by_one_layer_only() {
-    let url = format!("http://{}/", scripted::nobody());
-    let call = Call::through((url, Seen::default()), true).await;
+async fn an_unreachable_leaf_is_retried_by_one_layer_only() {
+    let url = format!("http://{}/", scripted::unused_address());
+    let call = LayeredCall::through((url, Seen::default()), true).await;
     assert_eq!(call.counts(), [1, 1, 0]);
     assert_eq!((call.status, call.mark), (502, Some(Mark::Exhausted)));
 }
 
 #[tokio::test]
-async fn the_attempt_number_speaks_of_one_hop() {
-    let call = Call::through(leaf(503, None).await, false).await;
+async fn the_attempt_number_counts_within_one_hop() {
+    let call = LayeredCall::through(leaf(503, None).await, false).await;
     assert_eq!(call.front.attempts(), [1, 2, 3, 4]);
     assert_eq!(call.middle.attempts(), [1, 2, 3, 4].repeat(4));
     assert_eq!(call.leaf.attempts(), [1, 2, 3, 4].repeat(16));
 }
 
 #[tokio::test]
-async fn the_deadline_shrinks_hop_by_hop_and_attempt_by_attempt() {
-    let call = Call::through(leaf(503, None).await, true).await;
+async fn the_deadline_header_shrinks_per_hop_and_attempt() {
+    let call = LayeredCall::through(leaf(503, None).await, true).await;
     let [front, middle, leaf] = [&call.front, &call.middle, &call.leaf].map(Seen::remaining);
     // Each hop takes some time, and the remaining time is rounded down.
     assert!(front[0] <= DEADLINE, "{front:?}");

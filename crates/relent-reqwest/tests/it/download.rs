@@ -13,9 +13,10 @@ use http::{Method, Request, Response};
 use relent::destination::Budget;
 use relent::policy::{BudgetConfig, PolicyBuilder};
 use relent::{Backoff, Destination, Failure, GaveUp, Jitter, Policy, StopReason, Summary};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{
-    AttemptError, Body, Client, Download, DownloadHook, Failed, Last, Resumable, Sink, ToWriter,
+    AttemptError, Body, Client, Download, DownloadHook, FailedAttempt, LastResult, Resumable, Sink,
+    ToWriter,
 };
 use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
@@ -32,8 +33,8 @@ fn quick() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
 fn request(method: Method, url: &str, fields: &[(&str, &str)]) -> Request<Body> {
@@ -50,7 +51,7 @@ fn get(url: &str) -> Request<Body> {
 
 async fn download(
     server: &Server,
-    sink: &mut Listening,
+    sink: &mut RecordingSink,
 ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
     let client = client(quick());
     client.download(get(&server.url("/")), sink).await
@@ -78,24 +79,27 @@ fn paths(server: &Server) -> Vec<String> {
 struct Failures(Vec<(bool, bool)>);
 
 impl DownloadHook for Failures {
-    fn after_failure(&mut self, _: u32, failed: &Failed, _: Option<Duration>) {
-        let not_the_rest = matches!(failed.last, Last::Error(AttemptError::NotTheRest(_)));
+    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<Duration>) {
+        let not_the_rest = matches!(
+            failed.last,
+            LastResult::Error(AttemptError::UnexpectedResponse(_))
+        );
         self.0.push((not_the_rest, failed.progressed));
     }
 }
 
 /// A sink that records its calls.
 #[derive(Default)]
-struct Listening {
-    heard: Vec<String>,
+struct RecordingSink {
+    sink_calls: Vec<String>,
     bytes: Vec<u8>,
     /// After this many bytes, it reports that and never returns.
     busy_after: Option<usize>,
     at_work: Arc<Notify>,
-    has_left: bool,
+    cannot_restart: bool,
 }
 
-impl Listening {
+impl RecordingSink {
     /// Starts with these bytes.
     fn with(bytes: &[u8]) -> Self {
         Self {
@@ -105,10 +109,10 @@ impl Listening {
     }
 }
 
-impl Sink for Listening {
+impl Sink for RecordingSink {
     async fn start(&mut self, _: &Response<()>, resumable: Option<&Resumable>) -> io::Result<()> {
         let name = resumable.map_or("none", Resumable::validator);
-        self.heard.push(format!("start {name}"));
+        self.sink_calls.push(format!("start {name}"));
         self.bytes.clear();
         Ok(())
     }
@@ -120,7 +124,7 @@ impl Sink for Listening {
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
         let name = resumable.map_or("none", Resumable::validator);
-        self.heard.push(format!("resume {from} {name}"));
+        self.sink_calls.push(format!("resume {from} {name}"));
         Ok(())
     }
 
@@ -128,7 +132,7 @@ impl Sink for Listening {
         self.bytes.extend_from_slice(&bytes);
         if self.busy_after.is_some_and(|most| self.bytes.len() >= most) {
             self.busy_after = None;
-            self.heard.push("busy".to_owned());
+            self.sink_calls.push("busy".to_owned());
             self.at_work.notify_one();
             return pending().await;
         }
@@ -136,22 +140,22 @@ impl Sink for Listening {
     }
 
     async fn complete(&mut self) -> io::Result<()> {
-        self.heard.push("complete".to_owned());
+        self.sink_calls.push("complete".to_owned());
         Ok(())
     }
 
     async fn no_content(&mut self, _: &Response<()>) -> io::Result<()> {
-        self.heard.push("no content".to_owned());
+        self.sink_calls.push("no content".to_owned());
         Ok(())
     }
 
     fn can_start_over(&self) -> bool {
-        !self.has_left || self.bytes.is_empty()
+        !self.cannot_restart || self.bytes.is_empty()
     }
 }
 
 #[tokio::test]
-async fn what_a_redirect_led_to_is_resumed_there_whatever_it_leads_to_now() {
+async fn a_download_resumes_at_the_final_url_if_the_redirect_changed() {
     let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let (first, second) = (one.clone(), other);
     let server = Server::answering(move |index, seen| match (seen.path(), index) {
@@ -161,17 +165,17 @@ async fn what_a_redirect_led_to_is_resumed_there_whatever_it_leads_to_now() {
         ("/1", _) => ranged(&first, seen, usize::MAX),
         _ => ranged(&second, seen, usize::MAX),
     });
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let request = get(&server.url("/latest"));
     client(quick()).download(request, &mut sink).await.unwrap();
     assert!(sink.bytes == one);
     assert_eq!(paths(&server), ["/latest", "/1", "/1"]);
-    let heard = ["start \"v1\"", "resume 20000 \"v1\"", "complete"];
-    assert_eq!(sink.heard, heard);
+    let sink_calls = ["start \"v1\"", "resume 20000 \"v1\"", "complete"];
+    assert_eq!(sink.sink_calls, sink_calls);
 }
 
 #[tokio::test]
-async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_download_begins_anew() {
+async fn a_download_restarts_if_the_redirect_leads_to_another_url() {
     let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let (first, second) = (one, other.clone());
     for gone in [403, 404, 301] {
@@ -184,7 +188,7 @@ async fn when_the_final_url_is_gone_and_the_first_one_leads_elsewhere_the_downlo
             ("/1", _) => Step::Answer(response(gone, &[], "")),
             _ => ranged(&second, seen, usize::MAX),
         });
-        let mut sink = Listening::default();
+        let mut sink = RecordingSink::default();
         let request = get(&server.url("/latest"));
         client(quick()).download(request, &mut sink).await.unwrap();
         assert!(sink.bytes == other, "{gone}");
@@ -221,16 +225,19 @@ fn ranges(server: &Server) -> Vec<Option<usize>> {
 }
 
 #[tokio::test]
-async fn when_a_signed_url_expires_the_first_url_is_asked_for_another() {
+async fn an_expired_signed_url_is_replaced_through_the_first_url() {
     let whole = pattern(18, LENGTH);
     for expired in [400, 401, 403, 404, 410] {
         let server = signing(&whole, 10_000, Some(expired));
-        let mut sink = Listening::default();
+        let mut sink = RecordingSink::default();
         let request = get(&server.url("/get"));
         let (_, summary) = client(quick()).download(request, &mut sink).await.unwrap();
         assert!(sink.bytes == whole, "{expired}");
-        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
-        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        let starts = sink
+            .sink_calls
+            .iter()
+            .filter(|sink_calls| sink_calls.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.sink_calls);
         // The second signature has expired. From then on the first URL is requested.
         let from = [0, 1, 1, 2, 3, 4].map(|part| (part > 0).then_some(part * 10_000));
         assert_eq!(ranges(&server), from, "{expired}");
@@ -239,7 +246,7 @@ async fn when_a_signed_url_expires_the_first_url_is_asked_for_another() {
 }
 
 #[tokio::test]
-async fn bytes_of_an_earlier_call_go_on_under_another_signature_only_with_the_same_total() {
+async fn another_signature_resumes_only_with_the_same_total_length() {
     let whole = pattern(19, LENGTH);
     for (total, goes_on) in [
         (Some(LENGTH as u64), true),
@@ -249,24 +256,24 @@ async fn bytes_of_an_earlier_call_go_on_under_another_signature_only_with_the_sa
         let server = signing(&whole, usize::MAX, None);
         let earlier = server.url("/file?signature=of-an-earlier-call");
         let stored = Resumable::new(&earlier, TAG, total).unwrap();
-        let mut sink = Listening::with(&whole[..20_000]);
+        let mut sink = RecordingSink::with(&whole[..20_000]);
         let client = client(quick());
         let download = Download::new(&client, get(&server.url("/get"))).resume(stored, 20_000);
         let received = download.run(&mut sink, &mut (), pending()).await;
         received.result.unwrap();
         assert!(sink.bytes == whole);
-        let heard = match goes_on {
+        let sink_calls = match goes_on {
             true => "resume 20000 \"v1\"",
             false => "start \"v1\"",
         };
-        assert_eq!(sink.heard, [heard, "complete"], "{total:?}");
+        assert_eq!(sink.sink_calls, [sink_calls, "complete"], "{total:?}");
         let asked = server.seen()[2].header("if-range").map(str::to_owned);
         assert_eq!(asked.as_deref(), Some(TAG));
     }
 }
 
 #[tokio::test]
-async fn when_the_server_of_the_final_url_answers_no_more_the_first_one_leads_to_another() {
+async fn if_the_final_server_fails_the_first_url_is_requested_again() {
     let whole = pattern(20, LENGTH);
     let (one, two) = (whole.clone(), whole.clone());
     let gone = Server::answering(move |index, seen| match index {
@@ -275,13 +282,13 @@ async fn when_the_server_of_the_final_url_answers_no_more_the_first_one_leads_to
     });
     let mirror = Server::answering(move |_, seen| ranged(&two, seen, usize::MAX));
     let first = Server::script([redirect(&gone.url("/file")), redirect(&mirror.url("/file"))]);
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let request = get(&first.url("/"));
     client(quick()).download(request, &mut sink).await.unwrap();
     assert!(sink.bytes == whole);
     // The same tag at another origin proves nothing.
-    let heard = ["start \"v1\"", "start \"v1\"", "complete"];
-    assert_eq!(sink.heard, heard);
+    let sink_calls = ["start \"v1\"", "start \"v1\"", "complete"];
+    assert_eq!(sink.sink_calls, sink_calls);
     assert_eq!(ranges(&mirror), [Some(20_000), None]);
 }
 
@@ -309,13 +316,13 @@ fn without_if_range(
 }
 
 #[tokio::test]
-async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
+async fn range_is_sent_without_if_range_if_the_server_ignores_it() {
     let whole = pattern(21, LENGTH);
     // The first retry detects it. If the server announces ranges, that attempt sends another request. Otherwise it
     // reads the whole, and the next attempt requests the rest.
     for (announced, attempts) in [(true, 5), (false, 6)] {
         let server = without_if_range(&whole, announced, |_| TAG.to_owned());
-        let mut sink = Listening::default();
+        let mut sink = RecordingSink::default();
         let (_, summary) = download(&server, &mut sink).await.unwrap();
         assert!(sink.bytes == whole);
         assert_eq!((summary.attempts, server.count()), (attempts, 6));
@@ -334,7 +341,7 @@ async fn a_server_that_ignores_the_range_beside_if_range_is_asked_without_it() {
 }
 
 #[tokio::test]
-async fn without_if_range_the_tag_of_the_answer_has_to_be_the_same() {
+async fn without_if_range_the_response_must_have_the_same_tag() {
     let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let second = new.clone();
     let server = Server::answering(move |index, seen| match (index, seen.range_start()) {
@@ -345,7 +352,7 @@ async fn without_if_range_the_tag_of_the_answer_has_to_be_the_same() {
         (_, Some(start)) => Step::Answer(rest(start, &second, "\"v2\"", usize::MAX)),
         (_, None) => Step::Answer(response(200, &[("etag", "\"v2\"")], &second)),
     });
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     download(&server, &mut sink).await.unwrap();
     assert!(sink.bytes == new);
     let asked: Vec<_> = server.seen().iter().map(Seen::range_start).collect();
@@ -353,7 +360,7 @@ async fn without_if_range_the_tag_of_the_answer_has_to_be_the_same() {
 }
 
 #[tokio::test]
-async fn on_the_callers_statement_servers_with_a_tag_each_go_on() {
+async fn assume_unchanged_resumes_across_servers_with_different_tags() {
     let whole = pattern(22, LENGTH);
     let of_each: fn(usize) -> String = |index| format!("\"node-{index}\"");
     let of_two: fn(usize) -> String = |index| format!("\"node-{}\"", index / 2 % 2);
@@ -365,19 +372,22 @@ async fn on_the_callers_statement_servers_with_a_tag_each_go_on() {
     for tags in [of_each, of_two, weak] {
         let server = without_if_range(&whole, false, tags);
         let client = client(quick());
-        let mut sink = Listening::default();
+        let mut sink = RecordingSink::default();
         let download = Download::new(&client, get(&server.url("/"))).assume_unchanged();
         let done = download.run(&mut sink, &mut (), pending()).await;
         done.result.unwrap();
         assert!(sink.bytes == whole);
-        let starts = sink.heard.iter().filter(|heard| heard.starts_with("start"));
-        assert_eq!(starts.count(), 1, "{:?}", sink.heard);
+        let starts = sink
+            .sink_calls
+            .iter()
+            .filter(|sink_calls| sink_calls.starts_with("start"));
+        assert_eq!(starts.count(), 1, "{:?}", sink.sink_calls);
         assert_eq!(done.summary.attempts, 5);
     }
 }
 
 #[tokio::test]
-async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_strong_validator() {
+async fn assume_unchanged_resumes_without_a_strong_validator() {
     let whole = pattern(23, LENGTH);
     let now = "Sun, 06 Nov 1994 08:49:37 GMT";
     for fields in [
@@ -404,7 +414,7 @@ async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_stron
                 true => download.assume_unchanged(),
                 false => download,
             };
-            let mut sink = Listening::default();
+            let mut sink = RecordingSink::default();
             let done = download.run(&mut sink, &mut (), pending()).await;
             assert_eq!(done.result.is_ok(), stated);
             let from = match stated {
@@ -420,7 +430,7 @@ async fn on_the_callers_statement_a_retry_asks_for_the_rest_of_what_has_no_stron
 
 /// Otherwise every further call with the same declaration would get the same response.
 #[tokio::test]
-async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whole() {
+async fn assume_unchanged_requests_the_whole_if_the_rest_fails() {
     let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
     let part = |first: usize, tag, more: &[_]| {
         let range = format!("bytes {first}-{}/{LENGTH}", LENGTH - 1);
@@ -448,7 +458,7 @@ async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whol
         let client = client(quick().max_retries(0));
         let stored = Resumable::new(&server.url("/"), TAG, Some(LENGTH as u64)).unwrap();
         let download = Download::new(&client, get(&server.url("/"))).resume(stored, 20_000);
-        let mut sink = Listening::with(&old[..20_000]);
+        let mut sink = RecordingSink::with(&old[..20_000]);
         let done = download
             .assume_unchanged()
             .run(&mut sink, &mut (), pending())
@@ -464,7 +474,7 @@ async fn on_the_callers_statement_an_attempt_that_gets_no_rest_asks_for_the_whol
 }
 
 #[tokio::test]
-async fn a_retry_that_is_rerouted_begins_anew() {
+async fn a_rerouted_retry_restarts_the_download() {
     let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
     let (first, second) = (one, other.clone());
     let server = Server::answering(move |_, seen| match seen.path() {
@@ -476,7 +486,7 @@ async fn a_retry_that_is_rerouted_begins_anew() {
             url.set_path("/2");
         }
     });
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let request = get(&server.url("/1"));
     client.download(request, &mut sink).await.unwrap();
     assert!(sink.bytes == other);
@@ -484,18 +494,18 @@ async fn a_retry_that_is_rerouted_begins_anew() {
 }
 
 #[tokio::test]
-async fn credentials_are_not_sent_to_the_url_that_a_redirect_to_another_origin_led_to() {
+async fn resuming_at_another_origin_sends_no_credentials() {
     let whole = pattern(3, LENGTH);
     let served = whole.clone();
     let store =
         Server::answering(move |index, seen| ranged(&served, seen, [20_000, usize::MAX][index]));
-    let gate = Server::script([redirect(&store.url("/file?signature=1"))]);
+    let circuit_breaker = Server::script([redirect(&store.url("/file?signature=1"))]);
     let fields = [("authorization", "Bearer secret"), ("accept", "a/b")];
-    let request = request(Method::GET, &gate.url("/"), &fields);
-    let mut sink = Listening::default();
+    let request = request(Method::GET, &circuit_breaker.url("/"), &fields);
+    let mut sink = RecordingSink::default();
     client(quick()).download(request, &mut sink).await.unwrap();
     assert!(sink.bytes == whole);
-    assert_eq!((gate.count(), store.count()), (1, 2));
+    assert_eq!((circuit_breaker.count(), store.count()), (1, 2));
     for seen in store.seen() {
         assert_eq!(seen.header("authorization"), None);
         assert_eq!(seen.header("accept"), Some("a/b"));
@@ -503,7 +513,7 @@ async fn credentials_are_not_sent_to_the_url_that_a_redirect_to_another_origin_l
 }
 
 #[tokio::test]
-async fn bytes_of_an_earlier_call_go_on_only_from_the_same_final_url() {
+async fn a_stored_download_resumes_only_from_the_same_final_url() {
     let (one, other) = (pattern(1, LENGTH), pattern(2, LENGTH));
     for moved in [false, true] {
         let (first, second) = (one.clone(), other.clone());
@@ -514,7 +524,7 @@ async fn bytes_of_an_earlier_call_go_on_only_from_the_same_final_url() {
             _ => ranged(&second, seen, usize::MAX),
         });
         let stored = Resumable::new(&server.url("/1"), TAG, Some(LENGTH as u64)).unwrap();
-        let mut sink = Listening::with(&one[..20_000]);
+        let mut sink = RecordingSink::with(&one[..20_000]);
         let client = client(quick());
         let download = Download::new(&client, get(&server.url("/latest"))).resume(stored, 20_000);
         let mut failures = Failures::default();
@@ -523,22 +533,22 @@ async fn bytes_of_an_earlier_call_go_on_only_from_the_same_final_url() {
         if moved {
             assert_eq!(failures.0, [(true, false)], "not the rest, and no progress");
             assert!(sink.bytes == other);
-            assert_eq!(sink.heard, ["start \"v1\"", "complete"]);
+            assert_eq!(sink.sink_calls, ["start \"v1\"", "complete"]);
         } else {
             assert_eq!(failures.0, []);
             assert!(sink.bytes == one);
-            assert_eq!(sink.heard, ["resume 20000 \"v1\"", "complete"]);
+            assert_eq!(sink.sink_calls, ["resume 20000 \"v1\"", "complete"]);
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_should() {
+async fn resume_unchecked_continues_only_at_the_right_position() {
     let whole = pattern(4, LENGTH);
     let none_left = format!("bytes */{LENGTH}");
     let part = |first| rest(first, &whole, TAG, usize::MAX);
     let all = || response(200, &[("etag", TAG)], &whole);
-    for (what, received, answers, heard) in [
+    for (what, received, answers, sink_calls) in [
         (
             "the rest",
             20_000,
@@ -572,18 +582,18 @@ async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_shoul
     ] {
         let server = Server::script(answers.into_iter().map(Step::Answer));
         let client = client(quick());
-        let mut sink = Listening::with(&whole[..received]);
+        let mut sink = RecordingSink::with(&whole[..received]);
         let download = Download::new(&client, get(&server.url("/")));
         let download = download.resume_unchecked(received as u64, None);
         let done = download.run(&mut sink, &mut (), pending()).await;
         assert!(done.result.is_ok(), "{what}");
         assert!(done.summary.attempts <= 2, "{what}");
         assert!(sink.bytes == whole, "{what}");
-        let heard: Vec<_> = heard
+        let sink_calls: Vec<_> = sink_calls
             .into_iter()
-            .map(|heard| heard.replace("none", TAG))
+            .map(|sink_calls| sink_calls.replace("none", TAG))
             .collect();
-        assert_eq!(sink.heard, heard, "{what}");
+        assert_eq!(sink.sink_calls, sink_calls, "{what}");
         let first = &server.seen()[0];
         assert_eq!(first.range_start(), Some(received), "{what}");
         assert_eq!(first.header("if-range"), None, "{what}");
@@ -591,7 +601,7 @@ async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_shoul
 }
 
 #[tokio::test]
-async fn a_body_with_a_settled_date_is_resumed_by_it() {
+async fn a_body_with_a_strong_date_is_resumed_with_it() {
     const DATES: [(&str, &str); 2] = [
         ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"),
         ("date", "Sun, 06 Nov 1994 09:49:37 GMT"),
@@ -606,24 +616,24 @@ async fn a_body_with_a_settled_date_is_resumed_by_it() {
         }
         _ => Step::Close(cut(200, &DATES, &served, 20_000)),
     });
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let result = download(&server, &mut sink);
     assert_eq!(result.await.unwrap().1.attempts, 2);
     assert!(sink.bytes == whole);
 }
 
 #[tokio::test]
-async fn a_success_without_a_representation_leaves_the_sink_alone() {
+async fn a_success_without_a_body_does_not_change_the_sink() {
     for (method, status) in [("GET", 304), ("GET", 204), ("GET", 205), ("HEAD", 200)] {
         let bytes = format!("HTTP/1.1 {status} Scripted\r\netag: {TAG}\r\n\r\n").into_bytes();
         let server = Server::script([Step::Close(bytes)]);
         let method: Method = method.parse().unwrap();
-        let mut sink = Listening::with(b"from before");
+        let mut sink = RecordingSink::with(b"from before");
         let condition = [("if-none-match", TAG)];
         let asked = request(method.clone(), &server.url("/"), &condition);
         let result = client(quick()).download(asked, &mut sink).await;
         assert_eq!(result.unwrap().0.status(), status);
-        assert_eq!(sink.heard, ["no content"]);
+        assert_eq!(sink.sink_calls, ["no content"]);
         assert_eq!(sink.bytes, b"from before");
 
         let whole = client(quick()).request(method, server.url("/"));
@@ -637,7 +647,7 @@ async fn a_success_without_a_representation_leaves_the_sink_alone() {
 
 /// RFC 9110 §15.4.5.
 #[tokio::test]
-async fn a_304_to_a_request_without_a_condition_is_no_result() {
+async fn an_unconditional_304_is_a_failure() {
     for (fields, ends_well) in [
         (&[][..], false),
         (&[("range", "bytes=1-2")], false),
@@ -648,16 +658,16 @@ async fn a_304_to_a_request_without_a_condition_is_no_result() {
         ),
     ] {
         let server = Server::script([Step::Answer(response(304, &[("etag", TAG)], ""))]);
-        let mut sink = Listening::default();
+        let mut sink = RecordingSink::default();
         let asked = request(Method::GET, &server.url("/"), fields);
         let result = client(quick()).download(asked, &mut sink).await;
         assert_eq!(result.is_ok(), ends_well, "{fields:?}");
-        assert_eq!(sink.heard.is_empty(), !ends_well, "{fields:?}");
+        assert_eq!(sink.sink_calls.is_empty(), !ends_well, "{fields:?}");
     }
 }
 
 #[tokio::test]
-async fn a_response_without_a_body_does_not_complete_a_body_that_has_begun() {
+async fn a_response_without_a_body_does_not_complete_a_partial_body() {
     let whole = pattern(6, LENGTH);
     let directory = tempfile::tempdir().unwrap();
     for status in [204, 205, 304] {
@@ -684,37 +694,37 @@ async fn a_response_without_a_body_does_not_complete_a_body_that_has_begun() {
 }
 
 #[tokio::test]
-async fn a_part_that_nobody_asked_for_is_not_the_whole() {
+async fn an_unrequested_206_is_not_the_whole() {
     let part = rest(0, &pattern(6, 100), TAG, usize::MAX);
     let server = Server::script([Step::Answer(part)]);
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let result = download(&server, &mut sink);
     let gave_up = result.await.unwrap_err();
     assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
     let error = gave_up.error().unwrap().to_string();
     assert!(error.contains("206"), "{error}");
-    assert!(sink.heard.is_empty());
+    assert!(sink.sink_calls.is_empty());
     let whole = client(quick()).get(server.url("/")).whole_body();
     assert!(whole.send().await.is_err());
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_is_no_complete_response() {
+async fn a_101_is_not_a_complete_response() {
     let switch = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
     let server = Server::script([Step::Close(switch.to_vec())]);
     let fields = [("connection", "upgrade"), ("upgrade", "x")];
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let asked = request(Method::GET, &server.url("/"), &fields);
     let gave_up = client(quick()).download(asked, &mut sink).await;
     let gave_up = gave_up.unwrap_err();
     assert_eq!(gave_up.attempts(), 1, "{gave_up}");
-    assert!(sink.heard.is_empty());
+    assert!(sink.sink_calls.is_empty());
 }
 
 /// Runs it until the event, which cuts off the running attempt.
 async fn cut_off<'c>(
     download: Download<'c>,
-    sink: &mut Listening,
+    sink: &mut RecordingSink,
     event: impl Future<Output = ()>,
 ) -> Download<'c> {
     let cancelled = async {
@@ -729,16 +739,16 @@ async fn cut_off<'c>(
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_dropped_while_the_sink_writes_is_not_gone_on_with() {
+async fn a_download_dropped_during_a_write_restarts() {
     let whole = pattern(7, LENGTH);
-    for has_left in [false, true] {
+    for cannot_restart in [false, true] {
         let served = whole.clone();
         let server = Server::answering(move |_, seen| ranged(&served, seen, usize::MAX));
         let client = client(quick());
-        let mut sink = Listening {
+        let mut sink = RecordingSink {
             busy_after: Some(20_000),
-            has_left,
-            ..Listening::default()
+            cannot_restart,
+            ..RecordingSink::default()
         };
         let download = Download::new(&client, get(&server.url("/")));
         let at_work = sink.at_work.clone();
@@ -747,20 +757,20 @@ async fn an_attempt_that_is_dropped_while_the_sink_writes_is_not_gone_on_with() 
         let mut failures = Failures::default();
         let again = download.run(&mut sink, &mut failures, pending()).await;
         assert!(failures.0.iter().all(|(_, progressed)| !progressed));
-        if has_left {
+        if cannot_restart {
             assert!(again.result.is_err());
             assert_eq!(again.summary.reason, Some(StopReason::NotReplayable));
             continue;
         }
         again.result.unwrap();
         assert!(sink.bytes == whole);
-        let heard = ["start \"v1\"", "busy", "start \"v1\"", "complete"];
-        assert_eq!(sink.heard, heard);
+        let sink_calls = ["start \"v1\"", "busy", "start \"v1\"", "complete"];
+        assert_eq!(sink.sink_calls, sink_calls);
     }
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_dropped_while_the_server_is_silent_is_gone_on_with() {
+async fn a_download_dropped_while_the_server_is_silent_resumes() {
     let whole = pattern(8, LENGTH);
     let served = whole.clone();
     let server = Server::answering(move |index, seen| match index {
@@ -768,7 +778,7 @@ async fn an_attempt_that_is_dropped_while_the_server_is_silent_is_gone_on_with()
         _ => ranged(&served, seen, usize::MAX),
     });
     let client = client(quick());
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let download = Download::new(&client, get(&server.url("/")));
     let silent = poll_fn(|context| {
         if server.silences() == 1 {
@@ -792,11 +802,11 @@ fn cutting(whole: &[u8], after: usize) -> Server {
 }
 
 #[tokio::test]
-async fn a_download_that_advances_is_not_given_up() {
+async fn progress_resets_the_retries_of_a_download() {
     let whole = pattern(9, 160_000);
     let server = cutting(&whole, 10_000);
     let policy = quick().max_retries(1).budget(BudgetConfig {
-        reserve: 1.0,
+        initial_tokens: 1.0,
         ratio: 0.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
@@ -804,7 +814,7 @@ async fn a_download_that_advances_is_not_given_up() {
     let policy = policy.build().unwrap();
     let there = Arc::new(Destination::new(&policy));
     let client = client(quick()).destination(there.clone());
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let get = client.get(server.url("/")).policy(policy);
     let (_, summary) = get.download(&mut sink).await.unwrap();
     assert_eq!(summary.attempts, 16);
@@ -814,12 +824,12 @@ async fn a_download_that_advances_is_not_given_up() {
 }
 
 #[tokio::test]
-async fn the_default_policy_gets_a_large_file_over_a_line_that_is_cut_again_and_again() {
+async fn standard_completes_a_large_download_over_an_unreliable_connection() {
     let whole = pattern(10, 320_000);
     let server = cutting(&whole, 20_000);
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    let client = Client::made_by(plain, Policy::STANDARD).unwrap();
-    let mut sink = Listening::default();
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    let client = Client::from_builder(plain, Policy::STANDARD).unwrap();
+    let mut sink = RecordingSink::default();
     let (_, summary) = client
         .download(get(&server.url("/")), &mut sink)
         .await
@@ -829,10 +839,10 @@ async fn the_default_policy_gets_a_large_file_over_a_line_that_is_cut_again_and_
 }
 
 #[tokio::test]
-async fn a_few_bytes_are_no_progress() {
+async fn a_few_bytes_do_not_count_as_progress() {
     let whole = pattern(11, 160_000);
     let server = cutting(&whole, 1_000);
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let result = download(&server, &mut sink);
     let gave_up = result.await.unwrap_err();
     assert_eq!(gave_up.reason(), StopReason::RetriesExhausted);
@@ -840,20 +850,20 @@ async fn a_few_bytes_are_no_progress() {
 }
 
 #[tokio::test]
-async fn beginning_anew_is_no_progress_however_much_arrives() {
+async fn a_restart_does_not_count_as_progress() {
     let whole = pattern(12, 160_000);
     let server = Server::script([Step::Close(cut(200, &[], &whole, 80_000))]);
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let result = download(&server, &mut sink);
     assert_eq!(result.await.unwrap_err().attempts(), 4);
 }
 
 #[tokio::test]
-async fn a_hook_is_told_of_progress() {
+async fn a_download_hook_is_notified_of_progress() {
     let whole = pattern(14, 160_000);
     let server = cutting(&whole, 10_000);
     let client = client(quick().max_retries(1));
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let mut failures = Failures::default();
     let download = Download::new(&client, get(&server.url("/")));
     let received = download.run(&mut sink, &mut failures, pending()).await;
@@ -862,7 +872,7 @@ async fn a_hook_is_told_of_progress() {
 }
 
 #[tokio::test]
-async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
+async fn a_body_below_the_minimum_rate_is_cut_off() {
     let whole = pattern(15, LENGTH);
     let served = whole.clone();
     let server = Server::answering(move |index, seen| match index {
@@ -870,11 +880,11 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
         _ => ranged(&served, seen, usize::MAX),
     });
     let client = client(quick().max_retries(0));
-    let mut sink = Listening::default();
+    let mut sink = RecordingSink::default();
     let rate = Duration::from_millis(50);
     let download = Download::new(&client, get(&server.url("/"))).min_rate(2_000, rate);
     let done = download.run(&mut sink, &mut (), pending()).await;
-    let Err(Some(Last::Error(AttemptError::Slow { received, within }))) = done.result else {
+    let Err(Some(LastResult::Error(AttemptError::Slow { received, within }))) = done.result else {
         panic!("{done:?}");
     };
     // How much of it arrives in time depends on the machine.
@@ -887,7 +897,7 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
+async fn a_file_sink_resumes_and_ends_with_the_last_response() {
     let whole = pattern(16, LENGTH);
     let served = whole.clone();
     let server = Server::answering(move |index, seen| match index {
@@ -919,7 +929,7 @@ async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn what_has_gone_to_a_writer_is_not_written_again() {
+async fn bytes_passed_to_a_writer_are_not_written_again() {
     let whole = pattern(17, LENGTH);
     for (tag, reason) in [(Some(TAG), None), (None, Some(StopReason::NotReplayable))] {
         let served = whole.clone();
@@ -945,9 +955,9 @@ async fn what_has_gone_to_a_writer_is_not_written_again() {
 }
 
 /// A sink whose writes never complete, and which reports the first one.
-struct Stuck(Option<std::sync::mpsc::Sender<()>>);
+struct StuckSink(Option<std::sync::mpsc::Sender<()>>);
 
-impl Sink for Stuck {
+impl Sink for StuckSink {
     async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
         Ok(())
     }
@@ -960,7 +970,7 @@ impl Sink for Stuck {
 
 /// An attempt timeout does not interrupt a write, because the next attempt must know how much was written.
 #[tokio::test]
-async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
+async fn the_deadline_ends_a_sink_that_never_completes_a_write() {
     let hour = Duration::from_secs(3600);
     let server = Server::script([Step::Answer(response(200, &[], "body"))]);
     let client = client(quick().attempt_timeout(hour / 2).deadline(hour));
@@ -969,7 +979,7 @@ async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
     // Paused time does not advance while a thread is blocked. This thread blocks until the sink is called.
     let (stuck, at_work) = std::sync::mpsc::channel::<()>();
     let blocked = tokio::task::spawn_blocking(move || at_work.recv());
-    let mut sink = Stuck(Some(stuck));
+    let mut sink = StuckSink(Some(stuck));
     let ended = client.download(get(&server.url("/")), &mut sink).await;
     let gave_up = ended.unwrap_err();
     let _ = blocked.await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent::error::DynError;
 use relent::{GaveUp, Policy, VirtualClock, blocking};
-use relent_core::{Cause, Kind, Network};
+use relent_core::{Cause, FailureKind, Network};
 use relent_http::ServiceError;
 use relent_http::body::NotReplayable;
 use relent_reqwest::{AttemptError, Client, Error, network};
@@ -84,7 +84,7 @@ async fn a_chain_prints_each_cause_once() {
 }
 
 #[tokio::test]
-async fn what_failed_is_found_within_an_error_whose_text_contains_it() {
+async fn classify_error_finds_the_cause_within_a_wrapping_error() {
     let errors: [Box<dyn StdError>; 7] = [
         Box::new(ServiceError::Service(refused().into())),
         Box::new(gave_up(|| ServiceError::Service(refused().into()))),
@@ -96,7 +96,7 @@ async fn what_failed_is_found_within_an_error_whose_text_contains_it() {
     ];
     for error in errors {
         let failure = network::classify_error(&*error);
-        assert_eq!(failure.kind, Kind::NotProcessed, "{error:?}");
+        assert_eq!(failure.kind, FailureKind::NotProcessed, "{error:?}");
         assert_eq!(failure.cause, Cause::Network(Network::Connect), "{error:?}");
     }
 }

@@ -11,7 +11,7 @@ use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::rt::TokioExecutor;
 use relent::{Backoff, Policy, StopReason};
 use relent_http::RetryLayer;
-use relent_reqwest::{Client, RetryMiddleware, recipe};
+use relent_reqwest::{Client, RetryMiddleware, default_builder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, ServiceExt};
@@ -124,7 +124,7 @@ fn policy() -> Policy {
 }
 
 fn http(version: Version) -> reqwest::ClientBuilder {
-    let plain = recipe().no_proxy().tls_certs_only([]);
+    let plain = default_builder().no_proxy().tls_certs_only([]);
     match version {
         Http1 => plain.http1_only(),
         Http2 => plain.http2_prior_knowledge(),
@@ -132,27 +132,27 @@ fn http(version: Version) -> reqwest::ClientBuilder {
 }
 
 /// The result for the caller: the content and the number of attempts, or the reason to stop.
-type Came = Result<(Bytes, u32), Option<StopReason>>;
+type CutResult = Result<(Bytes, u32), Option<StopReason>>;
 
-async fn send(version: Version, method: Method, url: &str) -> Came {
-    let client = Client::made_by(move || http(version), policy()).unwrap();
+async fn send(version: Version, method: Method, url: &str) -> CutResult {
+    let client = Client::from_builder(move || http(version), policy()).unwrap();
     let sent = client.request(method, url).send().await;
     let response = sent.map_err(|error| error.summary().and_then(|summary| summary.reason))?;
     let attempts = response.attempts();
     Ok((response.bytes().await.map_err(|_| None)?, attempts))
 }
 
-async fn whole_body(version: Version, method: Method, url: &str) -> Came {
-    let client = Client::made_by(move || http(version), policy()).unwrap();
+async fn whole_body(version: Version, method: Method, url: &str) -> CutResult {
+    let client = Client::from_builder(move || http(version), policy()).unwrap();
     let received = client.request(method, url).whole_body().send().await;
     let response = received.map_err(|error| error.summary().and_then(|summary| summary.reason))?;
     let attempts = response.attempts();
     Ok((response.bytes().await.map_err(|_| None)?, attempts))
 }
 
-async fn middleware(version: Version, method: Method, url: &str) -> Came {
+async fn middleware(version: Version, method: Method, url: &str) -> CutResult {
     let client = reqwest_middleware::ClientBuilder::new(http(version).build().unwrap());
-    let client = client.with(RetryMiddleware::new(policy()).redirects_are_watched());
+    let client = client.with(RetryMiddleware::new(policy()).redirects_are_tracked());
     let sent = client.build().request(method, url).send().await;
     let response = sent.map_err(|_| None)?;
     let summary: Option<&relent::Summary> = response.extensions().get();
@@ -160,7 +160,7 @@ async fn middleware(version: Version, method: Method, url: &str) -> Came {
     Ok((response.bytes().await.map_err(|_| None)?, attempts))
 }
 
-async fn layer(version: Version, method: Method, url: &str) -> Came {
+async fn layer(version: Version, method: Method, url: &str) -> CutResult {
     let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
         .http2_only(version == Http2)
         .build_http();
@@ -178,7 +178,7 @@ async fn layer(version: Version, method: Method, url: &str) -> Came {
 }
 
 #[tokio::test]
-async fn a_response_that_is_cut_at_any_byte_never_passes_for_the_whole() {
+async fn a_response_cut_at_any_byte_is_never_accepted_as_whole() {
     for (version, answer, head_end) in answers() {
         for cut in 0..=answer.len() {
             for method in [Method::GET, Method::POST] {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use relent::policy::{Pattern, PolicyBuilder};
 use relent::trace::TraceEntry;
 use relent::{Backoff, Jitter, Policy, StopReason};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{Client, Error};
 use tokio::task::spawn_blocking;
 
@@ -18,7 +18,7 @@ use crate::scripted::{self, Server, Step, cut, response};
 /// The delay of the policy, without jitter.
 const WAIT: Duration = Duration::from_millis(5);
 /// Longer than any operation here takes, on any machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay that the servers ask for, longer than `WAIT`.
 const HINT: Duration = Duration::from_millis(20);
 const HINT_FIELD: (&str, &str) = ("retry-after-ms", "20");
@@ -29,8 +29,8 @@ fn policy() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap())
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap())
         .unwrap()
         .traced()
 }
@@ -365,7 +365,7 @@ fn check_gaps(server: &Server, column: Column, outcome: &Outcome, hinted: bool, 
     assert_eq!(seen.len(), outcome.attempts as usize, "{what}");
     for (pair, wait) in seen.windows(2).zip(&outcome.waits) {
         if hinted {
-            // At least the server's delay, and at most twice as long (`hint_spread` is 1).
+            // At least the server's delay, and at most twice as long (`retry_after_jitter` is 1).
             assert!((HINT..=2 * HINT).contains(wait), "{what}: {wait:?}");
         } else {
             assert_eq!(*wait, WAIT, "{what}");
@@ -427,7 +427,7 @@ fn silent(fault: &Fault) -> bool {
 }
 
 #[tokio::test]
-async fn every_answer_is_repeated_exactly_where_the_rules_say() {
+async fn every_status_is_retried_exactly_as_specified() {
     for fault in statuses() {
         for scope in [Scope::Head, Scope::Whole] {
             one_fault(&once(&fault), &fault, scope, policy).await;
@@ -436,7 +436,7 @@ async fn every_answer_is_repeated_exactly_where_the_rules_say() {
 }
 
 #[tokio::test]
-async fn every_break_is_repeated_exactly_where_the_rules_say() {
+async fn every_broken_response_is_retried_exactly_as_specified() {
     for fault in faults().iter().filter(|fault| !silent(fault)) {
         for scope in [Scope::Head, Scope::Whole] {
             one_fault(&once(fault), fault, scope, policy).await;
@@ -452,19 +452,22 @@ fn await_silences(servers: &[Server], silences: usize) {
         if met == silences {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{met} of {silences} silences");
+        assert!(
+            begun.elapsed() < TEST_TIMEOUT,
+            "{met} of {silences} silences"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 // Time is paused while requests are sent, so that a slow machine uses up no attempt's time.
 #[tokio::test(start_paused = true)]
-async fn every_silence_is_repeated_exactly_where_the_rules_say() {
+async fn every_silent_server_is_retried_exactly_as_specified() {
     /// Only the attempt that meets the silence has this limit.
     const LIMIT: Duration = Duration::from_millis(500);
     fn impatient() -> PolicyBuilder {
         policy().attempt_timeout(LIMIT).rule(relent::policy::Rule {
-            attempt_timeout: Some(PATIENCE),
+            attempt_timeout: Some(TEST_TIMEOUT),
             ..relent::policy::Rule::on([Pattern::Timeout])
         })
     }
@@ -494,7 +497,7 @@ async fn every_silence_is_repeated_exactly_where_the_rules_say() {
 }
 
 /// The result of a sequence: attempts, reason and last status.
-fn walk(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16>) {
+fn expected_of_sequence(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16>) {
     let mut perhaps_done = false;
     let mut once = Vec::new();
     for (index, row) in rows.iter().enumerate() {
@@ -525,7 +528,7 @@ fn walk(rows: &[&Fault], column: Column) -> (u32, Option<StopReason>, Option<u16
 }
 
 #[tokio::test]
-async fn any_sequence_of_faults_ends_where_the_rules_say() {
+async fn any_sequence_of_faults_ends_as_specified() {
     let rows: Vec<Fault> = statuses()
         .into_iter()
         .chain(
@@ -567,7 +570,11 @@ async fn any_sequence_of_faults_ends_where_the_rules_say() {
         let names: Vec<&str> = sequence.iter().map(|row| row.name.as_str()).collect();
         for (column, outcome) in each(&server, Scope::Head, b"payload", policy).await {
             let ended = (outcome.attempts, outcome.reason, outcome.status);
-            assert_eq!(ended, walk(sequence, column), "{names:?}: {column:?}");
+            assert_eq!(
+                ended,
+                expected_of_sequence(sequence, column),
+                "{names:?}: {column:?}"
+            );
             let processed = sequence.iter().take(outcome.attempts as usize);
             let processed = processed.filter(|row| row.rule == Rule::Ambiguous).count();
             assert!(column.repeatable || processed <= 1, "{names:?}");
@@ -579,7 +586,7 @@ async fn any_sequence_of_faults_ends_where_the_rules_say() {
 static LARGE: [u8; 8 << 20] = [b'x'; 8 << 20];
 
 #[tokio::test]
-async fn a_response_that_beats_the_body_is_judged_as_any_other() {
+async fn a_response_before_the_end_of_the_request_is_classified_normally() {
     let refused = |status, fields| response(status, fields, "no");
     for (name, bytes, rule, status) in [
         (

@@ -7,26 +7,26 @@ use std::sync::Arc;
 use http::Request;
 use relent::{Destination, StopReason, Summary};
 use relent_http::body::NotKept;
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, Body, Client, Error, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;
 
-use crate::held_by::{ALL, By};
+use crate::held_by::{ALL, HeldBy};
 use crate::scripted::{Server, Step, cut, pattern, response};
 
 /// A destination where the first attempt ends like this and no retry starts.
-struct Held {
+struct HeldBackCall {
     server: Server,
     there: Arc<Destination>,
-    by: By,
+    by: HeldBy,
 }
 
-impl Held {
-    async fn back(by: By, step: Step) -> Self {
+impl HeldBackCall {
+    async fn back(by: HeldBy, step: Step) -> Self {
         let there = Arc::new(by.destination().await);
         let from_elsewhere = there.clone();
         let server = Server::answering(move |_, _| {
-            by.begins(&from_elsewhere);
+            by.start_cooldown(&from_elsewhere);
             step.clone()
         });
         Self { server, there, by }
@@ -37,11 +37,11 @@ impl Held {
     }
 
     fn http() -> reqwest::ClientBuilder {
-        recipe().no_proxy().tls_certs_only([])
+        default_builder().no_proxy().tls_certs_only([])
     }
 
     fn client(&self) -> Client {
-        let client = Client::made_by(Self::http, self.by.policy()).unwrap();
+        let client = Client::from_builder(Self::http, self.by.policy()).unwrap();
         client.destination(self.there.clone())
     }
 
@@ -71,16 +71,16 @@ fn refused_in_chunks(body: &[u8]) -> Step {
 }
 
 #[tokio::test]
-async fn the_client_returns_a_refused_response_with_its_body() {
+async fn the_client_returns_a_held_back_response_with_its_body() {
     for by in ALL {
         // With the circuit breaker each one takes a second.
         let bodies = match by {
-            By::Gate => vec![b"too much to do".to_vec()],
+            HeldBy::CircuitBreaker => vec![b"too much to do".to_vec()],
             _ => vec![Vec::new(), b"too much".to_vec(), pattern(1, 256 << 10)],
         };
         for body in bodies {
             for (step, named) in [(refused(&body), true), (refused_in_chunks(&body), false)] {
-                let held = Held::back(by, step).await;
+                let held = HeldBackCall::back(by, step).await;
                 let response = held.client().get(held.url()).send().await.unwrap();
                 held.check(response.summary());
                 assert_eq!(response.status(), 503);
@@ -95,9 +95,9 @@ async fn the_client_returns_a_refused_response_with_its_body() {
 }
 
 #[tokio::test]
-async fn a_download_has_the_body_of_the_refused_response_in_its_sink() {
+async fn a_held_back_download_writes_the_refused_response_to_its_sink() {
     for by in ALL {
-        let held = Held::back(by, refused(b"too much to do")).await;
+        let held = HeldBackCall::back(by, refused(b"too much to do")).await;
         let mut sink = Vec::new();
         let request = Request::get(held.url()).body(Body::empty()).unwrap();
         let (head, summary) = held.client().download(request, &mut sink).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_download_has_the_body_of_the_refused_response_in_its_sink() {
             (503, &b"too much to do"[..])
         );
 
-        let held = Held::back(by, refused(b"too much to do")).await;
+        let held = HeldBackCall::back(by, refused(b"too much to do")).await;
         let whole = held.client().get(held.url()).whole_body().send();
         let whole = whole.await.unwrap();
         held.check(whole.summary());
@@ -117,9 +117,9 @@ async fn a_download_has_the_body_of_the_refused_response_in_its_sink() {
 }
 
 #[tokio::test]
-async fn the_client_returns_the_error_of_an_attempt_that_broke() {
+async fn the_client_returns_the_network_error_of_a_held_back_call() {
     for by in ALL {
-        let held = Held::back(by, Step::Close(Vec::new())).await;
+        let held = HeldBackCall::back(by, Step::Close(Vec::new())).await;
         let sent = held.client().get(held.url()).send().await;
         let Err(Error::GaveUp(gave_up)) = sent else {
             panic!("{sent:?}");
@@ -127,7 +127,7 @@ async fn the_client_returns_the_error_of_an_attempt_that_broke() {
         held.check(gave_up.summary());
         assert!(matches!(gave_up.error(), Some(AttemptError::Transport(_))));
 
-        let held = Held::back(by, Step::Close(Vec::new())).await;
+        let held = HeldBackCall::back(by, Step::Close(Vec::new())).await;
         let request = Request::get(held.url()).body(Body::empty()).unwrap();
         let gave_up = held.client().download(request, &mut Vec::new()).await;
         let gave_up = gave_up.unwrap_err();
@@ -150,7 +150,7 @@ fn not_kept<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e NotKept> {
 
 /// The bytes that were read, then an error that the body is incomplete.
 #[tokio::test]
-async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it_were_whole() {
+async fn the_client_ends_a_partly_drained_body_with_an_error() {
     let long = pattern(2, 300_000);
     let stalls = Step::Stall(cut(503, &[], b"a body that is longer", 6));
     for (step, kept, why) in [
@@ -163,7 +163,7 @@ async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it
         ),
         (stalls, b"a body", "took too long"),
     ] {
-        let held = Held::back(By::Cooldown, step).await;
+        let held = HeldBackCall::back(HeldBy::Cooldown, step).await;
         let mut response = held.client().get(held.url()).send().await.unwrap();
         held.check(response.summary());
         assert_eq!(response.status(), 503);
@@ -180,7 +180,7 @@ async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it
         let error = not_kept(&error).unwrap().to_string();
         assert!(error.contains(why), "{error}");
     }
-    let held = Held::back(By::Cooldown, refused(&long)).await;
+    let held = HeldBackCall::back(HeldBy::Cooldown, refused(&long)).await;
     let response = held.client().get(held.url()).send().await.unwrap();
     let error = response.text().await.unwrap_err();
     assert!(matches!(error, Error::Body(..)));
@@ -188,11 +188,11 @@ async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it
 }
 
 #[tokio::test]
-async fn the_middleware_returns_the_last_response_or_the_last_error_of_reqwest() {
+async fn the_middleware_returns_the_last_response_or_reqwest_error() {
     for by in ALL {
-        let send = async |held: &Held| {
+        let send = async |held: &HeldBackCall| {
             let retry = RetryMiddleware::new(by.policy()).destination(held.there.clone());
-            let http = Held::http().build().unwrap();
+            let http = HeldBackCall::http().build().unwrap();
             let stack = ClientBuilder::new(http).with(retry).build();
             let request = reqwest::Request::new(http::Method::GET, held.url().parse().unwrap());
             let mut extensions = http::Extensions::new();
@@ -201,14 +201,14 @@ async fn the_middleware_returns_the_last_response_or_the_last_error_of_reqwest()
             held.check(extensions.get().unwrap());
             sent
         };
-        let held = Held::back(by, refused(b"too much to do")).await;
+        let held = HeldBackCall::back(by, refused(b"too much to do")).await;
         let response = send(&held).await.unwrap();
         held.check(response.extensions().get().unwrap());
         assert_eq!(response.status(), 503);
         assert_eq!(response.url().as_str(), held.url());
         assert_eq!(response.text().await.unwrap(), "too much to do");
 
-        let held = Held::back(by, Step::Close(Vec::new())).await;
+        let held = HeldBackCall::back(by, Step::Close(Vec::new())).await;
         let error = send(&held).await.unwrap_err();
         assert!(
             matches!(error, reqwest_middleware::Error::Reqwest(_)),
@@ -219,9 +219,9 @@ async fn the_middleware_returns_the_last_response_or_the_last_error_of_reqwest()
 
 /// A call without any attempt has no outcome.
 #[tokio::test]
-async fn without_an_attempt_there_is_no_outcome() {
-    let held = Held::back(By::Cooldown, refused(b"")).await;
-    By::Cooldown.begins(&held.there);
+async fn a_call_without_an_attempt_has_no_outcome() {
+    let held = HeldBackCall::back(HeldBy::Cooldown, refused(b"")).await;
+    HeldBy::Cooldown.start_cooldown(&held.there);
     let sent = held.client().get(held.url()).send().await;
     let Err(Error::GaveUp(gave_up)) = sent else {
         panic!("{sent:?}");

@@ -24,7 +24,7 @@ mod conformance;
 mod cross_layer;
 mod download;
 #[cfg(target_os = "linux")]
-mod early_answer;
+mod early_response;
 mod errors;
 #[cfg(feature = "middleware")]
 mod every_cut;

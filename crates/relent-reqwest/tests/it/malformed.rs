@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent::{Backoff, Jitter, Policy};
 use relent_core::{Cause, Failure, Network, StopReason};
-use relent_reqwest::{AttemptError, Client, Error, network, recipe};
+use relent_reqwest::{AttemptError, Client, Error, default_builder, network};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -16,7 +16,7 @@ fn client() -> Client {
         .max_retries(10)
         .build()
         .unwrap();
-    Client::made_by(|| recipe().no_proxy().tls_certs_only([]), policy).unwrap()
+    Client::from_builder(|| default_builder().no_proxy().tls_certs_only([]), policy).unwrap()
 }
 
 /// Invalid heads.
@@ -90,7 +90,7 @@ fn assert_malformed(name: &str, error: &Error, attempts: u32, reason: StopReason
         panic!("{name}: {error:?}");
     };
     // The text of an incomplete response keeps nothing else of its cause.
-    if !matches!(gave_up.error(), Some(AttemptError::NotTheRest(_))) {
+    if !matches!(gave_up.error(), Some(AttemptError::UnexpectedResponse(_))) {
         let malformed = Cause::Network(Network::Malformed);
         let failure = network::classify_error(error);
         assert_eq!(failure.cause, malformed, "{name}: {error:?}");
@@ -104,7 +104,7 @@ fn assert_malformed(name: &str, error: &Error, attempts: u32, reason: StopReason
 }
 
 #[tokio::test]
-async fn a_request_whose_response_head_cannot_be_read_is_sent_twice_if_it_may_and_else_once() {
+async fn after_an_invalid_response_head_only_repeatable_requests_are_retried() {
     let client = client();
     for (name, bytes) in heads() {
         let server = Server::script([Step::Close(bytes)]);
@@ -118,7 +118,7 @@ async fn a_request_whose_response_head_cannot_be_read_is_sent_twice_if_it_may_an
 }
 
 #[tokio::test]
-async fn a_part_that_nobody_asked_for_is_requested_twice_if_it_may_be_and_else_once() {
+async fn after_an_unrequested_206_only_repeatable_requests_are_retried() {
     let client = client();
     let fields = [("content-range", "bytes 0-1/9")];
     let part = || Step::Answer(response(206, &fields, "ok"));
@@ -134,7 +134,7 @@ async fn a_part_that_nobody_asked_for_is_requested_twice_if_it_may_be_and_else_o
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_an_error_and_never_content() {
+async fn an_invalid_response_body_is_an_error() {
     let client = client();
     for (name, bytes) in bodies() {
         let server = Server::script([Step::Close(bytes)]);
@@ -161,7 +161,7 @@ async fn a_body_that_cannot_be_read_is_an_error_and_never_content() {
 }
 
 #[tokio::test]
-async fn a_field_that_is_folded_is_one_value() {
+async fn a_folded_header_field_is_read_as_one_value() {
     let head =
         "HTTP/1.1 200 OK\r\nx-folded: one\r\n two\r\n\t three\r\ncontent-length: 2\r\n\r\nok";
     let server = Server::script([Step::Answer(head.into())]);
@@ -174,7 +174,7 @@ async fn a_field_that_is_folded_is_one_value() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_first_is_asked_twice_at_most() {
+async fn a_server_of_another_protocol_is_contacted_at_most_twice() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let serving = tokio::spawn(async move {

@@ -9,12 +9,12 @@ use relent::failure::Repeatable;
 use relent::policy::PolicyBuilder;
 use relent::{Backoff, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_http::body::Replay;
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{AttemptError, RetryMiddleware};
 use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, Result};
 
-use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, response, while_time_stands};
+use crate::scripted::{Server, Step, TEST_TIMEOUT, response, with_paused_time, with_silences};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -23,7 +23,11 @@ fn quick() -> PolicyBuilder {
 }
 
 fn stack(retry: RetryMiddleware) -> ClientBuilder {
-    let plain = recipe().no_proxy().tls_certs_only([]).build().unwrap();
+    let plain = default_builder()
+        .no_proxy()
+        .tls_certs_only([])
+        .build()
+        .unwrap();
     ClientBuilder::new(plain).with(retry)
 }
 
@@ -45,7 +49,7 @@ fn summary(response: &Response) -> (u16, Option<StopReason>, u32) {
 }
 
 #[tokio::test]
-async fn a_post_is_not_repeated_after_what_may_have_taken_effect() {
+async fn a_post_is_not_retried_after_an_ambiguous_failure() {
     for fault in [status(500), status(503), Step::Close(Vec::new())] {
         let server = Server::script([fault.clone(), ok()]);
         let sent = client(quick()).post(server.url("/")).body("x").send().await;
@@ -67,7 +71,7 @@ async fn a_post_is_not_repeated_after_what_may_have_taken_effect() {
 }
 
 #[tokio::test]
-async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+async fn repeatable_no_in_extensions_overrides_assume_repeatable() {
     for (said, attempts) in [
         (Repeatable::Unknown, 2),
         (Repeatable::No, 1),
@@ -84,7 +88,7 @@ async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
 }
 
 #[tokio::test]
-async fn retry_after_is_waited_for() {
+async fn the_middleware_waits_for_retry_after() {
     let hinted = Step::Answer(response(503, &[("retry-after-ms", "200")], ""));
     let server = Server::script([hinted, ok()]);
     let began = Instant::now();
@@ -94,7 +98,7 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test]
-async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
+async fn middleware_body_replay_keeps_a_stream_up_to_the_cap() {
     let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let stream = reqwest::Body::wrap(reqwest::Body::from("streamed"));
     let put = client(quick()).put(server.url("/")).body(stream);
@@ -122,19 +126,19 @@ async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
 }
 
 #[tokio::test]
-async fn the_connection_of_a_failed_attempt_is_used_again() {
+async fn the_connection_of_a_failed_attempt_is_reused() {
     let large = Step::Answer(response(503, &[], vec![b'x'; 200_000]));
     let server = Server::script([large.clone(), large, ok()]);
-    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
+    let no_delay = quick().backoff(Backoff::constant(Duration::ZERO));
     // Draining has a time limit.
-    let sent = client(at_once).get(server.url("/")).send();
-    let response = while_time_stands(sent).await.unwrap();
+    let sent = client(no_delay).get(server.url("/")).send();
+    let response = with_paused_time(sent).await.unwrap();
     assert_eq!(summary(&response), (200, None, 3));
     assert!(server.seen().iter().all(|seen| seen.connection == 1));
 }
 
 #[tokio::test]
-async fn the_last_error_of_reqwest_stays_its_own_and_the_account_is_in_the_extensions() {
+async fn the_last_reqwest_error_is_unchanged_with_a_summary_in_extensions() {
     let server = Server::script([Step::Close(Vec::new())]);
     let client = client(quick());
     let request = client.get(server.url("/")).build().unwrap();
@@ -152,18 +156,16 @@ async fn the_last_error_of_reqwest_stays_its_own_and_the_account_is_in_the_exten
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_cut_off_is_retried_and_the_last_one_says_so() {
-    let timeout = || quick().attempt_timeout(PATIENCE);
+async fn a_timed_out_attempt_is_retried_and_the_last_is_reported() {
+    let timeout = || quick().attempt_timeout(TEST_TIMEOUT);
     let server = Server::script([Step::Stall(Vec::new()), ok()]);
     let sent = client(timeout()).get(server.url("/")).send();
-    let response = cut_off_in_silence(&server, 1, PATIENCE, sent)
-        .await
-        .unwrap();
+    let response = with_silences(&server, 1, TEST_TIMEOUT, sent).await.unwrap();
     assert_eq!(summary(&response), (200, None, 2));
 
     let server = Server::script([Step::Stall(Vec::new())]);
     let sent = client(timeout()).post(server.url("/")).send();
-    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let sent = with_silences(&server, 1, TEST_TIMEOUT, sent).await;
     let error = sent.unwrap_err();
     let Error::Middleware(error) = error else {
         panic!("{error}")
@@ -177,7 +179,7 @@ async fn an_attempt_that_is_cut_off_is_retried_and_the_last_one_says_so() {
 }
 
 #[tokio::test]
-async fn one_request_may_take_another_policy() {
+async fn one_request_can_set_its_policy_by_an_extension() {
     let server = Server::script([status(500)]);
     let once: Arc<Policy> = quick().max_retries(1).build().unwrap().into();
     let request = client(quick()).get(server.url("/")).with_extension(once);
@@ -216,7 +218,7 @@ impl Middleware for Counting {
 }
 
 #[tokio::test]
-async fn an_attempt_does_not_see_the_extensions_of_another() {
+async fn an_attempt_does_not_see_extensions_of_other_attempts() {
     let server = Server::script([status(503), status(503), ok()]);
     let counting = Counting {
         fails: 0,
@@ -229,7 +231,7 @@ async fn an_attempt_does_not_see_the_extensions_of_another() {
 }
 
 #[tokio::test]
-async fn the_error_of_another_middleware_is_retried_if_the_request_may_run_twice() {
+async fn the_error_of_another_middleware_is_retried_only_if_repeatable() {
     for (method, attempts) in [(Method::GET, 2), (Method::POST, 1)] {
         let server = Server::script([ok()]);
         let counting = Counting {
@@ -249,13 +251,13 @@ async fn the_error_of_another_middleware_is_retried_if_the_request_may_run_twice
 }
 
 #[tokio::test]
-async fn two_of_them_in_one_stack_do_not_multiply_what_was_given_up() {
+async fn two_retry_middlewares_in_one_stack_do_not_multiply_retries() {
     let server = Server::script([Step::Stall(Vec::new())]);
     let retry = || {
         RetryMiddleware::new(
             quick()
                 .max_retries(1)
-                .attempt_timeout(PATIENCE)
+                .attempt_timeout(TEST_TIMEOUT)
                 .build()
                 .unwrap(),
         )
@@ -263,13 +265,13 @@ async fn two_of_them_in_one_stack_do_not_multiply_what_was_given_up() {
     let outer = RetryMiddleware::new(quick().build().unwrap());
     let client = stack(outer).with(retry()).build();
     let sent = client.get(server.url("/")).send();
-    let sent = cut_off_in_silence(&server, 2, PATIENCE, sent).await;
+    let sent = with_silences(&server, 2, TEST_TIMEOUT, sent).await;
     sent.unwrap_err();
     assert_eq!(server.count(), 2);
 }
 
 #[tokio::test]
-async fn it_tells_attempt_and_deadline_and_stops_at_a_mark() {
+async fn the_middleware_sends_attempt_and_deadline_and_obeys_a_marker() {
     let marked = response(503, &[("relent-mark", "exhausted")], "no");
     let server = Server::script([status(503), Step::Answer(marked), ok()]);
     let policy = quick().deadline(Duration::from_secs(20)).build().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dns_lookup::LookupError;
-use relent_core::{Cause, Failure, Kind, Network};
+use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_reqwest::dns::Resolver;
 use relent_reqwest::network::classify;
 use reqwest::dns::{Name, Resolve, Resolving};
@@ -66,7 +66,7 @@ async fn read_head(stream: &mut TcpStream) {
     }
 }
 
-fn of(kind: Kind, network: Network) -> Failure {
+fn of(kind: FailureKind, network: Network) -> Failure {
     Failure::new(kind).cause(Cause::Network(network))
 }
 
@@ -78,22 +78,22 @@ async fn a_refused_connection_is_not_processed() {
     let url = Url::parse(&format!("http://{}/", taken.local_addr().unwrap())).unwrap();
     assert_eq!(
         get(client(), url).await,
-        of(Kind::NotProcessed, Network::Connect)
+        of(FailureKind::NotProcessed, Network::Connect)
     );
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_exist_fails_at_the_look_up() {
+async fn an_unknown_name_fails_at_the_dns_look_up() {
     // A machine without a network cannot know that the name does not exist.
     let url = Url::parse("http://does-not-exist.invalid/").unwrap();
     let failure = get(client(), url).await;
-    assert_eq!(failure.kind, Kind::NotProcessed);
+    assert_eq!(failure.kind, FailureKind::NotProcessed);
     let network = [Network::Dns, Network::NameNotFound].map(Cause::Network);
     assert!(network.contains(&failure.cause), "{failure:?}");
 }
 
 #[tokio::test]
-async fn the_resolver_finds_this_machine() {
+async fn the_resolver_resolves_localhost() {
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
         stream
@@ -133,7 +133,7 @@ impl Resolve for Failing {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_look_up_that_failed_just_now_is_told_from_a_name_that_does_not_exist() {
+async fn a_failed_dns_look_up_differs_from_an_unknown_name() {
     const EAI_NONAME: i32 = -2;
     const EAI_AGAIN: i32 = -3;
     const EAI_FAIL: i32 = -4;
@@ -149,23 +149,23 @@ async fn a_look_up_that_failed_just_now_is_told_from_a_name_that_does_not_exist(
         let url = Url::parse("http://example.org/").unwrap();
         assert_eq!(
             get(client, url).await,
-            of(Kind::NotProcessed, network),
+            of(FailureKind::NotProcessed, network),
             "{code:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_connection_closed_before_the_response_may_have_taken_effect() {
+async fn a_connection_closed_before_the_response_is_ambiguous() {
     let url = server(|mut stream| async move { read_head(&mut stream).await }).await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Ambiguous, Network::Reset)
+        of(FailureKind::Ambiguous, Network::Reset)
     );
 }
 
 #[tokio::test]
-async fn a_connection_closed_within_the_head_may_have_taken_effect() {
+async fn a_connection_closed_within_the_head_is_ambiguous() {
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
         stream
@@ -176,12 +176,12 @@ async fn a_connection_closed_within_the_head_may_have_taken_effect() {
     .await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Ambiguous, Network::Reset)
+        of(FailureKind::Ambiguous, Network::Reset)
     );
 }
 
 #[tokio::test]
-async fn a_connection_reset_before_the_response_may_have_taken_effect() {
+async fn a_connection_reset_before_the_response_is_ambiguous() {
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
         stream.set_zero_linger().unwrap();
@@ -189,7 +189,7 @@ async fn a_connection_reset_before_the_response_may_have_taken_effect() {
     .await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Ambiguous, Network::Reset)
+        of(FailureKind::Ambiguous, Network::Reset)
     );
 }
 
@@ -204,14 +204,14 @@ async fn a_response_that_ends_early_is_truncated() {
         .await;
         assert_eq!(
             get(client(), url).await,
-            of(Kind::Ambiguous, Network::Truncated),
+            of(FailureKind::Ambiguous, Network::Truncated),
             "{head}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_response_broken_by_a_reset_is_reset() {
+async fn a_response_cut_by_a_reset_has_the_cause_reset() {
     let (has_head, reset) = oneshot::channel();
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
@@ -228,13 +228,13 @@ async fn a_response_broken_by_a_reset_is_reset() {
     let error = response.bytes().await.unwrap_err();
     assert_eq!(
         classify(&error),
-        of(Kind::Ambiguous, Network::Reset),
+        of(FailureKind::Ambiguous, Network::Reset),
         "{error:?}"
     );
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_http_may_have_taken_effect() {
+async fn an_invalid_http_response_is_ambiguous() {
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
         stream
@@ -245,7 +245,7 @@ async fn an_answer_that_is_no_http_may_have_taken_effect() {
     .await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Ambiguous, Network::Malformed)
+        of(FailureKind::Ambiguous, Network::Malformed)
     );
 }
 
@@ -253,7 +253,7 @@ async fn an_answer_that_is_no_http_may_have_taken_effect() {
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
-async fn no_answer_in_time_may_have_taken_effect() {
+async fn no_response_in_time_is_ambiguous() {
     for answer in ["", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"] {
         let url = server(move |mut stream| async move {
             read_head(&mut stream).await;
@@ -284,7 +284,7 @@ async fn no_connection_in_time_is_not_processed() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_cut_is_not_processed() {
+async fn a_cut_tls_handshake_is_not_processed() {
     for reset in [false, true] {
         let url = server(move |mut stream| async move {
             // Unread data would turn the close into a reset.
@@ -298,14 +298,14 @@ async fn a_handshake_that_is_cut_is_not_processed() {
         let failure = get(client(), https(url)).await;
         assert_eq!(
             failure,
-            of(Kind::NotProcessed, Network::Handshake),
+            of(FailureKind::NotProcessed, Network::Handshake),
             "{reset}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_handshake_answered_without_tls_is_not_processed() {
+async fn a_handshake_with_a_server_without_tls_is_not_processed() {
     let url = server(|mut stream| async move {
         let mut hello = [0; 4096];
         let _ = stream.read(&mut hello).await.unwrap();
@@ -318,7 +318,7 @@ async fn a_handshake_answered_without_tls_is_not_processed() {
     .await;
     assert_eq!(
         get(client(), https(url)).await,
-        of(Kind::NotProcessed, Network::Handshake)
+        of(FailureKind::NotProcessed, Network::Handshake)
     );
 }
 
@@ -349,7 +349,7 @@ async fn tls_server(config: ServerConfig) -> Url {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_permanent() {
+async fn an_untrusted_certificate_is_permanent() {
     let SelfSigned { certificate, key } = self_signed("127.0.0.1");
     let config = ServerConfig::builder()
         .with_no_client_auth()
@@ -358,7 +358,7 @@ async fn a_certificate_that_nobody_vouches_for_is_permanent() {
     let url = tls_server(config).await;
     assert_eq!(
         get(client(), url).await,
-        of(Kind::Permanent, Network::Certificate)
+        of(FailureKind::Permanent, Network::Certificate)
     );
 }
 
@@ -374,12 +374,12 @@ async fn a_certificate_for_another_name_is_permanent() {
     let client = client().tls_certs_only([root]);
     assert_eq!(
         get(client, url).await,
-        of(Kind::Permanent, Network::Certificate)
+        of(FailureKind::Permanent, Network::Certificate)
     );
 }
 
 #[tokio::test]
-async fn a_server_that_misses_the_clients_certificate_is_permanent() {
+async fn a_missing_client_certificate_is_permanent() {
     let SelfSigned { certificate, key } = self_signed("127.0.0.1");
     let root = reqwest::Certificate::from_der(&certificate).unwrap();
     let mut roots = RootCertStore::empty();
@@ -395,7 +395,7 @@ async fn a_server_that_misses_the_clients_certificate_is_permanent() {
     let client = client().tls_certs_only([root]);
     assert_eq!(
         get(client, url).await,
-        of(Kind::Permanent, Network::Certificate)
+        of(FailureKind::Permanent, Network::Certificate)
     );
 }
 
@@ -442,7 +442,10 @@ async fn h2_server(answer: Vec<u8>) -> Url {
 async fn a_refused_stream_is_not_processed() {
     let answer = frame(RST_STREAM, 0, 1, &REFUSED_STREAM.to_be_bytes());
     let failure = get(client().http2_prior_knowledge(), h2_server(answer).await).await;
-    assert_eq!(failure, of(Kind::NotProcessed, Network::RefusedStream));
+    assert_eq!(
+        failure,
+        of(FailureKind::NotProcessed, Network::RefusedStream)
+    );
 }
 
 #[tokio::test]
@@ -450,24 +453,32 @@ async fn a_go_away_below_this_stream_is_not_processed() {
     for code in [NO_ERROR, INTERNAL_ERROR] {
         let url = h2_server(go_away(0, code)).await;
         let failure = get(client().http2_prior_knowledge(), url).await;
-        assert_eq!(failure, of(Kind::NotProcessed, Network::GoAway), "{code}");
+        assert_eq!(
+            failure,
+            of(FailureKind::NotProcessed, Network::GoAway),
+            "{code}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_go_away_that_includes_this_stream_may_have_taken_effect() {
+async fn a_go_away_that_includes_this_stream_is_ambiguous() {
     for code in [NO_ERROR, INTERNAL_ERROR] {
         let url = h2_server(go_away(1, code)).await;
         let failure = get(client().http2_prior_knowledge(), url).await;
-        assert_eq!(failure, of(Kind::Ambiguous, Network::Reset), "{code}");
+        assert_eq!(
+            failure,
+            of(FailureKind::Ambiguous, Network::Reset),
+            "{code}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_stream_reset_for_another_reason_may_have_taken_effect() {
+async fn a_stream_reset_for_another_reason_is_ambiguous() {
     let answer = frame(RST_STREAM, 0, 1, &INTERNAL_ERROR.to_be_bytes());
     let failure = get(client().http2_prior_knowledge(), h2_server(answer).await).await;
-    assert_eq!(failure, of(Kind::Ambiguous, Network::Reset));
+    assert_eq!(failure, of(FailureKind::Ambiguous, Network::Reset));
 }
 
 /// The field section `:status: 200` from HPACK's static table (RFC 7541 A).
@@ -475,23 +486,23 @@ const STATUS_200: [u8; 1] = [0x88];
 const END_HEADERS: u8 = 4;
 
 #[tokio::test]
-async fn a_stream_refused_after_the_response_began_may_have_taken_effect() {
+async fn a_stream_refused_after_the_response_began_is_ambiguous() {
     let mut answer = frame(HEADERS, END_HEADERS, 1, &STATUS_200);
     answer.extend(frame(RST_STREAM, 0, 1, &REFUSED_STREAM.to_be_bytes()));
     let failure = get(client().http2_prior_knowledge(), h2_server(answer).await).await;
-    assert_eq!(failure.kind, Kind::Ambiguous);
+    assert_eq!(failure.kind, FailureKind::Ambiguous);
 }
 
 #[tokio::test]
 async fn an_http2_response_that_ends_early_is_truncated() {
     let answer = frame(HEADERS, END_HEADERS, 1, &STATUS_200);
     let failure = get(client().http2_prior_knowledge(), h2_server(answer).await).await;
-    assert_eq!(failure, of(Kind::Ambiguous, Network::Truncated));
+    assert_eq!(failure, of(FailureKind::Ambiguous, Network::Truncated));
 }
 
 #[tokio::test]
 async fn a_url_that_cannot_be_requested_is_permanent() {
-    let bad_request = of(Kind::Permanent, Network::BadRequest);
+    let bad_request = of(FailureKind::Permanent, Network::BadRequest);
     for url in [
         "http://",
         "no url",
@@ -518,7 +529,7 @@ async fn too_many_redirects_are_permanent() {
 }
 
 #[tokio::test]
-async fn a_status_made_an_error_keeps_its_kind() {
+async fn an_error_from_error_for_status_keeps_its_kind() {
     let url = server(|mut stream| async move {
         read_head(&mut stream).await;
         stream

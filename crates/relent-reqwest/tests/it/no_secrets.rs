@@ -4,8 +4,8 @@ use std::future::pending;
 use std::time::Duration;
 
 use relent::{Backoff, Policy};
-use relent_reqwest::recipe;
-use relent_reqwest::{Body, Client, Download, DownloadHook, Failed};
+use relent_reqwest::default_builder;
+use relent_reqwest::{Body, Client, Download, DownloadHook, FailedAttempt};
 
 use crate::scripted::{Server, Step, response};
 
@@ -14,22 +14,22 @@ use crate::scripted::{Server, Step, response};
 struct Failures(Vec<String>);
 
 impl DownloadHook for Failures {
-    fn after_failure(&mut self, _: u32, failed: &Failed, _: Option<Duration>) {
+    fn after_failure(&mut self, _: u32, failed: &FailedAttempt, _: Option<Duration>) {
         self.0.push(format!("{failed:?}"));
     }
 }
 
 /// `{:?}` ends up in logs.
 #[tokio::test]
-async fn no_debug_output_has_a_credential() {
+async fn no_debug_output_contains_a_credential() {
     let server = Server::script([
         Step::Answer(response(200, &[("set-cookie", "hunter2")], "hunter2")),
         Step::Answer(response(503, &[("set-cookie", "hunter2")], "hunter2")),
     ]);
     let once = Policy::builder(Backoff::constant(Duration::from_millis(1))).max_retries(0);
     // Without TLS, and without the proxy of the environment.
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    let client = Client::made_by(plain, once.build().unwrap()).unwrap();
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    let client = Client::from_builder(plain, once.build().unwrap()).unwrap();
     let url = server
         .url("/?token=hunter2")
         .replace("//", "//user:hunter2@");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
-use relent::policy::{GateConfig, Pattern, PolicyBuilder};
+use relent::policy::{CircuitBreakerConfig, Pattern, PolicyBuilder};
 use relent::{Backoff, Destination, Jitter, Policy, StopReason};
-use relent_reqwest::recipe;
+use relent_reqwest::default_builder;
 use relent_reqwest::{Body, Client, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;
 
@@ -20,8 +20,8 @@ fn quick() -> PolicyBuilder {
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    let plain = || recipe().no_proxy().tls_certs_only([]);
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    let plain = || default_builder().no_proxy().tls_certs_only([]);
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
 fn answer(status: u16, fields: &[(&str, &str)]) -> Step {
@@ -55,7 +55,11 @@ async fn downloaded(client: &Client, request: Request<Body>) -> Ending {
 
 /// Sends the request through reqwest-middleware.
 async fn through_middleware(policy: PolicyBuilder, method: Method, url: &str) -> Ending {
-    let plain = recipe().no_proxy().tls_certs_only([]).build().unwrap();
+    let plain = default_builder()
+        .no_proxy()
+        .tls_certs_only([])
+        .build()
+        .unwrap();
     let retry = RetryMiddleware::new(policy.build().unwrap());
     let stack = ClientBuilder::new(plain).with(retry).build();
     let response = stack.request(method, url).body("payload").send().await;
@@ -67,7 +71,7 @@ async fn through_middleware(policy: PolicyBuilder, method: Method, url: &str) ->
 }
 
 #[tokio::test]
-async fn a_409_after_ones_own_doubtful_attempt_is_retried_until_that_is_done() {
+async fn a_409_after_an_own_ambiguous_attempt_is_retried() {
     let doubtful = [Step::Close(Vec::new()), answer(502, &[])];
     for doubtful in doubtful {
         let script = [
@@ -87,7 +91,7 @@ async fn a_409_after_ones_own_doubtful_attempt_is_retried_until_that_is_done() {
 }
 
 #[tokio::test]
-async fn a_409_without_a_doubtful_attempt_or_without_a_key_is_a_conflict() {
+async fn a_409_without_a_key_or_ambiguous_attempt_is_a_conflict() {
     let conflict = || answer(409, &[]);
     let server = Server::script([conflict(), answer(201, &[])]);
     let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
@@ -101,7 +105,7 @@ async fn a_409_without_a_doubtful_attempt_or_without_a_key_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_413_with_a_delay_is_repeated_for_any_request() {
+async fn any_request_is_retried_after_a_413_with_a_delay() {
     let server = Server::script([answer(413, &[("retry-after", "0")]), answer(200, &[])]);
     let post = request(Method::POST, &server.url("/"), None);
     assert_eq!(sent(&client(quick()), &post).await, (200, None, 2));
@@ -113,12 +117,15 @@ async fn a_413_with_a_delay_is_repeated_for_any_request() {
 }
 
 #[tokio::test]
-async fn what_speaks_of_one_key_or_one_body_holds_nobody_else_back() {
+async fn a_409_or_413_delay_holds_back_no_other_request() {
     let hour = [("retry-after", "3600")];
     // A 503 concerns the whole destination, but with a circuit breaker it starts no cooldown.
     for (status, held_back) in [(409, false), (413, false), (429, true), (503, false)] {
         let server = Server::script([answer(status, &hour), answer(200, &[])]);
-        let policy = quick().gate(GateConfig::DEFAULT).build().unwrap();
+        let policy = quick()
+            .circuit_breaker(CircuitBreakerConfig::DEFAULT)
+            .build()
+            .unwrap();
         let there = Arc::new(Destination::new(&policy));
         let client = client(quick()).destination(there.clone());
         let pay = request(Method::POST, &server.url("/"), Some("\"k\""));
@@ -128,13 +135,13 @@ async fn what_speaks_of_one_key_or_one_body_holds_nobody_else_back() {
         if !held_back {
             let other = request(Method::GET, &server.url("/"), None);
             assert_eq!(sent(&client, &other).await, (200, None, 1), "{status}");
-            assert!(there.is_open());
+            assert!(there.is_normal());
         }
     }
 }
 
 #[tokio::test]
-async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
+async fn the_client_treats_any_listed_status_as_a_failure() {
     let listed = || quick().retry_on([Pattern::from(202), Pattern::from(204)]);
     let soon = || answer(202, &[("retry-after", "0")]);
     let script = || [soon(), soon(), answer(200, &[])];
@@ -161,7 +168,7 @@ async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn a_listed_success_may_have_taken_effect_so_only_what_may_run_twice_is_repeated() {
+async fn a_listed_success_status_is_ambiguous() {
     let listed = || quick().retry_on([Pattern::from(202)]);
     for keyed in [false, true] {
         let server = Server::script([answer(202, &[]), answer(200, &[])]);

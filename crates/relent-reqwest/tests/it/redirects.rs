@@ -16,12 +16,12 @@ use relent::{Backoff, Destination, Destinations, GaveUp, Jitter, Policy, StopRea
 use relent_http::RetryLayer;
 use relent_http::layer::AnsweredBy;
 use relent_reqwest::{AttemptError, Body, Client, RetryMiddleware};
-use relent_reqwest::{RedirectRefused, recipe, watched};
+use relent_reqwest::{RedirectRefused, default_builder, track_redirects};
 use reqwest::redirect;
 use reqwest_middleware::ClientBuilder;
 use tower::{Layer, ServiceExt};
 
-use crate::scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, response};
+use crate::scripted::{Server, Step, TEST_TIMEOUT, response, unused_address, with_silences};
 
 const MILLI: Duration = Duration::from_millis(1);
 /// A delay that is obeyed and does not fit the deadline.
@@ -36,11 +36,11 @@ fn quick() -> PolicyBuilder {
 
 /// A client builder for this machine, which ignores the proxy of the environment.
 fn plain() -> reqwest::ClientBuilder {
-    recipe().no_proxy().tls_certs_only([])
+    default_builder().no_proxy().tls_certs_only([])
 }
 
 fn client(policy: PolicyBuilder) -> Client {
-    Client::made_by(plain, policy.build().unwrap()).unwrap()
+    Client::from_builder(plain, policy.build().unwrap()).unwrap()
 }
 
 /// Failure of the request that follows a redirect.
@@ -105,7 +105,7 @@ impl Shop {
         let there = Arc::clone(&follow);
         let other = Server::answering(move |_, _| there());
         let target = match (to, fault) {
-            (To::OtherOrigin, Fault::Refused) => format!("http://{}/done", nobody()),
+            (To::OtherOrigin, Fault::Refused) => format!("http://{}/done", unused_address()),
             (To::OtherOrigin, _) => other.url("/done"),
             (To::OtherUrl, _) => "/done".to_owned(),
             (To::SameUrl, _) => "/pay".to_owned(),
@@ -149,7 +149,7 @@ fn shops(status: u16) -> Vec<(String, Shop)> {
 }
 
 #[tokio::test]
-async fn a_post_that_was_redirected_is_not_sent_again() {
+async fn the_client_does_not_retry_a_redirected_post() {
     for status in [301, 302, 303] {
         for (name, shop) in shops(status) {
             let sent = client(quick())
@@ -168,7 +168,7 @@ async fn a_post_that_was_redirected_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_download_by_post_that_was_redirected_is_not_begun_again() {
+async fn a_redirected_download_by_post_is_not_retried() {
     for (name, shop) in shops(303) {
         let client = client(quick());
         let request = Request::post(shop.url())
@@ -185,11 +185,14 @@ async fn a_download_by_post_that_was_redirected_is_not_begun_again() {
 }
 
 #[tokio::test]
-async fn the_error_of_an_attempt_names_the_address_that_was_asked_last() {
-    let to = format!("http://name:hunter2@{}/last?token=hunter2", nobody());
+async fn an_attempt_error_contains_the_last_requested_url() {
+    let to = format!(
+        "http://name:hunter2@{}/last?token=hunter2",
+        unused_address()
+    );
     let server =
         Server::answering(move |_, _| Step::Answer(response(302, &[("location", &to)], "")));
-    let hedge = Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let hedge = Hedge::new(&HedgeConfig::after(TEST_TIMEOUT)).unwrap();
     let get = || client(quick().max_retries(0)).get(server.url("/first"));
     let sent = [
         get().send().await,
@@ -212,12 +215,12 @@ async fn the_error_of_an_attempt_names_the_address_that_was_asked_last() {
 }
 
 #[tokio::test]
-async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
+async fn the_middleware_does_not_retry_a_redirected_post() {
     for declared in [false, true] {
         for (name, shop) in shops(303) {
             let mut retry = RetryMiddleware::new(quick().build().unwrap());
             if declared {
-                retry = retry.redirects_are_watched();
+                retry = retry.redirects_are_tracked();
             }
             let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
             let _ = stack.build().post(shop.url()).body("amount=5").send().await;
@@ -227,8 +230,8 @@ async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_post_of_a_hedging_client_that_was_redirected_is_not_sent_again() {
-    let hedged = || client(quick().hedge(HedgeConfig::after(PATIENCE)));
+async fn a_hedging_client_does_not_retry_a_redirected_post() {
+    let hedged = || client(quick().hedge(HedgeConfig::after(TEST_TIMEOUT)));
     for (name, shop) in shops(303) {
         let client = hedged();
         let _ = client.post(shop.url()).body("amount=5").send().await;
@@ -244,7 +247,7 @@ async fn a_post_of_a_hedging_client_that_was_redirected_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_redirect_by_307_does_not_prove_that_nothing_was_done() {
+async fn a_307_does_not_prove_that_a_post_was_not_processed() {
     for (name, shop) in shops(307) {
         if name.contains("SameUrl") {
             continue;
@@ -261,7 +264,7 @@ async fn a_redirect_by_307_does_not_prove_that_nothing_was_done() {
 }
 
 #[tokio::test]
-async fn a_preset_that_takes_a_503_for_not_processed_means_the_last_request_only() {
+async fn a_503_counts_as_not_processed_only_without_a_redirect() {
     let policy = || quick().not_processed(["any".parse().unwrap()]);
     for (name, shop) in shops(303) {
         let _ = client(policy())
@@ -274,7 +277,7 @@ async fn a_preset_that_takes_a_503_for_not_processed_means_the_last_request_only
 }
 
 #[tokio::test]
-async fn what_is_repeatable_is_sent_again_after_a_redirect() {
+async fn a_repeatable_request_is_retried_after_a_redirect() {
     for (name, shop) in shops(303) {
         if name.ends_with("Refused") {
             continue;
@@ -305,46 +308,46 @@ async fn a_timeout_after_a_redirect_is_ambiguous() {
     let other = Server::script([Step::Stall(Vec::new())]);
     let moved = Step::Answer(response(303, &[("location", &other.url("/"))], ""));
     let asked = Server::script([moved]);
-    let client = client(quick().attempt_timeout(PATIENCE));
+    let client = client(quick().attempt_timeout(TEST_TIMEOUT));
     let sent = client.post(asked.url("/")).send();
-    let _ = cut_off_in_silence(&other, 1, PATIENCE, sent).await;
+    let _ = with_silences(&other, 1, TEST_TIMEOUT, sent).await;
     assert_eq!((asked.count(), other.count()), (1, 1));
 }
 
 #[tokio::test]
-async fn a_post_without_a_redirect_is_sent_again_when_it_was_not_processed() {
+async fn a_post_without_a_redirect_is_retried_if_not_processed() {
     let limited = || {
         Server::script([
             Step::Answer(response(429, &[SOON], "")),
             Step::Answer(response(200, &[], "")),
         ])
     };
-    let over = || Client::over(plain().build().unwrap(), quick().build().unwrap());
-    let own = || plain().redirect(watched(redirect::Policy::limited(3)));
+    let over = || Client::from_client(plain().build().unwrap(), quick().build().unwrap());
+    let own = || plain().redirect(track_redirects(redirect::Policy::limited(3)));
     let policy = || quick().build().unwrap();
     for client in [
         client(quick()),
-        over().redirects_are_watched(),
-        Client::made_by(own, policy()).unwrap(),
+        over().redirects_are_tracked(),
+        Client::from_builder(own, policy()).unwrap(),
     ] {
         let server = limited();
         let _ = client.post(server.url("/")).send().await;
         assert_eq!(server.count(), 2);
     }
     let stack = ClientBuilder::new(plain().build().unwrap());
-    let retry = RetryMiddleware::new(policy()).redirects_are_watched();
+    let retry = RetryMiddleware::new(policy()).redirects_are_tracked();
     let server = limited();
     let _ = stack.with(retry).build().post(server.url("/")).send().await;
     assert_eq!(server.count(), 2);
 }
 
 #[tokio::test]
-async fn where_redirects_are_not_seen_a_post_is_never_sent_again() {
+async fn without_tracked_redirects_a_post_is_never_retried() {
     let limited = || Server::script([Step::Answer(response(429, &[SOON], ""))]);
-    let over = || Client::over(plain().build().unwrap(), quick().build().unwrap());
+    let over = || Client::from_client(plain().build().unwrap(), quick().build().unwrap());
     let unseen = || plain().redirect(redirect::Policy::limited(3));
     let policy = || quick().build().unwrap();
-    let clients = || [over(), Client::made_by(unseen, policy()).unwrap()];
+    let clients = || [over(), Client::from_builder(unseen, policy()).unwrap()];
     for client in clients() {
         let server = limited();
         let sent = client.post(server.url("/")).send().await.unwrap();
@@ -369,13 +372,13 @@ async fn where_redirects_are_not_seen_a_post_is_never_sent_again() {
 }
 
 /// An origin that redirects to another one, with the destinations of both.
-struct Two {
+struct TwoOrigins {
     asked: Server,
     other: Server,
     shared: Arc<Destinations>,
 }
 
-impl Two {
+impl TwoOrigins {
     fn new(policy: &Policy, steps: impl IntoIterator<Item = Step>) -> Self {
         let other = Server::script(steps);
         let moved = Step::Answer(response(302, &[("location", &other.url("/"))], ""));
@@ -387,11 +390,13 @@ impl Two {
     }
 
     fn first(&self) -> Arc<Destination> {
-        self.shared.of(&format!("http://{}", self.asked.address))
+        self.shared
+            .get_or_create(&format!("http://{}", self.asked.address))
     }
 
     fn second(&self) -> Arc<Destination> {
-        self.shared.of(&format!("http://{}", self.other.address))
+        self.shared
+            .get_or_create(&format!("http://{}", self.other.address))
     }
 }
 
@@ -400,20 +405,20 @@ fn limited(hint: (&str, &str)) -> Step {
 }
 
 #[tokio::test]
-async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
-    let policy = quick().budget(BudgetConfig::DEFAULT).deadline(PATIENCE);
+async fn a_cooldown_after_a_redirect_applies_to_the_final_origin() {
+    let policy = quick().budget(BudgetConfig::DEFAULT).deadline(TEST_TIMEOUT);
     let policy = policy.build().unwrap();
-    let made = |policy: &Policy| Client::made_by(plain, policy.clone()).unwrap();
+    let made = |policy: &Policy| Client::from_builder(plain, policy.clone()).unwrap();
     let hedging = policy
         .clone()
         .into_builder()
-        .hedge(HedgeConfig::after(PATIENCE));
+        .hedge(HedgeConfig::after(TEST_TIMEOUT));
     let hedging = hedging.build().unwrap();
-    let over = Client::over(plain().build().unwrap(), policy.clone());
+    let over = Client::from_client(plain().build().unwrap(), policy.clone());
     let unseen = plain().redirect(redirect::Policy::limited(3));
-    let unseen = Client::over(unseen.build().unwrap(), policy.clone());
+    let unseen = Client::from_client(unseen.build().unwrap(), policy.clone());
     for client in [made(&policy), made(&hedging), over, unseen] {
-        let two = Two::new(&policy, [limited(HINT)]);
+        let two = TwoOrigins::new(&policy, [limited(HINT)]);
         let client = client.destinations(two.shared.clone());
         let sent = client.get(two.asked.url("/")).send().await.unwrap();
         // The delay is beyond the deadline, and it is obeyed.
@@ -421,7 +426,7 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
         assert!(two.second().cooldown().has_begun());
         assert!(!two.first().cooldown().has_begun());
     }
-    let two = Two::new(&policy, [limited(HINT)]);
+    let two = TwoOrigins::new(&policy, [limited(HINT)]);
     let client = made(&policy).destinations(two.shared.clone());
     let request = Request::get(two.asked.url("/"))
         .body(Body::empty())
@@ -431,23 +436,23 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
     assert!(!two.first().cooldown().has_begun());
 
     // Also if no request follows.
-    let two = Two::new(&policy, [limited(HINT)]);
+    let two = TwoOrigins::new(&policy, [limited(HINT)]);
     let client = made(&policy).destinations(two.shared.clone());
     let _ = client.post(two.asked.url("/")).send().await;
     assert!(two.second().cooldown().has_begun());
     assert!(!two.first().cooldown().has_begun());
 
     let one = Arc::new(Destination::new(&policy));
-    let two = Two::new(&policy, [limited(HINT)]);
+    let two = TwoOrigins::new(&policy, [limited(HINT)]);
     let client = made(&policy).destination(one.clone());
     let _ = client.get(two.asked.url("/")).send().await;
     assert!(one.cooldown().has_begun(), "there is no other");
 }
 
 #[tokio::test]
-async fn a_cooldown_through_the_middleware_is_one_of_the_origin_that_answered() {
-    let policy = quick().deadline(PATIENCE).build().unwrap();
-    let two = Two::new(&policy, [limited(HINT)]);
+async fn a_cooldown_in_the_middleware_applies_to_the_final_origin() {
+    let policy = quick().deadline(TEST_TIMEOUT).build().unwrap();
+    let two = TwoOrigins::new(&policy, [limited(HINT)]);
     let retry = RetryMiddleware::new(policy);
     let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
     let stack = stack.build();
@@ -465,17 +470,17 @@ async fn a_cooldown_through_the_middleware_is_one_of_the_origin_that_answered() 
 }
 
 #[tokio::test]
-async fn the_budget_of_the_origin_first_asked_pays_for_the_retry_which_begins_there() {
+async fn the_budget_of_the_first_origin_pays_for_a_redirected_retry() {
     let config = BudgetConfig {
         ratio: 0.0,
-        reserve: 10.0,
+        initial_tokens: 10.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
     let policy = quick().budget(config).build().unwrap();
     let done = Step::Answer(response(200, &[], ""));
-    let two = Two::new(&policy, [limited(SOON), done]);
-    let client = Client::made_by(plain, policy).unwrap();
+    let two = TwoOrigins::new(&policy, [limited(SOON), done]);
+    let client = Client::from_builder(plain, policy).unwrap();
     let client = client.destinations(two.shared.clone());
     let sent = client.get(two.asked.url("/")).send().await.unwrap();
     assert_eq!((sent.status().as_u16(), sent.summary().attempts), (200, 2));
@@ -485,24 +490,24 @@ async fn the_budget_of_the_origin_first_asked_pays_for_the_retry_which_begins_th
 }
 
 #[tokio::test]
-async fn the_gate_of_the_origin_that_failed_closes_and_not_that_of_the_one_first_asked() {
+async fn a_redirected_failure_affects_the_breaker_of_the_final_origin() {
     let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
     let policy = policy.build().unwrap();
     let refused = Step::Answer(response(502, &[], ""));
     for fault in [refused, Step::Close(Vec::new())] {
-        let two = Two::new(&policy, [fault]);
-        let client = Client::made_by(plain, policy.clone()).unwrap();
+        let two = TwoOrigins::new(&policy, [fault]);
+        let client = Client::from_builder(plain, policy.clone()).unwrap();
         let client = client.destinations(two.shared.clone());
         let (first, second) = (two.first(), two.second());
-        while !second.is_closed() {
+        while !second.is_down() {
             let _ = client.get(two.asked.url("/")).send().await;
-            assert!(first.is_open());
+            assert!(first.is_normal());
         }
     }
 }
 
 #[tokio::test]
-async fn a_success_after_a_redirect_opens_the_gate_of_the_origin_that_answered() {
+async fn a_redirected_success_ends_the_down_state_of_the_final_origin() {
     let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
     let policy = policy.build().unwrap();
     let up = Arc::new(AtomicBool::new(false));
@@ -514,15 +519,15 @@ async fn a_success_after_a_redirect_opens_the_gate_of_the_origin_that_answered()
     let moved = Step::Answer(response(302, &[("location", &other.url("/"))], ""));
     let asked = Server::script([moved]);
     let shared = Arc::new(Destinations::new(policy.clone()));
-    let client = Client::made_by(plain, policy).unwrap();
+    let client = Client::from_builder(plain, policy).unwrap();
     let client = client.destinations(shared.clone());
-    let second = shared.of(&format!("http://{}", other.address));
-    while !second.is_closed() {
+    let second = shared.get_or_create(&format!("http://{}", other.address));
+    while !second.is_down() {
         let _ = client.get(asked.url("/")).send().await;
     }
     up.store(true, Ordering::Relaxed);
     client.get(asked.url("/")).send().await.unwrap();
-    assert!(!second.is_closed());
+    assert!(!second.is_down());
 }
 
 type Called = Result<http::Response<Full<Bytes>>, io::Error>;
@@ -542,7 +547,7 @@ async fn calls(layer: RetryLayer, method: Method, refuse: fn() -> Called) -> usi
 }
 
 #[tokio::test]
-async fn a_service_that_may_call_twice_declares_it() {
+async fn may_call_twice_prevents_retries_of_a_post() {
     fn refused() -> Called {
         Err(io::ErrorKind::ConnectionRefused.into())
     }
@@ -551,7 +556,12 @@ async fn a_service_that_may_call_twice_declares_it() {
         Ok(response.body(Full::default()).unwrap())
     }
     let layer = || RetryLayer::new(quick().build().unwrap());
-    let hedging = || quick().hedge(HedgeConfig::after(PATIENCE)).build().unwrap();
+    let hedging = || {
+        quick()
+            .hedge(HedgeConfig::after(TEST_TIMEOUT))
+            .build()
+            .unwrap()
+    };
     let hedged = || RetryLayer::new(hedging()).may_call_twice();
     for refuse in [refused, limited] {
         assert_eq!(calls(layer(), Method::POST, refuse).await, 4);
@@ -564,8 +574,8 @@ async fn a_service_that_may_call_twice_declares_it() {
 }
 
 #[tokio::test]
-async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
-    let policy = quick().deadline(PATIENCE).build().unwrap();
+async fn a_cooldown_of_the_inner_service_applies_to_the_answering_origin() {
+    let policy = quick().deadline(TEST_TIMEOUT).build().unwrap();
     for hedged in [false, true] {
         let refuse = tower::service_fn(|_: Request<_>| async {
             let other = http::Uri::from_static("http://other/");
@@ -578,7 +588,7 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
         let hedging = policy
             .clone()
             .into_builder()
-            .hedge(HedgeConfig::after(PATIENCE));
+            .hedge(HedgeConfig::after(TEST_TIMEOUT));
         let policy = match hedged {
             true => hedging.build().unwrap(),
             false => policy.clone(),
@@ -603,12 +613,12 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
 
 /// A builder without a tracked policy is detected.
 #[tokio::test]
-async fn a_recipe_that_replaces_the_watched_policy_is_noticed() -> Result<(), Infallible> {
+async fn a_builder_that_replaces_the_tracked_policy_is_detected() -> Result<(), Infallible> {
     let replaced = || {
-        drop(watched(redirect::Policy::limited(1)));
+        drop(track_redirects(redirect::Policy::limited(1)));
         plain().redirect(redirect::Policy::default())
     };
-    let client = Client::made_by(replaced, quick().build().unwrap()).unwrap();
+    let client = Client::from_builder(replaced, quick().build().unwrap()).unwrap();
     let shop = Shop::open(303, To::SameUrl, &Fault::Answer(429, vec![SOON]));
     let _ = client.post(shop.url()).body("amount=5").send().await;
     assert_eq!(shop.posts(), 1);
@@ -683,7 +693,7 @@ async fn a_redirect_loop_ends_at_its_first_repetition() {
 }
 
 #[tokio::test]
-async fn a_loop_is_found_by_every_kind_of_client() {
+async fn every_kind_of_client_detects_a_redirect_loop() {
     let count = |server: &Server| server.count();
     let server = circle(307);
     let _ = client(quick())
@@ -693,11 +703,11 @@ async fn a_loop_is_found_by_every_kind_of_client() {
         .await;
     assert_eq!(count(&server), 1);
     let server = circle(307);
-    let hedged = client(quick().hedge(HedgeConfig::after(PATIENCE)));
+    let hedged = client(quick().hedge(HedgeConfig::after(TEST_TIMEOUT)));
     let _ = hedged.put(server.url("/a")).send().await;
     assert_eq!(count(&server), 2);
     let server = circle(307);
-    let retry = RetryMiddleware::new(quick().build().unwrap()).redirects_are_watched();
+    let retry = RetryMiddleware::new(quick().build().unwrap()).redirects_are_tracked();
     let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
     let _ = stack.build().post(server.url("/self")).send().await;
     assert_eq!(count(&server), 1);
@@ -714,7 +724,7 @@ async fn a_loop_is_found_by_every_kind_of_client() {
 }
 
 #[tokio::test]
-async fn a_url_that_is_asked_again_by_another_method_is_no_loop() {
+async fn the_same_url_with_another_method_is_not_a_redirect_loop() {
     let server = Server::answering(|_, seen| {
         let moved = |status, to| Step::Answer(response(status, &[("location", to)], ""));
         match (seen.method(), seen.path()) {
@@ -732,7 +742,7 @@ async fn a_url_that_is_asked_again_by_another_method_is_no_loop() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_something_that_is_not_http_is_not_followed() {
+async fn a_redirect_to_another_scheme_is_not_followed() {
     let to =
         |to: &'static str| Server::script([Step::Answer(response(302, &[("location", to)], ""))]);
     let server = to("ftp://name:hunter2@127.0.0.1/file");
@@ -770,8 +780,8 @@ async fn more_redirects_than_the_limit_are_not_followed() {
             .to_string()
             .starts_with("too many redirects: 10 were followed")
     );
-    let three = || plain().redirect(relent_reqwest::limited(3));
-    let client = Client::made_by(three, quick().build().unwrap()).unwrap();
+    let three = || plain().redirect(relent_reqwest::limit_redirects(3));
+    let client = Client::from_builder(three, quick().build().unwrap()).unwrap();
     refused_redirect("3", client.get(server.url("/0")).send().await);
     assert_eq!(server.count(), 15);
 }

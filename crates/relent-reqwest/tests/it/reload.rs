@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use relent::{Backoff, Jitter, Policy, Summary};
-use relent_reqwest::{Client, RetryMiddleware, recipe};
+use relent_reqwest::{Client, RetryMiddleware, default_builder};
 use reqwest_middleware::ClientBuilder;
 
 use crate::scripted::{Server, Step, response};
@@ -18,11 +18,11 @@ fn policy(retries: u32) -> Policy {
 }
 
 fn http() -> reqwest::ClientBuilder {
-    recipe().no_proxy().tls_certs_only([])
+    default_builder().no_proxy().tls_certs_only([])
 }
 
 fn client(most: u32) -> Client {
-    Client::made_by(http, policy(most)).unwrap()
+    Client::from_builder(http, policy(most)).unwrap()
 }
 
 fn refused() -> Step {
@@ -34,7 +34,7 @@ async fn attempts(client: &Client, url: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn rule_14_later_requests_of_a_client_and_its_clones_go_by_the_policy_that_was_set() {
+async fn set_policy_applies_to_later_requests_of_all_clones() {
     let server = Server::script([refused()]);
     let url = server.url("/");
     let client = client(3).route("*/slow".parse().unwrap(), policy(2));
@@ -52,7 +52,7 @@ async fn rule_14_later_requests_of_a_client_and_its_clones_go_by_the_policy_that
 }
 
 #[tokio::test]
-async fn rule_14_a_request_that_runs_goes_on_by_its_policy() {
+async fn set_policy_does_not_affect_a_running_request() {
     let client = client(3);
     let reload: Arc<Mutex<Option<Client>>> = Arc::new(Mutex::new(Some(client.clone())));
     let server = Server::answering(move |_, _| {
@@ -68,7 +68,7 @@ async fn rule_14_a_request_that_runs_goes_on_by_its_policy() {
 
 /// It keeps its policy, and later changes for the other clones do not affect it.
 #[tokio::test]
-async fn a_client_that_is_changed_after_it_was_cloned_has_a_policy_of_its_own() {
+async fn set_policy_does_not_affect_a_clone_that_was_changed() {
     let server = Server::script([refused()]);
     let url = server.url("/");
     let client = client(3);
@@ -83,7 +83,7 @@ async fn a_client_that_is_changed_after_it_was_cloned_has_a_policy_of_its_own() 
 }
 
 #[tokio::test]
-async fn rule_14_the_policy_of_a_middleware_is_set_while_it_is_in_a_stack() {
+async fn set_policy_applies_to_a_middleware_in_a_stack() {
     let server = Server::script([refused()]);
     let retry = RetryMiddleware::new(policy(3));
     let client = ClientBuilder::new(http().build().unwrap())

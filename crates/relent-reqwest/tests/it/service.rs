@@ -14,7 +14,7 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 use crate::scripted::{Server, Step, pattern, response};
 
 #[tokio::test]
-async fn reqwest_is_a_service() {
+async fn a_reqwest_client_works_as_the_inner_service_of_the_layer() {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1))).max_retries(3);
     let cloned = |body: &Body| Some(Bytes::copy_from_slice(body.as_bytes()?).into());
     let layer = RetryLayer::new(policy.build().unwrap())
@@ -61,7 +61,7 @@ async fn reqwest_is_a_service() {
 
 /// The layer does not depend on reqwest, and calls the classifier that it was given.
 #[tokio::test]
-async fn an_error_of_reqwest_is_told_apart_in_the_layer() {
+async fn the_layer_classifies_reqwest_errors() {
     let http = reqwest::Client::new();
     let layer = RetryLayer::new(Policy::STANDARD.clone()).traced();
     let service = ServiceBuilder::new()

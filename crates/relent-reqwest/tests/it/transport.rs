@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use relent_core::{Backoff, Cause, Failure, Kind, Network, Policy};
+use relent_core::{Backoff, Cause, Failure, FailureKind, Network, Policy};
 use relent_http::network::{SocksRefused, chain, socks_refused, tunnel_refused};
 use relent_reqwest::network::classify;
-use relent_reqwest::{AttemptError, Client, Error, recipe};
+use relent_reqwest::{AttemptError, Client, Error, default_builder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::http2::frame;
 
-fn of(kind: Kind, network: Network) -> Failure {
+fn of(kind: FailureKind, network: Network) -> Failure {
     Failure::new(kind).cause(Cause::Network(network))
 }
 
@@ -56,7 +56,7 @@ async fn read_request(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn a_go_away_lets_the_streams_up_to_its_last_end_and_was_never_seen_by_the_others() {
+async fn a_go_away_leaves_later_streams_not_processed() {
     let (listener, address) = listener().await;
     let (first_seen, first) = oneshot::channel();
     tokio::spawn(async move {
@@ -75,7 +75,7 @@ async fn a_go_away_lets_the_streams_up_to_its_last_end_and_was_never_seen_by_the
         stream.write_all(&answer).await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
     });
-    let http = recipe().no_proxy().tls_certs_only([]);
+    let http = default_builder().no_proxy().tls_certs_only([]);
     let http = http.http2_prior_knowledge().build().unwrap();
     let url = format!("http://{address}/");
     let one = tokio::spawn(http.get(&url).send());
@@ -83,11 +83,11 @@ async fn a_go_away_lets_the_streams_up_to_its_last_end_and_was_never_seen_by_the
     let two = http.get(&url).send().await;
     assert_eq!(one.await.unwrap().unwrap().status(), 200);
     let failure = classify(&two.unwrap_err());
-    assert_eq!(failure, of(Kind::NotProcessed, Network::GoAway));
+    assert_eq!(failure, of(FailureKind::NotProcessed, Network::GoAway));
 }
 
 #[tokio::test]
-async fn a_tunnel_that_the_proxy_refuses_is_not_processed() {
+async fn a_tunnel_refused_by_the_proxy_is_not_processed() {
     for answer in ["HTTP/1.1 502 Bad Gateway\r\n\r\n", ""] {
         let (listener, address) = listener().await;
         tokio::spawn(async move {
@@ -96,14 +96,18 @@ async fn a_tunnel_that_the_proxy_refuses_is_not_processed() {
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
         let proxy = reqwest::Proxy::https(format!("http://{address}")).unwrap();
-        let http = recipe().proxy(proxy).tls_certs_only([]).build().unwrap();
+        let http = default_builder()
+            .proxy(proxy)
+            .tls_certs_only([])
+            .build()
+            .unwrap();
         let error = http.post("https://127.0.0.1:9/").send().await.unwrap_err();
-        assert_eq!(classify(&error).kind, Kind::NotProcessed, "{answer}");
+        assert_eq!(classify(&error).kind, FailureKind::NotProcessed, "{answer}");
     }
 }
 
 #[tokio::test]
-async fn a_proxy_that_asks_for_another_password_is_permanent() {
+async fn a_proxy_that_requires_another_password_is_permanent() {
     let (listener, address) = listener().await;
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -112,9 +116,16 @@ async fn a_proxy_that_asks_for_another_password_is_permanent() {
         stream.write_all(answer).await.unwrap();
     });
     let proxy = reqwest::Proxy::https(format!("http://u:p@{address}")).unwrap();
-    let http = recipe().proxy(proxy).tls_certs_only([]).build().unwrap();
+    let http = default_builder()
+        .proxy(proxy)
+        .tls_certs_only([])
+        .build()
+        .unwrap();
     let error = http.get("https://127.0.0.1:9/").send().await.unwrap_err();
-    assert_eq!(classify(&error), of(Kind::Permanent, Network::Connect));
+    assert_eq!(
+        classify(&error),
+        of(FailureKind::Permanent, Network::Connect)
+    );
     let refused = chain(&error).find_map(tunnel_refused).unwrap();
     assert_eq!(refused.status(), 407);
 }
@@ -138,9 +149,9 @@ async fn through_socks(answers: &'static [&'static [u8]]) -> (usize, AttemptErro
         }
     });
     let proxy = reqwest::Proxy::all(format!("socks5h://user:hunter2@{address}")).unwrap();
-    let recipe = move || recipe().proxy(proxy.clone()).tls_certs_only([]);
+    let builder = move || default_builder().proxy(proxy.clone()).tls_certs_only([]);
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)));
-    let client = Client::made_by(recipe, policy.max_retries(3).build().unwrap()).unwrap();
+    let client = Client::from_builder(builder, policy.max_retries(3).build().unwrap()).unwrap();
     let sent = client.post("http://127.0.0.1:9/").body("amount=5").send();
     let error = sent.await.unwrap_err();
     let text = format!("{error:?} {error}");
@@ -156,7 +167,7 @@ async fn through_socks(answers: &'static [&'static [u8]]) -> (usize, AttemptErro
 }
 
 #[tokio::test]
-async fn a_socks_proxy_that_refuses_is_asked_once_and_a_reply_that_may_pass_again() {
+async fn a_socks_refusal_is_permanent_and_a_temporary_reply_is_retried() {
     const METHOD: &[&[u8]] = &[&[5, 0xff]];
     const CREDENTIALS: &[&[u8]] = &[&[5, 2], &[1, 1]];
     const NOT_ALLOWED: &[&[u8]] = &[&[5, 2], &[1, 0], &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]];
@@ -178,7 +189,7 @@ async fn a_socks_proxy_that_refuses_is_asked_once_and_a_reply_that_may_pass_agai
 }
 
 #[tokio::test]
-async fn tls_that_ends_without_saying_so_has_cut_the_response() {
+async fn a_response_without_a_tls_close_is_truncated() {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let root = reqwest::Certificate::from_der(made.cert.der()).unwrap();
@@ -204,7 +215,7 @@ async fn tls_that_ends_without_saying_so_has_cut_the_response() {
                 stream.shutdown().await.unwrap();
             }
         });
-        let http = recipe().no_proxy().tls_certs_only([root.clone()]);
+        let http = default_builder().no_proxy().tls_certs_only([root.clone()]);
         let http = http.http1_only().build().unwrap();
         let response = http
             .get(format!("https://{address}/"))
@@ -216,7 +227,7 @@ async fn tls_that_ends_without_saying_so_has_cut_the_response() {
             Err(error) => {
                 assert!(!says_so, "{error:?}");
                 let failure = classify(&error);
-                assert_eq!(failure, of(Kind::Ambiguous, Network::Truncated));
+                assert_eq!(failure, of(FailureKind::Ambiguous, Network::Truncated));
             }
         }
     }

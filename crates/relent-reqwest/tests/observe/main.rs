@@ -13,4 +13,4 @@ mod opentelemetry;
 #[path = "../scripted/mod.rs"]
 mod scripted;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
-mod told;
+mod telemetry;

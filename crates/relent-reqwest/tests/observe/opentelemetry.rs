@@ -15,7 +15,7 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData
 use relent::policy::HedgeConfig;
 use relent::{Attempt, Backoff, Policy};
 use relent_http::RetryLayer;
-use relent_reqwest::{Client, recipe};
+use relent_reqwest::{Client, default_builder};
 use tower::{Layer, ServiceExt};
 use tracing::subscriber::DefaultGuard;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -30,7 +30,7 @@ fn policy() -> Policy {
 }
 
 fn client(policy: Policy) -> Client {
-    Client::made_by(|| recipe().no_proxy().tls_certs_only([]), policy).unwrap()
+    Client::from_builder(|| default_builder().no_proxy().tls_certs_only([]), policy).unwrap()
 }
 
 /// Exports spans in memory, on this thread until the guard is dropped.
@@ -131,7 +131,7 @@ fn check(spans: &[SpanData], server: &Server) {
 }
 
 #[tokio::test]
-async fn numbers_of_the_client_are_numbers_and_each_attempt_has_its_own_traceparent() {
+async fn client_spans_have_numeric_fields_and_their_own_traceparent() {
     let (exporter, provider, _guard) = exporting();
     let server = busy_twice();
     let url = server.url("/");
@@ -145,7 +145,7 @@ async fn numbers_of_the_client_are_numbers_and_each_attempt_has_its_own_tracepar
 }
 
 #[tokio::test]
-async fn numbers_of_the_layer_are_numbers_and_each_attempt_has_its_own_traceparent() {
+async fn layer_spans_have_numeric_fields_and_their_own_traceparent() {
     let (exporter, provider, _guard) = exporting();
     let server = busy_twice();
     let hyper: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
@@ -160,7 +160,7 @@ async fn numbers_of_the_layer_are_numbers_and_each_attempt_has_its_own_tracepare
 }
 
 #[tokio::test]
-async fn each_attempt_of_a_race_and_of_a_download_has_its_own_traceparent() {
+async fn hedged_and_download_attempts_have_their_own_traceparent() {
     let (_, _provider, _guard) = exporting();
     let hedged = Policy::builder(Backoff::None)
         .max_retries(1)
@@ -188,7 +188,7 @@ async fn each_attempt_of_a_race_and_of_a_download_has_its_own_traceparent() {
 
 /// Helps users of libraries that repeat any request.
 #[tokio::test]
-async fn a_request_that_is_not_repeatable_is_named_once_in_a_process() {
+async fn a_non_repeatable_request_is_logged_once_per_process() {
     let (exporter, provider, _guard) = exporting();
     let server = Server::script([Step::Answer(response(500, &[], ""))]);
     let client = client(policy());

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than any operation here takes, on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Response of the server to a request.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl Server {
     pub fn await_silences(&self, silences: usize) {
         let began = Instant::now();
         while self.silences() < silences {
-            assert!(began.elapsed() < PATIENCE, "{silences} silences");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{silences} silences");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -195,7 +195,7 @@ impl Server {
 }
 
 /// An address without a listener, which no other process takes while the tests run.
-pub fn nobody() -> SocketAddr {
+pub fn unused_address() -> SocketAddr {
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = taken.local_addr().unwrap();
@@ -204,7 +204,7 @@ pub fn nobody() -> SocketAddr {
 }
 
 /// Runs the future with paused time, so that no limit ends it. It must not wait for a timer.
-pub async fn while_time_stands<F: Future>(sent: F) -> F::Output {
+pub async fn with_paused_time<F: Future>(sent: F) -> F::Output {
     tokio::time::pause();
     // Paused time does not advance by itself while a thread is blocked.
     let (done, until_done) = std::sync::mpsc::channel::<()>();
@@ -220,7 +220,7 @@ pub async fn while_time_stands<F: Future>(sent: F) -> F::Output {
 ///
 /// Time is paused until a request has met the silence, and then advances by `limit` and some backoff. After the last
 /// silence it runs normally. So `limit` may be longer than any machine needs.
-pub async fn cut_off_in_silence<F: Future>(
+pub async fn with_silences<F: Future>(
     server: &Server,
     times: usize,
     limit: Duration,

@@ -163,7 +163,7 @@ local function reserved_slot(l)
     return TICKET, slot - l.latest
 end
 
-local function told_time(l)
+local function queue_time(l)
     local room = room(l, cost)
     local place = math.max(l.line + l.interval * (cost - 1), room)
     if place - l.latest > l.horizon then
@@ -184,7 +184,7 @@ local function verdict(l, place, ticket)
     elseif caller ~= '' then
         return reserved_slot(l)
     end
-    return told_time(l)
+    return queue_time(l)
 end
 
 local function reserve(l)
@@ -207,7 +207,7 @@ local function reserve(l)
     l.tickets = l.tickets + 1
 end
 
-local function line_up(l)
+local function queue_unkeyed(l)
     local first = room(l, 1)
     local place = math.max(l.line, first)
     if place + l.interval * (cost - 1) > l.latest + l.horizon then
@@ -243,7 +243,7 @@ local function judge(l)
     elseif found == 'full' and caller ~= '' then
         reserve(l)
     elseif found == 'full' then
-        line_up(l)
+        queue_unkeyed(l)
     end
     l.spare = math.min(l.spare + left, l.burst)
 end

@@ -12,11 +12,15 @@ use std::time::{Duration, Instant as Wall};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError, Script};
 use relent::clock::Clock;
-use relent_core::{Admitted, Advice, Arrival, Instant, LimiterConfig, Refusal, Rejected, Shed};
+use relent_core::admission::{Admitted, Arrival, LimiterConfig, Refusal, Rejected, Shed};
+use relent_core::{Advice, Instant};
 use relent_http::ErrorResponse;
 use sha2::{Digest, Sha256};
 
-use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, Taken, by_quota};
+use super::decision::{
+    AppliedQuota, Decision, Local, PendingDecision, QuotaSource, RateLimitRejection,
+    RemainingQuota, by_quota,
+};
 use super::quota::Quota;
 use crate::observe;
 use crate::server_clock::ServerClock;
@@ -28,11 +32,11 @@ use crate::store::failure::{Explained, explain};
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_core::LimiterConfig;
-/// use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+/// use relent_core::admission::LimiterConfig;
+/// use relent_server::admission::{AdmissionLayer, RedisLimits, Quota};
 ///
 /// // While Redis is unreachable, each of four processes admits a quarter.
-/// let fleet = Fleet::local(redis::Client::open("redis://127.0.0.1/")?, 4).namespace("shop");
+/// let fleet = RedisLimits::local(redis::Client::open("redis://127.0.0.1/")?, 4).namespace("shop");
 /// let layer = AdmissionLayer::fleet(fleet)
 ///     .quota(Quota::new("service", LimiterConfig::new(1000, Duration::from_secs(1)))?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -42,7 +46,7 @@ use crate::store::failure::{Explained, explain};
 /// The constructor decides. Requests are admitted ([`open`](Self::open)), rejected with 503 and `Retry-After`
 /// ([`closed`](Self::closed)), or limited by each process separately ([`local`](Self::local)).
 ///
-/// A request waits for Redis for at most [100 ms](Self::patience), including the connection setup. After a failure no
+/// A request waits for Redis for at most [100 ms](Self::max_wait), including the connection setup. After a failure no
 /// request waits for Redis for 1 s; then one request tries again. A server that accepts connections and never
 /// responds, and a reply that cannot be parsed, count as failures. If Redis executes a call after the process has
 /// decided without it, the call takes no quota.
@@ -53,11 +57,11 @@ use crate::store::failure::{Explained, explain};
 /// expires when the limiter is full again. Requests forgotten in a failover or an eviction are admitted once more.
 /// All keys have one hash tag, `{namespace}`, so that a cluster keeps them on one node. If the server's clock is set
 /// back, limits stand still until it has caught up. If it is set forward, limits fill up.
-pub struct Fleet {
+pub struct RedisLimits {
     client: Client,
     away: Away,
     namespace: String,
-    patience: Duration,
+    max_wait: Duration,
     script: Script,
     clock: ServerClock,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
@@ -74,9 +78,9 @@ enum Away {
 }
 
 /// The time for which no request asks Redis after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// The most slots that Redis reserves for one limiter.
-const MOST_SLOTS: u64 = 100_000;
+const MAX_SLOTS: u64 = 100_000;
 /// Sets `now` to the time of the server, in microseconds since 1970.
 const CLOCK: &str = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n";
 
@@ -84,7 +88,7 @@ fn script(clock: &str) -> Script {
     Script::new(&[clock, include_str!("fleet.lua")].concat())
 }
 
-impl Fleet {
+impl RedisLimits {
     /// Creates limits that admit every request while Redis is unreachable. Use it for limits that share an ample
     /// resource.
     #[must_use]
@@ -112,7 +116,7 @@ impl Fleet {
             client,
             away,
             namespace: "relent".to_owned(),
-            patience: Duration::from_millis(100),
+            max_wait: Duration::from_millis(100),
             script: script(CLOCK),
             clock: ServerClock::default(),
             connection: tokio::sync::Mutex::new(None),
@@ -130,15 +134,15 @@ impl Fleet {
 
     /// Sets the longest wait of a request for Redis: 100 ms by default.
     #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
         self
     }
 }
 
-impl fmt::Debug for Fleet {
+impl fmt::Debug for RedisLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fleet")
+        f.debug_struct("RedisLimits")
             .field("namespace", &self.namespace)
             .field("away", &self.away)
             .finish_non_exhaustive()
@@ -147,7 +151,7 @@ impl fmt::Debug for Fleet {
 
 /// The limits of one layer in Redis.
 pub(super) struct Limits {
-    fleet: Arc<Fleet>,
+    fleet: Arc<RedisLimits>,
     quotas: Vec<Micros>,
     /// For the time while Redis is unreachable.
     local: Local,
@@ -170,14 +174,14 @@ impl Micros {
         let config = &quota.config;
         let rate = u128::from(config.rate.max(1)) * 1000;
         let interval = u64::try_from(config.per.as_nanos().div_ceil(rate)).unwrap_or(u64::MAX);
-        let interval = interval.clamp(1, FOREVER / u64::from(config.burst.max(1)));
-        let grace = micros(config.grace).min(FOREVER);
-        let most = MOST_SLOTS.saturating_mul(interval).saturating_sub(grace);
+        let interval = interval.clamp(1, MAX_MICROS / u64::from(config.burst.max(1)));
+        let grace = micros(config.grace).min(MAX_MICROS);
+        let most = MAX_SLOTS.saturating_mul(interval).saturating_sub(grace);
         Self {
             name: Arc::clone(&quota.name),
             interval,
             burst: config.burst,
-            horizon: micros(config.horizon).min(most).min(FOREVER),
+            horizon: micros(config.horizon).min(most).min(MAX_MICROS),
             grace,
         }
     }
@@ -185,7 +189,7 @@ impl Micros {
 
 /// An upper bound of times, 57 years: added to the current time it stays below 2^53, which a Lua number holds
 /// exactly.
-const FOREVER: u64 = 1_800_000_000_000_000;
+const MAX_MICROS: u64 = 1_800_000_000_000_000;
 
 /// The reply of the script: verdict, limiter, delay; then two numbers for each limiter; and last the server's time.
 type Reply = Vec<u64>;
@@ -194,7 +198,7 @@ type Reply = Vec<u64>;
 const LATE: u64 = 5;
 
 impl Limits {
-    pub(super) fn new(fleet: Arc<Fleet>, quotas: &[Quota]) -> Self {
+    pub(super) fn new(fleet: Arc<RedisLimits>, quotas: &[Quota]) -> Self {
         let share: Vec<Quota> = quotas.iter().map(|quota| fleet.away.share(quota)).collect();
         Self {
             fleet,
@@ -204,26 +208,26 @@ impl Limits {
         }
     }
 
-    pub(super) fn judge(
+    pub(super) fn decision(
         self: &Arc<Self>,
         clock: &Arc<dyn Clock + Send + Sync>,
         arrival: Arrival,
-        applied: Vec<Applied>,
-    ) -> Judging {
+        applied: Vec<AppliedQuota>,
+    ) -> PendingDecision {
         let (limits, clock) = (Arc::clone(self), Arc::clone(clock));
         Box::pin(async move {
             let expired = arrival.remaining.is_some_and(|left| left.is_zero());
             let now = || clock.now();
             if applied.is_empty() || expired {
                 // Neither case needs Redis.
-                return limits.local.judge(now(), &arrival, &[]);
+                return limits.local.decision(now(), &arrival, &[]);
             }
-            if limits.fleet.may_ask(now()) {
+            if limits.fleet.may_call_redis(now()) {
                 let asked = limits.ask(&arrival, &applied);
-                let failure = match tokio::time::timeout(limits.fleet.patience, asked).await {
-                    Ok(Ok(Some(judgement))) => {
+                let failure = match tokio::time::timeout(limits.fleet.max_wait, asked).await {
+                    Ok(Ok(Some(decision))) => {
                         limits.fleet.paused.store(0, Ordering::Relaxed);
-                        return judgement;
+                        return decision;
                     }
                     // A reply that cannot be parsed is a failure.
                     Ok(Ok(None)) => (FailureKind::Other, None),
@@ -232,16 +236,23 @@ impl Limits {
                 };
                 limits.fleet.failed(now(), failure);
             }
-            observe::rate_alone(limits.fleet.away.name());
-            limits.judge_alone(now(), arrival, &applied)
+            observe::rate_local(limits.fleet.away.name());
+            limits.decide_locally(now(), arrival, &applied)
         })
     }
 
     /// Decides without Redis.
-    fn judge_alone(&self, now: Instant, mut arrival: Arrival, applied: &[Applied]) -> Judgement {
+    fn decide_locally(
+        &self,
+        now: Instant,
+        mut arrival: Arrival,
+        applied: &[AppliedQuota],
+    ) -> Decision {
         let verdict = match self.fleet.away {
-            Away::Open => Ok(Admitted { ticket: false }),
-            Away::Closed => Err(Refused::Away),
+            Away::Open => Ok(Admitted {
+                reserved_slot: false,
+            }),
+            Away::Closed => Err(RateLimitRejection::Away),
             Away::Local(_) => {
                 let burst = |bursts: &mut dyn Iterator<Item = u32>| bursts.min().unwrap_or(1);
                 let whole = burst(
@@ -257,13 +268,13 @@ impl Limits {
                 if arrival.cost <= whole {
                     arrival.cost = arrival.cost.min(share);
                 }
-                return self.local.judge(now, &arrival, applied);
+                return self.local.decision(now, &arrival, applied);
             }
         };
-        Judgement {
+        Decision {
             verdict,
             left: Vec::new(),
-            taken: Taken::Nowhere,
+            taken: QuotaSource::Nowhere,
         }
     }
 
@@ -271,9 +282,9 @@ impl Limits {
     async fn ask(
         &self,
         arrival: &Arrival,
-        applied: &[Applied],
-    ) -> Result<Option<Judgement>, RedisError> {
-        let (clock, until) = (&self.fleet.clock, Wall::now() + self.fleet.patience);
+        applied: &[AppliedQuota],
+    ) -> Result<Option<Decision>, RedisError> {
+        let (clock, until) = (&self.fleet.clock, Wall::now() + self.fleet.max_wait);
         loop {
             let (caller, cost) = (arrival.caller, i64::from(arrival.cost));
             let mut reply = self.call(caller, cost, applied, clock.at(until)).await?;
@@ -283,20 +294,20 @@ impl Limits {
             clock.learn(i64::try_from(now).unwrap_or(i64::MAX));
             // A late verdict before `until` means that the server's time was not known, or that its clock was set.
             if reply.first() != Some(&LATE) || Wall::now() >= until {
-                return Ok(judgement(&reply, applied));
+                return Ok(decision(&reply, applied));
             }
         }
     }
 
-    /// Gives quota back as [`Limiter::give_back`](relent_core::Limiter::give_back) does. If Redis fails, the quota
+    /// Gives quota back as [`Limiter::give_back`](relent_core::admission::Limiter::give_back) does. If Redis fails, the quota
     /// stays taken.
-    pub(super) async fn give_back(&self, cost: u32, applied: &[Applied]) {
+    pub(super) async fn give_back(&self, cost: u32, applied: &[AppliedQuota]) {
         let given = self.call(None, -i64::from(cost.max(1)), applied, i64::MAX);
-        drop(tokio::time::timeout(self.fleet.patience, given).await);
+        drop(tokio::time::timeout(self.fleet.max_wait, given).await);
     }
 
     /// Gives back quota that was taken in this process while Redis was unreachable.
-    pub(super) fn give_back_alone(&self, now: Instant, cost: u32, applied: &[Applied]) {
+    pub(super) fn give_back_locally(&self, now: Instant, cost: u32, applied: &[AppliedQuota]) {
         self.local.give_back(now, cost, applied);
     }
 
@@ -306,7 +317,7 @@ impl Limits {
         &self,
         caller: Option<u64>,
         cost: i64,
-        applied: &[Applied],
+        applied: &[AppliedQuota],
         until: i64,
     ) -> Result<Reply, RedisError> {
         let caller = caller.map(u64::to_be_bytes);
@@ -334,7 +345,7 @@ impl Limits {
 }
 
 /// Returns `None` if the reply is malformed: a missing number must not be read as 0.
-fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
+fn decision(reply: &[u64], applied: &[AppliedQuota]) -> Option<Decision> {
     let (&[what, limiter, time], left) = reply.split_first_chunk()?;
     let (left, []) = left.as_chunks() else {
         return None;
@@ -348,33 +359,41 @@ fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
         Err(Rejected::Limited { refusal, limiter })
     };
     let verdict = match what {
-        0 => Ok(Admitted { ticket: false }),
-        1 => Ok(Admitted { ticket: true }),
+        0 => Ok(Admitted {
+            reserved_slot: false,
+        }),
+        1 => Ok(Admitted {
+            reserved_slot: true,
+        }),
         2 => limited(Refusal::Ticket),
         3 => limited(Refusal::Shared),
         4 => Err(Rejected::TooCostly { limiter }),
         _ => return None,
     };
-    let left = left.iter().zip(applied).map(|(&[soon, until], one)| Left {
-        quota: one.quota,
-        soon: u32::try_from(soon).unwrap_or(u32::MAX),
-        until: Duration::from_micros(until),
-    });
-    Some(Judgement {
-        verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
+    let left = left
+        .iter()
+        .zip(applied)
+        .map(|(&[soon, until], one)| RemainingQuota {
+            quota: one.quota,
+            soon: u32::try_from(soon).unwrap_or(u32::MAX),
+            until: Duration::from_micros(until),
+        });
+    Some(Decision {
+        verdict: verdict
+            .map_err(|rejected| RateLimitRejection::Limits(by_quota(rejected, applied))),
         left: left.collect(),
-        taken: Taken::Redis,
+        taken: QuotaSource::Redis,
     })
 }
 
-impl Fleet {
+impl RedisLimits {
     /// Returns whether this request may ask Redis. After a failure only one request per second may.
-    fn may_ask(&self, now: Instant) -> bool {
+    fn may_call_redis(&self, now: Instant) -> bool {
         let paused = self.paused.load(Ordering::Relaxed);
         if paused == 0 {
             return true;
         }
-        let again = now.saturating_add(PAUSE).as_nanos();
+        let again = now.saturating_add(FAILURE_PAUSE).as_nanos();
         let order = Ordering::Relaxed;
         now.as_nanos() >= paused
             && self
@@ -384,7 +403,7 @@ impl Fleet {
     }
 
     fn failed(&self, now: Instant, failure: Explained) {
-        let again = now.saturating_add(PAUSE).as_nanos();
+        let again = now.saturating_add(FAILURE_PAUSE).as_nanos();
         if self.paused.swap(again, Ordering::Relaxed) == 0 {
             observe::rate_failed(failure);
         }
@@ -401,8 +420,8 @@ impl Fleet {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience))
-            .set_response_timeout(Some(self.patience));
+            .set_connection_timeout(Some(self.max_wait))
+            .set_response_timeout(Some(self.max_wait));
         let new = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -439,7 +458,7 @@ impl Away {
 pub(super) fn away() -> ErrorResponse {
     let shed = Shed {
         advice: Advice::None,
-        after: PAUSE,
+        after: FAILURE_PAUSE,
     };
     let mut response = ErrorResponse::rejected(&Rejected::Shed(shed));
     response.detail = "the rate limits cannot be checked at the moment";

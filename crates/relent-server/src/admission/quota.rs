@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::request::Parts;
-use relent_core::{Limiter, LimiterConfig, PolicyError};
+use relent_core::PolicyError;
+use relent_core::admission::{Limiter, LimiterConfig};
 use relent_http::rate_limit::{self, InvalidQuotaName, set_rate_limit};
 
 /// Writes the identity of a caller or key to the hasher; returns `false` if the request has none.
@@ -20,7 +21,7 @@ const MAX_KEYS: u32 = 65_536;
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_core::LimiterConfig;
+/// use relent_core::admission::LimiterConfig;
 /// use relent_server::admission::Quota;
 ///
 /// #[derive(Clone, Hash)]
@@ -81,7 +82,7 @@ impl Quota {
 
     /// Sets the number of keys that are remembered: 65 536 by default, at about 200 bytes each, and at least 1. Keys
     /// whose limiter is full again are evicted first. For the case that all are in use, see
-    /// [`KeyedLimiter`](relent_core::KeyedLimiter). In Redis keys expire on their own, and there is no limit.
+    /// [`KeyedLimiter`](relent_core::admission::KeyedLimiter). In Redis keys expire on their own, and there is no limit.
     #[must_use]
     pub const fn max_keys(mut self, keys: u32) -> Self {
         self.max_keys = keys;

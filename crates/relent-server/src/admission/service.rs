@@ -10,19 +10,21 @@ use std::task::{Context, Poll, ready};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use pin_project_lite::pin_project;
-use relent_core::{Arrival, Rejected};
+use relent_core::admission::{Arrival, Rejected};
 use relent_http::problem::Problem;
 use relent_http::rate_limit::{self, set_rate_limit};
-use relent_http::{CallerFacts, ErrorResponse};
+use relent_http::{CallerContext, ErrorResponse};
 use tower_service::Service;
 
+use super::decision::{
+    AppliedQuota, Decision, PendingDecision, QuotaSource, RateLimitRejection, RemainingQuota,
+};
 #[cfg(feature = "redis")]
 use super::fleet::SharedHash;
-use super::judge::{Applied, Judgement, Judging, Left, Refused, Taken};
 use super::quota::Identify;
 use super::shared::{Limits, Shared};
-use crate::loan::Loan;
 use crate::observe;
+use crate::quota_refund::QuotaRefund;
 use crate::refusal::{Body, not_applied, refuse};
 
 /// The service of an [`AdmissionLayer`](super::AdmissionLayer).
@@ -59,28 +61,32 @@ where
         let inner = self.inner.clone();
         let request = Request::from_parts(parts, body);
         let waiting = Waiting { inner, request };
-        let mut debt = Debt {
+        let mut taken_quota = TakenQuota {
             shared: Arc::clone(&shared),
-            loan: None,
+            quota_refund: None,
             cost: arrival.cost,
-            taken: Taken::Here,
+            taken: QuotaSource::Here,
             applied,
         };
         let state = match &shared.limits {
             Limits::Local(local) => {
                 let now = shared.settings.clock.now();
-                let judgement = local.judge(now, &arrival, &debt.applied);
-                State::judged(&shared, judgement, waiting, &mut debt)
+                let decision = local.decision(now, &arrival, &taken_quota.applied);
+                State::decided(&shared, decision, waiting, &mut taken_quota)
             }
             #[cfg(feature = "redis")]
-            Limits::Fleet(fleet) => State::Judging {
-                judging: fleet.judge(&shared.settings.clock, arrival, debt.applied.clone()),
+            Limits::RedisLimits(fleet) => State::PendingDecision {
+                deciding: fleet.decision(
+                    &shared.settings.clock,
+                    arrival,
+                    taken_quota.applied.clone(),
+                ),
                 waiting: Some(waiting),
             },
         };
         ResponseFuture {
             shared,
-            debt,
+            taken_quota,
             state,
         }
     }
@@ -88,30 +94,34 @@ where
 
 /// Quota that a request has taken. It is given back if a layer inside rejects the request, or drops it before it
 /// starts.
-struct Debt {
+struct TakenQuota {
     shared: Arc<Shared>,
     /// `None` if no quota was taken, or it is settled.
-    loan: Option<Loan>,
+    quota_refund: Option<QuotaRefund>,
     cost: u32,
-    taken: Taken,
-    applied: Vec<Applied>,
+    taken: QuotaSource,
+    applied: Vec<AppliedQuota>,
 }
 
-impl Debt {
+impl TakenQuota {
     /// Called when the request has its response, or is dropped.
     fn settle(&mut self) {
-        if self.loan.take().is_none_or(|loan| !loan.is_open()) {
+        if self
+            .quota_refund
+            .take()
+            .is_none_or(|quota_refund| !quota_refund.is_refundable())
+        {
             return;
         }
         let now = self.shared.settings.clock.now();
         match (&self.shared.limits, self.taken) {
             (Limits::Local(local), _) => local.give_back(now, self.cost, &self.applied),
             #[cfg(feature = "redis")]
-            (Limits::Fleet(fleet), Taken::Here) => {
-                fleet.give_back_alone(now, self.cost, &self.applied);
+            (Limits::RedisLimits(fleet), QuotaSource::Here) => {
+                fleet.give_back_locally(now, self.cost, &self.applied);
             }
             #[cfg(feature = "redis")]
-            (Limits::Fleet(fleet), Taken::Redis) => {
+            (Limits::RedisLimits(fleet), QuotaSource::Redis) => {
                 let (fleet, cost) = (Arc::clone(fleet), self.cost);
                 let applied = std::mem::take(&mut self.applied);
                 // Nothing waits for the refund. Without a runtime there is no request left to limit, either.
@@ -120,12 +130,12 @@ impl Debt {
                 }
             }
             #[cfg(feature = "redis")]
-            (Limits::Fleet(_), Taken::Nowhere) => {}
+            (Limits::RedisLimits(_), QuotaSource::Nowhere) => {}
         }
     }
 }
 
-impl Drop for Debt {
+impl Drop for TakenQuota {
     fn drop(&mut self) {
         self.settle();
     }
@@ -133,10 +143,10 @@ impl Drop for Debt {
 
 impl Shared {
     /// Reads caller, cost and the quotas that apply from the request.
-    fn ask(&self, parts: &Parts) -> (Arrival, Vec<Applied>) {
+    fn ask(&self, parts: &Parts) -> (Arrival, Vec<AppliedQuota>) {
         let hash = |identify: &Identify| {
             #[cfg(feature = "redis")]
-            if let Limits::Fleet(_) = self.limits {
+            if let Limits::RedisLimits(_) = self.limits {
                 return hash_by(SharedHash::default(), identify, parts);
             }
             hash_by(self.hashes.build_hasher(), identify, parts)
@@ -144,7 +154,7 @@ impl Shared {
         let arrival = Arrival {
             caller: self.settings.caller.as_ref().and_then(hash),
             cost: self.settings.cost.as_ref().map_or(1, |cost| cost(parts)),
-            ..CallerFacts::of(&parts.headers).arrival()
+            ..CallerContext::from_headers(&parts.headers).arrival()
         };
         let applied = self
             .settings
@@ -156,14 +166,14 @@ impl Shared {
                     None => None,
                     Some(identify) => Some(hash(identify)?),
                 };
-                Some(Applied { quota, key })
+                Some(AppliedQuota { quota, key })
             });
         (arrival, applied.collect())
     }
 
-    fn refusal<R>(&self, request: &HeaderMap, refused: Refused) -> Response<Body<R>> {
+    fn refusal<R>(&self, request: &HeaderMap, refused: RateLimitRejection) -> Response<Body<R>> {
         match refused {
-            Refused::Limits(rejected) => {
+            RateLimitRejection::Limits(rejected) => {
                 let violated = match rejected {
                     Rejected::Limited { limiter, .. } | Rejected::TooCostly { limiter } => {
                         self.settings.quotas.get(limiter)
@@ -182,15 +192,15 @@ impl Shared {
                 refuse(request, &ErrorResponse::rejected(&rejected), name)
             }
             #[cfg(feature = "redis")]
-            Refused::Away => {
-                observe::rate_away();
+            RateLimitRejection::Away => {
+                observe::rate_limits_down();
                 refuse(request, &super::fleet::away(), |problem| problem)
             }
         }
     }
 
     /// Sets `RateLimit` and `RateLimit-Policy` for the quotas that apply.
-    fn tell(&self, headers: &mut HeaderMap, left: &[Left]) {
+    fn set_rate_limit_fields(&self, headers: &mut HeaderMap, left: &[RemainingQuota]) {
         if left.is_empty() {
             return;
         }
@@ -231,7 +241,7 @@ pin_project! {
         I: Service<Request<B>>,
     {
         shared: Arc<Shared>,
-        debt: Debt,
+        taken_quota: TakenQuota,
         #[pin]
         state: State<I, B, R, I::Future>,
     }
@@ -241,43 +251,44 @@ pin_project! {
     #[project = StateProjection]
     enum State<I, B, R, F> {
         /// Waits for the decision of the limits.
-        Judging {
-            judging: Judging,
+        PendingDecision {
+            deciding: PendingDecision,
             waiting: Option<Waiting<I, B>>,
         },
         /// Waits until the service is ready.
         Admitted {
             waiting: Option<Waiting<I, B>>,
-            left: Vec<Left>,
+            left: Vec<RemainingQuota>,
         },
         Serving {
             #[pin]
             serving: F,
-            left: Vec<Left>,
+            left: Vec<RemainingQuota>,
         },
-        Refused {
+        RateLimitRejection {
             response: Option<Response<Body<R>>>,
         },
     }
 }
 
 impl<I, B, R, F> State<I, B, R, F> {
-    fn judged(
+    fn decided(
         shared: &Shared,
-        judgement: Judgement,
+        decision: Decision,
         mut waiting: Waiting<I, B>,
-        debt: &mut Debt,
+        taken_quota: &mut TakenQuota,
     ) -> Self {
-        let left = judgement.left;
-        match judgement.verdict {
+        let left = decision.left;
+        match decision.verdict {
             Ok(admitted) => {
                 observe::rate_admitted(admitted);
-                if !debt.applied.is_empty() {
+                if !taken_quota.applied.is_empty() {
                     let extensions = waiting.request.extensions_mut();
-                    let loan: &Loan = extensions.get_or_insert_default();
-                    (debt.loan, debt.taken) = (Some(loan.clone()), judgement.taken);
+                    let quota_refund: &QuotaRefund = extensions.get_or_insert_default();
+                    (taken_quota.quota_refund, taken_quota.taken) =
+                        (Some(quota_refund.clone()), decision.taken);
                 }
-                if admitted.ticket {
+                if admitted.reserved_slot {
                     waiting.request.extensions_mut().insert(admitted);
                 }
                 let waiting = Some(waiting);
@@ -285,10 +296,10 @@ impl<I, B, R, F> State<I, B, R, F> {
             }
             Err(refused) => {
                 let mut response = shared.refusal(waiting.request.headers(), refused);
-                shared.tell(response.headers_mut(), &left);
+                shared.set_rate_limit_fields(response.headers_mut(), &left);
                 not_applied(waiting.request.extensions(), &mut response);
                 let response = Some(response);
-                Self::Refused { response }
+                Self::RateLimitRejection { response }
             }
         }
     }
@@ -304,10 +315,12 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Judging { judging, waiting } => {
-                    let judgement = ready!(judging.as_mut().poll(context));
+                StateProjection::PendingDecision { deciding, waiting } => {
+                    let decision = ready!(deciding.as_mut().poll(context));
                     match waiting.take() {
-                        Some(waiting) => State::judged(this.shared, judgement, waiting, this.debt),
+                        Some(waiting) => {
+                            State::decided(this.shared, decision, waiting, this.taken_quota)
+                        }
                         None => return Poll::Pending,
                     }
                 }
@@ -317,8 +330,8 @@ where
                     }
                     match waiting.take() {
                         Some(Waiting { mut inner, request }) => {
-                            if let Some(loan) = &this.debt.loan {
-                                loan.hand_on();
+                            if let Some(quota_refund) = &this.taken_quota.quota_refund {
+                                quota_refund.hand_on();
                             }
                             State::Serving {
                                 serving: inner.call(request),
@@ -330,13 +343,14 @@ where
                 }
                 StateProjection::Serving { serving, left } => {
                     let served = ready!(serving.poll(context));
-                    this.debt.settle();
+                    this.taken_quota.settle();
                     let mut response = served?;
-                    this.shared.tell(response.headers_mut(), left);
+                    this.shared
+                        .set_rate_limit_fields(response.headers_mut(), left);
                     return Poll::Ready(Ok(response.map(Body::served)));
                 }
                 // A future is not polled after it has completed.
-                StateProjection::Refused { response } => {
+                StateProjection::RateLimitRejection { response } => {
                     return response
                         .take()
                         .map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));

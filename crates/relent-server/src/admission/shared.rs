@@ -6,9 +6,9 @@ use std::sync::Arc;
 use http::request::Parts;
 use relent::clock::Clock;
 
+use super::decision::Local;
 #[cfg(feature = "redis")]
-use super::fleet::{self, Fleet};
-use super::judge::Local;
+use super::fleet::{self, RedisLimits};
 use super::quota::{Identify, Quota};
 
 type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
@@ -16,7 +16,7 @@ type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct Settings {
     #[cfg(feature = "redis")]
-    pub(super) fleet: Option<Arc<Fleet>>,
+    pub(super) fleet: Option<Arc<RedisLimits>>,
     pub(super) quotas: Vec<Quota>,
     pub(super) caller: Option<Identify>,
     pub(super) cost: Option<Cost>,
@@ -34,14 +34,14 @@ pub(super) struct Shared {
 pub(super) enum Limits {
     Local(Local),
     #[cfg(feature = "redis")]
-    Fleet(Arc<fleet::Limits>),
+    RedisLimits(Arc<fleet::Limits>),
 }
 
 impl Settings {
     pub(super) fn limits(&self) -> Limits {
         #[cfg(feature = "redis")]
         if let Some(fleet) = &self.fleet {
-            return Limits::Fleet(Arc::new(fleet::Limits::new(
+            return Limits::RedisLimits(Arc::new(fleet::Limits::new(
                 Arc::clone(fleet),
                 &self.quotas,
             )));

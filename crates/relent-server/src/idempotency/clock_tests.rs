@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use relent_core::claim::{NotResolved, Takeover};
+use relent_core::idempotency::{NotResolved, Takeover};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -25,7 +25,7 @@ fn pay() -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_never_makes_a_request_run_twice_that_runs_in_this_process() {
+async fn a_clock_change_never_reruns_a_request_of_the_same_process() {
     // Beyond the lease, and beyond the retention of records.
     for ahead in [HOUR, 48 * HOUR] {
         for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {

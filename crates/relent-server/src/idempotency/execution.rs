@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use relent_core::claim::Fingerprint;
+use relent_core::idempotency::Fingerprint;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::Answer;
+use super::StoredResponse;
 use super::lease::HeldLease;
-use super::problems::Refused;
+use super::problems::Rejection;
 use crate::store::Key;
 
-type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
+type WriteOutcome = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
 
 /// A handler's view of its execution, in the extensions of its request.
 ///
@@ -40,7 +40,7 @@ pub struct Execution {
     fence: u64,
     step: u32,
     repeated: bool,
-    checkpoint: Arc<dyn Fn(u32) -> Written + Send + Sync>,
+    checkpoint: Arc<dyn Fn(u32) -> WriteOutcome + Send + Sync>,
 }
 
 impl Execution {
@@ -49,7 +49,7 @@ impl Execution {
         step: u32,
         repeated: bool,
         held: Arc<HeldLease>,
-        checkpoint: impl Fn(u32) -> Written + Send + Sync + 'static,
+        checkpoint: impl Fn(u32) -> WriteOutcome + Send + Sync + 'static,
     ) -> Self {
         Self {
             held,
@@ -80,7 +80,7 @@ impl Execution {
     }
 
     /// Returns whether the lease is known to be lost; the handler should then stop. If the route allows a rerun
-    /// ([`Rerun`](relent_core::claim::Takeover::Rerun), [`Resume`](relent_core::claim::Takeover::Resume)), the
+    /// ([`Rerun`](relent_core::idempotency::Takeover::Rerun), [`Resume`](relent_core::idempotency::Takeover::Resume)), the
     /// handler is dropped. Otherwise it continues, and its response is not stored.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -100,7 +100,7 @@ impl Execution {
         self.held.key.derived_key(step)
     }
 
-    /// Records that this step is completed: an execution that [resumes](relent_core::claim::Takeover::Resume) starts
+    /// Records that this step is completed: an execution that [resumes](relent_core::idempotency::Takeover::Resume) starts
     /// after it. Steps count from 1.
     ///
     /// # Errors
@@ -160,52 +160,52 @@ pub(crate) struct Running {
 }
 
 /// Each key has one leader: it alone asks the store and runs the handler. Other requests with the key follow it.
-type Keys = Arc<Mutex<HashMap<Key, (Fingerprint, Arc<watch::Sender<Stage>>)>>>;
+type Keys = Arc<Mutex<HashMap<Key, (Fingerprint, Arc<watch::Sender<LeaderStage>>)>>>;
 
 /// The progress of a leader.
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum LeaderStage {
     /// The leader is claiming the key.
     Claims,
     /// Its handler runs.
     Runs,
     /// Another process has the key; its lease lasts this much longer.
     Elsewhere(Duration),
-    Over(Ended),
+    Over(LeaderResult),
 }
 
 /// The result of a leader, for its followers.
 #[derive(Clone, Debug)]
-pub(super) enum Ended {
+pub(super) enum LeaderResult {
     /// The leader has this stored response.
-    Answered(Arc<Answer>),
+    Answered(Arc<StoredResponse>),
     /// The leader has a stored response, which each follower reads from the store.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Recorded,
-    Refused(Refused),
+    Rejection(Rejection),
     /// A follower has to ask the store. If another process has the key: not before this time, and its lease lasts
     /// this much longer.
     Open(Option<(Instant, Duration)>),
 }
 
 /// The role of a request with a key.
-pub(super) enum Entered {
-    Leads(Lead),
+pub(super) enum RequestRole {
+    Leads(Leader),
     Follows(Follower),
 }
 
 /// The leader of a key. When it is dropped, another request may lead.
-pub(super) struct Lead {
+pub(super) struct Leader {
     /// `None` for a request that reads a recorded response beside others.
-    flight: Option<(Keys, Key, Arc<watch::Sender<Stage>>)>,
-    ended: Ended,
+    flight: Option<(Keys, Key, Arc<watch::Sender<LeaderStage>>)>,
+    ended: LeaderResult,
 }
 
 /// Waits for the leader of its key.
 pub(super) struct Follower {
     /// The fingerprint of the leader.
     pub(super) fingerprint: Fingerprint,
-    stage: watch::Receiver<Stage>,
+    stage: watch::Receiver<LeaderStage>,
 }
 
 impl Running {
@@ -215,19 +215,19 @@ impl Running {
     }
 
     /// Makes the request the leader or a follower of this key.
-    pub(super) fn enter(&self, key: Key, fingerprint: Fingerprint) -> Entered {
+    pub(super) fn enter(&self, key: Key, fingerprint: Fingerprint) -> RequestRole {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((fingerprint, stage)) = keys.get(&key) {
-            return Entered::Follows(Follower {
+            return RequestRole::Follows(Follower {
                 fingerprint: *fingerprint,
                 stage: stage.subscribe(),
             });
         }
-        let stage = Arc::new(watch::Sender::new(Stage::Claims));
+        let stage = Arc::new(watch::Sender::new(LeaderStage::Claims));
         keys.insert(key, (fingerprint, Arc::clone(&stage)));
-        Entered::Leads(Lead {
+        RequestRole::Leads(Leader {
             flight: Some((Arc::clone(&self.keys), key, stage)),
-            ended: Ended::Open(None),
+            ended: LeaderResult::Open(None),
         })
     }
 
@@ -236,7 +236,7 @@ impl Running {
     pub(super) fn runs(&self, key: &Key) -> bool {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let stage = keys.get(key).map(|(_, stage)| stage.borrow());
-        stage.is_some_and(|stage| matches!(*stage, Stage::Runs))
+        stage.is_some_and(|stage| matches!(*stage, LeaderStage::Runs))
     }
 
     /// Updates the average duration.
@@ -267,13 +267,13 @@ impl Running {
     }
 }
 
-impl Lead {
+impl Leader {
     /// Creates a leader without followers, for a request whose response is recorded.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(super) const fn alone() -> Self {
         Self {
             flight: None,
-            ended: Ended::Open(None),
+            ended: LeaderResult::Open(None),
         }
     }
 
@@ -283,39 +283,39 @@ impl Lead {
     }
 
     /// Publishes the progress to the followers.
-    pub(super) fn reach(&self, stage: Stage) {
+    pub(super) fn reach(&self, stage: LeaderStage) {
         if let Some((_, _, sender)) = &self.flight {
             sender.send_replace(stage);
         }
     }
 
     /// Sets the result that followers get when this is dropped.
-    pub(super) fn will_end(&mut self, ended: Ended) {
+    pub(super) fn set_result(&mut self, ended: LeaderResult) {
         self.ended = ended;
     }
 
     /// Ends with this result.
-    pub(super) fn end(mut self, ended: Ended) {
-        self.will_end(ended);
+    pub(super) fn end(mut self, ended: LeaderResult) {
+        self.set_result(ended);
     }
 }
 
-impl Drop for Lead {
+impl Drop for Leader {
     fn drop(&mut self) {
         if let Some((keys, key, stage)) = self.flight.take() {
             // Remove the key first, so that followers may lead.
             let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
             keys.remove(&key);
             drop(keys);
-            let ended = std::mem::replace(&mut self.ended, Ended::Open(None));
-            stage.send_replace(Stage::Over(ended));
+            let ended = std::mem::replace(&mut self.ended, LeaderResult::Open(None));
+            stage.send_replace(LeaderStage::Over(ended));
         }
     }
 }
 
 impl Follower {
     /// Returns the current progress of the leader.
-    pub(super) fn stage(&mut self) -> Stage {
+    pub(super) fn stage(&mut self) -> LeaderStage {
         self.stage.borrow_and_update().clone()
     }
 

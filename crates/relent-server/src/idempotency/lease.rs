@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use relent_core::claim::{Fingerprint, Lease};
+use relent_core::idempotency::{Fingerprint, Lease};
 use tokio::sync::watch;
 
 use crate::store::Key;

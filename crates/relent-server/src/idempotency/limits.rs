@@ -68,7 +68,7 @@ impl Default for Limits {
 }
 
 /// The longest wait, which prevents an overflow of time sums.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Limits of time and length for a request body.
 #[derive(Clone, Copy)]

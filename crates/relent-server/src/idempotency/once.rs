@@ -10,23 +10,23 @@ use http::{Request, Response};
 use relent_http::grpc;
 use tower_service::Service;
 
-use super::execution::{Ended, Lead, Stage};
-use super::limits::LONGEST_WAIT;
-use super::problems::Refused;
+use super::execution::{Leader, LeaderResult, LeaderStage};
+use super::limits::MAX_WAIT;
+use super::problems::Rejection;
 use super::server::Server;
-use super::work::{Guarded, KeyedRequest, Tried, Work};
+use super::work::{KeyClaimed, KeyedRequest, RunResult, Work};
 use super::{Body, KeySource, Outcome};
-use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::Store;
+use crate::transactional::{Keyed, Transactional};
 
 impl<S: Store> Server<S> {
     /// Runs the handler, which claims the key itself, even if a response is stored.
-    pub(super) async fn attempt_once<I, B, R>(
+    pub(super) async fn attempt_transactional<I, B, R>(
         &self,
         work: Work<I>,
-        lead: Lead,
+        lead: Leader,
         gone: impl Future<Output = ()>,
-    ) -> Tried<I, R, I::Error>
+    ) -> RunResult<I, R, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<R>>,
         R: http_body::Body<Data = Bytes>,
@@ -42,22 +42,22 @@ impl<S: Store> Server<S> {
         // A request without followers reads a recorded response, and needs no permit.
         let permit = self.common.executions.take(&principal, 1);
         if permit.is_none() && !lead.is_alone() {
-            lead.end(Ended::Refused(Refused::Busy));
-            return Tried::Refused(Refused::Busy);
+            lead.end(LeaderResult::Rejection(Rejection::Busy));
+            return RunResult::Rejection(Rejection::Busy);
         }
-        lead.reach(Stage::Runs);
+        lead.reach(LeaderStage::Runs);
         let mut keyed = Keyed::new(key, fingerprint);
         keyed.claim = self.settings.claim;
-        keyed.max_answer = self.settings.max_answer;
+        keyed.max_response = self.settings.max_response;
         keyed.source = self.settings.source;
-        keyed.claim_limit = Some(self.settings.limits.claim.min(LONGEST_WAIT));
+        keyed.claim_limit = Some(self.settings.limits.claim.min(MAX_WAIT));
         let until = self.until(&parts.headers);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         let is_grpc = grpc::is_grpc(&parts.headers);
         let failures = self.settings.failures.clone();
-        let once = ExactlyOnce::new(store, keyed, until, common, failures, is_grpc);
+        let once = Transactional::new(store, keyed, until, common, failures, is_grpc);
         parts.extensions.insert(once.clone());
-        parts.extensions.insert(Guarded);
+        parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(bytes));
         let mut inner = work.inner;
         let handler = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
@@ -65,39 +65,39 @@ impl<S: Store> Server<S> {
             called = handler => called,
             // If the handler is dropped, its transaction is rolled back or committed with its record. The next
             // request finds out.
-            () = self.too_long(gone) => {
-                let refused = Refused::InFlight(self.common.running.mean());
-                return Tried::Refused(refused);
+            () = self.limit_reached(gone) => {
+                let refused = Rejection::InFlight(self.common.running.mean());
+                return RunResult::Rejection(refused);
             }
         };
         drop((permit, memory));
         let used = once.used();
         if used.is_recorded {
-            lead.end(Ended::Recorded);
+            lead.end(LeaderResult::Recorded);
         }
         match called {
             Ok(handled) => {
                 if let Some(refused) = used.refused {
                     // The handler may have ignored the rejection.
-                    return Tried::Refused(refused);
+                    return RunResult::Rejection(refused);
                 }
                 let mut response = match handled {
                     Ok(response) => response,
-                    Err(error) => return Tried::Answered(Err(error)),
+                    Err(error) => return RunResult::Answered(Err(error)),
                 };
                 let source = self.settings.source;
-                source.judge(&mut response);
+                source.set_outcome(&mut response);
                 if succeeds(&response, source) {
                     if !used.is_recorded {
-                        return Tried::Refused(Refused::NotRecorded);
+                        return RunResult::Rejection(Rejection::NotRecorded);
                     }
                     if used.is_run_twice() {
-                        return Tried::Refused(Refused::RunTwice);
+                        return RunResult::Rejection(Rejection::RunTwice);
                     }
                 }
-                Tried::Answered(Ok(response.map(Body::streamed)))
+                RunResult::Answered(Ok(response.map(Body::streamed)))
             }
-            Err(payload) => Tried::Panicked(payload),
+            Err(payload) => RunResult::Panicked(payload),
         }
     }
 }

@@ -8,14 +8,14 @@ use relent_core::Hint;
 use relent_http::problem::Problem;
 use relent_http::set_hint;
 
-use super::Answer;
 use super::KeySource;
+use super::StoredResponse;
 use crate::observe;
 use crate::store::Claimed;
 
 /// The reason why a request gets no response of its handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum Rejection {
     KeyMissing,
     KeyMalformed,
     FirstSentMalformed,
@@ -48,15 +48,15 @@ pub(crate) enum Refused {
     NotVerified,
     /// The signature of the message is valid for longer than its record is kept.
     #[cfg(feature = "webhook")]
-    KeptTooShort,
+    RetentionTooShort,
 }
 
 /// Status, code and detail of a problem.
 type Text = (StatusCode, &'static str, &'static str);
 
-impl Refused {
+impl Rejection {
     /// Returns the stored response, or the reason why the request may not run.
-    pub(crate) fn of(claimed: Claimed) -> Result<Answer, Self> {
+    pub(crate) fn of(claimed: Claimed) -> Result<StoredResponse, Self> {
         match claimed {
             Claimed::Replay(answer) => Ok(answer),
             Claimed::InFlight(left) => Err(Self::InFlight(left)),
@@ -168,7 +168,7 @@ impl Refused {
             Self::NotVerified => GrpcCode::Unauthenticated,
             Self::BodyTooSlow => GrpcCode::DeadlineExceeded,
             #[cfg(feature = "webhook")]
-            Self::KeptTooShort => GrpcCode::Internal,
+            Self::RetentionTooShort => GrpcCode::Internal,
         }
     }
 
@@ -346,7 +346,7 @@ impl Refused {
                 "the body of the request has not arrived in time: nothing was done",
             ),
             #[cfg(feature = "webhook")]
-            Self::KeptTooShort => (
+            Self::RetentionTooShort => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "webhook-kept-too-short",
                 "this receiver forgets messages while their signatures are still good: the operator of the receiver has to \

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use relent::retry;
 use relent_core::Instant as StoreTime;
-use relent_core::claim::{ClaimConfig, Lease, Takeover};
+use relent_core::idempotency::{ClaimConfig, Lease, Takeover};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::lease::HeldLease;
 use super::server::Server;
-use super::store_call::{CALL, CallError, STORE, WriteFailed, in_time};
+use super::store_call::{CALL_RETRIES, CALL_TIMEOUT, CallError, WriteFailed, in_time};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The first pause between attempts to give a claim back; each further pause is four times as long.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const FIRST_GIVE_BACK_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause between attempts.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const MAX_GIVE_BACK_PAUSE: Duration = Duration::from_secs(10);
 /// After this time the store has executed every claim in transit, or never will.
-const SETTLED: Duration = Duration::from_secs(20);
+const CLAIMS_SETTLED_AFTER: Duration = Duration::from_secs(20);
 /// Attempts stop if the store fails for this long. If the claim was made, its outcome becomes unknown.
-const GONE: Duration = Duration::from_secs(3600);
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl<S: Store> Server<S> {
     /// Writes into the record of an execution. If the store has lost the record and the key is free, claims the key
@@ -46,13 +46,13 @@ impl<S: Store> Server<S> {
 
     /// Claims the key of an execution whose record the store has lost, unless another execution has it.
     pub(super) async fn claim_again(&self, held: &HeldLease) -> Result<(), WriteFailed> {
-        let config = self.takes_from_nobody();
+        let config = self.without_takeover();
         let (owner, key) = (held.get().owner, &held.key);
         let claim = || {
             let claim = self.store.claim(key, owner, held.fingerprint, &config);
-            in_time(CALL, claim)
+            in_time(CALL_TIMEOUT, claim)
         };
-        match retry(&STORE, claim).await {
+        match retry(&CALL_RETRIES, claim).await {
             Ok(Claimed::Run { lease, .. }) => held.set(lease),
             Ok(_) => return Err(WriteError::Lost),
             Err(gave_up) => {
@@ -80,37 +80,37 @@ impl<S: Store> Server<S> {
             until: StoreTime::ORIGIN,
         };
         let config = &self.settings.claim;
-        let (since, mut pause) = (Instant::now(), LOOK_AGAIN);
+        let (since, mut pause) = (Instant::now(), FIRST_GIVE_BACK_PAUSE);
         loop {
             let given_back = {
                 // Limits the load on a store that has just recovered.
-                let Ok(_turn) = self.common.give_backs.acquire().await else {
+                let Ok(_permit) = self.common.give_backs.acquire().await else {
                     return;
                 };
                 let given_back = self.store.write(&key, &lease, Change::GiveBack, config);
-                timeout(CALL, given_back).await
+                timeout(CALL_TIMEOUT, given_back).await
             };
             match given_back {
-                Ok(Err(WriteError::Store(error))) if since.elapsed() >= GONE => {
+                Ok(Err(WriteError::Store(error))) if since.elapsed() >= GIVE_BACK_TIMEOUT => {
                     self.store_failed("give_back", &key, &error);
                     return;
                 }
-                Err(_) if since.elapsed() >= GONE => {
-                    let error = CallError::<S::Error>::TimedOut(CALL);
+                Err(_) if since.elapsed() >= GIVE_BACK_TIMEOUT => {
+                    let error = CallError::<S::Error>::TimedOut(CALL_TIMEOUT);
                     self.store_failed("give_back", &key, &error);
                     return;
                 }
                 Ok(Err(WriteError::Store(_))) | Err(_) => {}
-                _ if since.elapsed() >= SETTLED => return,
+                _ if since.elapsed() >= CLAIMS_SETTLED_AFTER => return,
                 _ => {}
             }
             sleep(pause).await;
-            pause = (4 * pause).min(LOOK_EVERY);
+            pause = (4 * pause).min(MAX_GIVE_BACK_PAUSE);
         }
     }
 
     /// The claim configuration without takeover.
-    fn takes_from_nobody(&self) -> ClaimConfig {
+    fn without_takeover(&self) -> ClaimConfig {
         ClaimConfig {
             takeover: Takeover::Refuse,
             ..self.settings.claim

@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Response};
 
 use super::body::Body;
 use crate::observe;
-use crate::store::Answer;
+use crate::store::StoredResponse;
 
 /// Marks a response as that of an earlier request with the same key.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -13,7 +13,7 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// Stored with the response: the `traceparent` of its request. It is never sent to clients.
 const ORIGINAL_TRACE: HeaderName = HeaderName::from_static("relent-original-traceparent");
 
-impl Answer {
+impl StoredResponse {
     /// Adds the `traceparent` of the request.
     #[must_use]
     pub(super) fn with_trace(mut self, trace: Option<HeaderValue>) -> Self {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_one_connection_or_one_moment_is_not_replayed() {
+    fn hop_by_hop_and_transient_fields_are_not_replayed() {
         let response = Response::builder()
             .status(201)
             .header("location", "/payments/1")
@@ -67,7 +67,7 @@ mod tests {
             .body(())
             .unwrap();
         let (head, ()) = response.into_parts();
-        let answer = Answer::new(&head, Some(Bytes::from_static(b"paid\n")), None);
+        let answer = StoredResponse::new(&head, Some(Bytes::from_static(b"paid\n")), None);
         let replayed = answer.replay::<String>().unwrap();
         assert_eq!(replayed.status(), 201);
         let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
@@ -86,8 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_body_is_not_kept_is_never_replayed_without_it() {
+    fn a_response_without_its_stored_body_is_not_replayed() {
         let (head, ()) = Response::new(()).into_parts();
-        assert!(Answer::new(&head, None, None).replay::<String>().is_none());
+        assert!(
+            StoredResponse::new(&head, None, None)
+                .replay::<String>()
+                .is_none()
+        );
     }
 }

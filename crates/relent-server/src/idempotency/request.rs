@@ -9,43 +9,43 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use relent_core::Instant;
-use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
 use relent_http::IdempotencyKey;
 use relent_http::field::http_date;
 use relent_http::headers::IDEMPOTENCY_KEY;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant as Now, timeout_at};
 
-use super::limits::{LONGEST_WAIT, ReadLimits};
-use super::problems::Refused;
+use super::limits::{MAX_WAIT, ReadLimits};
+use super::problems::Rejection;
 use super::settings::Settings;
-use crate::overload::SlotOf;
+use crate::overload::WeakSlot;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
 use crate::store::digest::{add, count};
 
 /// The longest key in bytes.
-const LONGEST_KEY: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// The version of the fingerprint, to be increased when its content changes.
 pub(crate) const VERSION: u8 = 1;
 
 /// Returns the key; `None` if the layer does not apply to the request.
-pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<IdempotencyKey>, Refused> {
+pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<IdempotencyKey>, Rejection> {
     let safe = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
     if safe.contains(&parts.method) {
         return Ok(None);
     }
     if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
         return match (settings.required)(parts) {
-            true => Err(Refused::KeyMissing),
+            true => Err(Rejection::KeyMissing),
             false => Ok(None),
         };
     }
-    let key = IdempotencyKey::of(&parts.headers).ok_or(Refused::KeyMalformed)?;
+    let key = IdempotencyKey::of(&parts.headers).ok_or(Rejection::KeyMalformed)?;
     match key.as_str().len() {
-        1..=LONGEST_KEY => Ok(Some(key)),
-        _ => Err(Refused::KeyMalformed),
+        1..=MAX_KEY_BYTES => Ok(Some(key)),
+        _ => Err(Rejection::KeyMalformed),
     }
 }
 
@@ -54,8 +54,8 @@ pub(super) fn record_key(
     parts: &Parts,
     key: &IdempotencyKey,
     settings: &Settings,
-) -> Result<(Key, Principal), Refused> {
-    let principal = (settings.principal)(parts).ok_or(Refused::NoPrincipal)?;
+) -> Result<(Key, Principal), Rejection> {
+    let principal = (settings.principal)(parts).ok_or(Rejection::NoPrincipal)?;
     let operation = (settings.operation)(parts).unwrap_or_default();
     let method = parts.method.as_str();
     let record = Key::of(&principal, method, &operation, key.as_str());
@@ -102,7 +102,7 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
 }
 
 /// Memory counted for each request besides its body: head, future, and buffers of the connection.
-pub(crate) const OVERHEAD: usize = 16 << 10;
+pub(crate) const REQUEST_OVERHEAD_BYTES: usize = 16 << 10;
 
 /// Reads the body, and counts its bytes in `buffered`. While the body is still to arrive, the request holds no slot.
 /// It waits for one again when the body is complete.
@@ -111,21 +111,21 @@ pub(crate) async fn read<B>(
     body: B,
     limits: ReadLimits,
     buffered: &mut Share,
-) -> Result<Bytes, Refused>
+) -> Result<Bytes, Rejection>
 where
     B: http_body::Body<Data = Bytes>,
 {
     let announced = parts.headers.get(CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limits.bytes as u64) {
-        return Err(Refused::TooLarge);
+        return Err(Rejection::TooLarge);
     }
-    let slot = parts.extensions.get().and_then(SlotOf::hold);
-    let deadline = Now::now() + limits.total.min(LONGEST_WAIT);
+    let slot = parts.extensions.get().and_then(WeakSlot::hold);
+    let deadline = Now::now() + limits.total.min(MAX_WAIT);
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while !body.is_end_stream() {
-        let idle = Now::now() + limits.idle.min(LONGEST_WAIT);
+        let idle = Now::now() + limits.idle.min(MAX_WAIT);
         let frame = poll_fn(|context| {
             let frame = body.as_mut().poll_frame(context);
             if let (Poll::Pending, Some(slot)) = (&frame, &slot) {
@@ -134,22 +134,22 @@ where
             frame
         });
         let frame = timeout_at(deadline.min(idle), frame).await;
-        let Some(frame) = frame.map_err(|_| Refused::BodyTooSlow)? else {
+        let Some(frame) = frame.map_err(|_| Rejection::BodyTooSlow)? else {
             break;
         };
-        let frame = frame.map_err(|_| Refused::BodyFailed)?;
+        let frame = frame.map_err(|_| Rejection::BodyFailed)?;
         if let Ok(data) = frame.into_data() {
             if data.len() > limits.bytes - whole.len() {
-                return Err(Refused::TooLarge);
+                return Err(Rejection::TooLarge);
             }
             if !buffered.grow(data.len()) {
-                return Err(Refused::Busy);
+                return Err(Rejection::Busy);
             }
             whole.extend_from_slice(&data);
         }
     }
     if let Some(slot) = slot {
-        slot.take_again().await.map_err(|_| Refused::Busy)?;
+        slot.take_again().await.map_err(|_| Rejection::Busy)?;
     }
     Ok(whole.freeze())
 }
@@ -159,21 +159,21 @@ pub(super) fn is_remembered(
     parts: &Parts,
     now: SystemTime,
     config: &ClaimConfig,
-) -> Result<(), Refused> {
+) -> Result<(), Rejection> {
     let mut sent = parts.headers.get_all("repeatability-first-sent").iter();
     let Some(first) = sent.next() else {
         return Ok(());
     };
-    let date = http_date(first.as_bytes(), now).map_err(|_| Refused::FirstSentMalformed)?;
+    let date = http_date(first.as_bytes(), now).map_err(|_| Rejection::FirstSentMalformed)?;
     if sent.next().is_some() {
-        return Err(Refused::FirstSentMalformed);
+        return Err(Rejection::FirstSentMalformed);
     }
     let since_epoch = |time: SystemTime| {
         let passed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Instant::ORIGIN.saturating_add(passed)
     };
-    match config.has_forgotten(since_epoch(date), since_epoch(now)) {
-        true => Err(Refused::Forgotten),
+    match config.may_have_expired(since_epoch(date), since_epoch(now)) {
+        true => Err(Rejection::Forgotten),
         false => Ok(()),
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_as_old_as_its_record_can_be_is_refused() {
+    fn a_request_older_than_the_retention_is_rejected() {
         let config = ClaimConfig::DEFAULT;
         // Sun, 06 Nov 1994 08:49:37 GMT.
         let sent = 784_111_777;
@@ -219,7 +219,7 @@ mod tests {
             is_remembered(&parts, UNIX_EPOCH + Duration::from_secs(now), &config)
         };
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        let keep = config.keep.as_secs();
+        let keep = config.retention.as_secs();
         assert_eq!(check(&[], sent + 10 * keep), Ok(()));
         // Includes a client clock that is ahead.
         for age in [0, keep - 1] {
@@ -227,15 +227,15 @@ mod tests {
             assert_eq!(check(&[date], sent - age), Ok(()));
         }
         for age in [keep, 10 * keep] {
-            assert_eq!(check(&[date], sent + age), Err(Refused::Forgotten));
+            assert_eq!(check(&[date], sent + age), Err(Rejection::Forgotten));
         }
         for malformed in [&["yesterday"][..], &[""], &["784111777"], &[date, date]] {
-            assert_eq!(check(malformed, sent), Err(Refused::FirstSentMalformed));
+            assert_eq!(check(malformed, sent), Err(Rejection::FirstSentMalformed));
         }
     }
 
     #[test]
-    fn a_fingerprint_tells_requests_apart_and_not_how_they_were_sent() {
+    fn a_fingerprint_depends_on_the_request_and_not_its_transport() {
         let usual = print("/pay?a=1&b=2", &[("content-type", "text/plain")], "5");
         let same = [
             print("/pay?b=2&a=1", &[("content-type", "text/plain")], "5"),

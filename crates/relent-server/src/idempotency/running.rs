@@ -12,44 +12,44 @@ use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
-use relent_core::claim::{Lease, Takeover};
+use relent_core::idempotency::{Lease, Takeover};
 use relent_http::grpc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower_service::Service;
 
-use super::execution::{CheckpointError, Ended, Execution};
+use super::execution::{CheckpointError, Execution, LeaderResult};
 use super::lease::HeldLease;
-use super::limits::LONGEST_WAIT;
-use super::problems::Refused;
+use super::limits::MAX_WAIT;
+use super::problems::Rejection;
 use super::server::Server;
-use super::store_call::{CALL, CallError, WriteFailed};
-use super::work::{Begins, Guarded, Tried, Work};
-use super::{Answer, Body, Outcome, request};
+use super::store_call::{CALL_TIMEOUT, CallError, WriteFailed};
+use super::work::{ExecutionStart, KeyClaimed, RunResult, Work};
+use super::{Body, Outcome, StoredResponse, request};
 use crate::observe;
 use crate::shares::Share;
 use crate::store::{Change, Key, Store, WriteError};
 
 /// Retries of the write that records the result of a handler: for 30 s at most.
-static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+static RECORD_RETRIES: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
     .max_delay(Duration::from_secs(1))
     .max_retries(60)
     .max_elapsed(Duration::from_secs(30))
     .build_const();
 
 /// The number of renewals within a lease.
-const RENEWALS: u32 = 3;
+const RENEWALS_PER_LEASE: u32 = 3;
 /// The shortest interval of renewals, so that a short lease does not take a whole core.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long a handler may continue after its outcome is unknown. Dropping it half-way could lose the record of a
 /// charge. Its response is still recorded.
-const RUNS_ON: Duration = Duration::from_secs(600);
+const MAX_TIME_AFTER_UNKNOWN: Duration = Duration::from_secs(600);
 
 /// How many handlers may continue; further ones are dropped.
-pub(super) const MOST_RUN_ON: usize = 1000;
+pub(super) const MAX_HANDLERS_AFTER_UNKNOWN: usize = 1000;
 
 /// The result of the handler, or its panic.
-type Called<R, E> = Result<Result<Response<R>, E>, Box<dyn Any + Send>>;
+type HandlerOutput<R, E> = Result<Result<Response<R>, E>, Box<dyn Any + Send>>;
 
 /// Another execution has the key, and the handler is stopped.
 struct Stopped;
@@ -60,9 +60,9 @@ impl<S: Store> Server<S> {
     pub(super) async fn run<I, B, R>(
         &self,
         work: Work<I>,
-        begins: Begins,
+        begins: ExecutionStart,
         gone: impl Future<Output = ()>,
-    ) -> (Tried<I, R, I::Error>, Ended)
+    ) -> (RunResult<I, R, I::Error>, LeaderResult)
     where
         I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
         I::Future: Send,
@@ -70,7 +70,7 @@ impl<S: Store> Server<S> {
         B: Send + 'static,
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        let Begins {
+        let ExecutionStart {
             lease,
             step,
             repeated,
@@ -87,7 +87,7 @@ impl<S: Store> Server<S> {
         let (mut parts, mut memory) = (request.parts, request.memory);
         let trace = request::trace(&parts);
         parts.extensions.insert(execution);
-        parts.extensions.insert(Guarded);
+        parts.extensions.insert(KeyClaimed);
         let request = Request::from_parts(parts, Body::whole(request.bytes));
         let call = async move { inner.call(request).await };
         let mut handler = Box::pin(AssertUnwindSafe(call).catch_unwind());
@@ -95,17 +95,17 @@ impl<S: Store> Server<S> {
             let began = Instant::now();
             let called = tokio::select! {
                 called = &mut handler => Ok(called),
-                () = self.may_stop(&held) => Err(Stopped),
-                () = self.too_long(gone) => {
+                () = self.stop_allowed(&held) => Err(Stopped),
+                () = self.limit_reached(gone) => {
                     // Permit and slot are free for other requests.
                     drop((permit, slot));
-                    return self.leave(handler, &held, trace, memory).await;
+                    return self.give_up_running(handler, &held, trace, memory).await;
                 }
             };
             let read = match called {
                 Ok(called) => tokio::select! {
                     read = self.read_called(called, trace, &mut memory) => Ok(read),
-                    () = self.may_stop(&held) => Err(Stopped),
+                    () = self.stop_allowed(&held) => Err(Stopped),
                 },
                 Err(stopped) => Err(stopped),
             };
@@ -113,8 +113,8 @@ impl<S: Store> Server<S> {
                 Ok(handled) => self.end(&held, handled).await,
                 Err(Stopped) => {
                     observe::lease_lost(&held.key);
-                    let refused = Refused::InFlight(self.common.running.mean());
-                    (Tried::Refused(refused), Ended::Open(None))
+                    let refused = Rejection::InFlight(self.common.running.mean());
+                    (RunResult::Rejection(refused), LeaderResult::Open(None))
                 }
             };
             self.common.running.took(began.elapsed());
@@ -149,14 +149,14 @@ impl<S: Store> Server<S> {
 
     /// Completes when another execution has the key, if the route allows a rerun or a resume. Otherwise the handler
     /// is only notified, since it may be in the middle of its only run.
-    async fn may_stop(&self, held: &HeldLease) {
-        match self.may_end_anywhere() {
+    async fn stop_allowed(&self, held: &HeldLease) {
+        match self.is_rerun_allowed() {
             true => held.lost().await,
             false => pending().await,
         }
     }
 
-    fn may_end_anywhere(&self) -> bool {
+    fn is_rerun_allowed(&self) -> bool {
         matches!(
             self.settings.claim.takeover,
             Takeover::Rerun | Takeover::Resume
@@ -164,7 +164,7 @@ impl<S: Store> Server<S> {
     }
 
     /// Completes when a limit of the handler is reached: its total time, or its time without a client.
-    pub(super) async fn too_long(&self, gone: impl Future<Output = ()>) {
+    pub(super) async fn limit_reached(&self, gone: impl Future<Output = ()>) {
         let limits = &self.settings.limits;
         let alone = async {
             gone.await;
@@ -179,22 +179,22 @@ impl<S: Store> Server<S> {
     /// Gives up a handler that still runs: its outcome is unknown. If the route allows a rerun, the handler is
     /// dropped. Otherwise it continues without a lease, and its response is recorded unless the outcome is resolved
     /// before.
-    async fn leave<I, R, E>(
+    async fn give_up_running<I, R, E>(
         &self,
-        handler: impl Future<Output = Called<R, E>> + Send + 'static,
+        handler: impl Future<Output = HandlerOutput<R, E>> + Send + 'static,
         held: &Arc<HeldLease>,
         trace: Option<HeaderValue>,
         mut memory: Share,
-    ) -> (Tried<I, R, E>, Ended)
+    ) -> (RunResult<I, R, E>, LeaderResult)
     where
         R: http_body::Body<Data = Bytes> + Send + 'static,
         E: Send + 'static,
     {
         let runs_on = Arc::clone(&self.common.run_on).try_acquire_owned();
-        if let (false, Ok(permit)) = (self.may_end_anywhere(), runs_on) {
+        if let (false, Ok(permit)) = (self.is_rerun_allowed(), runs_on) {
             let (server, held) = (self.clone(), Arc::clone(held));
             self.common.running.spawn(async move {
-                if let Ok(called) = timeout(RUNS_ON, handler).await {
+                if let Ok(called) = timeout(MAX_TIME_AFTER_UNKNOWN, handler).await {
                     let handled = server.read_called(called, trace, &mut memory).await;
                     if !matches!(handled.end, Change::GiveUp) {
                         // The write fails if another request has taken over or an operator has resolved the outcome.
@@ -209,36 +209,49 @@ impl<S: Store> Server<S> {
         observe::unknown(&held.key);
         // If the write fails, the lease expires, which has the same meaning.
         drop(self.write_held(held, Change::GiveUp).await);
-        (Tried::Refused(Refused::Unknown), Ended::Open(None))
+        (
+            RunResult::Rejection(Rejection::Unknown),
+            LeaderResult::Open(None),
+        )
     }
 
     /// Reads the response of the handler as far as needed to record the result.
     async fn read_called<R, E>(
         &self,
-        called: Called<R, E>,
+        called: HandlerOutput<R, E>,
         trace: Option<HeaderValue>,
         memory: &mut Share,
-    ) -> Handled<R, E>
+    ) -> HandlerResult<R, E>
     where
         R: http_body::Body<Data = Bytes>,
     {
         let mut response = match called {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Handled::new(Change::GiveUp, Given::Answer(Err(error))),
-            Err(payload) => return Handled::new(Change::GiveUp, Given::Panic(payload)),
+            Ok(Err(error)) => {
+                return HandlerResult::new(
+                    Change::GiveUp,
+                    ClientResult::StoredResponse(Err(error)),
+                );
+            }
+            Err(payload) => {
+                return HandlerResult::new(Change::GiveUp, ClientResult::Panic(payload));
+            }
         };
-        self.settings.source.judge(&mut response);
+        self.settings.source.set_outcome(&mut response);
         let end = match Outcome::of(&response) {
             Outcome::Final => {
                 let read = AssertUnwindSafe(self.read(response, trace, memory)).catch_unwind();
-                return read
-                    .await
-                    .unwrap_or_else(|payload| Handled::new(Change::GiveUp, Given::Panic(payload)));
+                return read.await.unwrap_or_else(|payload| {
+                    HandlerResult::new(Change::GiveUp, ClientResult::Panic(payload))
+                });
             }
             Outcome::NotApplied => Change::Release,
             Outcome::Unknown => Change::GiveUp,
         };
-        Handled::new(end, Given::Answer(Ok(response.map(Body::streamed))))
+        HandlerResult::new(
+            end,
+            ClientResult::StoredResponse(Ok(response.map(Body::streamed))),
+        )
     }
 
     /// Reads a response up to the limit for stored ones.
@@ -247,7 +260,7 @@ impl<S: Store> Server<S> {
         response: Response<R>,
         trace: Option<HeaderValue>,
         memory: &mut Share,
-    ) -> Handled<R, E>
+    ) -> HandlerResult<R, E>
     where
         R: http_body::Body<Data = Bytes>,
     {
@@ -257,18 +270,20 @@ impl<S: Store> Server<S> {
             && response.extensions().get::<Outcome>().is_none();
         let (head, body) = response.into_parts();
         let mut body = Box::pin(body);
-        let deadline = Instant::now() + self.settings.limits.answer.min(LONGEST_WAIT);
+        let deadline = Instant::now() + self.settings.limits.answer.min(MAX_WAIT);
         let (mut whole, mut trailers) = (BytesMut::new(), None);
         loop {
             let is_kept = match timeout_at(deadline, body.frame()).await {
                 Ok(None) => break,
-                Ok(Some(Err(_))) => return Handled::new(Change::GiveUp, Given::Nothing),
+                Ok(Some(Err(_))) => {
+                    return HandlerResult::new(Change::GiveUp, ClientResult::Nothing);
+                }
                 Ok(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => {
                         // The response has its own limit, and must not be truncated.
                         memory.grow_anyway(data.len());
                         whole.extend_from_slice(&data);
-                        whole.len() <= self.settings.max_answer
+                        whole.len() <= self.settings.max_response
                     }
                     Err(frame) => {
                         trailers = frame.into_trailers().ok();
@@ -282,13 +297,13 @@ impl<S: Store> Server<S> {
                 let end = match comes_last {
                     true => Change::GiveUp,
                     false => {
-                        let answer = Answer::new(&head, None, None).with_trace(trace);
+                        let answer = StoredResponse::new(&head, None, None).with_trace(trace);
                         Change::Complete(Arc::new(answer))
                     }
                 };
                 let body = Body::new(whole.freeze(), Some(body));
                 let response = Response::from_parts(head, body);
-                return Handled::new(end, Given::Answer(Ok(response)));
+                return HandlerResult::new(end, ClientResult::StoredResponse(Ok(response)));
             }
         }
         let whole = whole.freeze();
@@ -299,7 +314,7 @@ impl<S: Store> Server<S> {
         let end = match outcome {
             Outcome::Final => {
                 observe::stored(whole.len());
-                let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
+                let answer = StoredResponse::new(&head, Some(whole.clone()), trailers.clone());
                 Change::Complete(Arc::new(answer.with_trace(trace)))
             }
             Outcome::NotApplied => Change::Release,
@@ -307,15 +322,15 @@ impl<S: Store> Server<S> {
         };
         let body = Body::with_trailers(whole, trailers);
         let response = Response::from_parts(head, body);
-        Handled::new(end, Given::Answer(Ok(response)))
+        HandlerResult::new(end, ClientResult::StoredResponse(Ok(response)))
     }
 
     /// Records the result of the handler; returns the result for its client and its duplicates.
     async fn end<I, R, E>(
         &self,
         held: &HeldLease,
-        handled: Handled<R, E>,
-    ) -> (Tried<I, R, E>, Ended) {
+        handled: HandlerResult<R, E>,
+    ) -> (RunResult<I, R, E>, LeaderResult) {
         let completes = match &handled.end {
             Change::Complete(answer) => Some(Arc::clone(answer)),
             _ => None,
@@ -326,18 +341,18 @@ impl<S: Store> Server<S> {
         // If an unknown outcome cannot be recorded, the lease expires, which has the same meaning.
         let written = self.write_held(held, handled.end).await;
         let ended = match (&written, &completes) {
-            (Ok(()), Some(answer)) => Ended::Answered(Arc::clone(answer)),
-            _ => Ended::Open(None),
+            (Ok(()), Some(answer)) => LeaderResult::Answered(Arc::clone(answer)),
+            _ => LeaderResult::Open(None),
         };
         let tried = match (written, handled.given) {
-            (_, Given::Panic(payload)) => Tried::Panicked(payload),
+            (_, ClientResult::Panic(payload)) => RunResult::Panicked(payload),
             // Another execution has taken over, and duplicates get its response.
             (Err(WriteError::Lost), _) if completes.is_some() => {
-                Tried::Refused(Refused::InFlight(self.common.running.mean()))
+                RunResult::Rejection(Rejection::InFlight(self.common.running.mean()))
             }
             // Even if the response is not recorded, the client gets it; duplicates then get "outcome unknown".
-            (_, Given::Answer(answer)) => Tried::Answered(answer),
-            (_, Given::Nothing) => Tried::Refused(Refused::Unknown),
+            (_, ClientResult::StoredResponse(answer)) => RunResult::Answered(answer),
+            (_, ClientResult::Nothing) => RunResult::Rejection(Rejection::Unknown),
         };
         (tried, ended)
     }
@@ -351,16 +366,16 @@ impl<S: Store> Server<S> {
     ) -> Result<(), WriteFailed> {
         let write = || async {
             let (change, config) = (change.clone(), &self.settings.claim);
-            let written = timeout(CALL, self.store.write(key, lease, change, config)).await;
+            let written = timeout(CALL_TIMEOUT, self.store.write(key, lease, change, config)).await;
             match written {
                 Ok(Ok(_)) => Ok(Ok(())),
                 Ok(Err(WriteError::Lost)) => Ok(Err(WriteError::Lost)),
                 Ok(Err(WriteError::Gone)) => Ok(Err(WriteError::Gone)),
                 Ok(Err(WriteError::Store(error))) => Err(CallError::Store(error)),
-                Err(_) => Err(CallError::TimedOut(CALL)),
+                Err(_) => Err(CallError::TimedOut(CALL_TIMEOUT)),
             }
         };
-        match retry(&RECORD, write).await {
+        match retry(&RECORD_RETRIES, write).await {
             Ok(Err(WriteError::Lost)) => {
                 observe::lease_lost(key);
                 Err(WriteError::Lost)
@@ -376,7 +391,7 @@ impl<S: Store> Server<S> {
     /// Renews the lease until dropped. If the store has lost the record, claims the key again: otherwise a duplicate
     /// would run concurrently.
     async fn renew(&self, held: &HeldLease) -> Infallible {
-        let every = (self.settings.claim.lease / RENEWALS).max(SHORTEST_WAIT);
+        let every = (self.settings.claim.lease / RENEWALS_PER_LEASE).max(MIN_RENEWAL_INTERVAL);
         loop {
             sleep(every).await;
             // A slower call would delay the next renewal.
@@ -412,10 +427,10 @@ impl<S: Store> Server<S> {
 }
 
 /// The result of a handler.
-struct Handled<R, E> {
+struct HandlerResult<R, E> {
     /// The change to record.
     end: Change,
-    given: Given<R, E>,
+    given: ClientResult<R, E>,
 }
 
 /// The result for the client.
@@ -423,15 +438,15 @@ struct Handled<R, E> {
     clippy::large_enum_variant,
     reason = "it is nearly always an answer, and moved once"
 )]
-enum Given<R, E> {
-    Answer(Result<Response<Body<R>>, E>),
+enum ClientResult<R, E> {
+    StoredResponse(Result<Response<Body<R>>, E>),
     Panic(Box<dyn Any + Send>),
     /// The response body has failed.
     Nothing,
 }
 
-impl<R, E> Handled<R, E> {
-    const fn new(end: Change, given: Given<R, E>) -> Self {
+impl<R, E> HandlerResult<R, E> {
+    const fn new(end: Change, given: ClientResult<R, E>) -> Self {
         Self { end, given }
     }
 }

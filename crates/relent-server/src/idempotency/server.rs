@@ -6,14 +6,14 @@ use std::sync::Arc;
 use http::Response;
 use relent::GaveUp;
 #[cfg(feature = "webhook")]
-use relent_core::claim::ClaimConfig;
+use relent_core::idempotency::ClaimConfig;
 
 use super::body::Body;
 use super::common::Common;
 #[cfg(feature = "webhook")]
 use super::limits::Limits;
-use super::problems::Refused;
-use super::request::OVERHEAD;
+use super::problems::Rejection;
+use super::request::REQUEST_OVERHEAD_BYTES;
 use super::settings::Settings;
 use super::store_call::CallError;
 use crate::shares::{Principal, Share};
@@ -33,7 +33,7 @@ impl<S> Server<S> {
     }
 
     /// Returns the response to a request without a response of its handler.
-    pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
+    pub(crate) fn refuse<R>(&self, refused: Rejection, is_grpc: bool) -> Response<Body<R>> {
         let refused = refused.observed(self.settings.source, is_grpc);
         refused.map(Body::whole)
     }
@@ -44,9 +44,9 @@ impl<S> Server<S> {
     }
 
     /// Reserves memory for a request whose body is not read yet.
-    pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Refused> {
-        let memory = self.common.buffered.take(principal, OVERHEAD);
-        memory.ok_or(Refused::Busy)
+    pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Rejection> {
+        let memory = self.common.buffered.take(principal, REQUEST_OVERHEAD_BYTES);
+        memory.ok_or(Rejection::Busy)
     }
 }
 

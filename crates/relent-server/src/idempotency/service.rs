@@ -11,25 +11,25 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use relent::retry;
-use relent_core::claim::{Fingerprint, Lease};
-use relent_http::{CallerFacts, grpc};
+use relent_core::idempotency::{Fingerprint, Lease};
+use relent_http::{CallerContext, grpc};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower_service::Service;
 use uuid::Uuid;
 
 use super::common::Common;
-use super::execution::{Ended, Entered, Follower, Lead, Stage};
-use super::limits::LONGEST_WAIT;
-use super::problems::Refused;
+use super::execution::{Follower, Leader, LeaderResult, LeaderStage, RequestRole};
+use super::limits::MAX_WAIT;
+use super::problems::Rejection;
 use super::server::Server;
 use super::settings::Settings;
-use super::store_call::{CALL, CallError, STORE, in_time};
-use super::work::{Begins, Guarded, KeyedRequest, Tried, Work};
-use super::{Answer, Body, request};
-use crate::loan::Loan;
+use super::store_call::{CALL_RETRIES, CALL_TIMEOUT, CallError, in_time};
+use super::work::{ExecutionStart, KeyClaimed, KeyedRequest, RunResult, Work};
+use super::{Body, StoredResponse, request};
 use crate::observe;
-use crate::overload::{Held, SlotOf};
+use crate::overload::{HeldSlot, WeakSlot};
+use crate::quota_refund::QuotaRefund;
 use crate::shares::{Principal, Share};
 use crate::store::{Change, Claimed, Key, Store};
 
@@ -40,7 +40,7 @@ pub struct Idempotency<I, S> {
 }
 
 /// The interval at which one duplicate asks the store whether another process has completed its request.
-const LOOK: Duration = Duration::from_millis(100);
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<I, S> Idempotency<I, S> {
     pub(super) const fn new(
@@ -122,15 +122,15 @@ where
 }
 
 /// The next action of a follower.
-enum Followed {
+enum FollowerAction {
     /// Reads the recorded response, concurrently with others.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Alone,
     /// Leads, unless another request does. If another process has the key: asks the store not before this time, and
     /// the lease lasts this much longer.
     Leads(Option<(Instant, Duration)>),
-    Answered(Arc<Answer>),
-    Refused(Refused),
+    Answered(Arc<StoredResponse>),
+    Rejection(Rejection),
 }
 
 impl<S: Store> Server<S> {
@@ -147,9 +147,9 @@ impl<S: Store> Server<S> {
         B: Send + 'static,
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        if request.parts.extensions.get::<Guarded>().is_some() {
+        if request.parts.extensions.get::<KeyClaimed>().is_some() {
             let is_grpc = grpc::is_grpc(&request.parts.headers);
-            return Ok(self.refuse(Refused::Nested, is_grpc));
+            return Ok(self.refuse(Rejection::Nested, is_grpc));
         }
         let work = Work {
             inner,
@@ -170,10 +170,10 @@ impl<S: Store> Server<S> {
     {
         let (key, fingerprint) = (work.request.key, work.request.fingerprint);
         let is_grpc = grpc::is_grpc(&work.request.parts.headers);
-        let mut wait = Wait::of(&self, &work.request);
+        let mut wait = DuplicateWait::of(&self, &work.request);
         // The request continues when its client disconnects, so its rate limit quota is not refunded.
-        if let Some(loan) = work.request.parts.extensions.get::<Loan>() {
-            loan.begins();
+        if let Some(quota_refund) = work.request.parts.extensions.get::<QuotaRefund>() {
+            quota_refund.begins();
         }
         let mut looks_at = None;
         let mut lead = None;
@@ -181,25 +181,27 @@ impl<S: Store> Server<S> {
             let leads = match lead.take() {
                 Some(lead) => lead,
                 None => match self.common.running.enter(key, fingerprint) {
-                    Entered::Leads(lead) => lead,
-                    Entered::Follows(leader) => {
+                    RequestRole::Leads(lead) => lead,
+                    RequestRole::Follows(leader) => {
                         match self.follow(leader, fingerprint, &mut wait).await {
                             #[cfg(any(feature = "postgres", feature = "sqlite"))]
-                            Followed::Alone => Lead::alone(),
-                            Followed::Leads(look) => {
+                            FollowerAction::Alone => Leader::alone(),
+                            FollowerAction::Leads(look) => {
                                 looks_at = look;
                                 continue;
                             }
-                            Followed::Answered(answer) => {
-                                return match Answer::clone(&answer).replay() {
+                            FollowerAction::Answered(answer) => {
+                                return match StoredResponse::clone(&answer).replay() {
                                     Some(response) => Ok(response),
-                                    None => Ok(self.refuse(Refused::AnswerNotKept, is_grpc)),
+                                    None => Ok(self.refuse(Rejection::AnswerNotKept, is_grpc)),
                                 };
                             }
-                            Followed::Refused(Refused::StoreFailed) if self.settings.fail_open => {
+                            FollowerAction::Rejection(Rejection::StoreFailed)
+                                if self.settings.fail_open =>
+                            {
                                 return pass_on(work).await;
                             }
-                            Followed::Refused(refused) => {
+                            FollowerAction::Rejection(refused) => {
                                 return Ok(self.refuse(refused, is_grpc));
                             }
                         }
@@ -210,7 +212,7 @@ impl<S: Store> Server<S> {
                 sleep_until(at.min(wait.until)).await;
                 // A duplicate that waits longer asks the store next.
                 if at > wait.until {
-                    let refused = Refused::InFlight(self.come_back(left));
+                    let refused = Rejection::InFlight(self.retry_delay(left));
                     return Ok(self.refuse(refused, is_grpc));
                 }
             }
@@ -224,25 +226,25 @@ impl<S: Store> Server<S> {
                 drop(sender.send(tried));
             });
             let left = match receiver.await {
-                Ok(Tried::Answered(answer)) => return answer,
-                Ok(Tried::Refused(refused)) => return Ok(self.refuse(refused, is_grpc)),
-                Ok(Tried::Panicked(payload)) => resume_unwind(payload),
-                Ok(Tried::Open(open)) => return pass_on(open).await,
-                Ok(Tried::InFlight(back, leads, left)) => {
+                Ok(RunResult::Answered(answer)) => return answer,
+                Ok(RunResult::Rejection(refused)) => return Ok(self.refuse(refused, is_grpc)),
+                Ok(RunResult::Panicked(payload)) => resume_unwind(payload),
+                Ok(RunResult::Open(open)) => return pass_on(open).await,
+                Ok(RunResult::InFlight(back, leads, left)) => {
                     (work, lead) = (back, Some(leads));
                     left
                 }
                 // The runtime is shutting down.
-                Err(_) => return Ok(self.refuse(Refused::Unknown, is_grpc)),
+                Err(_) => return Ok(self.refuse(Rejection::Unknown, is_grpc)),
             };
             let now = Instant::now();
-            let look = now + LOOK.min(left);
+            let look = now + STORE_POLL_INTERVAL.min(left);
             if let Some(lead) = &mut lead {
-                lead.reach(Stage::Elsewhere(left));
-                lead.will_end(Ended::Open(Some((look, left))));
+                lead.reach(LeaderStage::Elsewhere(left));
+                lead.set_result(LeaderResult::Open(Some((look, left))));
             }
             if !wait.may_wait() || now >= wait.until {
-                let refused = Refused::InFlight(self.come_back(left));
+                let refused = Rejection::InFlight(self.retry_delay(left));
                 return Ok(self.refuse(refused, is_grpc));
             }
             looks_at = Some((look, left));
@@ -254,41 +256,43 @@ impl<S: Store> Server<S> {
         &self,
         mut leader: Follower,
         fingerprint: Fingerprint,
-        wait: &mut Wait<'_>,
-    ) -> Followed {
+        wait: &mut DuplicateWait<'_>,
+    ) -> FollowerAction {
         // If the handler claims the key, only the store knows its fingerprint.
         let is_another = leader.fingerprint != fingerprint && !self.settings.is_exactly_once();
         loop {
             let left = match leader.stage() {
-                Stage::Over(ended) => {
+                LeaderStage::Over(ended) => {
                     return match ended {
-                        Ended::Answered(_) if is_another => Followed::Refused(Refused::Mismatch),
-                        Ended::Answered(answer) => Followed::Answered(answer),
-                        #[cfg(any(feature = "postgres", feature = "sqlite"))]
-                        Ended::Recorded => Followed::Alone,
-                        Ended::Open(look) => Followed::Leads(look),
-                        // A rejection of another request may not apply to this one.
-                        Ended::Refused(refused)
-                            if leader.fingerprint != fingerprint
-                                && !matches!(refused, Refused::Busy | Refused::StoreFailed) =>
-                        {
-                            Followed::Leads(None)
+                        LeaderResult::Answered(_) if is_another => {
+                            FollowerAction::Rejection(Rejection::Mismatch)
                         }
-                        Ended::Refused(refused) => Followed::Refused(refused),
+                        LeaderResult::Answered(answer) => FollowerAction::Answered(answer),
+                        #[cfg(any(feature = "postgres", feature = "sqlite"))]
+                        LeaderResult::Recorded => FollowerAction::Alone,
+                        LeaderResult::Open(look) => FollowerAction::Leads(look),
+                        // A rejection of another request may not apply to this one.
+                        LeaderResult::Rejection(refused)
+                            if leader.fingerprint != fingerprint
+                                && !matches!(refused, Rejection::Busy | Rejection::StoreFailed) =>
+                        {
+                            FollowerAction::Leads(None)
+                        }
+                        LeaderResult::Rejection(refused) => FollowerAction::Rejection(refused),
                     };
                 }
                 // A claim has a short limit. Its result is needed, since it may be a stored response.
-                Stage::Claims => {
+                LeaderStage::Claims => {
                     leader.changed().await;
                     continue;
                 }
-                Stage::Runs | Stage::Elsewhere(_) if is_another => {
-                    return Followed::Refused(Refused::Mismatch);
+                LeaderStage::Runs | LeaderStage::Elsewhere(_) if is_another => {
+                    return FollowerAction::Rejection(Rejection::Mismatch);
                 }
-                Stage::Runs => Duration::MAX,
-                Stage::Elsewhere(left) => left,
+                LeaderStage::Runs => Duration::MAX,
+                LeaderStage::Elsewhere(left) => left,
             };
-            let in_flight = Followed::Refused(Refused::InFlight(self.come_back(left)));
+            let in_flight = FollowerAction::Rejection(Rejection::InFlight(self.retry_delay(left)));
             if !wait.may_wait() || Instant::now() >= wait.until {
                 return in_flight;
             }
@@ -298,16 +302,16 @@ impl<S: Store> Server<S> {
 
     /// Returns the time until which a duplicate waits.
     pub(super) fn until(&self, headers: &HeaderMap) -> Instant {
-        let wait = match CallerFacts::of(headers).remaining {
+        let wait = match CallerContext::from_headers(headers).remaining {
             Some(remaining) => remaining.min(self.settings.wait),
             None => self.settings.wait,
         };
-        Instant::now() + wait.min(LONGEST_WAIT)
+        Instant::now() + wait.min(MAX_WAIT)
     }
 
     /// Returns the delay for `Retry-After`: the average duration of an execution, but not more than the rest of the
     /// lease.
-    fn come_back(&self, left: Duration) -> Duration {
+    fn retry_delay(&self, left: Duration) -> Duration {
         self.common.running.mean().min(left)
     }
 
@@ -316,10 +320,10 @@ impl<S: Store> Server<S> {
     async fn attempt<I, B, R>(
         self,
         work: Work<I>,
-        mut lead: Lead,
-        slot: Option<Held>,
+        mut lead: Leader,
+        slot: Option<HeldSlot>,
         gone: impl Future<Output = ()> + Send,
-    ) -> Tried<I, R, I::Error>
+    ) -> RunResult<I, R, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
         I::Future: Send,
@@ -328,8 +332,8 @@ impl<S: Store> Server<S> {
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
-        if self.settings.exactly_once {
-            return self.attempt_once(work, lead, gone).await;
+        if self.settings.transactional {
+            return self.attempt_transactional(work, lead, gone).await;
         }
         let (key, fingerprint) = (work.request.key, work.request.fingerprint);
         let refused = match self.claim(key, work.owner, fingerprint).await {
@@ -339,8 +343,8 @@ impl<S: Store> Server<S> {
                 repeated,
             }) => match self.common.executions.take(&work.request.principal, 1) {
                 Some(permit) => {
-                    lead.reach(Stage::Runs);
-                    let begins = Begins {
+                    lead.reach(LeaderStage::Runs);
+                    let begins = ExecutionStart {
                         lease,
                         step,
                         repeated,
@@ -353,30 +357,30 @@ impl<S: Store> Server<S> {
                 }
                 None => {
                     self.release(key, lease).await;
-                    Refused::Busy
+                    Rejection::Busy
                 }
             },
-            Ok(Claimed::InFlight(left)) => return Tried::InFlight(work, lead, left),
-            Ok(claimed) => match Refused::of(claimed) {
+            Ok(Claimed::InFlight(left)) => return RunResult::InFlight(work, lead, left),
+            Ok(claimed) => match Rejection::of(claimed) {
                 Ok(answer) => {
-                    lead.end(Ended::Answered(Arc::new(answer.clone())));
+                    lead.end(LeaderResult::Answered(Arc::new(answer.clone())));
                     return match answer.replay() {
-                        Some(response) => Tried::Answered(Ok(response)),
-                        None => Tried::Refused(Refused::AnswerNotKept),
+                        Some(response) => RunResult::Answered(Ok(response)),
+                        None => RunResult::Rejection(Rejection::AnswerNotKept),
                     };
                 }
                 Err(refused) => refused,
             },
             Err(ClaimFailed) => {
-                lead.will_end(Ended::Refused(Refused::StoreFailed));
+                lead.set_result(LeaderResult::Rejection(Rejection::StoreFailed));
                 if self.settings.fail_open {
-                    return Tried::Open(work);
+                    return RunResult::Open(work);
                 }
-                Refused::StoreFailed
+                Rejection::StoreFailed
             }
         };
-        lead.end(Ended::Refused(refused));
-        Tried::Refused(refused)
+        lead.end(LeaderResult::Rejection(refused));
+        RunResult::Rejection(refused)
     }
 
     /// Claims the key, within the time limit for all attempts. If the result is not known, the claim is given back.
@@ -389,10 +393,10 @@ impl<S: Store> Server<S> {
         let claim = || {
             let config = &self.settings.claim;
             let claim = self.store.claim(&key, owner, fingerprint, config);
-            in_time(CALL, claim)
+            in_time(CALL_TIMEOUT, claim)
         };
         let limit = self.settings.limits.claim;
-        match timeout(limit, retry(&STORE, claim)).await {
+        match timeout(limit, retry(&CALL_RETRIES, claim)).await {
             Ok(Ok(claimed)) => return Ok(claimed),
             Ok(Err(error)) => self.store_failed("claim", &key, &error),
             Err(_) => {
@@ -427,21 +431,21 @@ impl<S: Store> Server<S> {
 struct ClaimFailed;
 
 /// The wait of a duplicate, and the resources that it holds.
-struct Wait<'a> {
+struct DuplicateWait<'a> {
     common: &'a Common,
     principal: Principal,
     until: Instant,
-    slot: Option<Held>,
+    slot: Option<HeldSlot>,
     permit: Option<Share>,
 }
 
-impl<'a> Wait<'a> {
+impl<'a> DuplicateWait<'a> {
     fn of<S: Store>(server: &'a Server<S>, request: &KeyedRequest) -> Self {
         Self {
             common: &server.common,
             principal: Arc::clone(&request.principal),
             until: server.until(&request.parts.headers),
-            slot: request.parts.extensions.get().and_then(SlotOf::hold),
+            slot: request.parts.extensions.get().and_then(WeakSlot::hold),
             permit: None,
         }
     }
@@ -452,7 +456,7 @@ impl<'a> Wait<'a> {
         if self.permit.is_none() {
             self.permit = self.common.waiters.take(&self.principal, 1);
             if self.permit.is_some() {
-                observe::keyed_wait();
+                observe::idempotent_wait();
             }
         }
         if let Some(slot) = &self.slot {

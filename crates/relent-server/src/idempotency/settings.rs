@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
-use relent_core::claim::ClaimConfig;
+use relent_core::idempotency::ClaimConfig;
 
 use super::limits::{Limits, ReadLimits};
 use super::source::KeySource;
@@ -24,12 +24,12 @@ pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) wait: Duration,
     pub(super) max_request: usize,
-    pub(super) max_answer: usize,
+    pub(super) max_response: usize,
     pub(super) fail_open: bool,
     pub(super) first_sent: bool,
     pub(super) failures: OnStoreFailure,
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(super) exactly_once: bool,
+    pub(super) transactional: bool,
 }
 
 impl Settings {
@@ -45,7 +45,7 @@ impl Settings {
     pub(super) const fn is_exactly_once(&self) -> bool {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         {
-            self.exactly_once
+            self.transactional
         }
         #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
         {

@@ -23,7 +23,7 @@ impl KeySource {
     /// acknowledgement is final, and a 4xx is evaluated again with each delivery. For ambiguous responses the rules
     /// are those of an `Idempotency-Key`: a 408 is not a rejection.
     #[cfg(feature = "webhook")]
-    pub(crate) fn judge<B>(self, response: &mut Response<B>) {
+    pub(crate) fn set_outcome<B>(self, response: &mut Response<B>) {
         if self != Self::WebhookId || response.extensions().get::<Outcome>().is_some() {
             return;
         }
@@ -38,5 +38,5 @@ impl KeySource {
     }
 
     #[cfg(not(feature = "webhook"))]
-    pub(crate) const fn judge<R>(self, _: &mut R) {}
+    pub(crate) const fn set_outcome<R>(self, _: &mut R) {}
 }

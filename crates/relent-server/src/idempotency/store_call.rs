@@ -11,13 +11,14 @@ use tokio::time::timeout;
 use crate::store::WriteError;
 
 /// Retries a failed call up to four times, with about half a second of delays.
-pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
-    .max_delay(Duration::from_secs(1))
-    .max_retries(4)
-    .build_const();
+pub(super) static CALL_RETRIES: Policy =
+    Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+        .max_delay(Duration::from_secs(1))
+        .max_retries(4)
+        .build_const();
 
 /// The longest time for one call of a store, whatever its own limits. Claims and renewals have shorter limits.
-pub(super) const CALL: Duration = Duration::from_secs(10);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason why a call of a store has failed.
 #[derive(Debug)]

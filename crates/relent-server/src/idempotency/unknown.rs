@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use relent_core::claim::{ClaimConfig, NotResolved};
+use relent_core::idempotency::{ClaimConfig, NotResolved};
 
 use super::common::Common;
 use crate::observe;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
-use relent_core::claim::{Fingerprint, Lease};
+use relent_core::idempotency::{Fingerprint, Lease};
 
 use super::body::Body;
-use super::execution::Lead;
-use super::problems::Refused;
-use crate::overload::Held;
+use super::execution::Leader;
+use super::problems::Rejection;
+use crate::overload::HeldSlot;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
 
@@ -34,25 +34,25 @@ pub(super) struct Work<I> {
 }
 
 /// The result of one attempt to claim and run.
-pub(super) enum Tried<I, R, E> {
+pub(super) enum RunResult<I, R, E> {
     Answered(Result<Response<Body<R>>, E>),
-    Refused(Refused),
+    Rejection(Rejection),
     Panicked(Box<dyn Any + Send>),
     /// Another process runs the request; its lease lasts this much longer.
-    InFlight(Work<I>, Lead, Duration),
+    InFlight(Work<I>, Leader, Duration),
     /// The store fails, and the request passes as if it had no key.
     Open(Work<I>),
 }
 
 /// In the extensions of a request whose key a layer has claimed.
 #[derive(Clone, Copy)]
-pub(super) struct Guarded;
+pub(super) struct KeyClaimed;
 
 /// The data to start an execution with.
-pub(super) struct Begins {
+pub(super) struct ExecutionStart {
     pub(super) lease: Lease,
     pub(super) step: u32,
     pub(super) repeated: bool,
     pub(super) permit: Share,
-    pub(super) slot: Option<Held>,
+    pub(super) slot: Option<HeldSlot>,
 }

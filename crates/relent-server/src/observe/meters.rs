@@ -7,9 +7,9 @@ use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::Criticality;
 
 use super::{
-    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT,
-    NOT_VERIFIED, QUOTA, RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, RESOLVED, STORE_ERRORS,
-    TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
+    ADMITTED, ANSWER_BYTES, CRITICALITY, IDEMPOTENT_REQUESTS, IDEMPOTENT_WAITS, IN_FLIGHT,
+    LEASE_LOST, LIMIT, NOT_VERIFIED, QUOTA, RATE_ADMITTED, RATE_LOCAL, RATE_REFUSED, REASON,
+    RESOLVED, STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -29,7 +29,7 @@ pub fn describe() {
                 "Requests that the rate limits refused, by reason and quota.",
             ),
             (
-                RATE_ALONE,
+                RATE_LOCAL,
                 "Requests that were judged while Redis was away, by what happens then.",
             ),
             (ADMITTED, "Requests that got a slot, by criticality."),
@@ -38,7 +38,7 @@ pub fn describe() {
                 "Requests that were turned away, by criticality and reason.",
             ),
             (
-                KEYED,
+                IDEMPOTENT_REQUESTS,
                 "What became of requests with an idempotency key, by result.",
             ),
             (
@@ -46,7 +46,7 @@ pub fn describe() {
                 "Deliveries of webhooks that were not believed, by reason.",
             ),
             (
-                KEYED_WAITS,
+                IDEMPOTENT_WAITS,
                 "Duplicates that waited for the request that ran.",
             ),
             (

@@ -9,7 +9,7 @@ pub const RATE_ADMITTED: &str = "relent_server_rate_admitted_total";
 pub const RATE_REFUSED: &str = "relent_server_rate_refused_total";
 /// Counter: decisions of the process alone while Redis is unreachable, by [`AWAY`]. They also count in
 /// [`RATE_ADMITTED`] or [`RATE_REFUSED`].
-pub const RATE_ALONE: &str = "relent_server_rate_alone_total";
+pub const RATE_LOCAL: &str = "relent_server_rate_local_total";
 /// Counter: requests that got a slot, by [`CRITICALITY`].
 pub const ADMITTED: &str = "relent_server_admitted_total";
 /// Counter: requests that the overload layer rejected, by [`CRITICALITY`] and [`REASON`].
@@ -23,9 +23,9 @@ pub const IN_FLIGHT: &str = "relent_server_in_flight";
 /// Gauge: requests that wait for a slot.
 pub const WAITING: &str = "relent_server_waiting";
 /// Counter: requests with an idempotency key, by [`RESULT`].
-pub const KEYED: &str = "relent_server_keyed_total";
+pub const IDEMPOTENT_REQUESTS: &str = "relent_server_idempotent_requests_total";
 /// Counter: duplicates that waited for a running request.
-pub const KEYED_WAITS: &str = "relent_server_keyed_waits_total";
+pub const IDEMPOTENT_WAITS: &str = "relent_server_idempotent_waits_total";
 /// Counter: executions that ended with an unknown outcome.
 pub const UNKNOWN: &str = "relent_server_outcome_unknown_total";
 /// Counter: unknown outcomes that were resolved, by [`RESOLUTION`].

@@ -9,18 +9,18 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use relent_core::GrpcCode;
-use relent_core::slots::Completion;
+use relent_core::admission::Completion;
 use relent_http::field::content_length;
 use relent_http::grpc;
 
-use super::held::Held;
+use super::held::HeldSlot;
 
 pin_project! {
     /// A response body of the service.
     pub struct SlotBody<B> {
         #[pin]
         inner: B,
-        held: Option<Held>,
+        held: Option<HeldSlot>,
         ended: Completion,
         // The rest of the announced length: a server does not read beyond it.
         left: Option<u64>,
@@ -29,7 +29,7 @@ pin_project! {
 
 impl<B: http_body::Body> SlotBody<B> {
     /// Wraps the body of the service with the slot, if any. If the body is not sent (`is_sent`), nothing reads it.
-    pub(super) fn new(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
+    pub(super) fn new(inner: B, head: &Parts, is_sent: bool, held: Option<HeldSlot>) -> Self {
         // A gRPC status follows in the trailers, after the announced length.
         let announced = match grpc::is_grpc(&head.headers) {
             true => None,
@@ -77,7 +77,7 @@ fn is_fault_of_service(code: u16) -> bool {
 }
 
 /// Ends the request and frees the slot.
-fn over(held: &mut Option<Held>, ended: Completion) {
+fn over(held: &mut Option<HeldSlot>, ended: Completion) {
     if let Some(held) = held.take() {
         held.ended(ended);
     }

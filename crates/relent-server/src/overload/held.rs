@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::slots::{Completion, Placement, QueuePlace, Slot, Slots, Turn};
-use relent_core::{Arrival, Criticality, Instant, Rejected};
+use relent_core::admission::{Arrival, Rejected};
+use relent_core::admission::{
+    Completion, ConcurrencyLimiter, Dequeued, Enqueued, QueuePosition, Slot,
+};
+use relent_core::{Criticality, Instant};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -30,7 +33,7 @@ pub(crate) struct Shared {
 
 /// Slots never leave this struct, so a request that is no longer polled cannot keep one.
 struct State {
-    slots: Slots<Waiter>,
+    slots: ConcurrencyLimiter<Waiter>,
     /// The slots that are held, with their start, in the order of admission.
     held: BTreeMap<Number, (Instant, Slot)>,
     given_out: Number,
@@ -65,12 +68,12 @@ impl State {
 
 /// The result of an arrival.
 pub(super) enum Arrived {
-    Served(Held),
+    Served(HeldSlot),
     Waits(Waiting),
 }
 
 impl Shared {
-    pub(super) fn new(slots: Slots<Waiter>) -> Self {
+    pub(super) fn new(slots: ConcurrencyLimiter<Waiter>) -> Self {
         let state = State {
             slots,
             held: BTreeMap::new(),
@@ -89,7 +92,7 @@ impl Shared {
     }
 
     /// Reads the slots.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Slots<Waiter>) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&ConcurrencyLimiter<Waiter>) -> T) -> T {
         self.change(|state, _| look(&state.slots))
     }
 
@@ -103,8 +106,8 @@ impl Shared {
         let acted = act(&mut state, now);
         while let Some((waiter, turn)) = state.slots.next(now) {
             let turn = match turn {
-                Turn::Start(slot) => Ok(state.hold(now, slot)),
-                Turn::Refused(rejected) => Err(rejected),
+                Dequeued::Start(slot) => Ok(state.hold(now, slot)),
+                Dequeued::Refused(rejected) => Err(rejected),
             };
             if let Err(Ok(number)) = waiter.send(turn) {
                 state.give_back(now, number);
@@ -127,12 +130,12 @@ impl Shared {
                 sender
             });
             Ok(match placed? {
-                Placement::Start(slot) => Ok(state.hold(now, slot)),
-                Placement::Wait(place, until) => Err((place, until)),
+                Enqueued::Start(slot) => Ok(state.hold(now, slot)),
+                Enqueued::Wait(place, until) => Err((place, until)),
             })
         })?;
         Ok(match (entered, receiver) {
-            (Ok(number), _) => Arrived::Served(Held::new(self, number, arrival, class)),
+            (Ok(number), _) => Arrived::Served(HeldSlot::new(self, number, arrival, class)),
             (Err((place, until)), Some(receiver)) => {
                 let until = until.saturating_since(Instant::ORIGIN);
                 let timer = tokio::time::sleep_until(self.origin + until);
@@ -157,7 +160,7 @@ pub(super) struct Waiting {
     shared: Arc<Shared>,
     arrival: Arrival,
     class: Criticality,
-    place: QueuePlace,
+    place: QueuePosition,
     /// `None` after the waiter has its result.
     turn: Option<oneshot::Receiver<Result<Number, Rejected>>>,
     timer: Pin<Box<Sleep>>,
@@ -165,9 +168,9 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    fn told(&mut self, turn: Result<Number, Rejected>) -> Result<Held, Rejected> {
+    fn told(&mut self, turn: Result<Number, Rejected>) -> Result<HeldSlot, Rejected> {
         self.turn = None;
-        turn.map(|number| Held::new(&self.shared, number, self.arrival, self.class))
+        turn.map(|number| HeldSlot::new(&self.shared, number, self.arrival, self.class))
     }
 
     /// Returns how long it has waited.
@@ -177,7 +180,7 @@ impl Waiting {
 }
 
 impl Future for Waiting {
-    type Output = Result<Held, Rejected>;
+    type Output = Result<HeldSlot, Rejected>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(turn) = &mut self.turn else {
@@ -219,17 +222,17 @@ impl Drop for Waiting {
 
 /// A slot, which is freed when the last clone is dropped.
 #[derive(Clone)]
-pub(crate) struct Held(Arc<Inner>);
+pub(crate) struct HeldSlot(Arc<Inner>);
 
 /// A weak reference to the slot of a request, in its extensions, for work that continues after the client has
 /// disconnected. It holds nothing, since a handler may keep extensions as long as it likes.
 #[derive(Clone)]
-pub(crate) struct SlotOf(Weak<Inner>);
+pub(crate) struct WeakSlot(Weak<Inner>);
 
-impl SlotOf {
+impl WeakSlot {
     /// Returns the slot, unless it has been freed.
-    pub(crate) fn hold(&self) -> Option<Held> {
-        self.0.upgrade().map(Held)
+    pub(crate) fn hold(&self) -> Option<HeldSlot> {
+        self.0.upgrade().map(HeldSlot)
     }
 }
 
@@ -241,7 +244,7 @@ struct Inner {
     slot: Mutex<(Option<Number>, Completion)>,
 }
 
-impl Held {
+impl HeldSlot {
     fn new(shared: &Arc<Shared>, number: Number, arrival: Arrival, class: Criticality) -> Self {
         Self(Arc::new(Inner {
             shared: Arc::clone(shared),
@@ -252,8 +255,8 @@ impl Held {
         }))
     }
 
-    pub(super) fn slot_of(&self) -> SlotOf {
-        SlotOf(Arc::downgrade(&self.0))
+    pub(super) fn weak_slot(&self) -> WeakSlot {
+        WeakSlot(Arc::downgrade(&self.0))
     }
 
     fn lock(&self) -> MutexGuard<'_, (Option<Number>, Completion)> {

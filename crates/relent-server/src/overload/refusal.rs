@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use relent_core::{Advice, Rejected, Shed};
+use relent_core::Advice;
+use relent_core::admission::{Rejected, Shed};
 use relent_http::{ErrorResponse, grpc};
 
 use crate::refusal::Body;
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_problem_is_for_those_that_accept_json() {
+    fn only_a_request_that_accepts_json_gets_a_problem() {
         for (accept, problem) in [
             ("*/*", false),
             ("text/html", false),
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_prepared_says_what_would_be_written() {
+    fn a_prebuilt_rejection_equals_a_built_one() {
         let shed = |advice, millis| {
             let after = Duration::from_millis(millis);
             Rejected::Shed(Shed { advice, after })

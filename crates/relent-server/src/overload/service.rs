@@ -10,16 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use relent_core::slots::Completion;
-use relent_core::{Admitted, Arrival, Criticality, Rejected};
-use relent_http::CallerFacts;
+use relent_core::Criticality;
+use relent_core::admission::Completion;
+use relent_core::admission::{Admitted, Arrival, Rejected};
+use relent_http::CallerContext;
 use tower_service::Service;
 
-use super::held::{Arrived, Held, Shared};
+use super::held::{Arrived, HeldSlot, Shared};
 use super::settings::Settings;
 use super::{SlotBody, refusal};
-use crate::loan::Loan;
 use crate::observe;
+use crate::quota_refund::QuotaRefund;
 use crate::refusal::{Body, not_applied};
 
 /// The service of an [`OverloadLayer`](super::OverloadLayer).
@@ -43,7 +44,7 @@ impl<I> Overload<I> {
 }
 
 /// The future of [`Overload`].
-pub struct Answering<R, E>(State<R, E>);
+pub struct OverloadFuture<R, E>(State<R, E>);
 
 type Served<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<SlotBody<R>>>, E>> + Send>>;
 
@@ -53,9 +54,9 @@ enum State<R, E> {
 }
 
 // Only the boxed future is pinned.
-impl<R, E> Unpin for Answering<R, E> {}
+impl<R, E> Unpin for OverloadFuture<R, E> {}
 
-impl<R, E> Future for Answering<R, E> {
+impl<R, E> Future for OverloadFuture<R, E> {
     type Output = Result<Response<Body<SlotBody<R>>>, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -78,7 +79,7 @@ where
 {
     type Response = Response<Body<SlotBody<R>>>;
     type Error = I::Error;
-    type Future = Answering<R, I::Error>;
+    type Future = OverloadFuture<R, I::Error>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
         Poll::Ready(Ok(()))
@@ -88,17 +89,17 @@ where
         let (parts, body) = request.into_parts();
         if (self.settings.exempt)(&parts) {
             let request = Request::from_parts(parts, body);
-            return Answering(State::Served(Box::pin(serve(
+            return OverloadFuture(State::Served(Box::pin(serve(
                 self.inner.clone(),
                 request,
                 None,
             ))));
         }
-        if let Some(loan) = parts.extensions.get::<Loan>() {
-            loan.waits();
+        if let Some(quota_refund) = parts.extensions.get::<QuotaRefund>() {
+            quota_refund.waits();
         }
         let refusing = Refusing::of(&parts, self.settings.class(&parts));
-        let facts = CallerFacts::of(&parts.headers);
+        let facts = CallerContext::from_headers(&parts.headers);
         let caller = self.settings.caller(&parts);
         let arrival = arrival(facts, caller, parts.extensions.get());
         let arrived = match self.shared.arrive(arrival, refusing.class) {
@@ -106,11 +107,11 @@ where
             Err(rejected) => {
                 let mut response = refusing.answer(&rejected);
                 not_applied(&parts.extensions, &mut response);
-                return Answering(State::Refused(Some(response)));
+                return OverloadFuture(State::Refused(Some(response)));
             }
         };
         let (inner, mut request) = (self.inner.clone(), Request::from_parts(parts, body));
-        Answering(State::Served(match arrived {
+        OverloadFuture(State::Served(match arrived {
             Arrived::Served(held) => {
                 observe::admitted(refusing.class, Duration::ZERO);
                 Box::pin(serve(inner, request, Some(held)))
@@ -141,7 +142,7 @@ where
 async fn serve<I, B, R>(
     mut inner: I,
     mut request: Request<B>,
-    held: Option<Held>,
+    held: Option<HeldSlot>,
 ) -> Result<Response<Body<SlotBody<R>>>, I::Error>
 where
     I: Service<Request<B>, Response = Response<R>>,
@@ -149,12 +150,12 @@ where
 {
     let is_sent = request.method() != Method::HEAD;
     if let Some(held) = &held {
-        request.extensions_mut().insert(held.slot_of());
+        request.extensions_mut().insert(held.weak_slot());
     }
     let served = async {
         poll_fn(|context| inner.poll_ready(context)).await?;
-        if let Some(loan) = request.extensions().get::<Loan>() {
-            loan.begins();
+        if let Some(quota_refund) = request.extensions().get::<QuotaRefund>() {
+            quota_refund.begins();
         }
         inner.call(request).await
     };
@@ -175,13 +176,15 @@ where
 
 /// Reads the arrival from the headers. A request in its reserved slot counts as a first attempt, since the server
 /// chose its time.
-fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>) -> Arrival {
+fn arrival(facts: CallerContext, caller: Option<u64>, admitted: Option<&Admitted>) -> Arrival {
     let arrival = Arrival {
         caller,
         ..facts.arrival()
     };
     match admitted {
-        Some(Admitted { ticket: true }) => Arrival {
+        Some(Admitted {
+            reserved_slot: true,
+        }) => Arrival {
             attempt: 1,
             ..arrival
         },
@@ -218,10 +221,10 @@ impl<I: fmt::Debug> fmt::Debug for Overload<I> {
     }
 }
 
-impl<R, E> fmt::Debug for Answering<R, E> {
+impl<R, E> fmt::Debug for OverloadFuture<R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_refused = matches!(self.0, State::Refused(_));
-        f.debug_struct("Answering")
+        f.debug_struct("OverloadFuture")
             .field("is_refused", &is_refused)
             .finish_non_exhaustive()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use relent_core::Criticality;
-use relent_http::CallerFacts;
+use relent_http::CallerContext;
 
 use crate::admission::Identify;
 
@@ -31,7 +31,7 @@ pub(super) enum Header {
 impl Settings {
     pub(super) fn class(&self, parts: &Parts) -> Criticality {
         let own = (self.criticality)(parts).unwrap_or_default();
-        match (self.header, CallerFacts::criticality(&parts.headers)) {
+        match (self.header, CallerContext::criticality(&parts.headers)) {
             (Header::Lowers, Some(told)) => own.max(told),
             (Header::Trusted, Some(told)) => told,
             (Header::Ignored, _) | (_, None) => own,

@@ -12,7 +12,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::ConnectionError;
-use super::driver::{Columns, CommitError, Connections, Opened, Session, Value};
+use super::driver::{Columns, CommitError, Connections, SqlSession, SqlTransaction, Value};
 
 impl Connections for Pool {
     type Connection = Client;
@@ -38,7 +38,7 @@ fn parameters<'a>(values: &'a [Value<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
     values.iter().map(parameter).collect()
 }
 
-impl Session for ClientWrapper {
+impl SqlSession for ClientWrapper {
     type Row = Row;
 
     async fn query(
@@ -64,7 +64,7 @@ impl Session for ClientWrapper {
     }
 }
 
-impl Session for Transaction<'_> {
+impl SqlSession for Transaction<'_> {
     type Row = Row;
 
     async fn query(
@@ -90,7 +90,7 @@ impl Session for Transaction<'_> {
     }
 }
 
-impl Opened for Transaction<'_> {
+impl SqlTransaction for Transaction<'_> {
     async fn commit(self) -> Result<(), ConnectionError> {
         Ok(Self::commit(self).await?)
     }

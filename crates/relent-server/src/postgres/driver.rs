@@ -10,7 +10,7 @@ use super::error::ConnectionError;
 /// `PgPool`. It cannot be implemented outside this crate.
 pub trait Connections: Clone + fmt::Debug + Send + Sync + 'static {
     /// A connection, which returns to the pool on drop.
-    type Connection: DerefMut<Target: Session + Sized> + Send;
+    type Connection: DerefMut<Target: SqlSession + Sized> + Send;
 
     /// Waits for a connection, up to the limit of the pool.
     fn get(&self) -> impl Future<Output = Result<Self::Connection, ConnectionError>> + Send;
@@ -20,7 +20,7 @@ pub trait Connections: Clone + fmt::Debug + Send + Sync + 'static {
 }
 
 /// A connection, or a transaction on it.
-pub trait Session: Send {
+pub trait SqlSession: Send {
     /// A row that a statement returns.
     type Row: Columns + Send;
 
@@ -46,7 +46,7 @@ pub trait Session: Send {
 }
 
 /// A transaction, which is rolled back on drop.
-pub(crate) trait Opened: Session {
+pub(crate) trait SqlTransaction: SqlSession {
     /// Commits the transaction.
     fn commit(self) -> impl Future<Output = Result<(), ConnectionError>> + Send;
 

@@ -5,7 +5,7 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{Executor, PgPool, Row};
 
 use super::ConnectionError;
-use super::driver::{Columns, CommitError, Connections, Opened, Session, Value};
+use super::driver::{Columns, CommitError, Connections, SqlSession, SqlTransaction, Value};
 
 /// A transaction of sqlx on PostgreSQL.
 pub type SqlxTransaction<'c> = sqlx::Transaction<'c, sqlx::Postgres>;
@@ -34,7 +34,7 @@ fn query<'a>(statement: &'a str, values: &[Value<'a>]) -> Query<'a> {
     })
 }
 
-impl Session for PgConnection {
+impl SqlSession for PgConnection {
     type Row = PgRow;
 
     async fn query(
@@ -66,7 +66,7 @@ impl Session for PgConnection {
     }
 }
 
-impl Session for SqlxTransaction<'_> {
+impl SqlSession for SqlxTransaction<'_> {
     type Row = PgRow;
 
     async fn query(
@@ -74,7 +74,7 @@ impl Session for SqlxTransaction<'_> {
         statement: &str,
         values: &[Value<'_>],
     ) -> Result<Option<PgRow>, ConnectionError> {
-        Session::query(&mut **self, statement, values).await
+        SqlSession::query(&mut **self, statement, values).await
     }
 
     async fn query_all(
@@ -82,15 +82,15 @@ impl Session for SqlxTransaction<'_> {
         statement: &str,
         values: &[Value<'_>],
     ) -> Result<Vec<PgRow>, ConnectionError> {
-        Session::query_all(&mut **self, statement, values).await
+        SqlSession::query_all(&mut **self, statement, values).await
     }
 
     async fn script<'a>(&'a mut self, statements: &'a str) -> Result<(), ConnectionError> {
-        Session::script(&mut **self, statements).await
+        SqlSession::script(&mut **self, statements).await
     }
 }
 
-impl Opened for SqlxTransaction<'_> {
+impl SqlTransaction for SqlxTransaction<'_> {
     async fn commit(self) -> Result<(), ConnectionError> {
         Ok(Self::commit(self).await?)
     }
@@ -102,7 +102,9 @@ impl Opened for SqlxTransaction<'_> {
     ) -> Result<(), CommitError> {
         let ran = self.query(statement, parameters).await;
         ran.map_err(CommitError::Statement)?;
-        Opened::commit(self).await.map_err(CommitError::Commit)
+        SqlTransaction::commit(self)
+            .await
+            .map_err(CommitError::Commit)
     }
 
     async fn rollback(self) -> Result<(), ConnectionError> {

@@ -15,7 +15,7 @@ use relent_http::{Outcome, grpc};
 /// 202 it announces the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Answer {
+pub struct StoredResponse {
     /// The status.
     pub status: StatusCode,
     /// The header fields.
@@ -27,7 +27,7 @@ pub struct Answer {
 }
 
 /// Hop-by-hop and transient fields.
-const LEFT_OUT: [&str; 20] = [
+const TRANSIENT_FIELDS: [&str; 20] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -50,7 +50,7 @@ const LEFT_OUT: [&str; 20] = [
     "relent-original-traceparent",
 ];
 
-impl Answer {
+impl StoredResponse {
     /// Creates a stored response from a head and a body; removes the fields that are not stored.
     #[must_use]
     pub fn new(head: &Parts, body: Option<Bytes>, trailers: Option<HeaderMap>) -> Self {
@@ -68,14 +68,14 @@ impl Answer {
             .iter()
             .flat_map(named)
             .collect();
-        let left_out = |name: &str| {
-            LEFT_OUT.contains(&name)
+        let is_transient_field = |name: &str| {
+            TRANSIENT_FIELDS.contains(&name)
                 || name.starts_with("x-ratelimit-")
                 || hop.iter().any(|hop| hop == name)
         };
         let headers = head.headers.iter();
         let headers = headers
-            .filter(|(name, _)| !left_out(name.as_str()))
+            .filter(|(name, _)| !is_transient_field(name.as_str()))
             .map(|(name, value)| (name.clone(), value.clone()));
         let mut kept = HeaderMap::new();
         for (name, value) in headers {
@@ -133,9 +133,9 @@ const VERSION: u8 = 1;
 
 /// The bytes are not a stored response, or a later version has written them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InvalidAnswer;
+pub struct InvalidStoredResponse;
 
-impl fmt::Display for InvalidAnswer {
+impl fmt::Display for InvalidStoredResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "the bytes are no stored answer: a later version has written them, or something else has",
@@ -143,10 +143,10 @@ impl fmt::Display for InvalidAnswer {
     }
 }
 
-impl std::error::Error for InvalidAnswer {}
+impl std::error::Error for InvalidStoredResponse {}
 
 /// The encoding for stores.
-impl Answer {
+impl StoredResponse {
     /// Encodes the response: a version, then each part with its length.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -166,22 +166,22 @@ impl Answer {
     ///
     /// # Errors
     /// The bytes are malformed, or of another version.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidAnswer> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidStoredResponse> {
         let mut rest = bytes;
         let [version] = take(&mut rest)?;
         let status = StatusCode::from_u16(u16::from_be_bytes(take(&mut rest)?));
-        let headers = read_fields(&mut rest)?.ok_or(InvalidAnswer)?;
+        let headers = read_fields(&mut rest)?.ok_or(InvalidStoredResponse)?;
         let trailers = read_fields(&mut rest)?;
         let body = match take(&mut rest)? {
             [0] if rest.is_empty() => None,
             [1] => Some(Bytes::copy_from_slice(rest)),
-            _ => return Err(InvalidAnswer),
+            _ => return Err(InvalidStoredResponse),
         };
         if version != VERSION {
-            return Err(InvalidAnswer);
+            return Err(InvalidStoredResponse);
         }
         Ok(Self {
-            status: status.map_err(|_| InvalidAnswer)?,
+            status: status.map_err(|_| InvalidStoredResponse)?,
             headers,
             body,
             trailers,
@@ -207,30 +207,32 @@ fn write_count(bytes: &mut Vec<u8>, count: usize) {
     bytes.extend_from_slice(&count.to_be_bytes());
 }
 
-fn read_fields(rest: &mut &[u8]) -> Result<Option<HeaderMap>, InvalidAnswer> {
+fn read_fields(rest: &mut &[u8]) -> Result<Option<HeaderMap>, InvalidStoredResponse> {
     let count = u32::from_be_bytes(take(rest)?);
     let Some(count) = count.checked_sub(1) else {
         return Ok(None);
     };
     let mut fields = HeaderMap::new();
     for _ in 0..count {
-        let name = HeaderName::from_bytes(read_part(rest)?).map_err(|_| InvalidAnswer)?;
-        let value = HeaderValue::from_bytes(read_part(rest)?).map_err(|_| InvalidAnswer)?;
-        fields.try_append(name, value).map_err(|_| InvalidAnswer)?;
+        let name = HeaderName::from_bytes(read_part(rest)?).map_err(|_| InvalidStoredResponse)?;
+        let value = HeaderValue::from_bytes(read_part(rest)?).map_err(|_| InvalidStoredResponse)?;
+        fields
+            .try_append(name, value)
+            .map_err(|_| InvalidStoredResponse)?;
     }
     Ok(Some(fields))
 }
 
-fn read_part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], InvalidAnswer> {
+fn read_part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], InvalidStoredResponse> {
     let length = u32::from_be_bytes(take(rest)?);
-    let length = usize::try_from(length).map_err(|_| InvalidAnswer)?;
-    let (part, after) = rest.split_at_checked(length).ok_or(InvalidAnswer)?;
+    let length = usize::try_from(length).map_err(|_| InvalidStoredResponse)?;
+    let (part, after) = rest.split_at_checked(length).ok_or(InvalidStoredResponse)?;
     *rest = after;
     Ok(part)
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], InvalidAnswer> {
-    let (taken, after) = rest.split_first_chunk().ok_or(InvalidAnswer)?;
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], InvalidStoredResponse> {
+    let (taken, after) = rest.split_first_chunk().ok_or(InvalidStoredResponse)?;
     *rest = after;
     Ok(*taken)
 }
@@ -258,27 +260,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_answer_is_read_back_as_it_was_written(
+        fn stored_responses_round_trip(
             status in 100_u16..1000,
             headers in fields(),
             body in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
             trailers in prop::option::of(fields()),
         ) {
             let status = StatusCode::from_u16(status).unwrap();
-            let answer = Answer { status, headers, body: body.map(Bytes::from), trailers };
+            let answer = StoredResponse { status, headers, body: body.map(Bytes::from), trailers };
             let bytes = answer.to_bytes();
-            prop_assert_eq!(Answer::from_bytes(&bytes), Ok(answer.clone()));
+            prop_assert_eq!(StoredResponse::from_bytes(&bytes), Ok(answer.clone()));
             // A cut within the body gives a different response; a cut before it is an error.
             let head = bytes.len() - answer.body.as_ref().map_or(0, Bytes::len);
             for end in 0..head {
-                prop_assert_eq!(Answer::from_bytes(&bytes[..end]), Err(InvalidAnswer));
+                prop_assert_eq!(StoredResponse::from_bytes(&bytes[..end]), Err(InvalidStoredResponse));
             }
         }
 
         #[test]
-        fn whatever_the_bytes_are_reading_them_ends(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            if let Ok(answer) = Answer::from_bytes(&bytes) {
-                prop_assert!(Answer::from_bytes(&answer.to_bytes()).is_ok());
+        fn decoding_any_bytes_terminates(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Ok(answer) = StoredResponse::from_bytes(&bytes) {
+                prop_assert!(StoredResponse::from_bytes(&answer.to_bytes()).is_ok());
             }
         }
     }

@@ -13,15 +13,15 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use relent::random::SessionRandom;
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
+use relent_core::idempotency::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
 use relent_core::{Instant, Random};
 
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::idempotency::Answer;
+use crate::idempotency::StoredResponse;
 
 /// A lease or record that outlives the test, and one that expires immediately.
-const LONG: Duration = Duration::from_secs(3600);
-const OVER: Duration = Duration::ZERO;
+const BEYOND_TEST: Duration = Duration::from_secs(3600);
+const EXPIRED_NOW: Duration = Duration::ZERO;
 
 /// Applies random steps to a store and to the core's [`Record`], and compares the results and the lists of unknown
 /// outcomes. The store must be empty. Then 64 tasks claim one key concurrently, and 16 resolve one outcome. No time
@@ -47,7 +47,7 @@ pub async fn check<S: Store>(make: impl FnOnce() -> S, steps: usize, seed: u64) 
         keys.step(&*store, step, time, &mut random).await;
     }
     race(&store).await;
-    resolve_at_once(&store).await;
+    resolve_concurrently(&store).await;
 }
 
 /// Applies random steps like [`check`], at times that it sets by `set_clock` from `begin` on. It is for a store whose
@@ -157,7 +157,7 @@ impl Models {
     async fn find_unknown<S: Store>(&mut self, store: &S, time: Time, random: &mut SessionRandom) {
         let now = time.now();
         let config = ClaimConfig {
-            keep: span(random, &[0, 100, 1000]),
+            retention: span(random, &[0, 100, 1000]),
             ..ClaimConfig::DEFAULT
         };
         let mut expected: Vec<_> = (self.0.iter())
@@ -214,7 +214,7 @@ impl Models {
 /// The expected state of one key.
 #[derive(Default)]
 struct Model {
-    stored: Option<(Record, Option<Arc<Answer>>)>,
+    stored: Option<(Record, Option<Arc<StoredResponse>>)>,
     leases: Vec<Lease>,
     /// Unknown outcomes of the model and of the store.
     found: Vec<(UnknownOutcome, UnknownOutcome)>,
@@ -233,12 +233,12 @@ impl Model {
         let takeovers = [Takeover::Refuse, Takeover::Rerun, Takeover::Resume];
         let over = |random: &mut SessionRandom, one_in| match (time, below(random, one_in)) {
             (Time::Set(_), _) => span(random, &[0, 1, 2, 5, 20, 100, 1000]),
-            (Time::Passes(_), 0) => OVER,
-            (Time::Passes(_), _) => LONG,
+            (Time::Passes(_), 0) => EXPIRED_NOW,
+            (Time::Passes(_), _) => BEYOND_TEST,
         };
         let config = ClaimConfig {
             lease: over(random, 3),
-            keep: over(random, 8),
+            retention: over(random, 8),
             takeover: takeovers[below(random, 3) as usize],
         };
         if below(random, 5) == 0
@@ -331,7 +331,7 @@ impl Model {
             }
             (Claim::Replay, Claimed::Replay(got)) => answer.as_deref() == Some(got),
             (Claim::InFlight { until }, Claimed::InFlight(left)) => match time {
-                Time::Passes(_) => LONG / 2 < *left && *left <= LONG,
+                Time::Passes(_) => BEYOND_TEST / 2 < *left && *left <= BEYOND_TEST,
                 Time::Set(now) => *left == until.saturating_since(now),
             },
             (Claim::Mismatch, Claimed::Mismatch) | (Claim::Unknown, Claimed::Unknown) => true,
@@ -422,7 +422,7 @@ impl Model {
 }
 
 /// A response with content that is easily lost: repeated fields, bytes that are not text, trailers.
-fn answer(step: usize) -> Answer {
+fn answer(step: usize) -> StoredResponse {
     let mut headers = HeaderMap::new();
     for value in [&b"a"[..], b"b", b"\xff\t"] {
         if let Ok(value) = HeaderValue::from_bytes(value) {
@@ -430,7 +430,7 @@ fn answer(step: usize) -> Answer {
         }
     }
     headers.insert("x-step", HeaderValue::from(step));
-    Answer {
+    StoredResponse {
         status: StatusCode::CREATED,
         trailers: step.is_multiple_of(2).then(|| headers.clone()),
         headers,
@@ -464,10 +464,10 @@ async fn race<S: Store>(store: &Arc<S>) {
 }
 
 /// Exactly one of many concurrent resolutions of an outcome succeeds.
-async fn resolve_at_once<S: Store>(store: &Arc<S>) {
+async fn resolve_concurrently<S: Store>(store: &Arc<S>) {
     let (key, print) = (Key([254; 32]), Fingerprint([0; 32]));
     let config = ClaimConfig {
-        lease: OVER,
+        lease: EXPIRED_NOW,
         ..ClaimConfig::DEFAULT
     };
     let claimed = store.claim(&key, 1, print, &config).await;

@@ -8,9 +8,9 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relent_core::Instant;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::idempotency::{ClaimConfig, ClaimStage, Fingerprint, Lease, Record};
 
-use super::answer::Answer;
+use super::answer::StoredResponse;
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 
 /// A store in the memory of this process, for tests and for single-process services whose effects are also lost at a
@@ -57,7 +57,7 @@ type Principal = [u8; 8];
 #[derive(Debug)]
 struct Entry {
     record: Record,
-    answer: Option<Arc<Answer>>,
+    answer: Option<Arc<StoredResponse>>,
     /// The length of the response.
     bytes: usize,
 }
@@ -71,11 +71,11 @@ struct Share {
 }
 
 /// How many refusals are checked for one that may be forgotten.
-const LOOK: usize = 8;
+const MAX_REFUSALS_CHECKED: usize = 8;
 /// The most refusals that are forgotten for one response.
-const MOST_FORGOTTEN: usize = 16;
+const MAX_FORGOTTEN_PER_RESPONSE: usize = 16;
 /// How many expired records are removed when there is no place.
-const BATCH: usize = 64;
+const EXPIRED_BATCH: usize = 64;
 
 /// The principal has reached its share of records, and none of them may be forgotten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,7 +200,7 @@ impl Memory {
             .ok_or(WriteError::Gone)?;
         let (record, lease) = change.make(record, now, lease, config)?;
         let answer = match change {
-            Change::Complete(answer) => Some(kept.fitting(key, answer, self.most_bytes)),
+            Change::Complete(answer) => Some(kept.fit_response(key, answer, self.most_bytes)),
             _ => None,
         };
         kept.put(*key, record, answer);
@@ -234,18 +234,18 @@ impl Memory {
         let stored = kept.records.get(found.key()).map(|stored| &stored.record);
         let record = resolution.make(stored, self.now(), found, config)?;
         let answer = resolution.answer().cloned();
-        let answer = answer.map(|answer| kept.fitting(found.key(), answer, self.most_bytes));
+        let answer = answer.map(|answer| kept.fit_response(found.key(), answer, self.most_bytes));
         kept.put(*found.key(), record, answer);
         Ok(())
     }
 }
 
 impl Kept {
-    fn put(&mut self, key: Key, record: Record, answer: Option<Arc<Answer>>) {
+    fn put(&mut self, key: Key, record: Record, answer: Option<Arc<StoredResponse>>) {
         self.remove(&key);
         let place = (record.expires, key);
         let entry = Entry {
-            bytes: answer.as_deref().map_or(0, Answer::size),
+            bytes: answer.as_deref().map_or(0, StoredResponse::size),
             record,
             answer,
         };
@@ -306,16 +306,21 @@ impl Kept {
             if own < most.saturating_sub(others).div_ceil(2) {
                 return Ok(());
             }
-            if self.remove_expired(now, BATCH) == 0 && !self.forget_refusal(principal) {
+            if self.remove_expired(now, EXPIRED_BATCH) == 0 && !self.forget_refusal(principal) {
                 return Err(Full { own, most });
             }
         }
     }
 
     /// Returns the response, shortened if it does not fit. It cannot be dropped, since its request had its effect.
-    fn fitting(&mut self, key: &Key, answer: Arc<Answer>, most: usize) -> Arc<Answer> {
+    fn fit_response(
+        &mut self,
+        key: &Key,
+        answer: Arc<StoredResponse>,
+        most: usize,
+    ) -> Arc<StoredResponse> {
         let before = self.records.get(key).map_or(0, |entry| entry.bytes);
-        let mut forgets = MOST_FORGOTTEN;
+        let mut forgets = MAX_FORGOTTEN_PER_RESPONSE;
         loop {
             let (_, own) = self.share(key.principal());
             let left = most.saturating_sub(self.bytes - own).div_ceil(2);
@@ -329,7 +334,7 @@ impl Kept {
                 continue;
             }
             let (status, fields) = (answer.status, answer.headers.clone());
-            let mut rest = Answer::from_parts(status, fields, None, None);
+            let mut rest = StoredResponse::from_parts(status, fields, None, None);
             if rest.size() > left {
                 rest.headers.clear();
             }
@@ -343,7 +348,12 @@ impl Kept {
         let own = share.and_then(|share| share.refusals.first());
         let has = share.map_or(0, |share| share.records);
         let has_more = |(_, key): &&Place| self.share(key.principal()).0 > has;
-        let found = own.or_else(|| self.refusals.iter().take(LOOK).find(has_more));
+        let found = own.or_else(|| {
+            self.refusals
+                .iter()
+                .take(MAX_REFUSALS_CHECKED)
+                .find(has_more)
+        });
         let Some(&(_, key)) = found else {
             return false;
         };
@@ -356,8 +366,11 @@ impl Entry {
     /// Returns whether the request had no effect, so that it may run again.
     fn is_refusal(&self) -> bool {
         match self.record.stage {
-            Stage::Released => true,
-            Stage::Completed => self.answer.as_deref().is_some_and(Answer::is_refusal),
+            ClaimStage::Released => true,
+            ClaimStage::Completed => self
+                .answer
+                .as_deref()
+                .is_some_and(StoredResponse::is_refusal),
             _ => false,
         }
     }

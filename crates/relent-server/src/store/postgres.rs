@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
 
 pub use self::error::PostgresError;
 use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::postgres::{Connections, IsolationLevel, Pool, Session, connect, in_time};
+use crate::postgres::{Connections, IsolationLevel, Pool, SqlSession, connect, in_time};
 use crate::server_clock::ServerClock;
 
 /// A store in a PostgreSQL database: durable, for services of many processes.
@@ -46,21 +46,21 @@ use crate::server_clock::ServerClock;
 /// A confirmed write survives a crash, unless `synchronous_commit` is `off`. It survives a failover if the replica
 /// that takes over is synchronous.
 ///
-/// With the feature `sqlx` the pool may be a `PgPool` of sqlx. Then [transactional](crate::exactly_once) work gets a
+/// With the feature `sqlx` the pool may be a `PgPool` of sqlx. Then [transactional](crate::transactional) work gets a
 /// transaction of sqlx.
 #[derive(Clone)]
 pub struct Postgres<C = Pool> {
     pub(crate) pool: C,
     pub(crate) isolation: IsolationLevel,
-    pub(crate) patience: Duration,
+    pub(crate) max_wait: Duration,
     pub(crate) sql: Arc<Sql>,
     claims: Arc<AtomicU64>,
     clock: Arc<ServerClock>,
 }
 
-/// One claim out of this number triggers the removal of up to `BATCH` expired records.
-const CLAIMS_A_BATCH: u64 = 256;
-const BATCH: usize = 512;
+/// One claim out of this number triggers the removal of up to `EXPIRED_BATCH` expired records.
+const CLAIMS_PER_CLEANUP: u64 = 256;
+const EXPIRED_BATCH: usize = 512;
 
 /// Serializes concurrent starts of several processes.
 const CREATE: (&str, &str) = (
@@ -97,7 +97,7 @@ impl<C: Connections> Postgres<C> {
         Self {
             pool,
             isolation: IsolationLevel::ReadCommitted,
-            patience: Duration::from_secs(5),
+            max_wait: Duration::from_secs(5),
             sql: Arc::new(Sql::new(CLOCK)),
             claims: Arc::default(),
             clock: Arc::default(),
@@ -107,12 +107,12 @@ impl<C: Connections> Postgres<C> {
     /// Sets the limit for getting a connection, and for a statement: 5 s by default. After that the call fails, and
     /// the connection is discarded.
     #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn max_wait(mut self, patience: Duration) -> Self {
+        self.max_wait = patience;
         self
     }
 
-    /// Sets the isolation level of [transactional](crate::exactly_once) requests: read committed by default.
+    /// Sets the isolation level of [transactional](crate::transactional) requests: read committed by default.
     #[must_use]
     pub const fn isolation(mut self, isolation: IsolationLevel) -> Self {
         self.isolation = isolation;
@@ -131,18 +131,20 @@ impl<C: Connections> Postgres<C> {
     /// The database rejects it, or is unreachable.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
         let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let create = async { Ok(connection.script(&script).await?) };
-        let created = timeout(self.patience, create).await;
-        in_time::<C, _, _>(connection, self.patience, created)
+        let created = timeout(self.max_wait, create).await;
+        in_time::<C, _, _>(connection, self.max_wait, created)
     }
 
     /// Counts a claim, and sometimes removes expired records.
     pub(crate) fn count_claim(&self) {
-        if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
+        if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_PER_CLEANUP
+            == CLAIMS_PER_CLEANUP - 1
+        {
             let store = self.clone();
             // After a failure the next removal makes up for it.
-            tokio::spawn(async move { drop(store.remove_expired(BATCH).await) });
+            tokio::spawn(async move { drop(store.remove_expired(EXPIRED_BATCH).await) });
         }
     }
 }
@@ -158,15 +160,15 @@ impl<C: Connections> Store for Postgres<C> {
         config: &ClaimConfig,
     ) -> Result<Claimed, PostgresError> {
         self.count_claim();
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let sql = &self.sql;
         let claim = async {
-            let mode = Mode::Until(&self.clock, Instant::now() + self.patience);
+            let mode = Mode::Until(&self.clock, Instant::now() + self.max_wait);
             let claim = sql.claim(&mut *connection, mode, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
-        let claimed = timeout(self.patience, claim).await;
-        in_time::<C, _, _>(connection, self.patience, claimed)
+        let claimed = timeout(self.max_wait, claim).await;
+        in_time::<C, _, _>(connection, self.max_wait, claimed)
     }
 
     async fn write(
@@ -176,12 +178,12 @@ impl<C: Connections> Store for Postgres<C> {
         change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let write = self
             .sql
             .write(&mut *connection, key, lease, &change, config);
-        let written = timeout(self.patience, write).await;
-        in_time::<C, _, _>(connection, self.patience, written)
+        let written = timeout(self.max_wait, write).await;
+        in_time::<C, _, _>(connection, self.max_wait, written)
     }
 
     async fn find_unknown(
@@ -190,10 +192,10 @@ impl<C: Connections> Store for Postgres<C> {
         most: usize,
         config: &ClaimConfig,
     ) -> Result<Vec<UnknownOutcome>, PostgresError> {
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let find = self.sql.find_unknown(&mut *connection, after, most, config);
-        let found = timeout(self.patience, find).await;
-        in_time::<C, _, _>(connection, self.patience, found)
+        let found = timeout(self.max_wait, find).await;
+        in_time::<C, _, _>(connection, self.max_wait, found)
     }
 
     async fn resolve(
@@ -202,26 +204,26 @@ impl<C: Connections> Store for Postgres<C> {
         resolution: Resolution,
         config: &ClaimConfig,
     ) -> Result<(), ResolveError<PostgresError>> {
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let resolve = self
             .sql
             .resolve(&mut *connection, found, &resolution, config);
-        let resolved = timeout(self.patience, resolve).await;
-        in_time::<C, _, _>(connection, self.patience, resolved)
+        let resolved = timeout(self.max_wait, resolve).await;
+        in_time::<C, _, _>(connection, self.max_wait, resolved)
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, PostgresError> {
-        let mut connection = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.max_wait).await?;
         let remove = self.sql.remove_expired(&mut *connection, most);
-        let removed = timeout(self.patience, remove).await;
-        in_time::<C, _, _>(connection, self.patience, removed)
+        let removed = timeout(self.max_wait, remove).await;
+        in_time::<C, _, _>(connection, self.max_wait, removed)
     }
 }
 
 impl<C> fmt::Debug for Postgres<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("patience", &self.patience)
+            .field("patience", &self.max_wait)
             .finish_non_exhaustive()
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, InfoDict, Script, cmd};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, NotResolved, Takeover};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, NotResolved, Takeover};
 
-use super::answer::{Answer, InvalidAnswer};
+use super::answer::{InvalidStoredResponse, StoredResponse};
 use super::micros::{instant, span};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::server_clock::ServerClock;
@@ -25,7 +25,7 @@ use crate::server_clock::ServerClock;
 /// latest records**, and a request whose record is lost runs again. The same happens when the server is killed,
 /// unless it runs with `appendfsync always`; with `everysec` a power failure loses the last second.
 /// `min-replicas-to-write 1` reduces the window, but does not close it. If nothing may happen twice, use
-/// [`Sqlite`](super::Sqlite) or [`Postgres`](super::Postgres), best with their `exactly_once`.
+/// [`Sqlite`](super::Sqlite) or [`Postgres`](super::Postgres), best with their `transactional`.
 ///
 /// # After a failover
 /// An execution whose record was lost notices it: its [`write`](Store::write) returns [`Gone`](WriteError::Gone). The
@@ -113,7 +113,7 @@ pub enum RedisError {
     /// The server loses all records at a restart.
     Volatile,
     /// A record is not in the format of this version.
-    Record(InvalidAnswer),
+    Record(InvalidStoredResponse),
     /// The claim reached the server after its caller stopped waiting. Nothing is claimed.
     Late,
 }
@@ -157,15 +157,15 @@ impl From<::redis::RedisError> for RedisError {
     }
 }
 
-impl From<InvalidAnswer> for RedisError {
-    fn from(error: InvalidAnswer) -> Self {
+impl From<InvalidStoredResponse> for RedisError {
+    fn from(error: InvalidStoredResponse) -> Self {
         Self::Record(error)
     }
 }
 
 /// Timeouts of a connection and of a response.
-const CONNECT: Duration = Duration::from_secs(1);
-const ANSWER: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Redis {
     /// Connects, and checks the persistence of the server, as far as `INFO` shows it.
@@ -190,8 +190,8 @@ impl Redis {
     /// The server is unreachable.
     pub async fn connect_unchecked(client: Client) -> Result<Self, RedisError> {
         let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(ANSWER))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
             .set_number_of_retries(0);
         Ok(Self {
             connection: ConnectionManager::new_with_config(client, config).await?,
@@ -253,13 +253,13 @@ impl Store for Redis {
             _ => "refuse",
         };
         let mut connection = self.connection.clone();
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + RESPONSE_TIMEOUT;
         let (what, fence, time, step, repeated, answer) = loop {
             let mut call = self.scripts.claim.key(self.name(key));
             call.arg(&owner.to_be_bytes()[..])
                 .arg(&fingerprint.0[..])
                 .arg(span(config.lease))
-                .arg(span(config.keep))
+                .arg(span(config.retention))
                 .arg(takeover)
                 .arg(self.clock.at(until));
             let reply: Reply = call.invoke_async(&mut connection).await?;
@@ -286,7 +286,7 @@ impl Store for Redis {
                     repeated: repeated != 0,
                 }
             }
-            "replay" => Claimed::Replay(Answer::from_bytes(&answer)?),
+            "replay" => Claimed::Replay(StoredResponse::from_bytes(&answer)?),
             "in-flight" => Claimed::InFlight(Duration::from_micros(time.unsigned_abs())),
             "mismatch" => Claimed::Mismatch,
             _ => Claimed::Unknown,
@@ -313,7 +313,7 @@ impl Store for Redis {
             .arg(lease.fence)
             .arg(what)
             .arg(span(config.lease))
-            .arg(span(config.keep))
+            .arg(span(config.retention))
             .arg(step)
             .arg(answer);
         let mut connection = self.connection.clone();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use rusqlite::Connection;
 
 pub use error::SqliteError;
@@ -20,7 +20,7 @@ pub(crate) use records::{Found, Records};
 use self::clock::Clock;
 use self::records::{delete, nanos};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
-use crate::sqlite::{Session, Writer, WriterError};
+use crate::sqlite::{Writer, WriterError, WriterSession};
 
 /// A store in an SQLite database: durable, with nothing else to install. For services whose processes share a disk.
 ///
@@ -61,7 +61,7 @@ impl Default for Seen {
 }
 
 /// One claim out of this number removes expired records, since the search costs as much as writing a record.
-const CLAIMS_A_BATCH: u64 = 64;
+const CLAIMS_PER_CLEANUP: u64 = 64;
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS relent_idempotency_1 (
@@ -92,7 +92,7 @@ impl Sqlite {
     }
 
     /// Opens the store in a database with other tables, which `set_up` creates: those of the service, for
-    /// [transactional](crate::exactly_once) requests.
+    /// [transactional](crate::transactional) requests.
     ///
     /// # Errors
     /// The database cannot be opened, or its tables cannot be created.
@@ -145,7 +145,9 @@ impl Seen {
         config: &ClaimConfig,
     ) -> rusqlite::Result<(Instant, ClaimConfig)> {
         let (now, config) = self.now(config);
-        if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
+        if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_PER_CLEANUP
+            == CLAIMS_PER_CLEANUP - 1
+        {
             records.remove_expired(now)?;
         }
         Ok((now, config))
@@ -165,7 +167,7 @@ impl Store for Sqlite {
         let (key, config, seen) = (*key, *config, Arc::clone(&self.seen));
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
-        let claim = move |session: &mut Session<'_>| {
+        let claim = move |session: &mut WriterSession<'_>| {
             // The caller gave up while the claim was queued, so nothing would run.
             if waits.strong_count() == 0 {
                 return Err(WriterError::Undone.into());
@@ -192,7 +194,7 @@ impl Store for Sqlite {
     ) -> Result<Lease, WriteError<SqliteError>> {
         let (key, lease, config) = (*key, *lease, *config);
         let seen = Arc::clone(&self.seen);
-        let write = move |session: &mut Session<'_>| {
+        let write = move |session: &mut WriterSession<'_>| {
             let records = &mut session.records;
             let (now, config) = seen.now(&config);
             records.write(now, &key, &lease, &change, &config)

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::Instant;
-use relent_core::claim::{self, ClaimConfig, NotResolved, Record};
+use relent_core::idempotency::{self, ClaimConfig, NotResolved, Record};
 use sha2::{Digest, Sha256};
 
-use super::answer::Answer;
+use super::answer::StoredResponse;
 use super::key::Key;
 
 /// A request whose outcome is unknown (in doubt), as found in a store.
@@ -58,7 +58,7 @@ impl UnknownOutcome {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolution {
     /// The request had its effect: duplicates get this response from now on.
-    Applied(Arc<Answer>),
+    Applied(Arc<StoredResponse>),
     /// The request had no effect, in none of its steps, and will have none: the next request with the key runs.
     NotApplied,
 }
@@ -89,20 +89,20 @@ impl Resolution {
     }
 
     /// Converts the resolution for the core.
-    pub(crate) fn decided(&self) -> claim::Resolution {
+    pub(crate) fn decided(&self) -> idempotency::Resolution {
         match self {
             Self::Applied(answer) => {
                 let digest: [u8; 32] = Sha256::digest(answer.to_bytes()).into();
                 let half = digest.first_chunk().copied().unwrap_or_default();
                 let digest = u128::from_be_bytes(half);
-                claim::Resolution::Applied { digest }
+                idempotency::Resolution::Applied { digest }
             }
-            Self::NotApplied => claim::Resolution::NotApplied,
+            Self::NotApplied => idempotency::Resolution::NotApplied,
         }
     }
 
     /// Returns the response to write.
-    pub(crate) fn answer(&self) -> Option<&Arc<Answer>> {
+    pub(crate) fn answer(&self) -> Option<&Arc<StoredResponse>> {
         match self {
             Self::Applied(answer) => Some(answer),
             Self::NotApplied => None,

@@ -39,7 +39,7 @@ mod tests {
     use super::canonical;
 
     #[test]
-    fn a_path_has_one_form_and_two_paths_have_two() {
+    fn equal_paths_have_one_canonical_form_and_different_paths_differ() {
         for (path, form) in [
             ("/", "/"),
             ("/a/b", "/a/b"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
-use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
 use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
 use tower_service::Service;
@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::Delivery;
 use super::settings::Settings;
 use crate::idempotency::limits::ReadLimits;
-use crate::idempotency::problems::Refused;
+use crate::idempotency::problems::Rejection;
 use crate::idempotency::request::{VERSION, read};
 use crate::idempotency::{Body, KeyedRequest, Server};
 use crate::observe;
@@ -110,17 +110,17 @@ impl Settings {
         claim: &ClaimConfig,
         idle: Duration,
         memory: &mut Share,
-    ) -> Result<Delivery, Refused>
+    ) -> Result<Delivery, Rejection>
     where
         B: http_body::Body<Data = Bytes>,
     {
         let Some(sender) = (self.sender)(parts) else {
             observe::not_verified("unknown_sender");
-            return Err(Refused::NotVerified);
+            return Err(Rejection::NotVerified);
         };
         claim
-            .check_keep(sender.verifier.replay_window())
-            .map_err(|_| Refused::KeptTooShort)?;
+            .check_retention(sender.verifier.replay_window())
+            .map_err(|_| Rejection::RetentionTooShort)?;
         let limits = ReadLimits {
             total: self.read_timeout,
             idle,
@@ -132,10 +132,10 @@ impl Settings {
             .verify(&parts.headers, &body, (self.clock)());
         let verified = verified.map_err(|error| {
             let (reason, refused) = match error {
-                SignatureError::Missing(_) => ("missing", Refused::NoMessage),
-                SignatureError::Malformed(_) => ("malformed", Refused::NoMessage),
-                SignatureError::OutOfTime { .. } => ("out_of_time", Refused::NotVerified),
-                _ => ("no_match", Refused::NotVerified),
+                SignatureError::Missing(_) => ("missing", Rejection::NoMessage),
+                SignatureError::Malformed(_) => ("malformed", Rejection::NoMessage),
+                SignatureError::OutOfTime { .. } => ("out_of_time", Rejection::NotVerified),
+                _ => ("no_match", Rejection::NotVerified),
             };
             observe::not_verified(reason);
             refused

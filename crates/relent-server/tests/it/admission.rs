@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
 use relent::VirtualClock;
-use relent_core::{Admitted, LimiterConfig};
+use relent_core::admission::{Admitted, LimiterConfig};
 use relent_server::admission::{Admission, AdmissionLayer, Quota};
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::store::Memory;
@@ -49,7 +49,7 @@ impl<B> Service<Request<B>> for Served {
         let ticket = request
             .extensions()
             .get::<Admitted>()
-            .is_some_and(|admitted| admitted.ticket);
+            .is_some_and(|admitted| admitted.reserved_slot);
         ready(Ok(Response::new(Full::from(if ticket {
             "ticket"
         } else {
@@ -125,7 +125,7 @@ where
 
 /// Guards against the fault of tower_governor, which truncates the fraction of a second.
 #[test]
-fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
+fn retry_after_is_rounded_up_to_a_second_and_is_never_zero() {
     let site = site(
         AdmissionLayer::new()
             .quota(quota("all", CONFIG))
@@ -150,7 +150,7 @@ fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
 
 /// Guards against the fault of tower_governor, whose `per_second(n)` means one in n seconds.
 #[test]
-fn a_hundred_per_second_is_a_hundred_in_each_second() {
+fn a_limit_of_100_per_second_admits_100_in_each_second() {
     let site = site(AdmissionLayer::new().quota(quota("all", CONFIG)));
     let mut admitted = 0;
     for _ in 0..5000 {
@@ -162,7 +162,7 @@ fn a_hundred_per_second_is_a_hundred_in_each_second() {
 
 /// Guards against the fault of keyed maps that grow until they are swept (actix-governor#60).
 #[test]
-fn keys_that_do_not_come_again_are_forgotten() {
+fn idle_quota_keys_are_evicted() {
     let layer = AdmissionLayer::new();
     let clock = VirtualClock::new();
     let layer = layer
@@ -194,7 +194,7 @@ fn keys_that_do_not_come_again_are_forgotten() {
 
 /// Guards against the fault of governor, which cannot check without taking (governor#117).
 #[test]
-fn what_one_quota_refuses_costs_the_other_nothing() {
+fn a_request_rejected_by_one_quota_does_not_charge_the_others() {
     let all = LimiterConfig {
         burst: 3,
         ..LimiterConfig::new(1, 60 * SECOND)
@@ -222,7 +222,7 @@ fn what_one_quota_refuses_costs_the_other_nothing() {
 }
 
 #[test]
-fn a_refused_caller_gets_a_slot_of_its_own_and_keeps_it_for_the_grace() {
+fn a_rejected_caller_keeps_its_reserved_slot_for_the_grace_period() {
     let site = site(
         AdmissionLayer::new()
             .quota(quota("all", CONFIG))
@@ -258,7 +258,7 @@ fn a_refused_caller_gets_a_slot_of_its_own_and_keeps_it_for_the_grace() {
 }
 
 #[test]
-fn what_can_never_be_admitted_is_not_told_to_come_back() {
+fn a_request_above_the_burst_gets_422_without_retry_after() {
     let config = LimiterConfig { burst: 5, ..CONFIG };
     let layer = AdmissionLayer::new()
         .quota(quota("all", config))
@@ -279,7 +279,7 @@ fn what_can_never_be_admitted_is_not_told_to_come_back() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_takes_nothing() {
+fn a_request_past_its_deadline_takes_no_quota() {
     let site = site(AdmissionLayer::new().quota(quota("all", one_at_a_time(1, 60 * SECOND))));
     let (status, headers, _) = site.ask(&[("relent-deadline-ms", "0")]);
     assert_eq!(status, 504);
@@ -289,7 +289,7 @@ fn what_nobody_waits_for_any_more_takes_nothing() {
 
 /// The layer belongs outside. Inside, a rejection must not occupy the key for as long as responses are kept.
 #[tokio::test]
-async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
+async fn a_rate_limit_rejection_inside_an_idempotency_layer_is_not_stored() {
     let dear = one_at_a_time(1, 3600 * SECOND);
     for (fields, refused) in [(("relent-deadline-ms", "0"), 504), (("x-cost", "2"), 422)] {
         let admission = AdmissionLayer::new().quota(quota("all", dear)).cost(cost);
@@ -311,7 +311,7 @@ async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
 }
 
 #[test]
-fn every_answer_tells_what_is_left_of_the_quotas_that_count() {
+fn every_response_reports_the_rest_of_the_applied_quotas() {
     let all = LimiterConfig {
         burst: 2,
         ..LimiterConfig::new(2, 60 * SECOND)
@@ -358,7 +358,7 @@ fn every_answer_tells_what_is_left_of_the_quotas_that_count() {
 }
 
 #[test]
-fn a_double_click_is_let_in_by_the_limits_that_people_write() {
+fn common_limits_admit_a_double_click() {
     for config in [
         LimiterConfig::new(1, SECOND),
         LimiterConfig::new(10, 60 * SECOND),
@@ -376,7 +376,7 @@ fn a_double_click_is_let_in_by_the_limits_that_people_write() {
 
 /// Otherwise a client that follows `RateLimit` would come back immediately, and be rejected again.
 #[test]
-fn what_is_refused_is_told_that_nothing_is_left_and_never_the_quota() {
+fn a_rejection_reports_zero_remaining_attempts() {
     for (rate, seconds) in [(100, 1_u32), (1000, 1), (1, 1), (10, 60)] {
         let config = LimiterConfig::new(rate, seconds * SECOND);
         let quotas = AdmissionLayer::new()
@@ -403,7 +403,7 @@ fn what_is_refused_is_told_that_nothing_is_left_and_never_the_quota() {
 
 #[cfg(feature = "grpc")]
 #[test]
-fn a_call_of_grpc_is_refused_in_its_words() {
+fn the_rate_limiter_rejects_a_grpc_call_with_a_grpc_status() {
     let site = site(
         AdmissionLayer::new()
             .quota(quota("all", CONFIG))
@@ -476,7 +476,7 @@ impl Service<Request<NeverRead>> for NeverReady {
 }
 
 #[test]
-fn a_refusal_waits_neither_for_the_body_nor_until_the_service_is_ready() {
+fn a_rejection_waits_for_neither_the_body_nor_a_ready_service() {
     let layer = AdmissionLayer::new()
         .quota(quota("all", CONFIG))
         .clock(VirtualClock::new());
@@ -494,7 +494,7 @@ fn a_refusal_waits_neither_for_the_body_nor_until_the_service_is_ready() {
 }
 
 #[test]
-fn a_quota_that_cannot_be_is_refused_with_what_can() {
+fn an_invalid_quota_is_an_error_that_names_valid_values() {
     let name = Quota::new("\u{fc}", CONFIG).unwrap_err().to_string();
     assert!(name.contains("ASCII"), "{name}");
     let rate = Quota::new("a", LimiterConfig::new(0, SECOND))
@@ -504,7 +504,7 @@ fn a_quota_that_cannot_be_is_refused_with_what_can() {
 }
 
 #[tokio::test]
-async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
+async fn over_a_socket_a_rejection_comes_before_the_body_is_complete() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     // One request a day.
@@ -537,9 +537,9 @@ async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
 /// A request that is shed behind a limit, or dropped before it starts, gets its quota back. A started request does
 /// not, whatever its result.
 #[tokio::test(start_paused = true)]
-async fn what_overload_turns_away_gives_its_quota_back() {
+async fn a_request_rejected_by_overload_gets_its_quota_back() {
     use relent_server::ServerLayer;
-    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+    use relent_server::overload::{ConcurrencyConfig, ConcurrencyLimiterConfig, OverloadLayer};
 
     for queue in [0, 1] {
         let clock = VirtualClock::new();
@@ -549,10 +549,10 @@ async fn what_overload_turns_away_gives_its_quota_back() {
         };
         let admission = AdmissionLayer::new().clock(clock.clone());
         let admission = admission.quota(quota("all", five));
-        let slots = SlotsConfig {
+        let slots = ConcurrencyLimiterConfig {
             concurrency: ConcurrencyConfig::fixed(1),
             queue,
-            ..SlotsConfig::DEFAULT
+            ..ConcurrencyLimiterConfig::DEFAULT
         };
         let layer = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()))
             .overload(OverloadLayer::new(&slots).unwrap())
@@ -592,8 +592,8 @@ async fn what_overload_turns_away_gives_its_quota_back() {
 /// Behind the idempotency layer a request continues after its client has disconnected. So its quota is not given
 /// back, wherever it waits.
 #[tokio::test(start_paused = true)]
-async fn what_waits_on_without_its_client_has_taken_its_quota() {
-    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+async fn a_keyed_request_keeps_its_quota_after_its_client_disconnects() {
+    use relent_server::overload::{ConcurrencyConfig, ConcurrencyLimiterConfig, OverloadLayer};
 
     let five = LimiterConfig {
         burst: 5,
@@ -601,10 +601,10 @@ async fn what_waits_on_without_its_client_has_taken_its_quota() {
     };
     let admission = AdmissionLayer::new().clock(VirtualClock::new());
     let admission = admission.quota(quota("all", five));
-    let slots = SlotsConfig {
+    let slots = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(1),
         queue: 20,
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     };
     let (go, served) = (
         Arc::new(tokio::sync::Notify::new()),

@@ -8,8 +8,8 @@ use http::{Request, Response};
 use http_body_util::Full;
 use redis::Client;
 use relent::VirtualClock;
-use relent_core::LimiterConfig;
-use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+use relent_core::admission::LimiterConfig;
+use relent_server::admission::{AdmissionLayer, Quota, RedisLimits};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -17,19 +17,19 @@ use crate::servers;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than Redis needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 async fn serve(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::default()))
 }
 
 /// Ten per minute, all of which may come concurrently.
-fn layer(fleet: Fleet) -> AdmissionLayer {
+fn layer(fleet: RedisLimits) -> AdmissionLayer {
     let config = LimiterConfig {
         burst: 10,
         ..LimiterConfig::new(10, 60 * SECOND)
     };
-    AdmissionLayer::fleet(fleet)
+    AdmissionLayer::redis_limits(fleet)
         .quota(Quota::new("all", config).unwrap())
         .caller(|parts| Some(parts.headers.get("x-caller")?.as_bytes().to_vec()))
 }
@@ -61,7 +61,8 @@ async fn processes_share_limits_and_slots() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
-    let process = || layer(Fleet::closed(Client::open(server.url()).unwrap()).patience(PATIENCE));
+    let process =
+        || layer(RedisLimits::closed(Client::open(server.url()).unwrap()).max_wait(MAX_WAIT));
     let (one, other) = (process(), process());
     assert_eq!(admitted(&one, 4).await + admitted(&other, 20).await, 10);
     let (status, headers) = ask(&one, Some("ann")).await;
@@ -95,15 +96,18 @@ async fn processes_share_limits_and_slots() {
 }
 
 #[tokio::test]
-async fn while_redis_is_away_the_chosen_thing_happens_and_afterwards_it_is_asked_again() {
+async fn limits_fall_back_as_configured_while_redis_is_down_and_recover() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
     let client = || Client::open(server.url()).unwrap();
     let clock = VirtualClock::new();
-    let with = |fleet: Fleet| layer(fleet.patience(PATIENCE)).clock(clock.clone());
-    let (open, closed) = (with(Fleet::open(client())), with(Fleet::closed(client())));
-    let local = with(Fleet::local(client(), 4));
+    let with = |fleet: RedisLimits| layer(fleet.max_wait(MAX_WAIT)).clock(clock.clone());
+    let (open, closed) = (
+        with(RedisLimits::open(client())),
+        with(RedisLimits::closed(client())),
+    );
+    let local = with(RedisLimits::local(client(), 4));
     assert_eq!(admitted(&open, 20).await, 10, "while it is there it limits");
     assert_eq!(ask(&closed, None).await.0, 429);
     let url = server.url();
@@ -137,7 +141,7 @@ async fn while_redis_is_away_the_chosen_thing_happens_and_afterwards_it_is_asked
 }
 
 #[tokio::test]
-async fn a_peer_that_accepts_and_never_answers_costs_one_request_its_patience() {
+async fn a_redis_that_never_responds_delays_only_one_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let accepts = tokio::spawn(async move {
@@ -147,8 +151,8 @@ async fn a_peer_that_accepts_and_never_answers_costs_one_request_its_patience() 
         }
     });
     let client = Client::open(format!("redis://{address}")).unwrap();
-    let patience = Duration::from_millis(300);
-    let layer = layer(Fleet::closed(client).patience(patience)).clock(VirtualClock::new());
+    let max_wait = Duration::from_millis(300);
+    let layer = layer(RedisLimits::closed(client).max_wait(max_wait)).clock(VirtualClock::new());
     let began = Instant::now();
     for _ in 0..100 {
         assert_eq!(ask(&layer, None).await.0, 503);
@@ -156,25 +160,25 @@ async fn a_peer_that_accepts_and_never_answers_costs_one_request_its_patience() 
     let took = began.elapsed();
     // Only the first request waits. If each one waited, it would take 30 s.
     assert!(
-        took >= patience && took < Duration::from_secs(10),
+        took >= max_wait && took < Duration::from_secs(10),
         "{took:?}"
     );
     accepts.abort();
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_left_and_found_again() {
+async fn rate_limits_recover_after_redis_stalls() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
     let clock = VirtualClock::new();
     let client = Client::open(server.url()).unwrap();
-    let layer =
-        layer(Fleet::closed(client).patience(Duration::from_millis(500))).clock(clock.clone());
+    let layer = layer(RedisLimits::closed(client).max_wait(Duration::from_millis(500)))
+        .clock(clock.clone());
     let until = async |status| {
-        let patience = Instant::now() + Duration::from_secs(60);
+        let max_wait = Instant::now() + Duration::from_secs(60);
         while ask(&layer, None).await.0 != status {
-            assert!(Instant::now() < patience, "no {status}");
+            assert!(Instant::now() < max_wait, "no {status}");
             clock.advance(2 * SECOND);
         }
     };

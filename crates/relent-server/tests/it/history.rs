@@ -12,10 +12,10 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{HeaderMap, StatusCode};
 use relent::random::SessionRandom;
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
+use relent_core::idempotency::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
 use relent_core::{Instant, Random};
 use relent_server::store::{
-    Answer, Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
+    Change, Claimed, Key, Memory, Resolution, ResolveError, Store, StoredResponse, UnknownOutcome,
     WriteError,
 };
 
@@ -56,7 +56,7 @@ enum Seen {
     InFlight,
     Mismatch,
     Unknown,
-    Written,
+    WriteOutcome,
     Lost,
 }
 
@@ -68,9 +68,9 @@ struct Event {
     seen: Seen,
 }
 
-fn answer(owner: u128) -> Answer {
+fn answer(owner: u128) -> StoredResponse {
     let body = Some(Bytes::from(owner.to_string()));
-    Answer::from_parts(StatusCode::OK, HeaderMap::new(), body, None)
+    StoredResponse::from_parts(StatusCode::OK, HeaderMap::new(), body, None)
 }
 
 /// The state of the core: the record, and the owner of the response.
@@ -103,7 +103,7 @@ fn apply((record, of): &State, call: &Call, config: &ClaimConfig) -> (Seen, Stat
                 Some((record, _)) => {
                     let completes = matches!(change, Change::Complete(_));
                     let of = if completes { lease.owner } else { *of };
-                    (Seen::Written, (Some(record), of))
+                    (Seen::WriteOutcome, (Some(record), of))
                 }
                 None => (Seen::Lost, (*record, *of)),
             }
@@ -160,7 +160,7 @@ async fn perform<S: Store>(store: &S, key: &Key, call: &Call, config: &ClaimConf
             other => panic!("{other:?}"),
         },
         Call::Write(lease, change) => match store.write(key, lease, change.clone(), config).await {
-            Ok(_) => Seen::Written,
+            Ok(_) => Seen::WriteOutcome,
             Err(WriteError::Lost | WriteError::Gone) => Seen::Lost,
             Err(WriteError::Store(error)) => panic!("{error}"),
         },
@@ -253,7 +253,7 @@ async fn histories_are_linearizable<S: Store>(store: S) {
 }
 
 #[test]
-fn the_checker_finds_what_no_order_explains() {
+fn the_checker_rejects_histories_without_a_valid_order() {
     let event = |called, returned, call, seen| Event {
         called,
         returned,
@@ -275,7 +275,7 @@ fn the_checker_finds_what_no_order_explains() {
     let good = [
         event(0, 9, Call::Claim(1), run(1)),
         event(1, 8, Call::Claim(2), Seen::InFlight),
-        event(10, 20, complete(1), Seen::Written),
+        event(10, 20, complete(1), Seen::WriteOutcome),
         event(11, 12, Call::Claim(3), Seen::Replay(1)),
     ];
     assert!(is_linearizable(&good, &refuse));

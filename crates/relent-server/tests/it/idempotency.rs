@@ -12,7 +12,7 @@ use futures_util::stream;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Outcome};
 use relent_server::store::{
     Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
@@ -146,7 +146,7 @@ fn layer() -> IdempotencyLayer<Memory> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_64_duplicates_at_once_one_runs_and_all_get_its_answer() {
+async fn one_of_64_concurrent_duplicates_runs_and_all_get_its_response() {
     let (payments, layer) = (Payments::default(), layer());
     let replies = join_all((0..64).map(|_| payments.ask(&layer, pay("a", "slow 5")))).await;
     assert_eq!(payments.charges(), 1);
@@ -158,7 +158,7 @@ async fn of_64_duplicates_at_once_one_runs_and_all_get_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_runs_for_long_is_waited_for_no_longer_than_its_caller_waits() {
+async fn a_duplicate_never_waits_beyond_its_deadline() {
     let (payments, layer) = (Payments::default(), layer());
     let began = Instant::now();
     let first = tokio::spawn({
@@ -184,7 +184,7 @@ async fn one_that_runs_for_long_is_waited_for_no_longer_than_its_caller_waits() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_may_be_forgotten_is_not_run_again_where_that_is_asked() {
+async fn refuse_forgotten_rejects_a_request_older_than_the_retention() {
     let payments = Payments::default();
     let old = || {
         let mut request = pay("a", "5");
@@ -201,7 +201,7 @@ async fn a_request_that_may_be_forgotten_is_not_run_again_where_that_is_asked() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_stops_nothing_and_finds_its_answer() {
+async fn a_disconnected_client_gets_its_response_when_it_retries() {
     let (payments, layer) = (Payments::default(), layer());
     // Drops the call after each possible number of polls.
     for polls in 1..20 {
@@ -221,7 +221,7 @@ async fn a_client_that_goes_away_stops_nothing_and_finds_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_another_request_is_refused_before_anything_is_told_of_it() {
+async fn a_reused_key_is_rejected_without_revealing_the_first_request() {
     let (payments, layer) = (Payments::default(), layer());
     let (first, second) = futures_util::join!(
         payments.ask(&layer, pay("a", "slow 5")),
@@ -236,7 +236,7 @@ async fn a_key_of_another_request_is_refused_before_anything_is_told_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_had_no_effect_runs_again() {
+async fn a_request_without_effect_runs_again() {
     let (payments, layer) = (Payments::default(), layer());
     let reply = payments.ask(&layer, pay("a", "no funds")).await;
     assert_eq!((reply.status, &*reply.body), (502, "no funds"));
@@ -246,7 +246,7 @@ async fn what_had_no_effect_runs_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_had_an_effect_never_runs_again_by_itself() {
+async fn a_request_with_an_unknown_outcome_does_not_run_again() {
     for order in ["fails", "breaks", "panic"] {
         let (payments, layer) = (Payments::default(), layer());
         let first = tokio::spawn({
@@ -266,7 +266,7 @@ async fn what_may_have_had_an_effect_never_runs_again_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_that_may_run_twice_does_and_knows_it() {
+async fn a_rerun_has_a_higher_fencing_token_and_the_same_derived_key() {
     let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Rerun));
     for times in 1..=3_u32 {
         let reply = payments.ask(&layer, pay("a", "fails")).await;
@@ -286,7 +286,7 @@ async fn a_route_that_may_run_twice_does_and_knows_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_resumes_is_told_the_last_step() {
+async fn a_resumed_execution_gets_the_last_completed_step() {
     let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Resume));
     payments.ask(&layer, pay("a", "fails")).await;
     let lost = payments.executions.lock().unwrap()[0].clone();
@@ -298,7 +298,7 @@ async fn who_resumes_is_told_the_last_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_one_field_of_1_to_255_characters() {
+async fn an_idempotency_key_has_1_to_255_characters_in_one_field() {
     let (payments, layer) = (
         Payments::default(),
         layer().require(|request| request.uri.path() == "/payments"),
@@ -343,7 +343,7 @@ async fn a_key_is_one_field_of_1_to_255_characters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_of_two_accounts_have_nothing_to_do_with_each_other() {
+async fn keys_of_two_accounts_are_independent() {
     let payments = Payments::default();
     let layer = IdempotencyLayer::new(Memory::new(), |request| request.extensions.get().cloned());
     let by = |account: &str| {
@@ -359,8 +359,11 @@ async fn keys_of_two_accounts_have_nothing_to_do_with_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_are_bounded_both_ways_and_nothing_is_replayed_in_part() {
-    let (payments, layer) = (Payments::default(), layer().max_request(8).max_answer(299));
+async fn body_limits_apply_and_no_partial_response_is_replayed() {
+    let (payments, layer) = (
+        Payments::default(),
+        layer().max_request(8).max_response(299),
+    );
     let reply = payments.ask(&layer, pay("a", "123456789")).await;
     assert!(reply.is(413, "idempotency-request-too-large"));
     let mut announced = pay("a", "5");
@@ -377,7 +380,7 @@ async fn bodies_are_bounded_both_ways_and_nothing_is_replayed_in_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_waits_for_what_runs() {
+async fn drain_waits_for_running_handlers() {
     let (payments, layer) = (Payments::default(), layer());
     let mut call = Box::pin(payments.ask(&layer, pay("a", "slow 5")));
     assert!(poll_immediate(&mut call).await.is_none());
@@ -516,7 +519,7 @@ impl Store for Flaky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_store_a_request_with_a_key_is_refused_unless_it_is_said_to_go_through() {
+async fn without_a_store_a_keyed_request_is_rejected_unless_fail_open_is_set() {
     let (payments, store) = (Payments::default(), Flaky::new(Away::Always));
     let layer = IdempotencyLayer::anonymous(store.clone());
     let reply = payments.ask(&layer, pay("a", "5")).await;
@@ -536,7 +539,7 @@ async fn without_the_store_a_request_with_a_key_is_refused_unless_it_is_said_to_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_lost_its_lease_writes_nothing() {
+async fn an_execution_that_lost_its_lease_writes_nothing() {
     let (payments, store) = (Payments::default(), Flaky::new(Away::Renewals));
     // Two layers act as two processes: a process knows its own running requests.
     let ask = || {
@@ -561,7 +564,7 @@ async fn who_has_lost_its_lease_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_execution_whose_lease_could_not_be_renewed_is_not_run_again_beside_itself() {
+async fn a_process_never_reruns_its_own_running_request_after_a_lost_lease() {
     for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
         let (payments, store) = (Payments::default(), Flaky::new(Away::Renewals));
         let layer = IdempotencyLayer::anonymous(store.clone()).takeover(takeover);
@@ -579,7 +582,7 @@ async fn an_execution_whose_lease_could_not_be_renewed_is_not_run_again_beside_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replayed_202_says_when_there_is_a_result() {
+async fn a_replayed_202_keeps_its_retry_after() {
     let handler = service_fn(async |_: Request<Body<Full<Bytes>>>| {
         let accepted = Response::builder().status(202).header("retry-after", "30");
         Ok::<_, Infallible>(accepted.body(Full::<Bytes>::default()).unwrap())
@@ -597,7 +600,7 @@ async fn a_replayed_202_says_when_there_is_a_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_comes_back_gets_the_answer_after_all() {
+async fn the_response_is_recorded_when_the_store_recovers() {
     let (payments, store) = (Payments::default(), Flaky::new(Away::Never));
     let layer = IdempotencyLayer::anonymous(store.clone());
     let first = tokio::spawn({
@@ -618,7 +621,7 @@ async fn a_store_that_comes_back_gets_the_answer_after_all() {
 
 /// A failover of a store that may lose records, such as Redis, while the handler runs.
 #[tokio::test(start_paused = true)]
-async fn an_outcome_is_unknown_also_if_the_store_has_forgotten_the_claim() {
+async fn an_outcome_is_unknown_even_if_the_store_lost_the_claim() {
     for order in ["fails", "breaks", "panic"] {
         let (payments, store) = (Payments::default(), Flaky::new(Away::Forgets));
         let layer = IdempotencyLayer::anonymous(store.clone());
@@ -638,7 +641,7 @@ async fn an_outcome_is_unknown_also_if_the_store_has_forgotten_the_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_ready_is_the_one_that_runs() {
+async fn the_instance_that_was_polled_ready_is_called() {
     /// Only the instance that was polled ready may be called.
     struct Ready(bool, Payments);
     impl Clone for Ready {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Outcome, Takeover};
 use relent_server::store::{
     Change, Claimed, Full as TooMany, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
@@ -154,16 +154,16 @@ async fn ask(service: &Service, path: &str) -> (u16, String) {
 }
 
 /// Beyond one renewal: the lease is 30 s and is renewed every 10 s.
-const RENEWED: Duration = Duration::from_secs(11);
+const AFTER_RENEWAL: Duration = Duration::from_secs(11);
 
 /// A renewal finds the record lost, and claims the key again: a duplicate is rejected as in flight.
 #[tokio::test(start_paused = true)]
-async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
+async fn an_execution_with_a_lost_record_claims_its_key_again() {
     for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
         let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
         let first = begin(&service(&store, &payments, takeover), "/pay").await;
         store.forget();
-        sleep(RENEWED).await;
+        sleep(AFTER_RENEWAL).await;
         // Another process, which does not know that the first request runs.
         let service = service(&store, &payments, takeover);
         let (status, _) = ask(&service, "/pay").await;
@@ -179,7 +179,7 @@ async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
 
 /// The process knows its running requests, whatever the store has lost.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has_forgotten_it() {
+async fn a_lost_record_causes_no_rerun_in_the_same_process() {
     for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
         let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
         let service = service(&store, &payments, takeover);
@@ -203,7 +203,7 @@ async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has
 /// A duplicate in another process has claimed the key first. The handler is stopped if the route allows it; otherwise
 /// it is notified and completes. The response of the duplicate is final in both cases.
 #[tokio::test(start_paused = true)]
-async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_stored() {
+async fn a_replaced_execution_is_stopped_or_notified_and_not_stored() {
     for (takeover, ends) in [
         (Takeover::Refuse, 2),
         (Takeover::Rerun, 1),
@@ -218,7 +218,7 @@ async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_
         assert_eq!(ask(&service, "/pay").await, second);
         let execution = payments.executions.lock().unwrap()[0].clone();
         assert!(!execution.is_lost());
-        let told = tokio::time::timeout(RENEWED, execution.lost());
+        let told = tokio::time::timeout(AFTER_RENEWAL, execution.lost());
         assert!(told.await.is_ok(), "{takeover:?}: with the next renewal");
         payments.go.notify_one();
         assert_eq!(first.await.unwrap().0, 409, "{takeover:?}");
@@ -230,7 +230,7 @@ async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_
 /// An execution reports no effect, but a step of it, or an earlier execution, had one. The lost record of that is
 /// written again for the next execution.
 #[tokio::test(start_paused = true)]
-async fn who_is_forgotten_and_has_had_no_effect_does_not_hide_what_was_done_before() {
+async fn a_lost_record_of_earlier_effects_is_written_again() {
     let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
     let steps = service(&store, &payments, Takeover::Resume);
     let first = begin(&steps, "/steps").await;

@@ -14,8 +14,8 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
-use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::ServerLayer;
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Limits};
 use relent_server::overload::OverloadLayer;
@@ -280,9 +280,9 @@ fn layer() -> IdempotencyLayer<Memory> {
 }
 
 fn overload(limit: u32) -> OverloadLayer {
-    let config = SlotsConfig {
+    let config = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(limit),
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     };
     OverloadLayer::new(&config).unwrap()
 }
@@ -297,7 +297,7 @@ fn seconds(began: Instant) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_pauses_for_30_s_or_takes_more_than_2_min_is_refused() {
+async fn a_body_that_pauses_30_s_or_takes_over_2_min_is_rejected() {
     let (payments, layer) = (Payments::default(), layer());
     let began = Instant::now();
     let still = payments.ask(&layer, upload("/", "alice", "a", stands_still()));
@@ -319,7 +319,7 @@ async fn a_body_that_pauses_for_30_s_or_takes_more_than_2_min_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_takes_its_time_holds_no_slot_and_waits_for_one_when_it_is_whole() {
+async fn a_slow_body_holds_no_slot_until_it_is_complete() {
     let (payments, overload) = (Payments::default(), overload(1));
     let layer = ServerLayer::new(layer()).overload(overload.clone());
     let slow = |key: &str| {
@@ -355,7 +355,7 @@ async fn a_body_that_takes_its_time_holds_no_slot_and_waits_for_one_when_it_is_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_uploads_of_one_account_leave_room_for_others() {
+async fn slow_uploads_of_one_account_do_not_block_others() {
     let payments = Payments::default();
     let layer = layer();
     let uploads: Vec<_> = (0..10_000)
@@ -386,7 +386,7 @@ async fn slow_uploads_of_one_account_leave_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_share_a_limit_of_bytes_and_give_back_what_they_took() {
+async fn bodies_share_a_byte_limit_and_release_it() {
     let payments = Payments::default();
     let limits = Limits {
         buffered: 100 << 10,
@@ -409,7 +409,7 @@ async fn bodies_share_a_limit_of_bytes_and_give_back_what_they_took() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_without_an_end_is_stored_without_its_body_and_holds_nothing_on() {
+async fn an_endless_response_is_stored_without_its_body_and_holds_nothing() {
     let (payments, overload) = (Payments::default(), overload(20));
     let limits = Limits {
         executions: 20,
@@ -440,7 +440,7 @@ async fn a_response_without_an_end_is_stored_without_its_body_and_holds_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_takes_too_long_goes_to_its_client_as_it_comes() {
+async fn a_response_over_the_time_limit_is_streamed_to_its_client() {
     let (payments, layer) = (Payments::default(), layer());
     let service = layer.layer(Handler(payments.clone()));
     let began = Instant::now();
@@ -455,7 +455,7 @@ async fn an_answer_that_takes_too_long_goes_to_its_client_as_it_comes() {
 
 /// A gRPC status comes last: without it the outcome is unknown.
 #[tokio::test(start_paused = true)]
-async fn a_call_of_grpc_whose_answer_is_not_read_to_its_end_is_unknown() {
+async fn a_grpc_call_is_unknown_if_its_response_is_not_read_completely() {
     for long in [true, false] {
         let handler = service_fn(move |_: Request<Body<Bodies>>| async move {
             let body = match long {
@@ -465,7 +465,7 @@ async fn a_call_of_grpc_whose_answer_is_not_read_to_its_end_is_unknown() {
             let response = Response::builder().header("content-type", "application/grpc");
             Ok::<_, Infallible>(response.body(body).unwrap())
         });
-        let service = layer().max_answer(299).layer(handler);
+        let service = layer().max_response(299).layer(handler);
         let response = service.clone().oneshot(pay("/", "a")).await.unwrap();
         drop(response);
         let response = service.oneshot(pay("/", "a")).await.unwrap();
@@ -475,8 +475,7 @@ async fn a_call_of_grpc_whose_answer_is_not_read_to_its_end_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_whose_client_has_gone_for_60_s_is_unknown_and_what_it_answers_later_is_recorded()
-{
+async fn after_60_s_without_client_the_outcome_is_unknown_until_recorded() {
     let (payments, overload) = (Payments::default(), overload(20));
     let limits = Limits {
         executions: 1,
@@ -512,7 +511,7 @@ async fn a_handler_whose_client_has_gone_for_60_s_is_unknown_and_what_it_answers
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_may_run_again_is_dropped_when_its_client_has_gone_for_too_long() {
+async fn a_rerunnable_handler_is_dropped_too_long_after_a_disconnect() {
     let (payments, layer) = (Payments::default(), layer().takeover(Takeover::Rerun));
     let gone = payments.ask(&layer, pay("/100s", "a"));
     settle().await;
@@ -525,7 +524,7 @@ async fn a_handler_that_may_run_again_is_dropped_when_its_client_has_gone_for_to
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_not_renewed_for_longer_than_an_execution_may_take() {
+async fn a_lease_is_not_renewed_beyond_the_execution_limit() {
     let store = Counted::default();
     let limits = Limits {
         execution: Duration::from_secs(300),
@@ -547,7 +546,7 @@ async fn a_lease_is_not_renewed_for_longer_than_an_execution_may_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_waits_for_30_s_and_says_how_many_are_left() {
+async fn drain_waits_30_s_and_returns_the_tasks_left() {
     let (payments, layer) = (Payments::default(), ServerLayer::new(layer()));
     let connected = payments.ask(&layer, pay("/never", "a"));
     let gone = payments.ask(&layer, pay("/endless", "b"));
@@ -560,7 +559,7 @@ async fn a_server_that_ends_waits_for_30_s_and_says_how_many_are_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_nobody_reads_gives_its_slot_up() {
+async fn an_unread_stream_loses_its_slot_after_the_timeout() {
     let overload = overload(1).slot_timeout(Duration::from_secs(5));
     let service = overload.layer(service_fn(|request: Request<Bodies>| async move {
         if request.uri().path() == "/never" {
@@ -594,7 +593,7 @@ async fn a_stream_that_nobody_reads_gives_its_slot_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_late() {
+async fn a_claim_has_one_time_limit_and_is_given_back_if_late() {
     // Beyond the limit of a claim, and beyond the limit of one call.
     for late in [3, 15] {
         let (payments, store) = (Payments::default(), Counted::default());
@@ -615,7 +614,7 @@ async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_of_a_request_whose_claim_stands_still_are_refused_with_it() {
+async fn duplicates_of_a_stalled_claim_are_rejected_with_it() {
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = layer_over(store.clone());
     store.set_late(Duration::from_secs(60));
@@ -630,7 +629,7 @@ async fn duplicates_of_a_request_whose_claim_stands_still_are_refused_with_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_stands_still_does_not_keep_the_next_from_being_made() {
+async fn a_stalled_renewal_does_not_delay_the_next() {
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = layer_over(store.clone());
     let first = payments.ask(&layer, pay("/100s", "a"));
@@ -647,7 +646,7 @@ async fn a_renewal_that_stands_still_does_not_keep_the_next_from_being_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_whose_record_cannot_be_written_reaches_its_client_within_a_minute() {
+async fn an_unrecorded_response_reaches_its_client_within_a_minute() {
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = layer_over(store.clone());
     let first = payments.ask(&layer, pay("/waits", "a"));
@@ -660,7 +659,7 @@ async fn an_answer_whose_record_cannot_be_written_reaches_its_client_within_a_mi
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_of_what_runs_in_this_process_ask_the_store_nothing() {
+async fn duplicates_in_the_same_process_need_no_store_call() {
     let (payments, store) = (Payments::default(), Counted::default());
     let layer = IdempotencyLayer::anonymous(store.clone());
     let asked = (0..800).map(|_| payments.ask(&layer, pay("/waits", "a")));
@@ -684,7 +683,7 @@ async fn duplicates_of_what_runs_in_this_process_ask_the_store_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_duplicates_of_what_runs_in_another_process_one_asks_the_store() {
+async fn only_one_duplicate_per_process_polls_the_store() {
     let (payments, store) = (Payments::default(), Counted::default());
     let first = IdempotencyLayer::anonymous(store.clone());
     let second = IdempotencyLayer::anonymous(store.clone());
@@ -710,7 +709,7 @@ async fn of_the_duplicates_of_what_runs_in_another_process_one_asks_the_store() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_that_all_wait_in_vain_share_the_look_at_the_store() {
+async fn waiting_duplicates_share_one_poll_of_the_store() {
     let (payments, store) = (Payments::default(), Counted::default());
     let first = IdempotencyLayer::anonymous(store.clone());
     let second = IdempotencyLayer::anonymous(store.clone());
@@ -730,7 +729,7 @@ async fn duplicates_that_all_wait_in_vain_share_the_look_at_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_had_no_effect_is_run_by_one_of_those_that_wait() {
+async fn after_a_release_one_waiting_duplicate_runs() {
     let store = Counted::default();
     let layer = IdempotencyLayer::anonymous(store.clone());
     let begun = Arc::new(AtomicU32::new(0));
@@ -755,7 +754,7 @@ async fn what_has_had_no_effect_is_run_by_one_of_those_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_stored_need_no_execution_and_a_claim_that_gets_none_is_given_back() {
+async fn a_replay_needs_no_execution_and_an_unused_claim_is_given_back() {
     let payments = Payments::default();
     let limits = Limits {
         executions: 1,
@@ -782,7 +781,7 @@ async fn answers_that_are_stored_need_no_execution_and_a_claim_that_gets_none_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_account_cannot_take_all_executions_nor_all_places_to_wait() {
+async fn one_account_cannot_take_all_executions_or_waits() {
     let payments = Payments::default();
     let limits = Limits {
         executions: 4,
@@ -821,9 +820,9 @@ async fn one_account_cannot_take_all_executions_nor_all_places_to_wait() {
 /// The handler claims the key itself: once there is a response, followers get it through their own handlers.
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn duplicates_of_a_handler_that_runs_exactly_once_wait_for_it_without_a_transaction() {
-    use relent_server::exactly_once::{ExactlyOnce, WorkError};
+async fn transactional_duplicates_wait_without_a_transaction() {
     use relent_server::store::Sqlite;
+    use relent_server::transactional::{Transactional, WorkError};
 
     let directory = tempfile::tempdir().unwrap();
     let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
@@ -832,7 +831,7 @@ async fn duplicates_of_a_handler_that_runs_exactly_once_wait_for_it_without_a_tr
         ..Limits::DEFAULT
     };
     let layer = IdempotencyLayer::anonymous(store)
-        .exactly_once()
+        .transactional()
         .limits(limits);
     let (begun, goes_on) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
     let (counts, waits) = (Arc::clone(&begun), Arc::clone(&goes_on));
@@ -840,7 +839,7 @@ async fn duplicates_of_a_handler_that_runs_exactly_once_wait_for_it_without_a_tr
         let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
         let waits = Arc::clone(&waits);
         async move {
-            let once = request.extensions().get::<ExactlyOnce<Sqlite>>().unwrap();
+            let once = request.extensions().get::<Transactional<Sqlite>>().unwrap();
             let charge = format!("charge {number}");
             let paid = once.run(|_| Ok::<_, WorkError>(Response::new(charge)));
             let paid = paid.await.unwrap();
@@ -959,7 +958,7 @@ mod over_sockets {
     }
 
     #[tokio::test]
-    async fn uploads_that_stop_or_drip_hold_no_slot_and_are_refused() {
+    async fn stalled_or_trickling_uploads_hold_no_slot_and_are_rejected() {
         let limits = Limits {
             read_idle: Duration::from_secs(3),
             read: Duration::from_secs(5),
@@ -1011,7 +1010,7 @@ mod over_sockets {
     }
 
     #[tokio::test]
-    async fn requests_without_an_end_whose_clients_have_gone_hold_nothing() {
+    async fn endless_requests_of_disconnected_clients_hold_nothing() {
         let limits = Limits {
             disconnected: Duration::from_millis(200),
             answer: Duration::from_millis(300),
@@ -1046,7 +1045,7 @@ mod over_sockets {
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_read_its_answer_holds_no_slot_for_long() {
+    async fn a_client_that_does_not_read_its_response_loses_its_slot() {
         let shop = shop(1, Limits::DEFAULT, Duration::from_millis(300)).await;
         let unread = shop.write("GET /endless HTTP/1.1\r\nhost: a\r\n\r\n").await;
         let quick = "GET /quick HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -1056,7 +1055,7 @@ mod over_sockets {
     }
 
     #[tokio::test]
-    async fn a_server_ends_in_time_whatever_its_clients_do() {
+    async fn a_server_shuts_down_in_time_despite_its_clients() {
         let limits = Limits {
             drain: Duration::from_millis(300),
             ..Limits::DEFAULT

@@ -4,8 +4,6 @@
 mod admission;
 #[cfg(all(unix, feature = "redis"))]
 mod admission_fleet;
-#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
-mod exactly_once;
 mod history;
 mod idempotency;
 mod lease_lost;
@@ -28,6 +26,8 @@ mod stores;
 #[cfg(feature = "webhook")]
 #[path = "../support/webhook.rs"]
 mod support;
+#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+mod transactional;
 mod unknown_outcomes;
 #[cfg(all(feature = "sqlite", feature = "webhook"))]
 mod webhook;

@@ -60,7 +60,7 @@ fn apps(layer: &IdempotencyLayer<Memory>) -> [Router; 3] {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn in_a_nested_router_a_key_of_one_account_does_not_replay_the_response_of_another() {
+async fn in_a_nested_router_accounts_do_not_share_responses() {
     for place in 0..3 {
         let layer = IdempotencyLayer::anonymous(Memory::new());
         let url = serve(apps(&layer)[place].clone()).await;
@@ -80,7 +80,7 @@ async fn in_a_nested_router_a_key_of_one_account_does_not_replay_the_response_of
 
 /// Runs with and without the feature `axum`.
 #[tokio::test]
-async fn in_a_nested_router_the_operation_tells_accounts_apart() {
+async fn in_a_nested_router_the_operation_separates_accounts() {
     for place in 0..3 {
         let layer = IdempotencyLayer::anonymous(Memory::new()).operation(|parts| {
             let original = parts.extensions.get::<OriginalUri>();
@@ -107,7 +107,7 @@ async fn in_a_nested_router_the_operation_tells_accounts_apart() {
 
 #[cfg(all(feature = "axum", feature = "webhook"))]
 #[tokio::test]
-async fn in_a_nested_router_a_message_is_handled_by_each_endpoint_that_it_was_sent_to() {
+async fn in_a_nested_router_each_endpoint_handles_its_message() {
     use std::time::SystemTime;
 
     use relent_http::webhook::{Signer, Verifier, VerifyingKey};

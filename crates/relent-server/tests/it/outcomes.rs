@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use relent::{Backoff, Policy};
-use relent_core::Kind;
-use relent_http::{HintOptions, RequestFacts, classify};
+use relent_core::FailureKind;
+use relent_http::{HintOptions, RequestInfo, classify};
 use relent_reqwest::{Client, IdempotencyKey};
 use relent_server::ServerLayer;
 use relent_server::idempotency::{IdempotencyLayer, Outcome};
@@ -88,7 +88,7 @@ fn keyed() -> IdempotencyLayer<Memory> {
 }
 
 #[tokio::test]
-async fn a_handler_that_a_timeout_cuts_off_has_one_effect_for_one_key() {
+async fn a_handler_cut_off_by_a_timeout_has_one_effect() {
     for status in [408, 499, 500, 503, 504, 524, 600] {
         let timeout = TimeoutLayer::with_status_code(
             StatusCode::from_u16(status).unwrap(),
@@ -116,7 +116,7 @@ async fn a_handler_that_a_timeout_cuts_off_has_one_effect_for_one_key() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_half_way_has_one_effect_for_one_key() {
+async fn a_handler_that_panics_half_way_has_one_effect() {
     async fn panics(State(card): State<Card>) -> &'static str {
         card.begin();
         card.charge();
@@ -138,7 +138,7 @@ async fn a_handler_that_panics_half_way_has_one_effect_for_one_key() {
 }
 
 #[tokio::test]
-async fn what_layers_inside_refuse_before_the_handler_runs_is_repeated_and_charges_nobody() {
+async fn a_rejection_by_an_inner_layer_is_replayed_without_a_charge() {
     let card = Card::default();
     for (longest, path, expected) in [(1, "", 413), (100, "/nowhere", 404)] {
         let app = Router::new()
@@ -177,7 +177,7 @@ fn refuse((status, fields): Refusal) -> Response {
 }
 
 #[tokio::test]
-async fn a_request_that_the_handler_did_not_begin_runs_when_its_client_comes_back() {
+async fn a_request_rejected_before_its_start_runs_when_retried() {
     for refusal in COME_BACK {
         let card = Card::default();
         let pays = move |State(card): State<Card>| async move {
@@ -201,7 +201,7 @@ async fn a_request_that_the_handler_did_not_begin_runs_when_its_client_comes_bac
 }
 
 #[tokio::test]
-async fn a_handler_that_may_have_taken_effect_before_it_says_come_back_has_to_say_so() {
+async fn a_503_with_retry_after_runs_again_unless_its_outcome_is_set() {
     for (says_so, charges) in [(true, 1), (false, 2)] {
         let card = Card::default();
         let pays = move |State(card): State<Card>| async move {
@@ -228,8 +228,7 @@ async fn a_handler_that_may_have_taken_effect_before_it_says_come_back_has_to_sa
 }
 
 #[tokio::test]
-async fn a_layer_releases_no_key_whose_response_its_client_calls_ambiguous_and_keeps_none_that_is_not_processed()
- {
+async fn client_and_layer_agree_on_ambiguous_and_unprocessed_responses() {
     let hints: [&[(&str, &str)]; 5] = [
         &[],
         &[("retry-after", "1")],
@@ -237,7 +236,7 @@ async fn a_layer_releases_no_key_whose_response_its_client_calls_ambiguous_and_k
         &[("x-envoy-ratelimited", "true")],
         &[("relent-mark", "exhausted"), ("retry-after", "1")],
     ];
-    let request = RequestFacts {
+    let request = RequestInfo {
         repeatable: true,
         keyed: true,
         conditional: false,
@@ -266,16 +265,16 @@ async fn a_layer_releases_no_key_whose_response_its_client_calls_ambiguous_and_k
             let second = ask().await;
             let runs = runs.load(Ordering::SeqCst);
             match failure.map(|failure| failure.kind) {
-                Some(Kind::NotProcessed | Kind::Throttled) => {
+                Some(FailureKind::NotProcessed | FailureKind::Throttled) => {
                     assert_eq!(runs, 2, "{status} {fields:?}");
                 }
-                Some(Kind::Ambiguous) => {
+                Some(FailureKind::Ambiguous) => {
                     let body = second.into_body().collect().await.unwrap().to_bytes();
                     let unknown = b"idempotency-outcome-unknown";
                     let is_unknown = body.windows(unknown.len()).any(|part| part == unknown);
                     assert!(runs == 1 && is_unknown, "{status} {fields:?} {body:?}");
                 }
-                Some(Kind::Permanent | Kind::Overloaded) => {}
+                Some(FailureKind::Permanent | FailureKind::Overloaded) => {}
                 None => {
                     assert_eq!((runs, second.status()), (1, first.status()));
                 }
@@ -316,7 +315,7 @@ mod webhooks {
     }
 
     #[tokio::test]
-    async fn a_delivery_that_a_timeout_cuts_off_is_handled_once() {
+    async fn a_delivery_cut_off_by_a_timeout_is_handled_once() {
         for status in [408, 500, 503, 504, 524] {
             let status = StatusCode::from_u16(status).unwrap();
             let card = Card::default();
@@ -340,7 +339,7 @@ mod webhooks {
     }
 
     #[tokio::test]
-    async fn a_delivery_that_was_not_begun_is_handled_when_it_comes_again() {
+    async fn a_delivery_that_was_not_started_is_handled_when_repeated() {
         let others: [Refusal; 4] = [(400, &[]), (401, &[]), (409, &[]), (422, &[])];
         for refusal in COME_BACK.into_iter().chain(others) {
             let card = Card::default();
@@ -370,31 +369,38 @@ mod webhooks {
     }
 
     #[test]
-    fn a_record_that_is_gone_before_its_signature_is_refused_when_the_layer_is_built() {
+    fn a_retention_below_the_replay_window_is_a_configuration_error() {
         for minutes in [0, 4, 9] {
             assert!(
-                layer().keep(Duration::from_secs(60 * minutes)).is_err(),
+                layer()
+                    .retention(Duration::from_secs(60 * minutes))
+                    .is_err(),
                 "{minutes}"
             );
         }
-        assert!(layer().keep(Duration::from_secs(600)).is_ok());
+        assert!(layer().retention(Duration::from_secs(600)).is_ok());
         assert!(layer().lease(Duration::ZERO).is_err());
         let key: VerifyingKey = KEY.parse().unwrap();
         let verifier = Verifier::new([key]).tolerance(Duration::from_secs(3600));
         let patient = WebhookLayer::new(Memory::new(), "acquirer", verifier);
-        assert!(patient.clone().keep(Duration::from_secs(7199)).is_err());
-        assert!(patient.keep(Duration::from_secs(7200)).is_ok());
+        assert!(
+            patient
+                .clone()
+                .retention(Duration::from_secs(7199))
+                .is_err()
+        );
+        assert!(patient.retention(Duration::from_secs(7200)).is_ok());
     }
 
     #[tokio::test]
-    async fn a_sender_whose_signatures_outlive_their_records_is_refused() {
+    async fn a_sender_with_signatures_longer_than_the_retention_gets_500() {
         use relent_server::webhook::Sender;
 
         let key: VerifyingKey = KEY.parse().unwrap();
         let verifier = Verifier::new([key]).tolerance(Duration::from_secs(3600));
         let sender = Sender::new("acquirer", verifier);
         let layer = WebhookLayer::for_senders(Memory::new(), move |_| Some(sender.clone()));
-        let layer = layer.keep(Duration::from_secs(3600)).unwrap();
+        let layer = layer.retention(Duration::from_secs(3600)).unwrap();
         let card = Card::default();
         let app = Router::new()
             .route("/payments", post(slow))
@@ -408,17 +414,17 @@ mod webhooks {
 }
 
 #[test]
-fn a_config_by_which_a_key_would_run_twice_is_refused_when_the_layer_is_built() {
-    use relent_core::claim::ClaimConfig;
+fn a_configuration_that_allows_a_double_run_is_an_error() {
+    use relent_core::idempotency::ClaimConfig;
 
     let config = ClaimConfig::DEFAULT;
     assert!(keyed().claim(config).is_ok());
     for (keep, lease) in [
         (Duration::ZERO, config.lease),
-        (config.keep, Duration::ZERO),
+        (config.retention, Duration::ZERO),
     ] {
         let wrong = ClaimConfig {
-            keep,
+            retention: keep,
             lease,
             ..config
         };

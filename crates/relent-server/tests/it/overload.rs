@@ -14,8 +14,9 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
-use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
-use relent_core::{Admitted, Criticality, LimiterConfig, ShedderConfig};
+use relent_core::Criticality;
+use relent_core::admission::{Admitted, LimiterConfig, ShedderConfig};
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::overload::{OverloadLayer, SlotBody};
@@ -25,10 +26,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-fn at_most(limit: u32) -> SlotsConfig {
-    SlotsConfig {
+fn at_most(limit: u32) -> ConcurrencyLimiterConfig {
+    ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(limit),
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     }
 }
 
@@ -75,7 +76,7 @@ fn is_idle(layer: &OverloadLayer) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_are_served_at_once_than_there_are_slots_and_all_are_answered() {
+async fn concurrency_never_exceeds_the_slots_and_all_requests_complete() {
     let layer = layer(4);
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let seen = Arc::clone(&most);
@@ -105,7 +106,7 @@ async fn no_more_are_served_at_once_than_there_are_slots_and_all_are_answered() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_is_held_until_the_body_has_ended_or_nobody_reads_it() {
+async fn a_slot_is_held_until_the_body_ends_or_is_dropped() {
     let layer = layer(1);
     let service = service_fn(|_: Request<Full<Bytes>>| async {
         let frames = [1, 2].map(|_| Ok::<_, Infallible>(Frame::data(Bytes::from("part"))));
@@ -133,7 +134,7 @@ async fn a_slot_is_held_until_the_body_has_ended_or_nobody_reads_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_keeps_what_is_known_of_a_request_does_not_keep_its_slot() {
+async fn a_handler_that_keeps_request_extensions_does_not_keep_the_slot() {
     let (layer, kept) = (layer(1), Arc::new(Mutex::new(Vec::new())));
     let log = Arc::clone(&kept);
     let service = service_fn(move |request: Request<Full<Bytes>>| {
@@ -150,7 +151,7 @@ async fn a_handler_that_keeps_what_is_known_of_a_request_does_not_keep_its_slot(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
+async fn a_body_ends_at_its_announced_length() {
     // A body of unknown length, such as a file, and the response to HEAD.
     for (method, announced) in [("GET", Some("4")), ("HEAD", None)] {
         let layer = layer(1);
@@ -175,7 +176,7 @@ async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_body_of_a_grpc_call_ends_with_its_status() {
+async fn a_grpc_body_ends_with_its_status() {
     let layer = layer(1);
     let service = service_fn(|_: Request<Full<Bytes>>| async {
         let status = async {
@@ -198,7 +199,7 @@ async fn the_body_of_a_grpc_call_ends_with_its_status() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_with_a_slot_just_got_gives_it_to_the_next() {
+async fn a_disconnected_waiter_passes_its_new_slot_to_the_next() {
     let layer = layer(1);
     let held = ask(&layer, &[]).await;
     let mut calls: Vec<_> = (0..3).map(|_| Box::pin(ask(&layer, &[]))).collect();
@@ -226,8 +227,8 @@ async fn a_caller_that_goes_away_with_a_slot_just_got_gives_it_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
-    let config = SlotsConfig {
+async fn an_overload_rejection_has_retry_after_or_do_not_retry() {
+    let config = ConcurrencyLimiterConfig {
         queue: 0,
         ..at_most(1)
     };
@@ -254,8 +255,8 @@ async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_client_that_claims_to_retry_stops_nobody_else_from_retrying() {
-    let config = SlotsConfig {
+async fn one_client_that_lies_about_retries_does_not_affect_others() {
+    let config = ConcurrencyLimiterConfig {
         queue: 0,
         ..at_most(1)
     };
@@ -283,8 +284,8 @@ async fn one_client_that_claims_to_retry_stops_nobody_else_from_retrying() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_most_callers_retry_what_is_turned_away_is_told_not_to() {
-    let config = SlotsConfig {
+async fn if_most_callers_retry_the_rejection_is_do_not_retry() {
+    let config = ConcurrencyLimiterConfig {
         queue: 0,
         ..at_most(1)
     };
@@ -311,7 +312,7 @@ async fn where_most_callers_retry_what_is_turned_away_is_told_not_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_past_its_deadline_is_not_begun_and_what_is_begun_knows_what_is_left() {
+async fn a_waiter_past_its_deadline_never_starts_and_others_get_the_rest() {
     let layer = layer(1);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sees = Arc::clone(&seen);
@@ -334,7 +335,7 @@ async fn what_waits_past_its_deadline_is_not_begun_and_what_is_begun_knows_what_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_header_lowers_what_a_request_matters_and_raises_it_only_where_it_is_trusted() {
+async fn the_criticality_header_raises_the_class_only_if_trusted() {
     let order = |layer: OverloadLayer| async move {
         let order = Arc::new(Mutex::new(Vec::new()));
         let sees = Arc::clone(&order);
@@ -373,7 +374,7 @@ async fn the_header_lowers_what_a_request_matters_and_raises_it_only_where_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_exempt_needs_no_slot() {
+async fn an_exempt_request_needs_no_slot() {
     let layer = layer(1).exempt(|parts| parts.headers.contains_key("x-health"));
     let _held = layer
         .layer(service_fn(work))
@@ -401,7 +402,7 @@ async fn a_handler_that_panics_or_fails_gives_its_slot_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_not_ready_is_waited_for_by_whoever_has_a_slot() {
+async fn a_request_with_a_slot_waits_for_the_service_to_be_ready() {
     /// Ready when it has a permit.
     #[derive(Clone)]
     struct Slow(tokio_util::sync::PollSemaphore);
@@ -431,8 +432,7 @@ async fn a_service_that_is_not_ready_is_waited_for_by_whoever_has_a_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_runs_on_without_its_client_keeps_its_slot_and_one_that_only_waits_has_none()
-{
+async fn a_running_request_keeps_its_slot_and_a_waiting_duplicate_has_none() {
     let overload = layer(2);
     let idempotency = IdempotencyLayer::anonymous(Memory::new());
     let service = ServerLayer::new(idempotency).overload(overload.clone());
@@ -467,7 +467,7 @@ async fn a_request_that_runs_on_without_its_client_keeps_its_slot_and_one_that_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_limits_rates_is_around_both_layers() {
+async fn the_rate_limiter_is_outside_both_layers() {
     let overload = layer(1).exempt(|parts| parts.extensions.get::<u8>() == Some(&7));
     let limits = tower::util::MapRequestLayer::new(|mut request: Request<Full<Bytes>>| {
         request.extensions_mut().insert(7_u8);
@@ -493,16 +493,18 @@ async fn what_limits_rates_is_around_both_layers() {
 
 /// The queue is full, and a first attempt displaces a retry, but not a request in its reserved slot.
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_in_its_own_slot_is_no_retry() {
+async fn a_request_in_its_reserved_slot_is_not_a_retry() {
     for (ticket, statuses) in [(false, (503, 200)), (true, (200, 503))] {
-        let config = SlotsConfig {
+        let config = ConcurrencyLimiterConfig {
             queue: 1,
             ..at_most(1)
         };
         let layer = OverloadLayer::new(&config).unwrap();
         let service = || layer.layer(service_fn(work));
         let mut again = request(&[("relent-attempt", "2")]);
-        again.extensions_mut().insert(Admitted { ticket });
+        again.extensions_mut().insert(Admitted {
+            reserved_slot: ticket,
+        });
         let status = |response: Result<Reply, Infallible>| response.unwrap().status().as_u16();
         let (_, again, first) = tokio::join!(
             service().oneshot(request(&[])).map(status),
@@ -515,7 +517,7 @@ async fn whoever_comes_in_its_own_slot_is_no_retry() {
 
 /// The standard layers in their order, with a limit of 1/s for all requests.
 #[tokio::test(start_paused = true)]
-async fn a_rate_limit_goes_around_the_usual_layers() {
+async fn a_rate_limit_works_around_the_standard_layers() {
     let config = LimiterConfig {
         burst: 1,
         ..LimiterConfig::new(1, Duration::from_secs(1))
@@ -536,8 +538,8 @@ async fn a_rate_limit_goes_around_the_usual_layers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_an_overload_layer_inside_is_not_stored() {
-    let config = SlotsConfig {
+async fn an_overload_rejection_inside_an_idempotency_layer_is_not_stored() {
+    let config = ConcurrencyLimiterConfig {
         queue: 0,
         ..at_most(1)
     };
@@ -562,7 +564,7 @@ async fn a_refusal_of_an_overload_layer_inside_is_not_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_idempotency_layers_are_refused() {
+async fn two_nested_idempotency_layers_are_rejected() {
     let (outer, inner) = (
         IdempotencyLayer::anonymous(Memory::new()),
         IdempotencyLayer::anonymous(Memory::new()),
@@ -582,9 +584,9 @@ async fn two_idempotency_layers_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_brownout_the_requests_of_users_are_answered_and_others_are_shed() {
+async fn in_overload_critical_requests_are_served_and_others_shed() {
     // Eight workers with 10 ms each serve 800/s; users and a batch send 600/s each.
-    let layer = OverloadLayer::new(&SlotsConfig {
+    let layer = OverloadLayer::new(&ConcurrencyLimiterConfig {
         shedder: ShedderConfig::DEFAULT,
         ..at_most(8)
     })
@@ -645,7 +647,7 @@ proptest! {
     /// Callers disconnect at any time, handlers panic, bodies end early or never: no slot is lost, and no waiter is
     /// forgotten.
     #[test]
-    fn whatever_becomes_of_requests_no_slot_is_lost(
+    fn no_slot_is_lost_by_drops_panics_or_failed_bodies(
         limit in 1..4_u32,
         fates in prop::collection::vec((0..30_u64, 0..40_u64, 0..12_u8, any::<bool>()), 1..40),
     ) {

@@ -19,7 +19,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
 use relent_http::grpc::Status;
 use relent_server::ServerLayer;
 use relent_server::idempotency::IdempotencyLayer;
@@ -34,10 +34,10 @@ use tower::{Layer, Service, service_fn};
 
 /// Serves one request at a time, without a queue.
 fn layer() -> ServerLayer<Memory> {
-    let config = SlotsConfig {
+    let config = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(1),
         queue: 0,
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     };
     let idempotency = IdempotencyLayer::anonymous(Memory::new())
         .wait(Duration::ZERO)
@@ -253,7 +253,7 @@ async fn tonic_server() -> (Payments, Caller) {
 }
 
 #[tokio::test]
-async fn in_tonic_a_duplicate_gets_message_and_trailers_of_the_first() {
+async fn in_tonic_a_duplicate_gets_the_first_message_and_trailers() {
     let (payments, caller) = tonic_server().await;
     let first = caller.pay("a", "5").await;
     let again = caller.pay("a", "5").await;
@@ -267,7 +267,7 @@ async fn in_tonic_a_duplicate_gets_message_and_trailers_of_the_first() {
 }
 
 #[tokio::test]
-async fn in_tonic_what_the_layers_refuse_is_a_grpc_status() {
+async fn in_tonic_a_rejection_is_a_grpc_status() {
     let (payments, caller) = tonic_server().await;
     let missing = caller.call("5", &[]).await;
     assert_eq!((missing.status().code, missing.pushback()), (3, -1));
@@ -300,7 +300,7 @@ async fn in_tonic_what_the_layers_refuse_is_a_grpc_status() {
 }
 
 #[tokio::test]
-async fn in_tonic_a_duplicate_of_one_that_runs_is_aborted_and_told_when_to_come_back() {
+async fn in_tonic_a_duplicate_of_a_running_call_is_aborted_with_a_delay() {
     let (listener, address) = listen().await;
     let payments = Payments::default();
     let idempotency = IdempotencyLayer::anonymous(Memory::new()).wait(Duration::ZERO);
@@ -324,7 +324,7 @@ async fn in_tonic_a_duplicate_of_one_that_runs_is_aborted_and_told_when_to_come_
 }
 
 #[tokio::test]
-async fn in_tonic_the_status_in_the_trailers_says_whether_it_is_stored() {
+async fn in_tonic_the_trailer_status_decides_about_storing() {
     let (payments, caller) = tonic_server().await;
     for expected in [1, 2] {
         let aborted = caller.pay("a", "aborted").await;

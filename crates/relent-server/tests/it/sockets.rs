@@ -77,7 +77,7 @@ async fn answer(client: &Client, address: &str, order: &str) -> (String, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_64_clients_that_send_one_key_at_once_all_hear_of_one_charge() {
+async fn all_of_64_concurrent_clients_with_one_key_get_the_same_charge() {
     let shop = shop().await;
     let answers = (0..64).map(|_| async { answer(&client(), &shop.address, "book").await });
     for (text, _) in join_all(answers).await {
@@ -87,7 +87,7 @@ async fn of_64_clients_that_send_one_key_at_once_all_hear_of_one_charge() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_go_away_at_any_time_and_come_back_are_charged_once() {
+async fn clients_that_disconnect_and_retry_are_charged_once() {
     let shop = shop().await;
     let mut random = SessionRandom::with_seed(1);
     for order in 0..40 {
@@ -142,7 +142,7 @@ async fn cutter(listener: TcpListener, shop: String, left: Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_cut_at_any_byte_is_asked_for_again_and_charges_nobody_twice() {
+async fn a_response_truncated_at_any_byte_is_retried_without_a_second_charge() {
     let shop = shop().await;
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

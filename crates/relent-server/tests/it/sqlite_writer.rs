@@ -34,7 +34,7 @@ async fn names(writer: &Writer) -> Vec<String> {
 /// Work that ends the shared transaction commits nothing, neither from before nor from after that, and gets an error.
 /// Earlier jobs in the transaction are undone, and get `Undone`. Later jobs are committed.
 #[tokio::test]
-async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole() {
+async fn work_that_ends_the_shared_transaction_gets_an_error() {
     for end in [
         "COMMIT",
         "ROLLBACK",
@@ -82,7 +82,7 @@ async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole()
 /// SQLite rolls back on a full disk. A job that returns SQLite's error gets it. A job that ignores it gets the advice
 /// to return it. When there is space again, everything works.
 #[tokio::test]
-async fn on_a_full_disk_the_advice_is_to_look_at_the_error() {
+async fn on_a_full_disk_the_message_says_to_return_the_error() {
     let directory = tempfile::tempdir().unwrap();
     let writer = open(&directory);
     let most = |pages: u32| {

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use redis::{Client, InfoDict};
-use relent_core::claim::{ClaimConfig, Fingerprint};
-use relent_server::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
-use relent_server::idempotency::{Answer, Body, IdempotencyLayer};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
+use relent_server::idempotency::{Body, IdempotencyLayer, StoredResponse};
 use relent_server::postgres::pool;
 use relent_server::store::{Change, Claimed, Key, Postgres, Redis, Store, WriteError};
+use relent_server::transactional::{Keyed, TransactionResult, Transactional, WorkError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const PRINT: Fingerprint = Fingerprint([0; 32]);
 const CRASHES: usize = 3;
 /// The least number of confirmed keys between two crashes.
-const TOLD: usize = 40;
+const CONFIRMED_BETWEEN_CRASHES: usize = 40;
 
 fn key(number: u32) -> Key {
     let mut key = [0; 32];
@@ -69,7 +69,7 @@ impl Load {
         workers
     }
 
-    async fn until_told(&self, most: usize) {
+    async fn until_confirmed(&self, most: usize) {
         let began = Instant::now();
         while self.told.lock().unwrap().len() < most {
             assert!(began.elapsed() < Duration::from_secs(60), "nothing goes on");
@@ -80,19 +80,22 @@ impl Load {
 
 async fn charge(store: &Postgres, number: u32) -> bool {
     let keyed = Keyed::new(key(number), PRINT);
-    let done = store.exactly_once(keyed, |transaction| {
+    let done = store.transactional(keyed, |transaction| {
         Box::pin(async move {
             let insert = "INSERT INTO charges VALUES ($1)";
             transaction.execute(insert, &[&i64::from(number)]).await?;
             Ok::<_, WorkError>(Response::new("charged"))
         })
     });
-    matches!(done.await, Ok(Done::Ran(_) | Done::Not(Claimed::Replay(_))))
+    matches!(
+        done.await,
+        Ok(TransactionResult::Ran(_) | TransactionResult::Not(Claimed::Replay(_)))
+    )
 }
 
 /// `pg_ctl stop -m immediate` is a crash: changes that are not in the log are lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_crashes_under_load_charges_nobody_twice_and_keeps_what_was_told() {
+async fn a_postgres_crash_causes_no_second_charge_and_loses_no_confirmed_key() {
     let Some(mut server) = servers::postgres(&[]) else {
         return;
     };
@@ -109,14 +112,16 @@ async fn a_postgres_that_crashes_under_load_charges_nobody_twice_and_keeps_what_
         async move { charge(&store, number).await }
     });
     for crash in 1..=CRASHES {
-        load.until_told(crash * TOLD).await;
+        load.until_confirmed(crash * CONFIRMED_BETWEEN_CRASHES)
+            .await;
         // SIGQUIT.
         let directory = tokio::task::spawn_blocking(|| server.server.end());
         let directory = directory.await.unwrap();
         let begin = tokio::task::spawn_blocking(|| servers::postgres_in(directory, &[]));
         server = begin.await.unwrap().unwrap();
     }
-    load.until_told((CRASHES + 1) * TOLD).await;
+    load.until_confirmed((CRASHES + 1) * CONFIRMED_BETWEEN_CRASHES)
+        .await;
     load.stop.store(true, Ordering::Relaxed);
     while let Some(worker) = workers.join_next().await {
         worker.unwrap();
@@ -139,14 +144,15 @@ async fn connect(server: &servers::Redis) -> Redis {
 
 fn paid() -> Change {
     let body = Some(Bytes::from("paid"));
-    let answer = Answer::from_parts(http::StatusCode::OK, http::HeaderMap::new(), body, None);
+    let answer =
+        StoredResponse::from_parts(http::StatusCode::OK, http::HeaderMap::new(), body, None);
     Change::Complete(Arc::new(answer))
 }
 
 /// Redis is killed (kill -9) under load and restarted with its file. No key has two effects, each confirmed one is
 /// replayed, and the rest is unknown.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_killed_under_load_has_at_most_one_effect_for_each_key() {
+async fn a_redis_killed_under_load_causes_at_most_one_effect_per_key() {
     let Some(mut server) = servers::redis(&DURABLE) else {
         return;
     };
@@ -177,12 +183,14 @@ async fn a_redis_that_is_killed_under_load_has_at_most_one_effect_for_each_key()
         }
     });
     for crash in 1..=CRASHES {
-        load.until_told(crash * TOLD).await;
+        load.until_confirmed(crash * CONFIRMED_BETWEEN_CRASHES)
+            .await;
         let directory = server.server.end();
         let begin = tokio::task::spawn_blocking(|| servers::redis_in(directory, &DURABLE));
         server = begin.await.unwrap().unwrap();
     }
-    load.until_told((CRASHES + 1) * TOLD).await;
+    load.until_confirmed((CRASHES + 1) * CONFIRMED_BETWEEN_CRASHES)
+        .await;
     load.stop.store(true, Ordering::Relaxed);
     while let Some(worker) = workers.join_next().await {
         worker.unwrap();
@@ -222,8 +230,7 @@ fn pay() -> Request<Full<Bytes>> {
 /// A replica that did not receive a claim takes over. The execution notices, and claims the key again for its
 /// response: its duplicate does not run. A completed record that was lost runs again, as documented.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_records_its_answer_all_the_same()
- {
+async fn after_a_failover_an_execution_claims_again_and_records_its_response() {
     // The only server that needs a port, since a replica finds it by that.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -360,7 +367,7 @@ async fn copy(
 }
 
 /// Through the layer: with a slow store requests run; with a stalled or unreachable one they are rejected.
-async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Sender<Way>) {
+async fn rejects_while_the_store_is_down<S: Store + Clone>(store: S, way: watch::Sender<Way>) {
     let layer = IdempotencyLayer::anonymous(store).wait(Duration::ZERO);
     let charges = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&charges);
@@ -416,7 +423,7 @@ fn behind_a_proxy(directory: &Path, name: &str, database: PathBuf) -> watch::Sen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_redis_stands_still_or_is_away_requests_with_a_key_are_refused_in_time() {
+async fn while_redis_stalls_or_is_down_keyed_requests_are_rejected_in_time() {
     let Some(server) = servers::redis(&DURABLE) else {
         return;
     };
@@ -424,11 +431,11 @@ async fn while_redis_stands_still_or_is_away_requests_with_a_key_are_refused_in_
     let way = behind_a_proxy(directory.path(), "redis", server.socket());
     let url = format!("redis+unix://{}", directory.path().join("redis").display());
     let store = Redis::connect(Client::open(url).unwrap()).await.unwrap();
-    is_closed_while_it_is_away(store, way).await;
+    rejects_while_the_store_is_down(store, way).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_in_time() {
+async fn while_postgres_stalls_or_is_down_keyed_requests_are_rejected_in_time() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
@@ -442,8 +449,8 @@ async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_
     let store = Postgres::new(pool(&config, 4).unwrap());
     store.create_tables().await.unwrap();
     // Long enough for a busy machine.
-    let store = store.patience(Duration::from_secs(2));
-    is_closed_while_it_is_away(store, way).await;
+    let store = store.max_wait(Duration::from_secs(2));
+    rejects_while_the_store_is_down(store, way).await;
 }
 
 /// Stops and continues the process of the store.
@@ -490,7 +497,7 @@ async fn no_claim_is_left_behind<S: Store + Clone>(store: S, stop: impl Fn(&str)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_stands_still_claims_nothing_for_requests_that_were_refused_meanwhile() {
+async fn after_a_stall_redis_claims_nothing_for_rejected_requests() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -501,7 +508,7 @@ async fn a_redis_that_stands_still_claims_nothing_for_requests_that_were_refused
 
 /// The process that sent the claims has ended when they are executed, so nothing gives them back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
+async fn a_late_claim_of_a_dead_process_holds_no_key_in_redis() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -532,13 +539,13 @@ async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
 
 /// Signals all server processes, since each connection has its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refused_meanwhile() {
+async fn after_a_stall_postgres_claims_nothing_for_rejected_requests() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
     let store = Postgres::new(pool(&server.config(), 8).unwrap());
     store.create_tables().await.unwrap();
-    let store = store.patience(Duration::from_millis(500));
+    let store = store.max_wait(Duration::from_millis(500));
     let id = server.server.id().to_string();
     let signal = |signal: &str| {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
@@ -552,7 +559,7 @@ async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refu
 
 /// Also if the handler claims the key, in its transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_postgres_stands_still_a_handler_that_runs_exactly_once_is_refused_in_time() {
+async fn while_postgres_stalls_a_transactional_request_is_rejected_in_time() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
@@ -561,12 +568,15 @@ async fn while_postgres_stands_still_a_handler_that_runs_exactly_once_is_refused
     let way = behind_a_proxy(directory.path(), name, database);
     let host = directory.path().display();
     let config = format!("host={host} user=relent dbname=postgres");
-    let store = Postgres::new(pool(&config, 4).unwrap()).patience(Duration::from_secs(60));
+    let store = Postgres::new(pool(&config, 4).unwrap()).max_wait(Duration::from_secs(60));
     store.create_tables().await.unwrap();
-    let layer = IdempotencyLayer::anonymous(store).exactly_once();
+    let layer = IdempotencyLayer::anonymous(store).transactional();
     let service = layer.layer(service_fn(
         |request: Request<Body<Full<Bytes>>>| async move {
-            let once = request.extensions().get::<ExactlyOnce<Postgres>>().unwrap();
+            let once = request
+                .extensions()
+                .get::<Transactional<Postgres>>()
+                .unwrap();
             let paid = once.run(|_| Box::pin(async { Ok::<_, WorkError>(Response::new("paid")) }));
             Ok::<_, Infallible>(paid.await.unwrap())
         },

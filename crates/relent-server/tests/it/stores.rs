@@ -1,17 +1,17 @@
 //! Tests that each store decides like the core, and is durable as documented.
 
-use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
 use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conformance};
 
 #[cfg(unix)]
 use crate::servers;
 
 /// For an expired record the execution claims the key again. It must not take it for another's record.
-async fn tells_a_record_that_has_expired_from_one_that_another_has<S: Store>(store: S) {
+async fn distinguishes_an_expired_record_from_a_taken_one<S: Store>(store: S) {
     let (key, print) = (Key([9; 32]), Fingerprint([0; 32]));
     let forgets = ClaimConfig {
         lease: std::time::Duration::ZERO,
-        keep: std::time::Duration::ZERO,
+        retention: std::time::Duration::ZERO,
         ..ClaimConfig::DEFAULT
     };
     let claimed = store.claim(&key, 1, print, &forgets).await.unwrap();
@@ -28,19 +28,19 @@ async fn tells_a_record_that_has_expired_from_one_that_another_has<S: Store>(sto
 }
 
 #[tokio::test]
-async fn memory_tells_a_record_that_has_expired_from_one_that_another_has() {
-    tells_a_record_that_has_expired_from_one_that_another_has(Memory::new()).await;
+async fn memory_distinguishes_an_expired_record_from_a_taken_one() {
+    distinguishes_an_expired_record_from_a_taken_one(Memory::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_decides_as_the_core_does() {
+async fn memory_decides_like_the_core() {
     for seed in 0..20 {
         conformance::check(Memory::new, 2000, seed).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_decides_as_the_core_does_at_each_time() {
+async fn memory_decides_like_the_core_at_any_time() {
     let begin = relent_core::Instant::ORIGIN;
     for seed in 0..20 {
         let began = tokio::time::Instant::now();
@@ -114,7 +114,7 @@ mod memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_account_that_fills_the_memory_with_refusals_keeps_nobody_out_and_itself_neither() {
+    async fn rejections_of_one_account_do_not_block_new_keys() {
         let service = Service::new(Memory::new().at_most(100));
         for key in 0..1000 {
             // A stored rejection, and one that releases the key.
@@ -136,8 +136,7 @@ mod memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_had_its_effect_is_never_forgotten_and_ends_the_share_of_its_own_account_alone()
-     {
+    async fn records_with_effects_are_kept_and_limit_only_their_account() {
         let service = Service::new(Memory::new().at_most(100));
         for key in 0..50 {
             // One in ten has an unknown outcome.
@@ -167,7 +166,7 @@ mod memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_account_makes_room_among_its_own_refusals_before_those_of_others() {
+    async fn an_account_replaces_its_own_rejections_first() {
         let service = Service::new(Memory::new().at_most(100));
         assert_eq!(service.send("ann", 0, 422, 0).await, 422);
         for key in 0..200 {
@@ -179,7 +178,7 @@ mod memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_that_have_no_room_are_kept_without_their_body_and_nothing_runs_again() {
+    async fn a_response_that_does_not_fit_is_stored_without_its_body() {
         let service = Service::new(Memory::new().at_most_bytes(100_000));
         for key in 0..20 {
             assert_eq!(service.send("mallory", key, 201, 10_000).await, 201);
@@ -200,7 +199,7 @@ mod memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_make_room_for_the_bodies_of_other_answers() {
+    async fn rejections_are_replaced_by_bodies_of_other_responses() {
         let service = Service::new(Memory::new().at_most_bytes(100_000));
         for key in 0..5 {
             assert_eq!(service.send("ann", key, 404, 9_900).await, 404);
@@ -220,7 +219,7 @@ mod sqlite {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_core::idempotency::{ClaimConfig, Fingerprint};
     use relent_server::sqlite::{FileProblem, WriterError};
     use relent_server::store::{Claimed, Key, Sqlite, SqliteError, Store, conformance};
 
@@ -248,7 +247,7 @@ mod sqlite {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+    fn an_unwritable_file_is_an_error_with_its_name_and_stays_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         refused(path, FileProblem::Directory);
@@ -277,7 +276,7 @@ mod sqlite {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_claim_whose_caller_gave_up_before_it_was_begun_holds_no_key() {
+    async fn a_claim_whose_caller_gave_up_in_the_queue_holds_no_key() {
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
         let (key, print, config) = (Key([1; 32]), Fingerprint([0; 32]), ClaimConfig::DEFAULT);
@@ -306,14 +305,14 @@ mod sqlite {
     }
 
     #[tokio::test]
-    async fn sqlite_tells_a_record_that_has_expired_from_one_that_another_has() {
+    async fn sqlite_distinguishes_an_expired_record_from_a_taken_one() {
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
-        super::tells_a_record_that_has_expired_from_one_that_another_has(store).await;
+        super::distinguishes_an_expired_record_from_a_taken_one(store).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn sqlite_decides_as_the_core_does() {
+    async fn sqlite_decides_like_the_core() {
         for seed in 0..3 {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("keys.db");
@@ -327,7 +326,7 @@ mod redis {
     use std::time::{Duration, Instant};
 
     use redis::Client;
-    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_core::idempotency::{ClaimConfig, Fingerprint};
     use relent_server::store::{Change, Claimed, Key, Redis, RedisError, Store, conformance};
 
     use super::servers;
@@ -336,7 +335,7 @@ mod redis {
     const PRINT: Fingerprint = Fingerprint([0; 32]);
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn redis_decides_as_the_core_does() {
+    async fn redis_decides_like_the_core() {
         let Some(server) = servers::redis(&DURABLE) else {
             return;
         };
@@ -350,7 +349,7 @@ mod redis {
     }
 
     #[tokio::test]
-    async fn a_server_that_forgets_is_refused_unless_that_is_accepted() {
+    async fn a_redis_that_evicts_or_does_not_persist_is_rejected_by_default() {
         let Some(evicts) =
             servers::redis(&["--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"])
         else {
@@ -372,7 +371,7 @@ mod redis {
 
     /// Killed and restarted with its file, Redis has all confirmed records. Meanwhile each call is an error.
     #[tokio::test]
-    async fn what_redis_has_told_survives_its_kill_and_while_it_is_away_nothing_is_claimed() {
+    async fn confirmed_redis_records_survive_a_kill() {
         let Some(server) = servers::redis(&DURABLE) else {
             return;
         };
@@ -417,7 +416,7 @@ mod redis {
 
     /// A half-open connection: it accepts bytes and does not respond.
     #[tokio::test]
-    async fn a_redis_that_does_not_answer_is_an_error_in_time() {
+    async fn a_redis_that_does_not_respond_is_an_error_in_time() {
         let Some(server) = servers::redis(&DURABLE) else {
             return;
         };
@@ -442,7 +441,7 @@ mod redis {
     }
 
     #[tokio::test]
-    async fn a_record_that_may_be_forgotten_is_removed_by_redis_and_not_before() {
+    async fn redis_keeps_a_record_for_lease_and_retention() {
         let Some(server) = servers::redis(&DURABLE) else {
             return;
         };
@@ -451,7 +450,7 @@ mod redis {
         let key = Key([1; 32]);
         let config = ClaimConfig {
             lease: Duration::from_secs(100),
-            keep: Duration::from_secs(1000),
+            retention: Duration::from_secs(1000),
             ..ClaimConfig::DEFAULT
         };
         store.claim(&key, 1, PRINT, &config).await.unwrap();
@@ -469,7 +468,7 @@ mod redis {
 mod postgres {
     use std::time::{Duration, Instant};
 
-    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_core::idempotency::{ClaimConfig, Fingerprint};
     use relent_server::store::{Key, Postgres, Store, conformance};
 
     use super::servers;
@@ -484,7 +483,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn postgres_decides_as_the_core_does() {
+    async fn postgres_decides_like_the_core() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -500,7 +499,7 @@ mod postgres {
         }
         #[cfg(feature = "sqlx")]
         by_sqlx(&server).await;
-        super::tells_a_record_that_has_expired_from_one_that_another_has(store.clone()).await;
+        super::distinguishes_an_expired_record_from_a_taken_one(store.clone()).await;
         old_records_are_removed(&store).await;
         many_processes_begin_at_once(&server).await;
     }
@@ -525,7 +524,7 @@ mod postgres {
     async fn old_records_are_removed(store: &Postgres) {
         let over = ClaimConfig {
             lease: Duration::ZERO,
-            keep: Duration::ZERO,
+            retention: Duration::ZERO,
             ..ClaimConfig::DEFAULT
         };
         for number in 0..1100_u16 {
@@ -559,11 +558,11 @@ mod postgres {
     }
 
     #[tokio::test]
-    async fn a_postgres_that_does_not_answer_or_is_away_is_an_error_in_time() {
+    async fn a_postgres_that_stalls_or_is_down_is_an_error_in_time() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let store = store(&server).await.patience(Duration::from_millis(500));
+        let store = store(&server).await.max_wait(Duration::from_millis(500));
         let config = ClaimConfig::DEFAULT;
         let key = Key([1; 32]);
         store.claim(&key, 1, PRINT, &config).await.unwrap();
@@ -574,11 +573,11 @@ mod postgres {
         transaction.batch_execute(lock).await.unwrap();
         let began = Instant::now();
         let over = ClaimConfig {
-            takeover: relent_core::claim::Takeover::Rerun,
+            takeover: relent_core::idempotency::Takeover::Rerun,
             ..config
         };
         let renewed = async {
-            let lease = relent_core::claim::Lease {
+            let lease = relent_core::idempotency::Lease {
                 owner: 1,
                 fence: 1,
                 until: relent_core::Instant::ORIGIN,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer};
 use relent_server::store::{
-    Answer, Change, Claimed, Key, Memory, NotResolved, Resolution, ResolveError, Store,
+    Change, Claimed, Key, Memory, NotResolved, Resolution, ResolveError, Store, StoredResponse,
     UnknownOutcome, WriteError,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -26,9 +26,9 @@ const LOST: ClaimConfig = ClaimConfig {
     ..CONFIG
 };
 
-fn answer(body: &'static str) -> Arc<Answer> {
+fn answer(body: &'static str) -> Arc<StoredResponse> {
     let (status, body) = (StatusCode::CREATED, Bytes::from_static(body.as_bytes()));
-    Arc::new(Answer::from_parts(
+    Arc::new(StoredResponse::from_parts(
         status,
         HeaderMap::new(),
         Some(body),
@@ -127,7 +127,7 @@ async fn keeps_the_lost_owner_out(store: &impl Store) {
 }
 
 #[tokio::test]
-async fn memory_refuses_a_late_write_of_a_lost_owner_since_the_next_claim_has_a_higher_fence() {
+async fn memory_rejects_a_late_write_of_a_fenced_off_owner() {
     keeps_the_lost_owner_out(&Memory::new()).await;
 }
 
@@ -157,8 +157,7 @@ async fn ask(layer: &IdempotencyLayer<Memory>, body: &'static str) -> Reply {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_finds_what_the_layer_has_left_unknown_and_duplicates_hear_what_was_found_out()
-{
+async fn an_operator_resolves_an_unknown_outcome_for_its_duplicates() {
     let layer = IdempotencyLayer::anonymous(Memory::new());
     let outcomes = layer.unknown_outcomes();
     // A running handler with a renewed lease is not among them.
@@ -219,7 +218,7 @@ mod sqlite {
     use super::*;
 
     #[tokio::test]
-    async fn sqlite_refuses_a_late_write_of_a_lost_owner_since_the_next_claim_has_a_higher_fence() {
+    async fn sqlite_rejects_a_late_write_of_a_fenced_off_owner() {
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
         keeps_the_lost_owner_out(&store).await;
@@ -227,7 +226,7 @@ mod sqlite {
 
     /// A file of a version before the index.
     #[tokio::test]
-    async fn a_file_without_the_index_gets_it_and_its_records_are_found() {
+    async fn a_file_of_an_older_version_gets_the_index_of_unknown_outcomes() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("keys.db");
         let old = rusqlite::Connection::open(&file).unwrap();
@@ -269,13 +268,13 @@ mod sqlite {
 #[cfg(all(unix, feature = "redis"))]
 mod redis {
     use ::redis::{AsyncCommands, Client};
-    use relent_core::claim::Stage;
+    use relent_core::idempotency::ClaimStage;
     use relent_server::store::Redis;
 
     use super::*;
 
     #[tokio::test]
-    async fn redis_refuses_a_late_write_of_a_lost_owner_since_the_next_claim_has_a_higher_fence() {
+    async fn redis_rejects_a_late_write_of_a_fenced_off_owner() {
         let Some(server) = servers::redis(&["--appendonly", "no"]) else {
             return;
         };
@@ -336,7 +335,7 @@ mod redis {
         let _: () = connection.set(store.name(&key), old(1)).await.unwrap();
         let lost = find(&store, &key).await;
         let record = lost.record();
-        assert_eq!(record.stage, Stage::Unknown);
+        assert_eq!(record.stage, ClaimStage::Unknown);
         let read = (
             record.repeated,
             record.step,
@@ -365,8 +364,7 @@ mod postgres {
     use super::*;
 
     #[tokio::test]
-    async fn postgres_refuses_a_late_write_of_a_lost_owner_since_the_next_claim_has_a_higher_fence()
-    {
+    async fn postgres_rejects_a_late_write_of_a_fenced_off_owner() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
@@ -400,7 +398,7 @@ mod postgres {
 
     /// A transaction that holds the record, such as of a transactional handler, decides first.
     #[tokio::test]
-    async fn who_resolves_waits_for_a_transaction_that_has_the_record() {
+    async fn a_resolution_waits_for_a_transaction_that_holds_the_record() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };

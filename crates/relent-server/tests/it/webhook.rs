@@ -12,14 +12,14 @@ use axum::{Extension, Router};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_http::webhook::{Signer, SigningKey, Verifier};
-use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::idempotency::Outcome;
 use relent_server::store::{
     Change, Claimed, Key, Memory, Resolution, ResolveError, Sqlite, Store, UnknownOutcome,
     WriteError,
 };
+use relent_server::transactional::{Transactional, WorkError};
 use relent_server::webhook::{Delivery, KEEP, Sender, WebhookLayer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -109,7 +109,7 @@ fn assert_refused(reply: &Reply, status: StatusCode, code: &str) {
 }
 
 #[tokio::test]
-async fn what_nobody_known_has_signed_reaches_no_handler() {
+async fn an_unverified_message_reaches_no_handler() {
     let receiver = Receiver::default();
     let layer = WebhookLayer::new(Memory::new(), "acquirer", verifier()).clock(|| at(NOW));
     let address = serve(receiver.app(layer.clone())).await;
@@ -134,7 +134,7 @@ async fn what_nobody_known_has_signed_reaches_no_handler() {
 }
 
 #[tokio::test]
-async fn a_delivery_without_the_fields_of_a_message_is_refused() {
+async fn a_delivery_without_the_required_fields_is_rejected() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;
     let with_stop = Message::new("msg.1", NOW);
@@ -167,7 +167,7 @@ async fn a_delivery_without_the_fields_of_a_message_is_refused() {
 }
 
 #[tokio::test]
-async fn while_keys_are_changed_the_old_and_the_new_one_are_believed() {
+async fn during_key_rotation_both_keys_are_accepted() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;
     for (place, keys) in [
@@ -187,7 +187,7 @@ async fn while_keys_are_changed_the_old_and_the_new_one_are_believed() {
 }
 
 #[tokio::test]
-async fn an_acknowledgement_is_repeated_and_nothing_is_handled_again() {
+async fn an_acknowledgement_is_replayed_without_handling_again() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;
     let first = message().send(&address).await;
@@ -206,7 +206,7 @@ async fn an_acknowledgement_is_repeated_and_nothing_is_handled_again() {
 }
 
 #[tokio::test]
-async fn one_identifier_with_two_bodies_is_an_error_of_the_sender() {
+async fn one_identifier_with_two_bodies_gets_422() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;
     message().send(&address).await;
@@ -223,7 +223,7 @@ async fn one_identifier_with_two_bodies_is_an_error_of_the_sender() {
 }
 
 #[tokio::test]
-async fn each_endpoint_and_each_sender_has_messages_of_its_own() {
+async fn messages_are_distinct_per_endpoint_and_sender() {
     let receiver = Receiver::default();
     let layer = WebhookLayer::for_senders(Memory::new(), |parts| {
         let name = parts.headers.get("from")?.to_str().ok()?;
@@ -247,7 +247,7 @@ async fn each_endpoint_and_each_sender_has_messages_of_its_own() {
 
 /// The signature does not cover the path: an attacker may replay a captured message with another encoding of it.
 #[tokio::test]
-async fn one_path_that_is_written_in_two_ways_is_one_endpoint() {
+async fn one_path_with_two_encodings_is_one_endpoint() {
     let receiver = Receiver::default();
     let layer = WebhookLayer::new(Memory::new(), "acquirer", verifier()).clock(|| at(NOW));
     let address = serve(receiver.app(layer)).await;
@@ -277,7 +277,7 @@ async fn one_path_that_is_written_in_two_ways_is_one_endpoint() {
 }
 
 #[tokio::test]
-async fn a_wait_without_end_is_one() {
+async fn a_wait_of_duration_max_does_not_overflow() {
     let (address, mut begins, go) = held(|layer| layer.wait(Duration::MAX)).await;
     let copies = [message(), message()].map(|message| {
         let address = address.clone();
@@ -292,7 +292,7 @@ async fn a_wait_without_end_is_one() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_is_verified_as_it_arrived_and_one_that_is_cut_off_leaves_no_trace() {
+async fn a_chunked_body_is_verified_and_a_truncated_one_has_no_effect() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;
     let mut message = message();
@@ -326,7 +326,7 @@ async fn a_body_in_chunks_is_verified_as_it_arrived_and_one_that_is_cut_off_leav
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_or_too_slow_is_refused() {
+async fn a_message_that_is_too_long_or_too_slow_is_rejected() {
     let receiver = Receiver::default();
     let address = receiver
         .serve_with(|layer| layer.max_body(20).read_timeout(Duration::from_millis(100)))
@@ -371,7 +371,7 @@ async fn held(
 }
 
 #[tokio::test]
-async fn a_copy_that_comes_while_the_first_is_handled_is_not_acknowledged_before_it() {
+async fn a_duplicate_is_not_acknowledged_before_the_first_delivery() {
     let (address, mut begins, go) = held(|layer| layer.wait(Duration::ZERO)).await;
     let first = tokio::spawn({
         let address = address.clone();
@@ -394,7 +394,7 @@ async fn a_copy_that_comes_while_the_first_is_handled_is_not_acknowledged_before
 }
 
 #[tokio::test]
-async fn copies_that_come_at_once_get_one_acknowledgement() {
+async fn concurrent_deliveries_get_one_acknowledgement() {
     let (address, mut begins, go) = held(|layer| layer.wait(Duration::from_secs(60))).await;
     let copies = (0..16).map(|_| {
         let address = address.clone();
@@ -415,7 +415,7 @@ async fn copies_that_come_at_once_get_one_acknowledgement() {
 }
 
 #[tokio::test]
-async fn a_sender_that_goes_away_gets_the_acknowledgement_when_it_comes_back() {
+async fn a_disconnected_sender_gets_the_acknowledgement_when_it_retries() {
     let (address, mut begins, go) = held(|layer| layer.wait(Duration::from_secs(60))).await;
     let mut message = message();
     message.sign();
@@ -443,7 +443,7 @@ fn panics() -> Response {
 }
 
 #[tokio::test]
-async fn what_may_have_had_its_effect_is_not_acknowledged_and_not_handled_again_unasked() {
+async fn a_message_with_an_unknown_outcome_is_not_handled_again() {
     // A panic closes the connection.
     let failures: [(Step, Option<StatusCode>); 3] = [
         (failed, Some(StatusCode::INTERNAL_SERVER_ERROR)),
@@ -479,7 +479,7 @@ async fn what_may_have_had_its_effect_is_not_acknowledged_and_not_handled_again_
 }
 
 #[tokio::test]
-async fn what_was_refused_is_handled_again_until_it_is_acknowledged() {
+async fn a_rejected_message_is_handled_again_until_acknowledged() {
     let receiver = Receiver::script(&[
         || StatusCode::NOT_FOUND.into_response(),
         || StatusCode::UNPROCESSABLE_ENTITY.into_response(),
@@ -497,7 +497,7 @@ async fn what_was_refused_is_handled_again_until_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn an_acknowledgement_that_is_too_long_to_keep_is_one_all_the_same() {
+async fn an_acknowledgement_with_an_oversized_body_is_replayed_as_204() {
     let receiver = Receiver::script(&[|| "x".repeat((256 << 10) + 1).into_response()]);
     let address = receiver.serve().await;
     assert_eq!(message().send(&address).await.status, StatusCode::OK);
@@ -508,7 +508,7 @@ async fn an_acknowledgement_that_is_too_long_to_keep_is_one_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_no_reason_to_acknowledge() {
+async fn a_failed_claim_is_not_acknowledged() {
     let receiver = Receiver::default();
     let store = Memory::new().at_most(0);
     let layer = WebhookLayer::new(store, "acquirer", verifier()).clock(|| at(NOW));
@@ -586,7 +586,7 @@ impl Store for Forgets {
 
 /// The message had its effect, and another delivery would not help.
 #[tokio::test(start_paused = true)]
-async fn what_was_handled_is_acknowledged_when_its_record_cannot_be_written_for_half_a_minute() {
+async fn a_handled_message_is_acknowledged_even_if_it_is_not_recorded() {
     let layer = WebhookLayer::new(Forgets::default(), "acquirer", verifier()).clock(|| at(NOW));
     let handler = tower::service_fn(async |_: http::Request<_>| {
         Ok::<_, Infallible>(http::Response::new(http_body_util::Full::from("done")))
@@ -610,14 +610,14 @@ async fn what_was_handled_is_acknowledged_when_its_record_cannot_be_written_for_
 }
 
 #[tokio::test]
-async fn in_a_transaction_everything_but_an_acknowledgement_is_undone_and_handled_again() {
+async fn in_a_transaction_only_an_acknowledgement_is_committed() {
     let directory = tempfile::tempdir().unwrap();
     let create = |connection: &rusqlite::Connection| {
         connection.execute_batch("CREATE TABLE payments (message TEXT NOT NULL)")
     };
     let store = Sqlite::open_with(directory.path().join("shop.db"), create).unwrap();
     let attempts = Arc::new(AtomicU64::new(0));
-    let handle = move |Extension(once): Extension<ExactlyOnce<Sqlite>>,
+    let handle = move |Extension(once): Extension<Transactional<Sqlite>>,
                        Extension(delivery): Extension<Delivery>| async move {
         let attempt = attempts.fetch_add(1, Ordering::SeqCst);
         if attempt == 0 {
@@ -650,7 +650,7 @@ async fn in_a_transaction_everything_but_an_acknowledgement_is_undone_and_handle
     let layer = WebhookLayer::new(store.clone(), "acquirer", verifier()).clock(|| at(NOW));
     let app = Router::new()
         .route("/hook", post(handle))
-        .layer(layer.exactly_once());
+        .layer(layer.transactional());
     let address = serve(app).await;
     let payments = || async {
         let count = store.writer().run(|connection| {
@@ -693,8 +693,8 @@ async fn in_a_transaction_everything_but_an_acknowledgement_is_undone_and_handle
 }
 
 #[test]
-fn a_message_is_remembered_more_than_twice_as_long_as_any_published_schedule_repeats_it() {
-    use relent::random::Draw;
+fn the_retention_is_twice_the_longest_published_schedule() {
+    use relent::random::FixedRandom;
 
     let schedules = [
         "wechat-pay",
@@ -712,7 +712,7 @@ fn a_message_is_remembered_more_than_twice_as_long_as_any_published_schedule_rep
         let policy = relent::presets::get(name).unwrap().load().unwrap().policy;
         let attempt = policy.attempt_timeout().unwrap_or(Duration::from_secs(30));
         // The longest schedule that jitter can produce.
-        let waits = policy.waits(Draw::at(1.0)).take(1000);
+        let waits = policy.waits(FixedRandom::at(1.0)).take(1000);
         let all: Duration = waits.map(|wait| wait + attempt).sum();
         all.min(policy.max_elapsed().unwrap_or(Duration::MAX))
     });
@@ -722,7 +722,7 @@ fn a_message_is_remembered_more_than_twice_as_long_as_any_published_schedule_rep
 }
 
 #[test]
-fn a_pair_of_keys_belongs_together() {
+fn the_keys_of_a_pair_match() {
     // Otherwise the tests above would be void.
     let pair: SigningKey = PAIR.parse().unwrap();
     let verifier = Verifier::new([PUBLIC.parse().unwrap()]);

@@ -34,7 +34,7 @@ async fn play() {
 }
 
 #[test]
-fn each_delivery_that_is_not_believed_is_counted_with_its_reason() {
+fn each_unverified_delivery_is_counted_with_its_reason() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -9,9 +9,9 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use futures_util::future::join_all;
 use http::{Response, StatusCode};
-use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::postgres::pool;
 use relent_server::store::Postgres;
+use relent_server::transactional::{Transactional, WorkError};
 use relent_server::webhook::{Delivery, WebhookLayer};
 
 use crate::servers;
@@ -20,7 +20,7 @@ use crate::support::{Message, serve, verifier};
 const NOW: u64 = 1_800_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_has_one_effect_and_none_until_it_is_acknowledged() {
+async fn a_message_has_one_effect_when_it_is_acknowledged() {
     let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
         return;
     };
@@ -31,7 +31,7 @@ async fn a_message_has_one_effect_and_none_until_it_is_acknowledged() {
     client.batch_execute(create).await.unwrap();
 
     let failures = Arc::new(AtomicU64::new(3));
-    let handle = move |Extension(once): Extension<ExactlyOnce<Postgres>>,
+    let handle = move |Extension(once): Extension<Transactional<Postgres>>,
                        Extension(delivery): Extension<Delivery>| async move {
         let left = failures.load(Ordering::SeqCst);
         failures.store(left.saturating_sub(1), Ordering::SeqCst);
@@ -59,7 +59,7 @@ async fn a_message_has_one_effect_and_none_until_it_is_acknowledged() {
     let layer = WebhookLayer::new(store.clone(), "acquirer", verifier())
         .clock(|| UNIX_EPOCH + Duration::from_secs(NOW))
         .wait(Duration::from_secs(60))
-        .exactly_once();
+        .transactional();
     let address = serve(Router::new().route("/hook", post(handle)).layer(layer)).await;
     let payments = async || {
         let count = client.query_one("SELECT count(*) FROM payments", &[]);

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderMap;
 use relent_core::Instant;
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::idempotency::{Claim, ClaimConfig, ClaimStage, Fingerprint, Lease, Record};
 use relent_server::store::{
-    Answer, Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
-    conformance,
+    Change, Claimed, Key, Resolution, ResolveError, Store, StoredResponse, UnknownOutcome,
+    WriteError, conformance,
 };
 use tokio::time::Instant as Now;
 
@@ -93,7 +93,7 @@ const FAULTS: [Fault; 22] = [
     Fault::ResolvesUnfenced,
 ];
 
-type Stored = (Record, Option<Arc<Answer>>);
+type Stored = (Record, Option<Arc<StoredResponse>>);
 
 struct Wrong {
     fault: Fault,
@@ -115,7 +115,7 @@ impl Wrong {
     }
 
     /// Returns the response as the faulty store keeps it.
-    fn kept(&self, answer: &Answer) -> Answer {
+    fn kept(&self, answer: &StoredResponse) -> StoredResponse {
         let mut kept = answer.clone();
         match self.fault {
             Fault::FieldsInMap => {
@@ -152,10 +152,10 @@ impl Store for Wrong {
         let mut print = fingerprint;
         if let Some(record) = &mut record {
             match (self.fault, record.stage) {
-                (Fault::NoFingerprint, Stage::Completed) => print = record.fingerprint,
-                (Fault::FingerprintLast, Stage::Running { .. }) => print = record.fingerprint,
-                (Fault::NoClaim, Stage::Running { .. }) => record.stage = Stage::Released,
-                (Fault::KeepsReleased, Stage::Released) => record.stage = Stage::Unknown,
+                (Fault::NoFingerprint, ClaimStage::Completed) => print = record.fingerprint,
+                (Fault::FingerprintLast, ClaimStage::Running { .. }) => print = record.fingerprint,
+                (Fault::NoClaim, ClaimStage::Running { .. }) => record.stage = ClaimStage::Released,
+                (Fault::KeepsReleased, ClaimStage::Released) => record.stage = ClaimStage::Unknown,
                 (Fault::ForgetsOwner, _) => record.owner = record.owner.wrapping_add(1),
                 (Fault::ForgetsSteps, _) => record.step = 0,
                 (Fault::NeverExpires, _) => record.expires = Instant::MAX,
@@ -163,8 +163,8 @@ impl Store for Wrong {
             }
         }
         match self.fault {
-            Fault::LeaseIsKeep => config.lease = config.keep,
-            Fault::TakesOver => config.takeover = relent_core::claim::Takeover::Rerun,
+            Fault::LeaseIsKeep => config.lease = config.retention,
+            Fault::TakesOver => config.takeover = relent_core::idempotency::Takeover::Rerun,
             _ => {}
         }
         let (claim, change) = Record::claim(record.as_ref(), now, &config, owner, print);
@@ -200,7 +200,9 @@ impl Store for Wrong {
             {
                 return Err(WriteError::Lost);
             }
-            Fault::EndsOnce if record.stage == Stage::Completed => return Err(WriteError::Lost),
+            Fault::EndsOnce if record.stage == ClaimStage::Completed => {
+                return Err(WriteError::Lost);
+            }
             _ => {}
         }
         let (record, own) = change.make(record, now, &own, config)?;
@@ -224,8 +226,10 @@ impl Store for Wrong {
         let found = records.iter().filter_map(|(key, (record, _))| {
             let mut record = *record;
             match (self.fault, record.stage) {
-                (Fault::FindsRunning, Stage::Running { .. }) => record.stage = Stage::Unknown,
-                (Fault::FindsOnlyEnded, Stage::Running { .. }) => return None,
+                (Fault::FindsRunning, ClaimStage::Running { .. }) => {
+                    record.stage = ClaimStage::Unknown
+                }
+                (Fault::FindsOnlyEnded, ClaimStage::Running { .. }) => return None,
                 _ => {}
             }
             UnknownOutcome::of(*key, record, now, config)
@@ -282,7 +286,7 @@ async fn passes(fault: Fault) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_suite_passes_a_store_that_is_right_and_finds_each_fault() {
+async fn the_conformance_suite_passes_a_correct_store_and_finds_each_fault() {
     // Without a fault the suite passes.
     assert!(passes(Fault::None).await);
     tokio::time::advance(Duration::from_secs(1)).await;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use relent::random::SessionRandom;
 use relent_core::Random;
-use relent_core::claim::{ClaimConfig, Fingerprint};
-use relent_server::store::{Answer, Change, Claimed, Key, Sqlite, Store};
+use relent_core::idempotency::{ClaimConfig, Fingerprint};
+use relent_server::store::{Change, Claimed, Key, Sqlite, Store, StoredResponse};
 
 const DIRECTORY: &str = "RELENT_SERVER_CRASH";
 const KILLS: usize = 40;
@@ -30,9 +30,9 @@ fn key(number: u32) -> Key {
     Key(key)
 }
 
-fn answer(number: u32) -> Answer {
+fn answer(number: u32) -> StoredResponse {
     let body = Bytes::from(number.to_string());
-    Answer::from_parts(StatusCode::OK, HeaderMap::new(), Some(body), None)
+    StoredResponse::from_parts(StatusCode::OK, HeaderMap::new(), Some(body), None)
 }
 
 /// Simulates a kill. A kill from outside rarely hits the moment between two writes.
@@ -90,7 +90,7 @@ fn child() {
 }
 
 #[test]
-fn a_process_that_is_killed_charges_nobody_twice_and_keeps_what_it_has_told() {
+fn a_killed_process_charges_once_and_keeps_confirmed_responses() {
     let directory = tempfile::tempdir().unwrap();
     let mut random = SessionRandom::with_seed(1);
     let mut told = HashSet::new();

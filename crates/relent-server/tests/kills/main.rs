@@ -8,8 +8,6 @@
 
 #[cfg(all(unix, feature = "sqlite"))]
 mod claims;
-#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
-mod exactly_once;
 #[cfg(all(unix, feature = "sqlite"))]
 mod points;
 #[cfg(unix)]
@@ -18,5 +16,7 @@ mod servers;
 #[cfg(feature = "webhook")]
 #[path = "../support/webhook.rs"]
 mod support;
+#[cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+mod transactional;
 #[cfg(all(unix, feature = "sqlite", feature = "webhook"))]
 mod webhook;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer};
 use relent_server::sqlite::WriterError;
 use relent_server::store::{
@@ -190,8 +190,7 @@ fn begin(directory: &Path, point: Option<&str>) -> Child {
 }
 
 #[tokio::test]
-async fn whoever_is_killed_between_its_claim_and_its_record_has_an_unknown_outcome_and_never_a_second_charge()
- {
+async fn a_kill_between_claim_and_record_leaves_an_unknown_outcome() {
     for (point, charged_before, expected) in [
         (POINTS[0], 0, 200),
         // The charge is in doubt, so the request does not run again.
@@ -226,7 +225,7 @@ async fn whoever_is_killed_between_its_claim_and_its_record_has_an_unknown_outco
 
 /// A process stalls for longer than its lease, another one takes over, and then it continues.
 #[tokio::test]
-async fn whoever_was_stopped_past_its_lease_changes_nothing_when_it_goes_on() {
+async fn a_process_suspended_past_its_lease_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = begin(directory.path(), None);
     let signal = |signal: &str, child: &Child| {
@@ -265,9 +264,9 @@ mod messages {
     use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use relent_server::exactly_once::{Done, Keyed, WorkError};
     use relent_server::postgres::pool;
     use relent_server::store::Postgres;
+    use relent_server::transactional::{Keyed, TransactionResult, WorkError};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{UnixListener, UnixStream};
 
@@ -279,7 +278,7 @@ mod messages {
     async fn charge(store: &Postgres, number: u8) -> String {
         let keyed = Keyed::new(Key([number; 32]), Fingerprint([0; 32]));
         loop {
-            let done = store.exactly_once(keyed, |transaction| {
+            let done = store.transactional(keyed, |transaction| {
                 Box::pin(async move {
                     let insert = "INSERT INTO charges VALUES ($1)";
                     transaction.execute(insert, &[&i64::from(number)]).await?;
@@ -287,10 +286,10 @@ mod messages {
                 })
             });
             let body = match done.await.unwrap() {
-                Done::Ran(response) => response.into_body(),
-                Done::Not(Claimed::Replay(answer)) => answer.body.unwrap(),
+                TransactionResult::Ran(response) => response.into_body(),
+                TransactionResult::Not(Claimed::Replay(answer)) => answer.body.unwrap(),
                 // The transaction of the killed process has not ended yet.
-                Done::Not(Claimed::InFlight(_)) => {
+                TransactionResult::Not(Claimed::InFlight(_)) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
                 }
@@ -360,7 +359,7 @@ mod messages {
     }
 
     #[tokio::test]
-    async fn whichever_message_is_the_last_there_is_one_charge_and_one_answer() {
+    async fn a_kill_at_any_message_leaves_one_charge_and_one_response() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
 use http::StatusCode;
-use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::store::Sqlite;
+use relent_server::transactional::{Transactional, WorkError};
 use relent_server::webhook::{Delivery, WebhookLayer};
 use rusqlite::Connection;
 
@@ -31,7 +31,7 @@ fn die_at(point: &str) {
 }
 
 async fn settle(
-    Extension(once): Extension<ExactlyOnce<Sqlite>>,
+    Extension(once): Extension<Transactional<Sqlite>>,
     Extension(delivery): Extension<Delivery>,
 ) -> Response {
     die_at("before");
@@ -64,7 +64,7 @@ fn child() {
     runtime.block_on(async {
         let layer = WebhookLayer::new(open(Path::new(&database)), "acquirer", verifier())
             .clock(|| UNIX_EPOCH + Duration::from_secs(NOW))
-            .exactly_once();
+            .transactional();
         let app = Router::new().route("/hook", post(settle)).layer(layer);
         println!("listens on {}", serve(app).await);
         std::future::pending::<()>().await;
@@ -90,7 +90,7 @@ fn start(database: &Path, point: &str) -> (Child, String) {
 }
 
 #[tokio::test]
-async fn a_message_has_one_effect_wherever_its_receiver_is_killed() {
+async fn a_message_has_one_effect_despite_a_killed_receiver() {
     let directory = tempfile::tempdir().unwrap();
     let database = directory.path().join("shop.db");
     let connection = || Connection::open(&database).unwrap();

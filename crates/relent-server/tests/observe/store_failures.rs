@@ -117,7 +117,7 @@ fn learned<S: Store>(
 }
 
 #[test]
-fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_does_not() {
+fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
     // One thread, because the subscriber is per thread.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
@@ -203,7 +203,7 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
         let denied = learned(&runtime, Postgres::new(pool(&nobody, 1).unwrap()), nothing);
         expect("no such user", denied, FailureKind::Denied, Some("28000"));
         server.server.signal("STOP");
-        let stopped = store().patience(Duration::from_millis(50));
+        let stopped = store().max_wait(Duration::from_millis(50));
         let stopped = learned(&runtime, stopped, nothing);
         expect(
             "a PostgreSQL that is stopped",
@@ -252,9 +252,9 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
 }
 
 #[test]
-fn the_operator_learns_once_that_redis_keeps_no_rate_limits_and_why() {
-    use relent_core::LimiterConfig;
-    use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+fn an_outage_of_shared_rate_limits_is_reported_once_with_its_reason() {
+    use relent_core::admission::LimiterConfig;
+    use relent_server::admission::{AdmissionLayer, Quota, RedisLimits};
 
     let lines = Lines::default();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -263,8 +263,8 @@ fn the_operator_learns_once_that_redis_keeps_no_rate_limits_and_why() {
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     let client = redis::Client::open("redis+unix:///nowhere/at/all?pass=secret").unwrap();
     let config = LimiterConfig::new(1, Duration::from_secs(1));
-    let layer =
-        AdmissionLayer::fleet(Fleet::open(client)).quota(Quota::new("service", config).unwrap());
+    let layer = AdmissionLayer::redis_limits(RedisLimits::open(client))
+        .quota(Quota::new("service", config).unwrap());
     tracing::subscriber::with_default(subscriber, || {
         runtime.block_on(async {
             for _ in 0..3 {

@@ -10,16 +10,16 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use relent_core::LimiterConfig;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
-use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_core::admission::LimiterConfig;
+use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+use relent_core::idempotency::{ClaimConfig, Fingerprint, Lease};
 use relent_server::ServerLayer;
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::observe::RESOLVED;
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{
-    Answer, Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
+    Change, Claimed, Key, Memory, Resolution, ResolveError, Store, StoredResponse, UnknownOutcome,
     WriteError,
 };
 use tokio::time::sleep;
@@ -132,7 +132,7 @@ async fn handle(request: Request<Body<Full<Bytes>>>) -> Result<Response<Full<Byt
 
 /// One runtime and one thread, because recorder and subscriber are per thread.
 #[test]
-fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
+fn every_response_is_counted_and_important_events_are_emitted() {
     let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
     let snapshotter = recorder.snapshotter();
     ask_all_subscribers();
@@ -164,12 +164,21 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
         ("relent_server_answer_bytes", 4.0),
         ("relent_server_concurrency_limit", 2.0),
         ("relent_server_in_flight", 0.0),
-        ("relent_server_keyed_total idempotency-key-reused", 1.0),
-        ("relent_server_keyed_total idempotency-outcome-unknown", 1.0),
-        ("relent_server_keyed_total idempotency-store-failed", 1.0),
-        ("relent_server_keyed_total replayed", 2.0),
-        ("relent_server_keyed_total run", 2.0),
-        ("relent_server_keyed_waits_total", 1.0),
+        (
+            "relent_server_idempotent_requests_total idempotency-key-reused",
+            1.0,
+        ),
+        (
+            "relent_server_idempotent_requests_total idempotency-outcome-unknown",
+            1.0,
+        ),
+        (
+            "relent_server_idempotent_requests_total idempotency-store-failed",
+            1.0,
+        ),
+        ("relent_server_idempotent_requests_total replayed", 2.0),
+        ("relent_server_idempotent_requests_total run", 2.0),
+        ("relent_server_idempotent_waits_total", 1.0),
         ("relent_server_outcome_unknown_total", 1.0),
         ("relent_server_store_errors_total claim", 1.0),
         (
@@ -198,7 +207,7 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
 }
 
 #[test]
-fn what_was_found_out_is_counted_and_said_when_it_is_written() {
+fn each_resolution_is_counted_and_reported() {
     let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
     let snapshotter = recorder.snapshotter();
     ask_all_subscribers();
@@ -217,7 +226,8 @@ fn what_was_found_out_is_counted_and_said_when_it_is_written() {
         layer.store().claim(&key, 1, print, &lost).await.unwrap();
         let outcomes = layer.unknown_outcomes();
         let found = outcomes.find(None, 1).await.unwrap()[0];
-        let answer = Answer::from_parts(http::StatusCode::OK, http::HeaderMap::new(), None, None);
+        let answer =
+            StoredResponse::from_parts(http::StatusCode::OK, http::HeaderMap::new(), None, None);
         let applied = Resolution::Applied(Arc::new(answer));
         outcomes
             .resolve(&found, Resolution::NotApplied)
@@ -247,7 +257,7 @@ fn what_was_found_out_is_counted_and_said_when_it_is_written() {
 }
 
 #[test]
-fn what_rate_limits_do_is_counted_by_quota() {
+fn rate_limit_decisions_are_counted_by_quota() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -319,22 +329,23 @@ fn counted(play: impl Future<Output = ()>) -> BTreeMap<String, u64> {
 
 #[cfg(feature = "redis")]
 #[test]
-fn who_is_judged_while_redis_is_away_is_counted() {
-    use relent_server::admission::Fleet;
+fn local_rate_limit_decisions_are_counted() {
+    use relent_server::admission::RedisLimits;
 
     let counts = counted(async {
         let client = || redis::Client::open("redis+unix:///nowhere/at/all").unwrap();
         let fleets = [
-            Fleet::open(client()),
-            Fleet::closed(client()),
-            Fleet::local(client(), 2),
+            RedisLimits::open(client()),
+            RedisLimits::closed(client()),
+            RedisLimits::local(client(), 2),
         ];
         for fleet in fleets {
             let config = LimiterConfig {
                 burst: 1,
                 ..LimiterConfig::new(1, Duration::from_secs(1))
             };
-            let layer = AdmissionLayer::fleet(fleet).quota(Quota::new("service", config).unwrap());
+            let layer =
+                AdmissionLayer::redis_limits(fleet).quota(Quota::new("service", config).unwrap());
             for _ in 0..2 {
                 let request = Request::new(Full::<Bytes>::default());
                 let handler =
@@ -345,9 +356,9 @@ fn who_is_judged_while_redis_is_away_is_counted() {
     });
     let expected = [
         ("relent_server_rate_admitted_total false", 3),
-        ("relent_server_rate_alone_total closed", 2),
-        ("relent_server_rate_alone_total local", 2),
-        ("relent_server_rate_alone_total open", 2),
+        ("relent_server_rate_local_total closed", 2),
+        ("relent_server_rate_local_total local", 2),
+        ("relent_server_rate_local_total open", 2),
         ("relent_server_rate_refused_total away ", 2),
         ("relent_server_rate_refused_total limited service", 1),
     ];
@@ -357,16 +368,16 @@ fn who_is_judged_while_redis_is_away_is_counted() {
 
 #[cfg(feature = "sqlite")]
 #[test]
-fn what_runs_exactly_once_is_counted() {
-    use relent_server::exactly_once::{ExactlyOnce, WorkError};
+fn transactional_requests_are_counted() {
     use relent_server::store::Sqlite;
+    use relent_server::transactional::{Transactional, WorkError};
 
     let directory = tempfile::tempdir().unwrap();
     let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
     let counts = counted(async {
-        let layer = IdempotencyLayer::anonymous(store).exactly_once();
+        let layer = IdempotencyLayer::anonymous(store).transactional();
         let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
-            let once = request.extensions().get::<ExactlyOnce<Sqlite>>().unwrap();
+            let once = request.extensions().get::<Transactional<Sqlite>>().unwrap();
             let fails = request.headers().contains_key("x-fails");
             let done = once.run(move |_| match fails {
                 true => Err(WorkError::from("no funds")),
@@ -391,19 +402,22 @@ fn what_runs_exactly_once_is_counted() {
         ask("a", "content-type").await;
     });
     let expected = [
-        ("relent_server_keyed_total idempotency-key-reused", 1),
-        ("relent_server_keyed_total replayed", 1),
-        ("relent_server_keyed_total run", 2),
+        (
+            "relent_server_idempotent_requests_total idempotency-key-reused",
+            1,
+        ),
+        ("relent_server_idempotent_requests_total replayed", 1),
+        ("relent_server_idempotent_requests_total run", 2),
     ];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
     assert_eq!(counts, expected.into());
 }
 
 async fn play() {
-    let config = SlotsConfig {
+    let config = ConcurrencyLimiterConfig {
         concurrency: ConcurrencyConfig::fixed(2),
         queue: 0,
-        ..SlotsConfig::DEFAULT
+        ..ConcurrencyLimiterConfig::DEFAULT
     };
     let idempotency = IdempotencyLayer::anonymous(Failing(Memory::new(), Mutex::default()));
     let layer = ServerLayer::new(idempotency.clone());

@@ -7,7 +7,7 @@ use crate::scenario::words::{nanos, some_nanos};
 use crate::scenario::{SECOND, ScenarioError};
 
 /// The most workers at a node that are simulated.
-pub(super) const MOST_AT_NODE: f64 = 10_000.0;
+pub(super) const MAX_WORKERS_OF_A_NODE: f64 = 10_000.0;
 
 /// The capacity of a service, and its workers.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -157,7 +157,7 @@ impl Description {
                 (500..600).contains(&self.failure.status),
                 "status",
                 "an HTTP status from 500 to 599; other errors are not outages, and a limit that is kept by 429 is for \
-                 [request_rate] in the policy file",
+                 [rate_limit] in the policy file",
             ),
             (
                 self.failure.retry_after.is_none_or(day),
@@ -189,7 +189,7 @@ impl Description {
             (Some(all), _) => f64::from(all),
             (None, capacity) => capacity.unwrap_or(self.rate) * mean,
         };
-        let workers = libm::round(at_once / nodes).clamp(1.0, MOST_AT_NODE);
+        let workers = libm::round(at_once / nodes).clamp(1.0, MAX_WORKERS_OF_A_NODE);
         let capacity = self.capacity.unwrap_or(workers * nodes / mean);
         Size {
             capacity: capacity.clamp(1e-3, 1e6),
@@ -206,7 +206,7 @@ mod tests {
         [latency]\np50 = \"20ms\"\np99 = \"200ms\"\n";
 
     #[test]
-    fn every_error_names_the_key_and_its_line_and_what_is_accepted() {
+    fn an_invalid_description_error_names_key_line_and_accepted_values() {
         for (from, to, line, part) in [
             ("rate = 80", "rate = -1", 1, "from 0.001"),
             ("rate = 80", "rate = nan", 1, "from 0.001"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_can_be_read() {
+    fn the_documented_description_format_can_be_parsed() {
         let toml = super::super::FORMAT.split("```toml").nth(1).unwrap();
         let toml = toml.split("```").next().unwrap();
         let service = Description::parse(toml).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_and_concurrency_say_the_same_by_littles_law() {
+    fn capacity_and_concurrency_are_equivalent_by_littles_law() {
         let by_capacity = Description::parse(WELL).unwrap();
         let latency = by_capacity.latency().unwrap();
         let size = by_capacity.size(&latency);

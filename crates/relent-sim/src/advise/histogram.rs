@@ -9,12 +9,12 @@ use super::latency::{Latency, SHARES};
 use crate::scenario::{SECOND, ScenarioError};
 
 /// A quantile counts if at least this many observations are beyond it.
-const BEYOND: f64 = 10.0;
+const MIN_OBSERVATIONS_BEYOND: f64 = 10.0;
 /// The share by which a bucket may count less than the one below it: sums of floating-point numbers, such as results of
 /// `increase(..)`, are not exact.
-const ROUNDING: f64 = 1e-9;
+const ROUNDING_SHARE: f64 = 1e-9;
 /// The most values of a label that are shown.
-const SHOWN: usize = 8;
+const MAX_SHOWN_VALUES: usize = 8;
 
 /// Labels with their values.
 type Labels<'a> = Vec<(&'a str, String)>;
@@ -97,31 +97,32 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
         unit,
         since,
     } = options;
-    let nowhere = |message: String| ScenarioError::at(text, None, &message);
+    let error_without_line = |message: String| ScenarioError::at(text, None, &message);
     let wanted = match metric {
         None => None,
         Some(metric) => Some(selector(metric).ok_or_else(|| {
-            nowhere(format!(
+            error_without_line(format!(
                 "{metric}: a name, or one with labels, such as http_request_duration_seconds{{route=\"/pay\"}}"
             ))
         })?),
     };
-    let mut found = Found::read(text, wanted.as_ref())?;
+    let mut found = FoundHistogram::read(text, wanted.as_ref())?;
     let name = found.name;
     let unit = unit.or_else(|| TimeUnit::of(name)).ok_or_else(|| {
-        nowhere(format!(
+        error_without_line(format!(
             "{name}: its name does not end with a unit of time, such as _seconds or _ms, so give the unit of its bounds"
         ))
     })?;
     if let Some(earlier) = since {
-        found.count_since(&Found::read(earlier, wanted.as_ref())?);
+        found.count_since(&FoundHistogram::read(earlier, wanted.as_ref())?);
     }
     let buckets = found.added_up(text)?;
     let mut points = quantiles(text, &buckets, unit.nanos())?;
     let source = format!("the histogram {}", metric.unwrap_or(name));
     let latency = |points: &[(f64, f64)], source: String| {
-        Latency::new(points.to_vec(), source)
-            .map_err(|(key, accepted)| nowhere(format!("{name}: {key} of its buckets: {accepted}")))
+        Latency::new(points.to_vec(), source).map_err(|(key, accepted)| {
+            error_without_line(format!("{name}: {key} of its buckets: {accepted}"))
+        })
     };
     let guessed = latency(&points, source.clone())?;
     // The first quantile above the last bound is at least that bound, whatever the lower quantiles suggest.
@@ -140,9 +141,9 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
 fn above(buckets: &[(f64, f64, usize)]) -> Option<(f64, &'static str, f64)> {
     let (_, total, _) = *buckets.last()?;
     let (last, counted, _) = *buckets.iter().rev().find(|(le, ..)| le.is_finite())?;
-    let (share, _, name) = SHARES
-        .iter()
-        .find(|(share, ..)| share * total > counted && total * (1.0 - share) >= BEYOND)?;
+    let (share, _, name) = SHARES.iter().find(|(share, ..)| {
+        share * total > counted && total * (1.0 - share) >= MIN_OBSERVATIONS_BEYOND
+    })?;
     Some((*share, name, last))
 }
 
@@ -161,13 +162,13 @@ struct Bucket {
 type Buckets = BTreeMap<u64, Bucket>;
 
 /// A histogram that was found.
-struct Found<'a> {
+struct FoundHistogram<'a> {
     name: &'a str,
     /// By labels, without `le`.
     series: BTreeMap<Labels<'a>, Buckets>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundHistogram<'a> {
     fn read(text: &'a str, wanted: Option<&(&str, Labels<'_>)>) -> Result<Self, ScenarioError> {
         let mut names: BTreeSet<&str> = BTreeSet::new();
         let mut series: BTreeMap<Labels<'a>, Buckets> = BTreeMap::new();
@@ -222,22 +223,22 @@ impl<'a> Found<'a> {
             bucket.count += count;
             bucket.lines += 1;
         }
-        let nowhere = |message: String| Err(ScenarioError::at(text, None, &message));
+        let error_without_line = |message: String| Err(ScenarioError::at(text, None, &message));
         let list = names.iter().copied().collect::<Vec<_>>().join(", ");
         match (wanted, names.first()) {
-            (None, Some(_)) if names.len() > 1 => nowhere(format!(
+            (None, Some(_)) if names.len() > 1 => error_without_line(format!(
                 "there are several histograms, so name one of {list}"
             )),
             (None, Some(name)) => Ok(Self { name, series }),
             (Some((wanted, _)), Some(_)) => match names.iter().find(|name| *name == wanted) {
                 Some(name) if !series.is_empty() => Ok(Self { name, series }),
-                Some(_) => nowhere(format!(
+                Some(_) => error_without_line(format!(
                     "{wanted} has no series with these labels: {}",
-                    those(&others)
+                    describe_labels(&others)
                 )),
-                None => nowhere(format!("no histogram {wanted}: there are {list}")),
+                None => error_without_line(format!("no histogram {wanted}: there are {list}")),
             },
-            (_, None) => nowhere(
+            (_, None) => error_without_line(
                 "no histogram: it has lines such as rpc_seconds_bucket{le=\"0.25\"} 4711; a summary and a \
                  native histogram cannot be read"
                     .to_owned(),
@@ -246,16 +247,16 @@ impl<'a> Found<'a> {
     }
 
     /// Subtracts the earlier counts.
-    fn count_since(&mut self, earlier: &Found<'_>) {
+    fn count_since(&mut self, earlier: &FoundHistogram<'_>) {
         for (labels, buckets) in &mut self.series {
             let Some(before) = earlier.series.get(labels) else {
                 continue;
             };
             // A counter that is smaller than before was restarted, together with the others of its process.
-            let goes_on = buckets
+            let is_continued = buckets
                 .iter()
                 .all(|(le, now)| before.get(le).is_some_and(|was| was.count <= now.count));
-            if goes_on {
+            if is_continued {
                 for (le, now) in buckets {
                     now.count -= before.get(le).map_or(0.0, |was| was.count);
                 }
@@ -291,14 +292,14 @@ impl<'a> Found<'a> {
 }
 
 /// Labels with their values, as text.
-fn those(labels: &BTreeMap<&str, BTreeSet<String>>) -> String {
+fn describe_labels(labels: &BTreeMap<&str, BTreeSet<String>>) -> String {
     let words = labels.iter().map(|(label, values)| {
         let shown: Vec<String> = values
             .iter()
-            .take(SHOWN)
+            .take(MAX_SHOWN_VALUES)
             .map(|value| format!("{value:?}"))
             .collect();
-        match (shown.is_empty(), values.len() > SHOWN) {
+        match (shown.is_empty(), values.len() > MAX_SHOWN_VALUES) {
             (true, _) => format!("it has no {label}"),
             (false, true) => format!("{label} is {} and others", shown.join(", ")),
             (false, false) => format!("{label} is {}", shown.join(", ")),
@@ -315,7 +316,7 @@ fn quantiles(
 ) -> Result<Vec<(f64, f64)>, ScenarioError> {
     if let Some(pair) = buckets
         .windows(2)
-        .find(|pair| pair[0].1 > pair[1].1 * (1.0 + ROUNDING))
+        .find(|pair| pair[0].1 > pair[1].1 * (1.0 + ROUNDING_SHARE))
     {
         return Err(ScenarioError::at(
             text,
@@ -323,23 +324,25 @@ fn quantiles(
             "the counts of a histogram add up: a bucket has no fewer than the one below it",
         ));
     }
-    let nowhere = |message: String| Err(ScenarioError::at(text, None, &message));
+    let error_without_line = |message: String| Err(ScenarioError::at(text, None, &message));
     let total = match buckets.last() {
         Some((le, count, _)) if le.is_infinite() => *count,
         _ => {
-            return nowhere(
+            return error_without_line(
                 "the histogram has no bucket le=\"+Inf\", which counts all observations".to_owned(),
             );
         }
     };
     // The fewest observations for the 90th percentile, without which a timeout cannot be estimated.
-    if total * 0.1 < BEYOND {
-        return nowhere(format!("{total} observations are too few: at least 100 are needed"));
+    if total * 0.1 < MIN_OBSERVATIONS_BEYOND {
+        return error_without_line(format!(
+            "{total} observations are too few: at least 100 are needed"
+        ));
     }
     let below = buckets.iter().rev().find(|(le, ..)| le.is_finite());
     let (last, counted) = below.map_or((0.0, 0.0), |(le, count, _)| (*le, *count));
     if counted < 0.9 * total {
-        return nowhere(format!(
+        return error_without_line(format!(
             "{:.0} % of the observations are above the last bound ({last}) by an unknown amount: describe \
              the service by [latency], or take a histogram that goes further",
             100.0 * (1.0 - counted / total)
@@ -357,9 +360,9 @@ fn quantiles(
         (high.is_finite() && count > before)
             .then(|| (low + (high - low) * (rank - before) / (count - before)) * unit)
     };
-    let known = SHARES
-        .iter()
-        .filter(|(share, ..)| total * (1.0 - share) >= BEYOND * (1.0 - ROUNDING));
+    let known = SHARES.iter().filter(|(share, ..)| {
+        total * (1.0 - share) >= MIN_OBSERVATIONS_BEYOND * (1.0 - ROUNDING_SHARE)
+    });
     let points = known.filter_map(|(share, ..)| Some((*share, quantile(*share)?)));
     Ok(points.collect())
 }
@@ -449,7 +452,7 @@ up 1
     }
 
     #[test]
-    fn series_are_added_up_unless_labels_are_named() {
+    fn histogram_series_are_added_up_unless_labels_select_one() {
         let all = read(TWO_ROUTES, None).unwrap();
         // Number 1,000 of 2,000: 100 of 1,100 into the second bucket.
         let median = 0.1 + 0.9 * 100.0 / 1100.0;
@@ -464,7 +467,7 @@ up 1
     }
 
     #[test]
-    fn the_unit_is_in_the_name_or_has_to_be_said() {
+    fn the_histogram_unit_is_in_the_metric_name_or_must_be_given() {
         let median = |name: &str, unit| {
             let text = TWO_ROUTES.replace("http_seconds", name);
             let options = HistogramOptions {
@@ -498,7 +501,7 @@ up 1
 
     /// The default buckets of OpenTelemetry begin with 0.
     #[test]
-    fn a_bucket_may_have_the_bound_0_and_no_observations() {
+    fn a_histogram_bucket_may_have_the_bound_0_and_no_observations() {
         let text = counts(
             "rpc_milliseconds",
             "",
@@ -509,14 +512,14 @@ up 1
     }
 
     #[test]
-    fn sums_of_floating_point_numbers_need_not_be_exact() {
+    fn histogram_counts_may_have_rounding_errors() {
         let text = "a_seconds_bucket{le=\"0.1\"} 1000.0000000000001\n\
             a_seconds_bucket{le=\"0.2\"} 1e3\na_seconds_bucket{le=\"+Inf\"} 1.001e3\n";
         assert!(read(text, None).is_ok());
     }
 
     #[test]
-    fn series_with_other_buckets_are_not_added_up() {
+    fn histogram_series_with_different_buckets_are_rejected() {
         let (one, other) = (
             counts(
                 "a_seconds",
@@ -537,7 +540,7 @@ up 1
     }
 
     #[test]
-    fn only_what_came_since_an_earlier_text_counts() {
+    fn only_observations_since_the_earlier_scrape_count() {
         let at = |labels: &str, fast: u64, slow: u64| {
             counts(
                 "a_seconds",
@@ -566,7 +569,7 @@ up 1
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn histogram_errors_name_their_line() {
         for (from, to, line, part) in [
             ("le=\"0.1\"} 900", "le=\"x\"} 900", Some(3), "upper bound"),
             ("le=\"0.1\"} 900", "le=\"-1\"} 900", Some(3), "upper bound"),
@@ -602,13 +605,13 @@ up 1
     }
 
     #[test]
-    fn what_is_not_a_histogram_may_be_called_a_bucket() {
+    fn metrics_named_bucket_that_are_no_histogram_are_ignored() {
         let text = format!("{TWO_ROUTES}s3_bucket{{name=\"x\"}} 1\nleaky_bucket 5\n");
         assert!(read(&text, None).is_ok());
     }
 
     #[test]
-    fn a_tail_beyond_the_last_bound_is_not_made_up() {
+    fn quantiles_beyond_the_last_histogram_bound_are_not_invented() {
         let text = counts(
             "a_seconds",
             "",
@@ -643,7 +646,7 @@ up 1
 
     /// Half a million buckets: a search through all of them for each line would take minutes.
     #[test]
-    fn a_file_with_very_many_buckets_is_read_at_once() {
+    fn a_file_with_very_many_buckets_is_read_quickly() {
         let mut text: String = (1..500_000)
             .map(|le| format!("a_seconds_bucket{{le=\"{le}\"}} {le}\n"))
             .collect();
@@ -655,7 +658,7 @@ up 1
 
     proptest! {
         #[test]
-        fn nothing_that_is_read_panics(text in "(a_bucket|a|\\{|\\}|le=|\"|\\\\|,| |\n|[0-9]|\\+Inf|é){0,60}") {
+        fn the_histogram_reader_never_panics(text in "(a_bucket|a|\\{|\\}|le=|\"|\\\\|,| |\n|[0-9]|\\+Inf|é){0,60}") {
             let _ = read(&text, None);
             let _ = read(&text, Some(&text));
         }

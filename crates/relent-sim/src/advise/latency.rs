@@ -14,7 +14,7 @@ pub(super) const SHARES: [(f64, f64, &str); 6] = [
     (0.999, 3.090_232, "p999"),
 ];
 /// The greatest sigma of a lognormal distribution in the simulator.
-const MOST_SIGMA: f64 = 5.0;
+const MAX_SIGMA: f64 = 5.0;
 
 /// The quantiles of a description, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize)]
@@ -105,7 +105,7 @@ impl Latency {
                 let apart = point.1 - z;
                 (products + apart * (point.2 - t), squares + apart * apart)
             });
-        let sigma = (products / squares).clamp(0.0, MOST_SIGMA);
+        let sigma = (products / squares).clamp(0.0, MAX_SIGMA);
         Ok(Self {
             mu: t - sigma * z,
             sigma,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_quantiles_make_a_lognormal_distribution_that_has_them() {
+    fn two_quantiles_determine_a_lognormal_distribution() {
         let latency = Latency::new(vec![(0.5, 20e6), (0.99, 200e6)], String::new()).unwrap();
         assert!((latency.quantile(0.5) / 20e6 - 1.0).abs() < 1e-9);
         assert!((latency.quantile(0.99) / 200e6 - 1.0).abs() < 1e-9);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_too_little_or_contradicts_itself_is_refused() {
+    fn insufficient_or_contradictory_quantiles_are_rejected() {
         for (points, part) in [
             (vec![(0.5, 20e6)], "two quantiles"),
             (vec![(0.5, 20e6), (0.75, 30e6)], "from p90"),

@@ -7,10 +7,10 @@ use super::latency::Latency;
 use crate::scenario::SECOND;
 
 /// The first delay of `standard`, its cap (`max_delay`), its retries and its budget ratio.
-const INITIAL: f64 = 100e6;
-const CEILING: f64 = 20e9;
-const RETRIES: u32 = 7;
-const RATIO: f64 = 0.1;
+const INITIAL_DELAY_NANOS: f64 = 100e6;
+const MAX_DELAY_NANOS: f64 = 20e9;
+const MAX_RETRIES: u32 = 7;
+const BUDGET_RATIO: f64 = 0.1;
 
 /// A number with three digits.
 pub(super) fn figure(value: f64) -> String {
@@ -119,9 +119,11 @@ pub(super) fn write(
         "Eight attempts, as in `standard`: at a failure rate of 50 % they hide it from more than 99 % of the requests. \
          The retry budget and the circuit breaker limit the extra load.",
     );
-    let _ = writeln!(text, "max_retries = {RETRIES}");
-    let initial = INITIAL.max(latency.quantile(0.5)).min(deadline / 8.0);
-    let ceiling = CEILING.min(deadline / 4.0).max(initial);
+    let _ = writeln!(text, "max_retries = {MAX_RETRIES}");
+    let initial = INITIAL_DELAY_NANOS
+        .max(latency.quantile(0.5))
+        .min(deadline / 8.0);
+    let ceiling = MAX_DELAY_NANOS.min(deadline / 4.0).max(initial);
     say(
         &mut text,
         "The first delay: 100 ms, or the median if that is longer, since a slow service does not recover sooner. \
@@ -137,7 +139,7 @@ pub(super) fn write(
 
     repeatable(&mut text, service);
     budget(&mut text, service, size, hedges);
-    gate(&mut text, service, size);
+    circuit_breaker(&mut text, service, size);
     hedge(&mut text, latency, hedges);
     (text, timeout)
 }
@@ -213,7 +215,7 @@ fn repeatable(text: &mut String, service: &Description) {
 fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges) {
     let share = service.failure.share;
     let needed = 1.2 * share / (1.0 - share);
-    let mut ratio = libm::ceil(needed.clamp(RATIO, 1.0) * 100.0) / 100.0;
+    let mut ratio = libm::ceil(needed.clamp(BUDGET_RATIO, 1.0) * 100.0) / 100.0;
     let mut paid = "";
     if matches!(hedges, Hedges::Slowest) {
         ratio += 0.05;
@@ -223,8 +225,8 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     let processes = f64::from(service.processes);
     let reserve = libm::floor((spare / processes).clamp(1.0, 10.0));
     // Most of it is for failures that load does not cause, as in `standard`.
-    let overload_floor = libm::floor(0.8 * reserve);
-    let why = match needed > RATIO {
+    let overload_reserve = libm::floor(0.8 * reserve);
+    let why = match needed > BUDGET_RATIO {
         true => format!(
             "{} % of the attempts fail independently of load: hiding them takes {} % more attempts, and a \
              fifth of that as a margin.",
@@ -248,13 +250,13 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     );
     let _ = writeln!(
         text,
-        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_floor}\nwait_when_empty = \
+        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_reserve}\nwait_when_empty = \
          true\nrefund_on_success = true",
         figure(ratio)
     );
 }
 
-fn gate(text: &mut String, service: &Description, size: Size) {
+fn circuit_breaker(text: &mut String, service: &Description, size: Size) {
     let outage = service.failure.outage as f64;
     // All processes together probe with 5 % of the capacity at most.
     let least = 20.0 * f64::from(service.processes) / size.capacity * SECOND as f64;
@@ -272,7 +274,7 @@ fn gate(text: &mut String, service: &Description, size: Size) {
     );
     let _ = writeln!(
         text,
-        "[gate]\nfirst_probe = \"500ms\"\nmax_probe = \"{}\"",
+        "[circuit_breaker]\nfirst_probe = \"500ms\"\nmax_probe = \"{}\"",
         time(most)
     );
     if service.deadline > 300 * SECOND {
@@ -316,8 +318,7 @@ impl Hedges {
         match self {
             Self::None(_) => self.clone(),
             Self::Slowest => Self::None(
-                "in the simulation they lose more requests than they make faster"
-                    .to_owned(),
+                "in the simulation they lose more requests than they make faster".to_owned(),
             ),
         }
     }
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_written_in_the_unit_that_it_reads_best_in() {
+    fn advised_times_use_their_most_readable_unit() {
         for (nanos, text) in [
             (1, "1ns"),
             (2_500_000, "2.5ms"),
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_from_the_description() {
+    fn advised_values_follow_from_the_description() {
         let (service, latency) =
             described("repeatable = true\nfailure = { share = 0.2, outage = \"20s\" }");
         let policy = read(&advise(&service, &latency).policy).policy;
@@ -400,7 +401,10 @@ mod tests {
         // p99.9 is 426 ms.
         assert_eq!(seconds(policy.attempt_timeout()), 0.85);
         assert_eq!(policy.budget().unwrap().ratio, 0.3);
-        assert_eq!(policy.gate().unwrap().max_probe.as_secs_f64(), 1.0);
+        assert_eq!(
+            policy.circuit_breaker().unwrap().max_probe.as_secs_f64(),
+            1.0
+        );
         assert!(policy.hedge().is_none());
         let hedged = read(&advise(&service, &latency).hedged.unwrap()).policy;
         assert!(hedged.hedge().is_some());
@@ -408,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_run_twice_is_not_hedged() {
+    fn advice_has_no_hedges_for_non_repeatable_requests() {
         let (service, latency) = described("repeatable = false");
         let advice = advise(&service, &latency);
         let text = advice.policy;
@@ -417,20 +421,23 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_gets_smaller_reserves_and_rarer_probes() {
+    fn advice_for_many_processes_has_fewer_tokens_and_rarer_probes() {
         let (mut service, latency) = described("repeatable = true");
         service.processes = 1000;
         let policy = read(&advise(&service, &latency).policy).policy;
         let budget = policy.budget().unwrap();
-        assert_eq!(budget.reserve, 1.0);
-        assert_eq!((budget.per_second, budget.overload_floor), (0.0, 0.0));
-        assert_eq!(policy.gate().unwrap().max_probe.as_secs_f64(), 30.0);
+        assert_eq!(budget.initial_tokens, 1.0);
+        assert_eq!((budget.per_second, budget.overload_reserve), (0.0, 0.0));
+        assert_eq!(
+            policy.circuit_breaker().unwrap().max_probe.as_secs_f64(),
+            30.0
+        );
     }
 
     proptest! {
         /// For any description, Relent accepts the policy file and the scenarios.
         #[test]
-        fn advice_can_be_read(
+        fn any_advice_is_a_valid_policy_with_valid_scenarios(
             rate in 0.001..1e6_f64, capacity in 0.001..1e6_f64, processes in 1..1_000_000_u32,
             nodes in 1..50_u16, deadline in 10_u64..100_000, p50 in 1_u64..5_000_000, tail in 1.0..50.0_f64,
             share in 0.0..0.9_f64, outage in 1_u64..10_000, repeatable: bool, hint: bool,
@@ -448,9 +455,9 @@ mod tests {
             let advice = advise(&service, &latency);
             read(&advice.policy);
             advice.hedged.iter().for_each(|hedged| drop(read(hedged)));
-            for trouble in &advice.troubles {
-                let scenario = crate::Scenario::parse(&trouble.text);
-                prop_assert!(scenario.is_ok(), "{}\n{}", scenario.unwrap_err(), trouble.text);
+            for fault_scenario in &advice.fault_scenarios {
+                let scenario = crate::Scenario::parse(&fault_scenario.text);
+                prop_assert!(scenario.is_ok(), "{}\n{}", scenario.unwrap_err(), fault_scenario.text);
             }
         }
     }

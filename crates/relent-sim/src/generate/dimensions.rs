@@ -120,7 +120,7 @@ dimensions! {
         plain("steady", 10), range("spike", 1, 1.5, 3.0), range("bursts", 1, 1.2, 3.0), range("wave", 1, 0.8, 1.2),
         plain("closed", 1),
     ];
-    TROUBLE, "fault", "the kind of outage; the share of capacity left, or a probability", [
+    FAULT, "fault", "the kind of outage; the share of capacity left, or a probability", [
         plain("none", 3), plain("blackout", 4), plain("stall", 4), range("brownout", 3, 0.05, 0.8),
         range("failures", 2, 0.2, 1.0), range("loss", 2, 0.1, 1.0), plain("restart", 1),
     ], everyday [
@@ -199,7 +199,7 @@ dimensions! {
     RESTARTS, "client restarts", "of all processes, in the fault or at a quarter of the time", [
         plain("none", 5), plain("simultaneous", 1), plain("rolling", 1),
     ];
-    TELLS, "chain propagates", "between layers: cancellation; headers: deadlines and no-retry markers, too", [
+    CHAIN_PROPAGATES, "chain propagates", "between layers: cancellation; headers: deadlines and no-retry markers, too", [
         plain("nothing", 1), plain("cancellation", 2), plain("headers", 1),
     ], everyday [plain("nothing", 1)];
 }

@@ -4,7 +4,7 @@ use super::dimensions::{Dimension, Generator, Level};
 use crate::stream::Stream;
 
 /// Draws levels, and keeps them.
-pub(super) struct Draw {
+pub(super) struct FixedRandom {
     pub(super) generator: Generator,
     pub(super) stream: Stream,
     pub(super) levels: Vec<(&'static str, &'static str)>,
@@ -17,7 +17,7 @@ pub(super) struct Drawn {
     pub(super) value: f64,
 }
 
-impl Draw {
+impl FixedRandom {
     /// Draws a level by its weight, and a value within it: each order of magnitude is equally likely.
     pub(super) fn of(&mut self, dimension: &'static Dimension) -> Drawn {
         let levels = dimension.levels_of(self.generator);

@@ -4,17 +4,17 @@ use std::fmt::Write;
 
 use super::dimensions as all;
 use super::dimensions::Generator;
-use super::draw::{Draw, Drawn};
+use super::draw::{Drawn, FixedRandom};
 
 /// The expected number of requests, and the duration in which they are made.
 const REQUESTS: f64 = 12_000.0;
-const LEAST_SECONDS: f64 = 60.0;
-const MOST_SECONDS: f64 = 240.0;
+const MIN_SECONDS: f64 = 60.0;
+const MAX_SECONDS: f64 = 240.0;
 /// The longest duration if callers may be few.
-const MOST_SECONDS_OF_FEW: f64 = 600.0;
+const MAX_SECONDS_OF_FEW_CALLERS: f64 = 600.0;
 
 /// Values that several sections need.
-struct Frame {
+struct LoadFrame {
     /// Requests per second.
     rate: f64,
     /// Services per second, of the mean cost.
@@ -25,7 +25,7 @@ struct Frame {
     two_classes: bool,
 }
 
-pub(super) fn write(draw: &mut Draw) -> String {
+pub(super) fn write(draw: &mut FixedRandom) -> String {
     let rate = draw.of(&all::RATE);
     // A service with so few requests has other callers, which are not part of its load here.
     let load = match draw.generator {
@@ -43,19 +43,19 @@ pub(super) fn write(draw: &mut Draw) -> String {
     };
     let classes = draw.of(&all::CLASSES);
     let most = match draw.generator {
-        Generator::Broad => MOST_SECONDS,
-        Generator::Everyday => MOST_SECONDS_OF_FEW,
+        Generator::Broad => MAX_SECONDS,
+        Generator::Everyday => MAX_SECONDS_OF_FEW_CALLERS,
     };
-    let frame = Frame {
+    let frame = LoadFrame {
         rate,
         capacity: round(rate / load),
-        lasts: (REQUESTS / rate).clamp(LEAST_SECONDS, most).floor(),
+        lasts: (REQUESTS / rate).clamp(MIN_SECONDS, most).floor(),
         nodes: nodes.value.round() as u16,
         two_classes: classes.is("two"),
     };
-    let trouble = outages(draw, &frame);
+    let outage_section = outages(draw, &frame);
     let arrivals = arrivals(draw, &frame);
-    let clients = clients(draw, &frame, classes, &trouble);
+    let clients = clients(draw, &frame, classes, &outage_section);
     let service = service(draw, &frame, classes, limiter);
     let way = draw.of(&all::WAY).value;
     let loss = draw.of(&all::LOSS).value;
@@ -72,13 +72,13 @@ pub(super) fn write(draw: &mut Draw) -> String {
     // Drawn last, since this dimension was added last: otherwise every number would give a different scenario.
     if clients.layers > 1 {
         let _ = writeln!(text, "\n[chain]\nlayers = {}", clients.layers);
-        text += match draw.of(&all::TELLS).level {
+        text += match draw.of(&all::CHAIN_PROPAGATES).level {
             "cancellation" => "hears = \"cancellation\"\n",
             "headers" => "hears = \"deadline\"\nmark = true\n",
             _ => "",
         };
     } else {
-        draw.first(&all::TELLS);
+        draw.first(&all::CHAIN_PROPAGATES);
     }
     if let Some((share, cost)) = clients.classes {
         let slow = (3.0 * cost * service.mean).max(timeout);
@@ -92,12 +92,12 @@ pub(super) fn write(draw: &mut Draw) -> String {
             seconds(deadline.max(slow)),
         );
     }
-    text + &clients.restarts + &trouble.text
+    text + &clients.restarts + &outage_section.text
 }
 
 /// Draws the times of the requests.
-fn arrivals(draw: &mut Draw, frame: &Frame) -> String {
-    let Frame { rate, lasts, .. } = *frame;
+fn arrivals(draw: &mut FixedRandom, frame: &LoadFrame) -> String {
+    let LoadFrame { rate, lasts, .. } = *frame;
     // The highest rate is a multiple of the capacity: at a very low load this would be no spike.
     let shape = match draw.generator {
         Generator::Everyday if frame.rate < 0.1 * frame.capacity => draw.first(&all::SHAPE),
@@ -167,7 +167,7 @@ fn arrivals(draw: &mut Draw, frame: &Frame) -> String {
     }
 }
 
-struct Crowd {
+struct ClientSection {
     main: String,
     restarts: String,
     layers: u8,
@@ -175,7 +175,12 @@ struct Crowd {
     classes: Option<(f64, f64)>,
 }
 
-fn clients(draw: &mut Draw, frame: &Frame, classes: Drawn, trouble: &Trouble) -> Crowd {
+fn clients(
+    draw: &mut FixedRandom,
+    frame: &LoadFrame,
+    classes: Drawn,
+    outage_section: &OutageSection,
+) -> ClientSection {
     let chain = draw.of(&all::CHAIN);
     let layers = chain.level.parse().unwrap_or(1);
     let several = frame.nodes > 1;
@@ -194,7 +199,7 @@ fn clients(draw: &mut Draw, frame: &Frame, classes: Drawn, trouble: &Trouble) ->
         main += "destination = \"node\"\n";
     }
     let restart = draw.of(&all::RESTARTS);
-    let at = trouble.middle.unwrap_or(frame.lasts / 4.0);
+    let at = outage_section.middle.unwrap_or(frame.lasts / 4.0);
     let over = match restart.is("rolling") {
         true => frame.lasts / 8.0,
         false => 0.0,
@@ -210,7 +215,7 @@ fn clients(draw: &mut Draw, frame: &Frame, classes: Drawn, trouble: &Trouble) ->
     let classes = classes
         .is("two")
         .then(|| (round(draw.between(0.05, 0.3)), round(classes.value)));
-    Crowd {
+    ClientSection {
         main,
         restarts,
         layers,
@@ -218,13 +223,18 @@ fn clients(draw: &mut Draw, frame: &Frame, classes: Drawn, trouble: &Trouble) ->
     }
 }
 
-struct Service {
+struct ServiceSection {
     text: String,
     /// The mean service time of a class of cost 1, in seconds.
     mean: f64,
 }
 
-fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Service {
+fn service(
+    draw: &mut FixedRandom,
+    frame: &LoadFrame,
+    classes: Drawn,
+    limiter: Drawn,
+) -> ServiceSection {
     let mut text = String::new();
     // With a second class, the capacity counts its services with their cost; 1/6 is about its share.
     let cost = match classes.is("two") {
@@ -315,11 +325,11 @@ fn service(draw: &mut Draw, frame: &Frame, classes: Drawn, limiter: Drawn) -> Se
     if shedder.is("yes") {
         text += "\n[service.shedder]\n";
     }
-    Service { text, mean }
+    ServiceSection { text, mean }
 }
 
 /// The attempt timeout, in seconds.
-fn timeout(draw: &mut Draw, service: &Service, way: f64) -> f64 {
+fn timeout(draw: &mut FixedRandom, service: &ServiceSection, way: f64) -> f64 {
     let drawn = draw.of(&all::TIMEOUT);
     match drawn.is("tight") {
         true => drawn.value * (service.mean + 2.0 * way / 1000.0),
@@ -327,19 +337,19 @@ fn timeout(draw: &mut Draw, service: &Service, way: f64) -> f64 {
     }
 }
 
-struct Trouble {
+struct OutageSection {
     text: String,
     /// The middle of the fault, in seconds.
     middle: Option<f64>,
 }
 
-fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
-    let trouble = draw.of(&all::TROUBLE);
-    if trouble.is("none") {
+fn outages(draw: &mut FixedRandom, frame: &LoadFrame) -> OutageSection {
+    let outage_section = draw.of(&all::FAULT);
+    if outage_section.is("none") {
         for dimension in [&all::BEGIN, &all::LENGTH, &all::PATTERN, &all::PART] {
             draw.first(dimension);
         }
-        return Trouble {
+        return OutageSection {
             text: String::new(),
             middle: None,
         };
@@ -350,7 +360,7 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
         false => 0.0,
     };
     let length = draw.of(&all::LENGTH).value.min(quarter);
-    let part = part(draw, frame, trouble);
+    let part = part(draw, frame, outage_section);
     let mut lines = String::new();
     let mut last = length;
     if part == "node by node" {
@@ -375,8 +385,8 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
             }
         }
     }
-    let value = round(trouble.value.min(1.0));
-    let effect = match trouble.level {
+    let value = round(outage_section.value.min(1.0));
+    let effect = match outage_section.level {
         level @ ("brownout" | "failures" | "loss") => format!("{{ {level} = {value} }}"),
         level => format!("\"{level}\""),
     };
@@ -385,7 +395,7 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
         "one class" => lines += "classes = [\"report\"]\n",
         _ => {}
     }
-    Trouble {
+    OutageSection {
         text: format!(
             "\n[[outages]]\nat = {}\nfor = {}\neffect = {effect}\n{lines}",
             seconds(at),
@@ -397,8 +407,9 @@ fn outages(draw: &mut Draw, frame: &Frame) -> Trouble {
 }
 
 /// Draws the part of the service that the fault affects.
-fn part(draw: &mut Draw, frame: &Frame, trouble: Drawn) -> &'static str {
-    let of_classes = frame.two_classes && !trouble.is("stall") && !trouble.is("restart");
+fn part(draw: &mut FixedRandom, frame: &LoadFrame, outage_section: Drawn) -> &'static str {
+    let of_classes =
+        frame.two_classes && !outage_section.is("stall") && !outage_section.is("restart");
     let possible = |level: &str| match level {
         "one node" | "node by node" => frame.nodes > 1,
         "one class" => of_classes,

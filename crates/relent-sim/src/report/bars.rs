@@ -14,16 +14,16 @@ use crate::study::Estimate;
 
 const WIDTH: u32 = 480;
 /// The height of a bar with its gap, and the space above and below all of them.
-const ROW: u32 = 28;
-const EDGE: u32 = 6;
+const ROW_PIXELS: u32 = 28;
+const EDGE_PIXELS: u32 = 6;
 /// The space for the names, and for the numbers.
-const NAMES: i32 = 138;
-const NUMBERS: i32 = 124;
+const NAMES_PIXELS: i32 = 138;
+const NUMBERS_PIXELS: i32 = 124;
 /// The space for the labels of an axis, and their minimum distance.
-const AXIS: u32 = 18;
-const APART: f64 = 46.0;
+const AXIS_PIXELS: u32 = 18;
+const MIN_TICK_DISTANCE_PIXELS: f64 = 46.0;
 /// The smallest share of losses that the numbers distinguish from none.
-const LEAST: f64 = 0.000_05;
+const MIN_LOSS_SHARE: f64 = 0.000_05;
 
 /// The name, shortened to fit beside a bar.
 pub(super) fn short(name: &str) -> String {
@@ -54,7 +54,7 @@ impl Scale {
         let scale = Self {
             // Numbers have no more decimal places either.
             finest: (measure.most == 1.0)
-                .then(|| (0.5 / most.unwrap_or(0).max(5) as f64).max(LEAST)),
+                .then(|| (0.5 / most.unwrap_or(0).max(5) as f64).max(MIN_LOSS_SHARE)),
             end: 1.0,
         };
         let end = scale.place(highest).max(1.0);
@@ -70,7 +70,9 @@ impl Scale {
 
     /// The ticks of an axis of this length in pixels; none if the bars start at zero on a linear scale.
     fn ticks(&self, pixels: f64) -> Vec<(f64, String)> {
-        let step = (APART * self.end / pixels).ceil().max(1.0);
+        let step = (MIN_TICK_DISTANCE_PIXELS * self.end / pixels)
+            .ceil()
+            .max(1.0);
         let most = match self.finest {
             None => 0,
             Some(_) => (self.end / step + 1e-9) as u32 + 1,
@@ -119,15 +121,24 @@ pub(super) fn chart(
     });
     let highest = means.chain(upper).chain(single).fold(0.0, f64::max);
     let scale = Scale::of(measure, rows, highest);
-    let pixels = f64::from(WIDTH as i32 - NAMES - NUMBERS);
+    let pixels = f64::from(WIDTH as i32 - NAMES_PIXELS - NUMBERS_PIXELS);
     let ticks = scale.ticks(pixels);
-    let below = ROW * rows.len() as u32 + EDGE;
-    let size = (WIDTH, below + if ticks.is_empty() { EDGE } else { AXIS });
-    let at = |place: f64| NAMES * FINE + (place / scale.end * pixels * f64::from(FINE)) as i32;
+    let below = ROW_PIXELS * rows.len() as u32 + EDGE_PIXELS;
+    let size = (
+        WIDTH,
+        below
+            + if ticks.is_empty() {
+                EDGE_PIXELS
+            } else {
+                AXIS_PIXELS
+            },
+    );
+    let at =
+        |place: f64| NAMES_PIXELS * FINE + (place / scale.end * pixels * f64::from(FINE)) as i32;
     let x = |value: f64| at(scale.place(value));
     let body = super::canvas::draw(size, |area| {
         for (place, label) in &ticks {
-            let (top, end) = (EDGE as i32 * FINE, below as i32 * FINE);
+            let (top, end) = (EDGE_PIXELS as i32 * FINE, below as i32 * FINE);
             area.draw(&PathElement::new(
                 [(at(*place), top), (at(*place), end)],
                 line(Swatch::Grid),
@@ -140,11 +151,15 @@ pub(super) fn chart(
             ))?;
         }
         for (index, ((number, name, runs), estimate)) in rows.iter().zip(&estimates).enumerate() {
-            let top = (EDGE as i32 + ROW as i32 * index as i32) * FINE;
-            let (high, low) = (top + 4 * FINE, top + (ROW as i32 - 4) * FINE);
+            let top = (EDGE_PIXELS as i32 + ROW_PIXELS as i32 * index as i32) * FINE;
+            let (high, low) = (top + 4 * FINE, top + (ROW_PIXELS as i32 - 4) * FINE);
             let middle = i32::midpoint(high, low);
             let label = style(Swatch::Text, SMALL, HPos::Right, VPos::Center);
-            area.draw(&Text::new(short(name), ((NAMES - 8) * FINE, middle), label))?;
+            area.draw(&Text::new(
+                short(name),
+                ((NAMES_PIXELS - 8) * FINE, middle),
+                label,
+            ))?;
             let mut end = x(0.0);
             if let Some(estimate) = estimate {
                 let bar = [(x(0.0), high), (x(estimate.mean), low)];
@@ -209,7 +224,7 @@ mod tests {
     use relent_core::Policy;
 
     #[test]
-    fn goodputs_near_one_stand_apart_and_lie_on_an_axis_of_nines() {
+    fn goodputs_near_one_are_distinguishable_on_an_axis_of_nines() {
         let scenario = Scenario::parse("clients.arrivals.herd = { clients = 3 }").unwrap();
         let metrics = run(&scenario, Policy::STANDARD, 1).unwrap();
         let [goodput, amplification, ..] = &crate::measure::ALL;
@@ -239,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_two_kinds_have_a_mark_each_and_no_interval() {
+    fn if_only_some_runs_recover_each_run_has_a_mark_and_no_interval() {
         let scenario = Scenario::parse(
             "clients.arrivals.poisson = { rate = 40, for = \"40s\" }
              outages = [{ at = \"5s\", for = \"2s\", effect = \"blackout\" }]",

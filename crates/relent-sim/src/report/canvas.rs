@@ -214,7 +214,7 @@ mod tests {
     use plotters::prelude::*;
 
     #[test]
-    fn neighbours_of_one_ink_are_one_element_and_texts_are_escaped() {
+    fn adjacent_paths_of_one_class_share_an_element_and_texts_are_escaped() {
         let elements = draw((10, 10), |area| {
             for x in [5, 15] {
                 area.draw(&PathElement::new(

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_have_the_places_and_the_units_they_need() {
+    fn numbers_and_times_have_suitable_decimal_places_and_units() {
         for (value, text) in [
             (1_234_567.0, "1\u{202f}234\u{202f}567"),
             (12.34, "12.3"),

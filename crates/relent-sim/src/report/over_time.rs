@@ -19,11 +19,11 @@ const BINS: u64 = 240;
 /// Fewer bins for a herd: it is soon over, and a rate from a few attempts in a millisecond says little.
 const HERD_BINS: u64 = 60;
 /// This share of the events is shown; the rest is a tail that would squeeze it, unless it is short.
-const SHOWN: f64 = 0.998;
-const SHORT_TAIL: f64 = 1.1;
+const SHOWN_ATTEMPTS_SHARE: f64 = 0.998;
+const SHORT_TAIL_FACTOR: f64 = 1.1;
 /// An axis extends to this multiple of the capacity or the request rate. Higher values are cut off; otherwise a
 /// policy that does not recover would flatten all others.
-const CUT: f64 = 3.0;
+const AXIS_CUT_FACTOR: f64 = 3.0;
 
 /// The scale that the panels of a scenario share, so that they can be compared.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Scale {
     /// The most events per second that are shown.
     top: f64,
     /// The limit per second, and whether the capacity or the limiter sets it.
-    ceiling: Option<(f64, &'static str)>,
+    limit_line: Option<(f64, &'static str)>,
 }
 
 impl Scale {
@@ -52,7 +52,7 @@ impl Scale {
         let most_bins = if is_herd(scenario) { HERD_BINS } else { BINS };
         let width = bin_width(end / most_bins, recordings);
         let bins = end.div_ceil(width) as usize;
-        let ceiling = ceiling(scenario);
+        let limit_line = limit_line(scenario);
         let (mut most, mut later) = (0.0_f64, 0.0_f64);
         let mut requests = Vec::new();
         for recording in recordings {
@@ -66,11 +66,11 @@ impl Scale {
                 requests.push(per_second(bin.requests, width));
             }
         }
-        let limit = ceiling.map_or(0.0, |(limit, _)| limit);
+        let limit = limit_line.map_or(0.0, |(limit, _)| limit);
         // A herd makes its requests once: later rates would look flat beside it.
         let cut = match is_herd(scenario) {
-            true => (CUT * limit).max(1.1 * later),
-            false => CUT * limit.max(usual(requests)),
+            true => (AXIS_CUT_FACTOR * limit).max(1.1 * later),
+            false => AXIS_CUT_FACTOR * limit.max(p90(requests)),
         };
         let cut = if cut > 0.0 { cut } else { most };
         // Slightly higher values are not cut off.
@@ -80,13 +80,13 @@ impl Scale {
             width,
             bins,
             top: (top / step).ceil().max(1.0) * step,
-            ceiling,
+            limit_line,
         }
     }
 
     /// The name of the line that attempts should stay below, if there is one.
-    pub(super) fn ceiling_name(&self) -> Option<&'static str> {
-        self.ceiling.map(|(_, what)| what)
+    pub(super) fn limit_line_name(&self) -> Option<&'static str> {
+        self.limit_line.map(|(_, what)| what)
     }
 
     /// The bins that are shown, including empty ones at the end.
@@ -104,7 +104,7 @@ impl Scale {
 /// The time until which all but a small share of the attempts start.
 fn shown_until(series: &Series) -> u64 {
     let total: u64 = series.bins.iter().map(|bin| bin.attempts).sum();
-    let enough = (total as f64 * SHOWN).ceil() as u64;
+    let enough = (total as f64 * SHOWN_ATTEMPTS_SHARE).ceil() as u64;
     let mut seen = 0;
     let last = series.bins.iter().position(|bin| {
         seen += bin.attempts;
@@ -112,7 +112,7 @@ fn shown_until(series: &Series) -> u64 {
     });
     let most = last.map_or(0, |bin| (bin as u64 + 1) * series.width);
     let all = series.bins.len() as u64 * series.width;
-    match all as f64 <= most as f64 * SHORT_TAIL {
+    match all as f64 <= most as f64 * SHORT_TAIL_FACTOR {
         true => all,
         false => most,
     }
@@ -136,7 +136,7 @@ const fn is_herd(scenario: &Scenario) -> bool {
     matches!(scenario.clients.arrivals, Arrivals::Herd { .. })
 }
 
-fn ceiling(scenario: &Scenario) -> Option<(f64, &'static str)> {
+fn limit_line(scenario: &Scenario) -> Option<(f64, &'static str)> {
     match (&scenario.service.limiter, scenario.service.model) {
         (Some(limiter), _) => Some((limiter.rate, "limit")),
         (None, Model::Queue) => Some((scenario.service.capacity, "capacity")),
@@ -149,7 +149,7 @@ fn per_second(count: u64, width: u64) -> f64 {
 }
 
 /// The 90th percentile.
-fn usual(mut values: Vec<f64>) -> f64 {
+fn p90(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() * 9 / 10).copied().unwrap_or(0.0)
 }
@@ -233,7 +233,7 @@ pub(super) fn draw(
         plot.draw_series([PathElement::new(points(swatch), line(swatch))])?;
     }
     let end = x.range.end;
-    if let Some((limit, what)) = scale.ceiling {
+    if let Some((limit, what)) = scale.limit_line {
         // A brownout leaves a part of the capacity; a limiter is not affected.
         let mut points = vec![(0.0, limit)];
         let mut spans: Vec<_> = scenario.spans().collect();
@@ -316,7 +316,7 @@ fn describe(
         time(index as u64 * scale.width),
         number(per_second(most, scale.width)),
     );
-    match scale.ceiling {
+    match scale.limit_line {
         Some((limit, what)) => words += &format!(", where the {what} is {}.", number(limit)),
         None => words.push('.'),
     }

@@ -15,7 +15,8 @@ use crate::study::{RunResult, verdict};
 
 const CSS: &str = include_str!("style.css");
 /// Nothing is loaded: with this policy a browser rejects even a request made by mistake.
-const NOTHING: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
     let mut bodies = Vec::new();
@@ -29,7 +30,7 @@ pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content=(NOTHING);
+                meta http-equiv="Content-Security-Policy" content=(CONTENT_SECURITY_POLICY);
                 title { "relent simulate: " (names.join(", ")) }
                 link rel="icon" href="data:,";
                 style { (PreEscaped(page_css())) (PreEscaped(CSS)) }
@@ -311,7 +312,7 @@ fn over_time(
         charts.push(figure(&chart, &format!("{id}-o{number}")));
     }
     let mut lines = over_time::LINES.to_vec();
-    if let Some(what) = scale.ceiling_name() {
+    if let Some(what) = scale.limit_line_name() {
         lines.push((Swatch::Capacity, what));
     }
     Ok(html! {

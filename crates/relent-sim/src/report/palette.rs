@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_texts_can_be_read_on_the_background_and_on_what_lies_behind_them() {
+    fn lines_and_texts_have_enough_contrast_to_their_background() {
         for swatch in all() {
             if matches!(swatch, Swatch::Grid | Swatch::Outage | Swatch::Served) {
                 continue;
@@ -260,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn every_swatch_has_a_place_of_its_own_in_the_style_sheet() {
+    fn every_swatch_has_its_own_number_in_the_style_sheet() {
         assert!(all().map(Swatch::number).eq(0..FIXED + LINES));
     }
 
     #[test]
-    fn attempts_and_successes_are_told_apart_without_colour() {
+    fn attempts_and_successes_are_distinguishable_without_colour() {
         assert_ne!(Swatch::Attempts.stroke(), Swatch::Successes.stroke());
         for form in [0, 1] {
             let [one, other] =
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_policies_look_the_same_and_the_first_eight_not_even_without_colour() {
+    fn policies_look_different_and_the_first_eight_even_without_colour() {
         let looks: std::collections::HashSet<_> = (0..LINES)
             .map(|number| {
                 (

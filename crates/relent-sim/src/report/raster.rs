@@ -6,16 +6,17 @@ use super::canvas::{Area, DrawError};
 use super::chart::{Chart, Size, Table};
 use super::frame::{Axis, frame, line, number, round_step, time, unit};
 use super::palette::Swatch;
+use crate::event_log::Row;
 use crate::recording::Recording;
-use crate::tape::Row;
 
 pub(super) const SIZE: Size = (480, 360);
 
 /// Of two runs that are compared, one is shown for at most this multiple of the other's time.
-const LONGER: f64 = 2.5;
+const MAX_TIME_RATIO: f64 = 2.5;
 
 /// The marks, in the order of drawing: a success lies above its attempt.
-pub(super) const MARKS: [(Swatch, &str); 2] = [(Swatch::Mark, "attempt"), (Swatch::Done, "success")];
+pub(super) const MARKS: [(Swatch, &str); 2] =
+    [(Swatch::Mark, "attempt"), (Swatch::Done, "success")];
 
 /// The time of the last recorded event.
 fn last(recording: &Recording) -> u64 {
@@ -32,7 +33,7 @@ pub(super) fn shown(all: &[&Recording]) -> u64 {
     let longest = lasts.clone().max().unwrap_or(0);
     let shortest = lasts.min().unwrap_or(0).max(1_000_000);
     longest
-        .min((shortest as f64 * LONGER) as u64)
+        .min((shortest as f64 * MAX_TIME_RATIO) as u64)
         .max(1_000_000)
 }
 
@@ -116,7 +117,7 @@ fn attempts(row: &Row) -> u64 {
 }
 
 /// The share of the retries that start within the busiest hundredth of the time shown.
-fn in_step(rows: &[Row], end: u64) -> Option<f64> {
+fn busiest_retry_share(rows: &[Row], end: u64) -> Option<f64> {
     let mut retries: Vec<u64> = rows
         .iter()
         .flat_map(|row| row.attempts.iter().skip(1).copied())
@@ -149,7 +150,7 @@ pub(super) fn describe(recording: &Recording, end: u64) -> String {
         words += &format!(", the last after {}", time(at));
     }
     words.push('.');
-    if let Some(share) = in_step(rows, end) {
+    if let Some(share) = busiest_retry_share(rows, end) {
         words += &format!(
             " The busiest hundredth of the time shown has {:.0} % of the retries.",
             share * 100.0

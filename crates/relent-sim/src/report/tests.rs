@@ -7,7 +7,7 @@ use crate::study::run_all;
 use crate::{record, scenarios};
 
 const SEEDS: [u64; 2] = [1, 2];
-const EVIL: &str = "<script>alert('\"&')</script>";
+const HOSTILE_TEXT: &str = "<script>alert('\"&')</script>";
 
 struct Study {
     name: &'static str,
@@ -25,7 +25,7 @@ fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
     // The circuit breaker spreads its probes itself; synchronization is most visible with few attempts.
     let plain = || {
         let builder = Policy::STANDARD.clone().into_builder();
-        builder.no_gate().max_retries(2)
+        builder.no_circuit_breaker().max_retries(2)
     };
     let off = plain().retries_off(true).build().unwrap();
     let policies = [off, plain().build().unwrap()];
@@ -93,7 +93,7 @@ fn both() -> String {
 }
 
 #[test]
-fn the_page_asks_for_nothing_and_runs_nothing() {
+fn the_report_page_loads_no_resource_and_has_no_script() {
     let page = both();
     for part in [
         "http://", "https://", "src=", "<script", "@import", "url(", "<iframe", " onload",
@@ -112,7 +112,7 @@ fn the_page_asks_for_nothing_and_runs_nothing() {
 }
 
 #[test]
-fn every_policy_has_its_words_its_numbers_and_its_charts() {
+fn the_report_has_text_numbers_and_charts_for_every_policy() {
     let page = both();
     let count = |part: &str| page.matches(part).count();
     // For the outage: two bars, two panels, a curve. For the herd: the same, a raster without retries, and two with.
@@ -137,7 +137,7 @@ fn every_policy_has_its_words_its_numbers_and_its_charts() {
 }
 
 #[test]
-fn ids_are_unique_and_every_reference_has_its_target() {
+fn ids_of_the_report_are_unique_and_every_reference_has_a_target() {
     let page = both();
     let of = |key: &str| -> Vec<String> {
         let values = page.split(key).skip(1);
@@ -158,15 +158,15 @@ fn ids_are_unique_and_every_reference_has_its_target() {
 }
 
 #[test]
-fn what_comes_from_outside_is_escaped_everywhere() {
-    let mut section = outage().section(&[EVIL, "standard"]);
-    section.name = EVIL;
-    section.text = EVIL;
-    section.entries[0].text = EVIL;
-    let changes = vec![(EVIL.to_owned(), EVIL.to_owned())];
+fn the_report_escapes_all_input_texts() {
+    let mut section = outage().section(&[HOSTILE_TEXT, "standard"]);
+    section.name = HOSTILE_TEXT;
+    section.text = HOSTILE_TEXT;
+    section.entries[0].text = HOSTILE_TEXT;
+    let changes = vec![(HOSTILE_TEXT.to_owned(), HOSTILE_TEXT.to_owned())];
     section.changes = &changes;
     let mut scenario = section.scenario.clone();
-    scenario.description = EVIL.to_owned();
+    scenario.description = HOSTILE_TEXT.to_owned();
     section.scenario = &scenario;
     let page = html(&[section.clone(), section.clone()]).unwrap();
     let svg = svg(&section).unwrap();
@@ -177,14 +177,14 @@ fn what_comes_from_outside_is_escaped_everywhere() {
 }
 
 #[test]
-fn the_same_runs_make_the_same_files() {
+fn reports_of_the_same_runs_are_identical() {
     assert_eq!(both(), both());
     let section = herd().section(&["off", "standard"]);
     assert_eq!(svg(&section), svg(&section));
 }
 
 #[test]
-fn the_raster_shows_that_jitter_breaks_the_step() {
+fn the_raster_shows_that_jitter_prevents_synchronization() {
     let section = herd().section(&["off", "standard"]);
     let entry = &section.entries[1];
     let (with, without) = (
@@ -206,7 +206,7 @@ fn the_raster_shows_that_jitter_breaks_the_step() {
 }
 
 #[test]
-fn a_picture_loads_nothing_and_names_no_font_that_a_reader_may_lack() {
+fn a_picture_loads_no_resource_and_uses_a_generic_font() {
     for section in [outage(), herd()].map(|study| study.section(&["off", "standard"])) {
         let picture = svg(&section).unwrap();
         for part in ["@font-face", "url(", "@import", "href", "<script", "var("] {
@@ -219,7 +219,7 @@ fn a_picture_loads_nothing_and_names_no_font_that_a_reader_may_lack() {
 }
 
 #[test]
-fn a_picture_of_two_policies_has_two_panels_beside_each_other() {
+fn a_picture_of_two_policies_has_two_panels_in_a_row() {
     let picture = svg(&outage().section(&["off", "standard"])).unwrap();
     let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"996\" height=\"330\" ";
     assert!(picture.starts_with(head), "{}", &picture[..120]);
@@ -229,7 +229,7 @@ fn a_picture_of_two_policies_has_two_panels_beside_each_other() {
 }
 
 #[test]
-fn what_was_given_up_is_said_in_place_of_its_charts() {
+fn a_message_replaces_the_charts_of_runs_that_were_given_up() {
     let mut section = outage().section(&["off", "standard"]);
     let given_up = [Err(TooManyEvents), Err(TooManyEvents)];
     for entry in &mut section.entries {
@@ -247,7 +247,7 @@ fn what_was_given_up_is_said_in_place_of_its_charts() {
 }
 
 #[test]
-fn where_nothing_succeeds_there_are_no_latencies_but_everything_else() {
+fn a_report_without_success_has_no_latencies_but_everything_else() {
     let study = study("random-failures", &[("service.failures", "1")]);
     let page = html(&[study.section(&["off", "standard"])]).unwrap();
     assert!(page.contains("Nothing succeeded."));

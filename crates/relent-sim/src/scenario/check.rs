@@ -6,14 +6,14 @@ use super::{
 };
 
 /// The longest time in a scenario: a day.
-pub(super) const LONGEST: u64 = 86_400 * SECOND;
+pub(super) const MAX_NANOS: u64 = 86_400 * SECOND;
 /// The most requests of one run.
-const MOST_REQUESTS: f64 = 10_000_000.0;
+const MAX_REQUESTS: f64 = 10_000_000.0;
 
-const RATE: &str = "a number of requests per second above 0, up to 1000000";
+const RATE_RANGE: &str = "a number of requests per second above 0, up to 1000000";
 
 /// The most outages of a run, including repetitions.
-const MOST_SPANS: u64 = 10_000;
+const MAX_OUTAGE_SPANS: u64 = 10_000;
 
 /// `Ok`, or the key of a rejected value and the accepted ones.
 pub(super) type Checked = Result<(), (&'static str, &'static str)>;
@@ -23,7 +23,7 @@ impl Scenario {
     pub(super) fn check(&self) -> Checked {
         let requests = match self.clients.arrivals {
             Arrivals::Poisson { rate, lasts } => {
-                ensure(positive(rate), "rate", RATE)?;
+                ensure(positive(rate), "rate", RATE_RANGE)?;
                 time(lasts, "for")?;
                 rate * lasts as f64 / SECOND as f64
             }
@@ -39,7 +39,7 @@ impl Scenario {
                 ensure(clients > 0, "clients", "at least 1 client")?;
                 time(lasts, "for")?;
                 ensure(
-                    (1_000_000..=LONGEST).contains(&think),
+                    (1_000_000..=MAX_NANOS).contains(&think),
                     "think",
                     "a time from 1ms to 24h",
                 )?;
@@ -52,7 +52,7 @@ impl Scenario {
                 idle,
                 lasts,
             } => {
-                ensure(positive(rate), "rate", RATE)?;
+                ensure(positive(rate), "rate", RATE_RANGE)?;
                 time(on, "on")?;
                 time(off, "off")?;
                 time(lasts, "for")?;
@@ -74,7 +74,7 @@ impl Scenario {
                     "a list of { at, rate } in order of time, the first at 0s",
                 )?;
                 let last = points.last().map_or(0, |point| point.at);
-                ensure(last <= LONGEST, "at", "a time up to 24h")?;
+                ensure(last <= MAX_NANOS, "at", "a time up to 24h")?;
                 let most = points.iter().map(|point| point.rate).fold(0.0, f64::max);
                 let rates = points.iter().all(|point| (0.0..=1e6).contains(&point.rate));
                 ensure(
@@ -90,7 +90,7 @@ impl Scenario {
                 period,
                 lasts,
             } => {
-                ensure(positive(rate), "rate", RATE)?;
+                ensure(positive(rate), "rate", RATE_RANGE)?;
                 ensure(
                     (0.0..=1.0).contains(&swing),
                     "swing",
@@ -113,7 +113,7 @@ impl Scenario {
         let backlog = self.clients.backlog;
         let requests = requests + backlog.map_or(0.0, |backlog| f64::from(backlog.requests));
         ensure(
-            requests <= MOST_REQUESTS,
+            requests <= MAX_REQUESTS,
             "arrivals",
             "at most 10 million requests in one run",
         )?;
@@ -138,13 +138,13 @@ impl Scenario {
         time(self.clients.attempt_timeout, "attempt_timeout")?;
         time(self.clients.deadline, "deadline")?;
         ensure(
-            self.clients.clock_skew <= LONGEST,
+            self.clients.clock_skew <= MAX_NANOS,
             "clock_skew",
             "a time up to 24h",
         )?;
         // Without any delay, a policy without backoff would never let time pass.
         ensure(
-            (1000..=LONGEST).contains(&self.network.one_way),
+            (1000..=MAX_NANOS).contains(&self.network.one_way),
             "one_way",
             "a time from 1us to 24h",
         )?;
@@ -165,8 +165,8 @@ impl Scenario {
                 "closed-loop clients have none: use arrivals.poisson, .bursts or .herd",
             )?;
             ensure(requests > 0, "requests", "at least 1 request")?;
-            ensure(at <= LONGEST, "at", "a time up to 24h")?;
-            ensure(over <= LONGEST, "over", "a time up to 24h")?;
+            ensure(at <= MAX_NANOS, "at", "a time up to 24h")?;
+            ensure(over <= MAX_NANOS, "over", "a time up to 24h")?;
         }
         self.service.check()?;
         self.check_medium()?;
@@ -288,7 +288,7 @@ impl Clients {
                 "a multiple of the mean service time above 0, up to 1000000",
             )?;
             if let Some(ServiceTime::Lognormal(sigma)) = class.time {
-                ensure(sigma_is_fine(sigma), "lognormal", "a sigma from 0 to 5")?;
+                ensure(is_valid_sigma(sigma), "lognormal", "a sigma from 0 to 5")?;
             }
             if let Some(deadline) = class.deadline {
                 time(deadline, "deadline")?;
@@ -299,8 +299,8 @@ impl Clients {
         }
         ensure(self.restarts.len() <= 100, "restarts", "at most 100")?;
         for restart in &self.restarts {
-            ensure(restart.at <= LONGEST, "at", "a time up to 24h")?;
-            ensure(restart.over <= LONGEST, "over", "a time up to 24h")?;
+            ensure(restart.at <= MAX_NANOS, "at", "a time up to 24h")?;
+            ensure(restart.over <= MAX_NANOS, "over", "a time up to 24h")?;
             ensure(
                 restart.processes.iter().all(|one| *one < self.processes),
                 "processes",
@@ -324,11 +324,11 @@ impl Service {
             "a number from 1 to 10000",
         )?;
         if let ServiceTime::Lognormal(sigma) = self.time {
-            ensure(sigma_is_fine(sigma), "lognormal", "a sigma from 0 to 5")?;
+            ensure(is_valid_sigma(sigma), "lognormal", "a sigma from 0 to 5")?;
         }
         if let Model::Job { median, sigma } = self.model {
             time(median, "median")?;
-            ensure(sigma_is_fine(sigma), "sigma", "a number from 0 to 5")?;
+            ensure(is_valid_sigma(sigma), "sigma", "a number from 0 to 5")?;
         }
         if self.model != Model::Queue {
             ensure(
@@ -381,11 +381,11 @@ impl Service {
                 "rate",
                 "a number of attempts per second above 0, up to 1000000",
             )?;
-            let made = relent_core::Limiter::new(&limiter.into());
+            let made = relent_core::admission::Limiter::new(&limiter.into());
             made.map_err(|error| (error.key(), error.accepted()))?;
         }
         if let Some(shedder) = &self.shedder {
-            let made = relent_core::Shedder::new(&shedder.into());
+            let made = relent_core::admission::Shedder::new(&shedder.into());
             made.map_err(|error| (error.key(), error.accepted()))?;
         }
         Ok(())
@@ -398,18 +398,18 @@ pub(super) fn ensure(holds: bool, key: &'static str, accepted: &'static str) -> 
 
 pub(super) fn time(nanos: u64, key: &'static str) -> Checked {
     ensure(
-        nanos > 0 && nanos <= LONGEST,
+        nanos > 0 && nanos <= MAX_NANOS,
         key,
         "a time above 0, up to 24h",
     )
 }
 
-/// Written so that NaN fails; from about one per week to a million per second.
+/// WriteOutcome so that NaN fails; from about one per week to a million per second.
 fn positive(rate: f64) -> bool {
     (1e-6..=1e6).contains(&rate)
 }
 
-fn sigma_is_fine(sigma: f64) -> bool {
+fn is_valid_sigma(sigma: f64) -> bool {
     (0.0..=5.0).contains(&sigma)
 }
 
@@ -417,7 +417,7 @@ impl Scenario {
     pub(super) fn check_outages(&self) -> Checked {
         let mut spans = 0;
         for outage in &self.outages {
-            ensure(outage.at <= LONGEST, "at", "a time up to 24h")?;
+            ensure(outage.at <= MAX_NANOS, "at", "a time up to 24h")?;
             time(outage.lasts, "for")?;
             self.check_effect(outage)?;
             ensure(outage.times >= 1, "times", "at least 1")?;
@@ -433,7 +433,7 @@ impl Scenario {
                     "from one beginning to the next: no shorter than `for`",
                 )?;
                 ensure(
-                    u64::from(outage.times) <= LONGEST / every,
+                    u64::from(outage.times) <= MAX_NANOS / every,
                     "times",
                     "no outage after 24h",
                 )?;
@@ -460,7 +460,7 @@ impl Scenario {
             )?;
         }
         ensure(
-            spans <= MOST_SPANS,
+            spans <= MAX_OUTAGE_SPANS,
             "times",
             "at most 10000 outages in one run",
         )

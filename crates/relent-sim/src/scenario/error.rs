@@ -16,8 +16,8 @@ pub struct ScenarioError {
 }
 
 /// The most characters that are shown of a line, and of a sentence that may quote one.
-const LINE: usize = 120;
-const SENTENCE: usize = 400;
+const MAX_LINE_CHARS: usize = 120;
+const MAX_MESSAGE_CHARS: usize = 400;
 
 impl ScenarioError {
     /// The number of the line, from 1, if the error has a place in the text.
@@ -40,7 +40,7 @@ impl ScenarioError {
         let mut lines = text
             .lines()
             .enumerate()
-            .filter(|(_, line)| gives(line, key))
+            .filter(|(_, line)| sets_key(line, key))
             .map(|(index, _)| index);
         let only = lines.next().filter(|_| lines.next().is_none());
         Self {
@@ -131,7 +131,7 @@ pub(crate) fn nearest<'n>(
 }
 
 /// Whether the line sets `key`.
-fn gives(line: &str, key: &str) -> bool {
+fn sets_key(line: &str, key: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let line = line.split('#').next().unwrap_or_default();
     line.match_indices(key).any(|(at, _)| {
@@ -143,7 +143,7 @@ fn gives(line: &str, key: &str) -> bool {
 
 fn place(text: &str, index: usize) -> Option<(usize, String)> {
     let line = text.lines().nth(index)?;
-    Some((index + 1, shown(line, LINE)))
+    Some((index + 1, shown(line, MAX_LINE_CHARS)))
 }
 
 /// The text as it can be shown: not too long, without control characters.
@@ -158,7 +158,7 @@ fn shown(text: &str, most: usize) -> String {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.message, SENTENCE))?;
+        f.write_str(&shown(&self.message, MAX_MESSAGE_CHARS))?;
         if let Some((line, text)) = &self.place {
             write!(f, " (line {line})\n  {line} | {text}")?;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relent_core::ShedderConfig;
+use relent_core::admission::ShedderConfig;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -153,7 +153,7 @@ pub enum ServiceTime {
     Lognormal(f64),
 }
 
-/// A rate limiter that responds with 429: [`relent_core::Limiter`]. Each request is a separate caller.
+/// A rate limiter that responds with 429: [`relent_core::admission::Limiter`]. Each request is a separate caller.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceLimiter {
@@ -176,7 +176,7 @@ pub struct ServiceLimiter {
     pub grace: u64,
 }
 
-/// A load shedder that rejects attempts when they arrive faster than they are served: [`relent_core::Shedder`].
+/// A load shedder that rejects attempts when they arrive faster than they are served: [`relent_core::admission::Shedder`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceShedder {
@@ -272,14 +272,14 @@ fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<QueueBound>,
         untagged,
         expecting = "a queue is \"unbounded\" or holds a time or a number of attempts"
     )]
-    enum Written {
+    enum WriteOutcome {
         Attempts(u32),
         Word(String),
     }
-    match Written::deserialize(from)? {
-        Written::Attempts(attempts) => Ok(Some(QueueBound::Attempts(attempts))),
-        Written::Word(word) if word == "unbounded" => Ok(None),
-        Written::Word(time) => match parse(&time) {
+    match WriteOutcome::deserialize(from)? {
+        WriteOutcome::Attempts(attempts) => Ok(Some(QueueBound::Attempts(attempts))),
+        WriteOutcome::Word(word) if word == "unbounded" => Ok(None),
+        WriteOutcome::Word(time) => match parse(&time) {
             Ok(time) => Ok(Some(QueueBound::Time(time))),
             Err(error) => Err(D::Error::custom(format!(
                 "a queue is \"unbounded\" or holds a time or a number of attempts: {error}"

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const HERD: &str = "clients.arrivals.herd = { clients = 10 }\n";
 
 #[test]
-fn every_error_names_the_value_and_its_line() {
+fn an_invalid_scenario_error_names_the_value_and_its_line() {
     for (text, line, part) in [
         (
             "[clients]\narivals.herd = { clients = 1 }",
@@ -106,7 +106,7 @@ const MEDIUM: &str = r#"
 "#;
 
 #[test]
-fn an_error_is_in_words_and_says_what_may_have_been_meant() {
+fn a_scenario_error_is_plain_text_and_suggests_the_nearest_name() {
     for (text, part) in [
         (
             "clients.arivals = 1",
@@ -137,7 +137,7 @@ fn an_error_is_in_words_and_says_what_may_have_been_meant() {
 }
 
 #[test]
-fn nothing_recovers_from_an_outage_that_lasts_as_long_as_requests_are_made() {
+fn an_outage_until_the_last_request_has_no_recovery() {
     let ends = |lasts: &str| {
         let text = "clients.arrivals.poisson = { rate = 9, for = \"20s\" }\n\
             outages = [{ at = \"5s\", for = \"LASTS\", effect = \"stall\" }]";
@@ -181,7 +181,7 @@ fn a_medium_is_used_alone() {
 }
 
 #[test]
-fn a_change_is_checked_like_the_file() {
+fn a_change_of_a_scenario_is_checked_like_the_file() {
     let with = |key, value| Scenario::parse_with(HERD, &[(key, value)]);
     assert_eq!(
         with("service.failures", "0.5").unwrap().service.failures,
@@ -220,7 +220,7 @@ fn a_change_is_checked_like_the_file() {
 
 /// Too many requests (more than ten million) are rejected, in either order of the changes.
 #[test]
-fn changes_need_to_make_sense_together_and_not_one_by_one() {
+fn changes_of_a_scenario_are_validated_together() {
     let text = "clients.arrivals.poisson = { rate = 100, for = \"1h\" }";
     let (rate, short) = (
         ("clients.arrivals.poisson.rate", "10000"),
@@ -244,14 +244,14 @@ fn changes_need_to_make_sense_together_and_not_one_by_one() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in "\\PC{0,80}", key in "\\PC{0,20}", value in "\\PC{0,20}") {
+    fn the_scenario_reader_never_panics(text in "\\PC{0,80}", key in "\\PC{0,20}", value in "\\PC{0,20}") {
         let _ = Scenario::parse(&text);
         let _ = Scenario::parse_with(HERD, &[(&key, &value)]);
     }
 }
 
 #[test]
-fn a_request_is_prompt_by_what_the_service_takes() {
+fn the_limit_of_a_prompt_request_follows_the_service_time() {
     let prompt = |service: &str| {
         Scenario::parse(&format!("{HERD}{service}"))
             .unwrap()

@@ -1,20 +1,23 @@
 //! The transport of the simulated callers: makes requests, waits, starts attempts and reports how they ended.
-//! [`relent_core::Call`] decides.
+//! [`relent_core::call::Call`] decides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use relent_core::call::{
+    Call, CallOptions, DestinationState, Environment, NextStep, RaceAttempt, RaceOutcome,
+};
+use relent_core::destination::{Budget, Destination, Hedge};
 use relent_core::{
-    Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hedge,
-    Hint, HintSource, Instant, Network, Next, Policy, Raced, Racer, Repeatable,
+    Cause, Decision, Failure, Hint, HintSource, Instant, Network, Policy, Repeatable,
 };
 
-use super::{World, places};
+use super::{World, destinations_per_layer};
 use crate::call_times::Ended;
 use crate::class;
-use crate::client::{Attempt, Client, Event, NOBODY, Reply};
+use crate::client::{Attempt, Client, Event, NO_CLIENT_OR_ATTEMPT, Reply};
 use crate::destinations::OneThread;
-use crate::queue::Line;
+use crate::queue::Fifo;
 use crate::scenario::{Arrivals, DestinationOf, FailuresAs, Hears, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
@@ -30,7 +33,7 @@ struct Step<'a> {
 }
 
 impl Environment for Step<'_> {
-    type Place = Option<Entered>;
+    type DestinationSlot = Option<DestinationState>;
     type Access = OneThread;
     type Random = Stream;
 
@@ -75,7 +78,7 @@ impl World<'_> {
         let process = self.population.next(|processes| {
             if self.destinations.are_many() {
                 for process in processes {
-                    let first = process * u32::from(places(self.scenario));
+                    let first = process * u32::from(destinations_per_layer(self.scenario));
                     self.destinations.touch(first);
                     self.recorder.touch(*process);
                 }
@@ -105,7 +108,7 @@ impl World<'_> {
             random,
             number: self.made,
             parent,
-            attempt: NOBODY,
+            attempt: NO_CLIENT_OR_ATTEMPT,
             destination,
             layer,
             class,
@@ -135,7 +138,7 @@ impl World<'_> {
         &mut self,
         now: u64,
         index: u32,
-        step: impl FnOnce(&mut Call<'static, Option<Entered>>, &mut Step<'_>) -> T,
+        step: impl FnOnce(&mut Call<'static, Option<DestinationState>>, &mut Step<'_>) -> T,
     ) -> T {
         let deadline = self.deadline(index);
         let Client {
@@ -167,23 +170,23 @@ impl World<'_> {
     #[inline]
     fn deadline_above(&self, parent: Key) -> u64 {
         match self.scenario.chain.hears {
-            Hears::Deadline => self.deadline_heard(parent),
+            Hears::Deadline => self.propagated_deadline(parent),
             Hears::Nothing | Hears::Cancellation => u64::MAX,
         }
     }
 
     #[inline(never)]
-    fn deadline_heard(&self, parent: Key) -> u64 {
+    fn propagated_deadline(&self, parent: Key) -> u64 {
         let above = self.attempts.get(parent);
         above.map_or(u64::MAX, |attempt| self.deadline(attempt.client))
     }
 
     /// Starts an attempt as soon as the call gets permission.
     fn ask(&mut self, now: u64, index: u32) {
-        let waited = self.clients[index].call.holding().is_some();
+        let waited = self.clients[index].call.blocked_by().is_some();
         let next = self.step(now, index, |call, step| {
             let leave = match call.next(step, Some(&index)) {
-                Next::Start(leave) => leave,
+                NextStep::Start(leave) => leave,
                 next => return Err(next),
             };
             let Some(hedge) = step.hedge() else {
@@ -205,10 +208,10 @@ impl World<'_> {
                     self.plan_hedge(now, index);
                 }
             }
-            Err(Next::Wait { until, .. }) => {
+            Err(NextStep::Wait { until, .. }) => {
                 let at = until.as_nanos().min(self.deadline(index)).max(now);
                 let key = self.clients.stamp(index);
-                self.queue.push(at, Event::Ask(key));
+                self.queue.push(at, Event::Admit(key));
             }
             Err(_) => self.give_up(now, index),
         }
@@ -231,21 +234,21 @@ impl World<'_> {
     /// The index of the client's destination within its process.
     #[inline]
     fn place(&self, index: u32) -> u32 {
-        self.clients[index].destination % u32::from(places(self.scenario))
+        self.clients[index].destination % u32::from(destinations_per_layer(self.scenario))
     }
 
     /// Lets woken calls request admission.
     #[inline]
     pub(super) fn wake(&mut self, now: u64, destination: u32) {
         while let Some(woken) = self.destinations.take_woken(destination) {
-            self.let_ask(now, woken);
+            self.admit_woken(now, woken);
         }
     }
 
-    fn let_ask(&mut self, now: u64, woken: Vec<u32>) {
+    fn admit_woken(&mut self, now: u64, woken: Vec<u32>) {
         for index in woken {
             // It may have requested admission by itself meanwhile.
-            if self.clients[index].call.holding().is_some() {
+            if self.clients[index].call.blocked_by().is_some() {
                 self.ask(now, index);
             }
         }
@@ -285,13 +288,13 @@ impl World<'_> {
     }
 
     /// Starts an attempt, with the event that cuts it off at its timeout.
-    fn run(&mut self, now: u64, index: u32, ends: Option<Instant>, racer: Option<Racer>) {
+    fn run(&mut self, now: u64, index: u32, ends: Option<Instant>, racer: Option<RaceAttempt>) {
         let deadline = self.deadline(index);
         let client = &mut self.clients[index];
         let attempt = self.attempts.insert(Attempt {
             client: index,
             next: client.attempt,
-            child: NOBODY,
+            child: NO_CLIENT_OR_ATTEMPT,
             racer,
         });
         client.attempt = attempt.index;
@@ -305,7 +308,7 @@ impl World<'_> {
         let ends = ends.map_or(u64::MAX, Instant::as_nanos);
         let ends = timeout.min(deadline).min(ends);
         self.queue
-            .push_in_line(Line::Limits, ends, Event::Timeout(attempt));
+            .push_fifo(Fifo::Timeouts, ends, Event::Timeout(attempt));
         self.send(now, attempt, index);
     }
 
@@ -380,7 +383,8 @@ impl World<'_> {
 
     /// The process of the client.
     pub(super) fn process(&self, index: u32) -> u32 {
-        let number = self.clients[index].destination / u32::from(places(self.scenario));
+        let number =
+            self.clients[index].destination / u32::from(destinations_per_layer(self.scenario));
         number % self.scenario.clients.processes
     }
 
@@ -411,8 +415,8 @@ impl World<'_> {
         });
         let failure = match raced {
             None => *failure,
-            Some(Raced::GoesOn { .. }) => return self.plan_hedge(now, index),
-            Some(Raced::Over { failure, .. }) => failure,
+            Some(RaceOutcome::GoesOn { .. }) => return self.plan_hedge(now, index),
+            Some(RaceOutcome::Over { failure, .. }) => failure,
         };
         self.drop_attempts(now, index);
         match self.step(now, index, |call, step| call.failed(step, &failure)) {
@@ -424,13 +428,13 @@ impl World<'_> {
                     self.recorder.calls.on_backoff(index, now, at);
                 }
                 let key = self.clients.stamp(index);
-                self.queue.push(at, Event::Ask(key));
+                self.queue.push(at, Event::Admit(key));
             }
         }
     }
 
     /// Removes the attempt. With cancellation, this also ends the call of the layer below that was made for it.
-    fn remove(&mut self, now: u64, key: Key) -> Option<Racer> {
+    fn remove(&mut self, now: u64, key: Key) -> Option<RaceAttempt> {
         let Attempt {
             client,
             next,
@@ -449,7 +453,10 @@ impl World<'_> {
         }
         self.attempts.free(key.index);
         // A call that has ended may have given its number to another.
-        if self.calls_off() && child != NOBODY && self.clients[child].parent == key {
+        if self.propagates_cancellation()
+            && child != NO_CLIENT_OR_ATTEMPT
+            && self.clients[child].parent == key
+        {
             let destination = self.clients[child].destination;
             self.end(now, child, None);
             self.wake(now, destination);
@@ -459,7 +466,7 @@ impl World<'_> {
 
     /// Removes the attempts of the client that still run.
     fn drop_attempts(&mut self, now: u64, index: u32) {
-        while self.clients[index].attempt != NOBODY {
+        while self.clients[index].attempt != NO_CLIENT_OR_ATTEMPT {
             let attempt = self.attempts.key(self.clients[index].attempt);
             self.remove(now, attempt);
         }

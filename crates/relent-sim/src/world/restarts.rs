@@ -5,14 +5,14 @@ use crate::client::{Processes, Reply};
 use crate::scenario::Restart;
 
 /// The most steps of a gradual restart.
-const MOST_STEPS: u32 = 100;
+const MAX_STEPS: u32 = 100;
 
 impl Restart {
     /// The times of the restart, each with its processes.
     pub(super) fn parts(&self, processes: u32) -> Vec<(u64, Processes)> {
         let steps = match (self.processes.len(), self.over) {
             (0, 0) => 1,
-            (0, _) => processes.min(MOST_STEPS),
+            (0, _) => processes.min(MAX_STEPS),
             (named, _) => named as u32,
         };
         // The part of `all` that is completed after this many steps.
@@ -42,8 +42,10 @@ impl World<'_> {
                 self.end(now, index, Some(Reply::Failure));
             }
         }
-        let places = u32::from(super::places(self.scenario));
-        for destination in processes.from * places..processes.to * places {
+        let destinations_per_layer = u32::from(super::destinations_per_layer(self.scenario));
+        for destination in
+            processes.from * destinations_per_layer..processes.to * destinations_per_layer
+        {
             self.destinations.renew(self.policy, destination);
         }
     }
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn single_processes_are_restarted_in_the_order_in_which_they_are_named() {
+    fn single_processes_are_restarted_in_the_given_order() {
         let restart = Restart {
             at: 10,
             over: 6,

@@ -22,7 +22,7 @@ fn attempts(most: u32) -> PolicyBuilder {
 fn budget(ratio: f64) -> BudgetConfig {
     BudgetConfig {
         ratio,
-        reserve: 0.0,
+        initial_tokens: 0.0,
         per_second: 0.0,
         capacity: 10.0,
         ..BudgetConfig::DEFAULT
@@ -30,7 +30,7 @@ fn budget(ratio: f64) -> BudgetConfig {
 }
 
 #[test]
-fn a_proxy_that_retries_for_clients_that_retry_never_lets_the_service_recover() {
+fn retries_of_clients_and_proxy_prevent_recovery() {
     for metrics in runs("proxy-avalanche", &[], attempts(2), 3) {
         assert_eq!(metrics.ttr_s, None, "{metrics:?}");
         // λn²/C = 3.2: every request is lost for as long as requests are made.
@@ -39,7 +39,7 @@ fn a_proxy_that_retries_for_clients_that_retry_never_lets_the_service_recover() 
 }
 
 #[test]
-fn a_budget_in_each_layer_ends_the_avalanche() {
+fn a_retry_budget_in_each_layer_ends_the_retry_avalanche() {
     let (capacity, rate, lasts, timeout, b) = (1000.0, 800.0, 10.0, 1.0, 0.05_f64);
     let factor = (1.0 + b).powi(2);
     let left = capacity - rate * factor;
@@ -56,7 +56,7 @@ fn a_budget_in_each_layer_ends_the_avalanche() {
 }
 
 #[test]
-fn repeated_requests_whose_answers_are_lost_run_twice() {
+fn repeatable_requests_with_lost_responses_run_twice() {
     for metrics in runs("duplicates", &[], attempts(20), 3) {
         assert_eq!(metrics.goodput, 1.0, "{metrics:?}");
         let (requests, p) = (metrics.requests as f64, 0.05_f64);

@@ -28,7 +28,7 @@ fn attempts(recording: &Recording, from: u64, to: u64) -> u64 {
 
 /// After one call receives a `Retry-After`, all calls of its process wait.
 #[test]
-fn while_a_cooldown_runs_no_call_of_its_process_makes_an_attempt() {
+fn during_a_cooldown_no_call_of_the_process_makes_an_attempt() {
     let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)));
     let policy = policy.max_retries(2).build().unwrap();
     let one = refused(&policy, &[]);
@@ -47,7 +47,7 @@ fn while_a_cooldown_runs_no_call_of_its_process_makes_an_attempt() {
 
 /// A reserved slot belongs to its caller.
 #[test]
-fn a_ticket_holds_back_nobody_but_its_caller() {
+fn a_reserved_slot_delays_only_its_own_caller() {
     let changes = [
         ("service.limiter.retry_after", "slots"),
         ("service.limiter.rate", "10"),
@@ -70,7 +70,7 @@ fn a_policy_without_retries_keeps_no_cooldown() {
 
 /// There is no response, but a request that the throttle rejects makes no attempt.
 #[test]
-fn what_a_throttle_refuses_fails_without_an_attempt() {
+fn a_throttled_request_fails_without_an_attempt() {
     let text = r#"
         clients.arrivals.poisson = { rate = 50, for = "60s" }
         clients.processes = 1
@@ -100,7 +100,7 @@ fn what_a_throttle_refuses_fails_without_an_attempt() {
 
 /// "The Tail at Scale": a few per cent more attempts remove the slowest ones.
 #[test]
-fn hedges_take_away_the_tail_for_a_few_attempts_more() {
+fn hedges_cut_the_latency_tail_with_few_extra_attempts() {
     let text = r#"
         clients.arrivals.poisson = { rate = 50, for = "300s" }
         clients.attempt_timeout = "10s"
@@ -121,7 +121,7 @@ fn hedges_take_away_the_tail_for_a_few_attempts_more() {
     // A slow one gets a second attempt, and both are executed, since the service does not cancel.
     let budget = BudgetConfig {
         ratio: 0.0,
-        reserve: 0.0,
+        initial_tokens: 0.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };

@@ -19,7 +19,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use relent::clock::Sleeper;
 use relent::failure::{Audience, Cause, HintSource};
-use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, RequestRateConfig, ThrottleConfig};
+use relent::policy::{
+    BudgetConfig, CircuitBreakerConfig, HedgeConfig, RateLimitConfig, ThrottleConfig,
+};
 use relent::random::Random;
 use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy, retry_with};
 use relent_sim::{
@@ -217,7 +219,7 @@ fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
     (rows, give_ups.take())
 }
 
-fn same(scenario: &Scenario, policy: &Policy, seed: u64) {
+fn assert_same(scenario: &Scenario, policy: &Policy, seed: u64) {
     let simulated = trace(scenario, policy, seed).unwrap();
     let (real, give_ups) = real(scenario, policy, seed);
     for (simulated, real) in simulated.iter().zip(&real) {
@@ -227,7 +229,7 @@ fn same(scenario: &Scenario, policy: &Policy, seed: u64) {
     assert_eq!(run(scenario, policy, seed).unwrap().give_ups, give_ups);
 }
 
-const TROUBLE: &str = r#"
+const OUTAGES: &str = r#"
     outages = [
         { at = "5s", for = "4s", effect = "blackout" },
         { at = "15s", for = "5s", effect = { brownout = 0.5 } },
@@ -246,14 +248,14 @@ const TROUBLE: &str = r#"
 "#;
 
 #[test]
-fn standard_and_patient_do_in_trouble_what_was_simulated() {
+fn standard_and_patient_behave_in_outages_as_simulated() {
     for (changes, seed) in [(&[][..], 1), (&[("clients.processes", "1")], 2)] {
-        let scenario = Scenario::parse_with(TROUBLE, changes).unwrap();
+        let scenario = Scenario::parse_with(OUTAGES, changes).unwrap();
         for policy in [Policy::STANDARD, Policy::PATIENT] {
             let policy = policy.clone().into_builder();
             let policy = policy.attempt_timeout(Duration::from_secs(1));
             let policy = policy.deadline(Duration::from_secs(20)).build().unwrap();
-            same(&scenario, &policy, seed);
+            assert_same(&scenario, &policy, seed);
         }
     }
 }
@@ -278,11 +280,11 @@ prop_compose! {
             any::<bool>(),
         ),
         budget in prop::option::of((0.0..1.0_f64, 0.0..20.0_f64)),
-        gate in any::<bool>(),
+        circuit_breaker in any::<bool>(),
         rate in prop::option::weighted(0.4, (prop::option::of(5.0..100.0_f64), any::<bool>())),
         throttle in prop::option::weighted(0.3, 1.0..3.0_f64),
         hedge in prop::option::weighted(0.4, (0.003..0.5_f64, any::<bool>(), 1_u32..4)),
-        hint_spread in prop::sample::select(vec![0.0, 0.25, 1.0]),
+        retry_after_jitter in prop::sample::select(vec![0.0, 0.25, 1.0]),
         off in prop::bool::weighted(0.05),
     ) -> Option<Policy> {
         let mut policy = Policy::builder(backoff).jitter(jitter).max_retries(max_retries);
@@ -295,24 +297,24 @@ prop_compose! {
             policy = policy.max_elapsed(secs(elapsed));
         }
         if deadline.is_some() || elapsed.is_some() {
-            policy = policy.cut_last_wait(cut);
+            policy = policy.final_attempt_before_deadline(cut);
         }
         if let Some((ratio, reserve)) = budget {
-            policy = policy.budget(BudgetConfig { ratio, reserve, ..BudgetConfig::DEFAULT });
+            policy = policy.budget(BudgetConfig { ratio, initial_tokens: reserve, ..BudgetConfig::DEFAULT });
         }
-        if gate {
+        if circuit_breaker {
             // A simulated caller has a deadline, here of a day. A real one without a deadline must wait as long.
             let day = Duration::from_secs(24 * 3600);
-            policy = policy.gate(GateConfig {
-                patience_without_deadline: day,
-                patience_unanswered: day,
-                ..GateConfig::DEFAULT
+            policy = policy.circuit_breaker(CircuitBreakerConfig {
+                max_queue_time_without_deadline: day,
+                max_queue_time_without_response: day,
+                ..CircuitBreakerConfig::DEFAULT
             });
         }
         if let Some((limit, adapt)) = rate {
             let adapt = adapt || limit.is_none();
             let burst = limit.map(|_| 3);
-            policy = policy.request_rate(RequestRateConfig { limit, burst, adapt });
+            policy = policy.rate_limit(RateLimitConfig { limit, burst, adaptive: adapt });
         }
         if let Some(factor) = throttle {
             policy = policy.throttle(ThrottleConfig { factor, window: secs(10.0) });
@@ -324,7 +326,7 @@ prop_compose! {
             };
             policy = policy.hedge(config.max_hedges(hedges));
         }
-        policy.hint_spread(hint_spread).retries_off(off).build().ok()
+        policy.retry_after_jitter(retry_after_jitter).retries_off(off).build().ok()
     }
 }
 
@@ -379,11 +381,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn whatever_is_simulated_is_what_runs(
+    fn simulated_and_real_attempts_are_equal_for_any_policy(
         policy in policies().prop_filter_map("contradicts itself", |policy| policy),
         scenario in scenarios(),
         seed: u64,
     ) {
-        same(&scenario, &policy, seed);
+        assert_same(&scenario, &policy, seed);
     }
 }

@@ -65,7 +65,7 @@ fn stations_that_send_with_a_probability_of_one_in_q_reproduce_the_published_tab
 
 /// On the other cable, 51.2 µs and 10 Mb/s, by the formula of the paper.
 #[test]
-fn the_formula_of_the_paper_holds_at_ten_megabits_too() {
+fn the_ethernet_formula_also_holds_at_ten_megabits() {
     for stations in [2_u32, 10, 64] {
         let others = f64::from(stations - 1);
         let acquires = (1.0 - 1.0 / f64::from(stations)).powf(others);

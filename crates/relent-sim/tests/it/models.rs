@@ -25,7 +25,7 @@ fn lossy(policy: &Policy, changes: &[(&str, &str)]) -> Metrics {
 
 /// For 20 % of the executed attempts the response is lost: p/(1 − p) duplicates for each success.
 #[test]
-fn a_lost_answer_is_a_duplicate_where_requests_are_repeated() {
+fn a_lost_response_causes_a_duplicate_of_a_repeatable_request() {
     let metrics = lossy(&until_it_succeeds(), &[]);
     assert_eq!(metrics.successes, metrics.requests);
     let (requests, p) = (metrics.requests as f64, 0.2);
@@ -42,7 +42,7 @@ fn a_lost_answer_is_a_duplicate_where_requests_are_repeated() {
 }
 
 #[test]
-fn without_leave_to_repeat_nothing_is_executed_twice_and_losses_are_lost() {
+fn non_repeatable_requests_run_once_and_lost_ones_fail() {
     let changes = [("clients.repeatable", "false")];
     let metrics = lossy(&until_it_succeeds(), &changes);
     // Each lost response belongs to an execution of which the client never learns.
@@ -67,7 +67,7 @@ fn a_network_that_loses_nothing_has_no_drops() {
 /// Bursts at 1.5 times the capacity, a third of the time: the work is that of a steady stream, but requests of a
 /// burst wait for each other.
 #[test]
-fn bursts_wait_where_a_steady_stream_of_the_same_rate_does_not() {
+fn bursts_wait_longer_than_a_steady_stream_of_the_same_rate() {
     let with = |arrivals: &str| {
         let text = format!("clients.arrivals.{arrivals}\nservice.capacity = 100");
         run(&Scenario::parse(&text).unwrap(), Policy::STANDARD, 1).unwrap()
@@ -111,7 +111,7 @@ fn each_layer_of_a_chain_multiplies_by_its_attempts() {
 /// Nothing is served, so every attempt times out. If cancellation propagates, a layer then cancels its calls below,
 /// which would otherwise go on with three retries.
 #[test]
-fn a_layer_that_hears_its_caller_does_nothing_for_one_that_has_gone() {
+fn a_layer_with_propagation_stops_work_for_callers_that_have_gone() {
     let text = r#"
         clients.arrivals.poisson = { rate = 5, for = "60s" }
         clients.attempt_timeout = "100ms"
@@ -164,7 +164,7 @@ fn skewed(format: &str, skew: &str) -> Metrics {
 }
 
 #[test]
-fn seconds_and_dates_beside_a_date_are_immune_to_clocks_that_are_wrong() {
+fn delays_and_dates_with_a_date_header_are_immune_to_clock_skew() {
     for (format, rounding) in [("milliseconds", 0.1), ("seconds", 2.0), ("date", 3.0)] {
         let metrics = skewed(format, "30s");
         assert_eq!(metrics, skewed(format, "0s"), "{format}");
@@ -179,7 +179,7 @@ fn seconds_and_dates_beside_a_date_are_immune_to_clocks_that_are_wrong() {
 }
 
 #[test]
-fn a_date_alone_is_as_wrong_as_the_clock_that_reads_it() {
+fn a_retry_after_date_without_date_header_suffers_clock_skew() {
     let right = skewed("lone-date", "0s");
     assert!(right.drain_s.unwrap() <= 13.0, "{right:?}");
     assert!(right.amplification.unwrap() <= 2.0, "{right:?}");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use relent_core::{Backoff, Jitter, Policy};
 use relent_sim::Scenario;
+use relent_sim::evaluate::{Case, Contender, Evaluation, evaluate_all, tally};
 use relent_sim::generate::Generator;
-use relent_sim::judge::{Case, Contender, Judgement, judge_all, tally};
 
 fn off() -> Policy {
     Policy::builder(Backoff::None)
@@ -23,21 +23,21 @@ fn naive() -> Policy {
         .unwrap()
 }
 
-fn number(cases: &[Case], policy: usize, is: fn(&Judgement) -> bool) -> usize {
-    let judgements = cases.iter().map(|case| &case.judgements[policy]);
-    judgements.filter(|judgement| is(judgement)).count()
+fn number(cases: &[Case], policy: usize, is: fn(&Evaluation) -> bool) -> usize {
+    let evaluations = cases.iter().map(|case| &case.evaluations[policy]);
+    evaluations.filter(|evaluation| is(evaluation)).count()
 }
 
 #[test]
-fn naive_retries_are_guilty_and_no_retries_never_are() {
+fn naive_retries_are_found_worse_and_no_retries_never_are() {
     let numbers: Vec<u64> = (1..=24).collect();
     let (off, naive) = (off(), naive());
     let others = [Contender {
         name: "naive",
         policy: &naive,
     }];
-    let judged = |threads| {
-        judge_all(
+    let evaluated = |threads| {
+        evaluate_all(
             Generator::Broad,
             &numbers,
             &off,
@@ -47,26 +47,30 @@ fn naive_retries_are_guilty_and_no_retries_never_are() {
             &|| (),
         )
     };
-    let cases = judged(2);
+    let cases = evaluated(2);
     assert_eq!(cases.len(), numbers.len());
-    assert!(number(&cases, 0, |one| one.trap) >= 2, "{cases:#?}");
-    assert!(number(&cases, 0, |one| one.harm) >= 4, "{cases:#?}");
-    assert_eq!(number(&cases, 1, Judgement::is_guilty), 0, "{cases:#?}");
+    assert!(number(&cases, 0, |one| one.stuck) >= 2, "{cases:#?}");
+    assert!(number(&cases, 0, |one| one.worse) >= 4, "{cases:#?}");
+    assert_eq!(
+        number(&cases, 1, Evaluation::is_stuck_or_worse),
+        0,
+        "{cases:#?}"
+    );
     // Retries take attempts, and no policy is better than itself.
     assert_eq!(number(&cases, 0, |one| !one.better.is_empty()), 0);
-    let harms: usize = tally(&cases, 0)
+    let worse: usize = tally(&cases, 0)
         .iter()
         .filter(|tally| tally.of.0 == "load")
-        .map(|tally| tally.harms)
+        .map(|tally| tally.worse)
         .sum();
-    assert_eq!(harms, number(&cases, 0, |one| one.harm));
+    assert_eq!(worse, number(&cases, 0, |one| one.worse));
 }
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let (off, naive) = (off(), naive());
-    let judged = |threads| {
-        judge_all(
+    let evaluated = |threads| {
+        evaluate_all(
             Generator::Everyday,
             &[3, 4, 5],
             &off,
@@ -76,12 +80,12 @@ fn the_number_of_threads_changes_nothing() {
             &|| (),
         )
     };
-    assert_eq!(judged(1), judged(3));
+    assert_eq!(evaluated(1), evaluated(3));
 }
 
 /// Scenarios that were found once are kept, as files that can be run.
 #[test]
-fn every_scenario_that_was_found_is_accepted_and_says_what_it_shows() {
+fn every_found_scenario_is_valid_and_has_a_description() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

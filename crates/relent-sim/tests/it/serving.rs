@@ -6,7 +6,7 @@ use relent_sim::{
     run,
 };
 
-const TROUBLE: &str = r#"
+const OUTAGES: &str = r#"
     outages = [
         { at = "10s", for = "5s", effect = "blackout" },
         { at = "20s", for = "5s", effect = { brownout = 0.5 } },
@@ -69,7 +69,7 @@ fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
 }
 
 #[test]
-fn requests_served_by_a_clock_from_outside_are_the_simulated_run() {
+fn serving_with_an_external_clock_equals_the_simulated_run() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
     let off = off.build().unwrap();
     for changes in [
@@ -80,7 +80,7 @@ fn requests_served_by_a_clock_from_outside_are_the_simulated_run() {
         ],
         &[("service.shedder.target", "20ms")],
     ] {
-        let scenario = Scenario::parse_with(TROUBLE, changes).unwrap();
+        let scenario = Scenario::parse_with(OUTAGES, changes).unwrap();
         for seed in 1..=4 {
             let simulated = run(&scenario, &off, seed).unwrap();
             let mut by_hand = put_together(&scenario, seed);
@@ -92,8 +92,8 @@ fn requests_served_by_a_clock_from_outside_are_the_simulated_run() {
 }
 
 #[test]
-fn who_is_late_gets_all_answers_and_service_has_gone_on_meanwhile() {
-    let scenario = Scenario::parse_with(TROUBLE, &[("service.failures", "0")]).unwrap();
+fn a_late_advance_returns_all_responses_due_until_then() {
+    let scenario = Scenario::parse_with(OUTAGES, &[("service.failures", "0")]).unwrap();
     let mut serving = Serving::new(&scenario, 1);
     for id in 0..5 {
         let (number, key) = (1, None);

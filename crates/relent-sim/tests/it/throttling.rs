@@ -1,6 +1,6 @@
 //! The client-side rate limit, with a service whose rejections have no Retry-After.
 
-use relent_core::{Policy, PolicyBuilder, RequestRateConfig};
+use relent_core::{Policy, PolicyBuilder, RateLimitConfig};
 use relent_sim::study::run_all;
 use relent_sim::{Scenario, scenarios};
 
@@ -25,13 +25,18 @@ fn policies() -> [PolicyBuilder; 2] {
 /// A circuit breaker alone completes about as much, since queued retries of a burst follow after it; but it gets far
 /// more rejections. Without a breaker, an adaptive client also completes more.
 #[test]
-fn an_adaptive_client_is_refused_less_and_loses_little() {
+fn an_adaptive_rate_limit_has_fewer_rejections_and_little_loss() {
     for (processes, least) in [("1", 0.99), ("4", 0.99), ("100", 0.78)] {
         for policy in policies() {
             let changes = [("clients.processes", processes)];
             let (plain, plain_waste) = goodput_and_waste(policy.clone(), &changes);
-            let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
-            let gated = adaptive.clone().build().unwrap().gate().is_some();
+            let adaptive = policy.rate_limit(RateLimitConfig::ADAPTIVE);
+            let gated = adaptive
+                .clone()
+                .build()
+                .unwrap()
+                .circuit_breaker()
+                .is_some();
             let (goodput, waste) = goodput_and_waste(adaptive, &changes);
             assert!(goodput >= least, "{processes}: {goodput}");
             let lost = if gated { 0.025 } else { 0.0 };
@@ -50,9 +55,9 @@ fn an_adaptive_client_is_refused_less_and_loses_little() {
 }
 
 #[test]
-fn a_client_that_knows_its_rate_is_never_refused_and_loses_nothing() {
+fn a_matching_fixed_rate_limit_is_never_rejected_and_loses_nothing() {
     for policy in policies() {
-        let fixed = policy.request_rate(RequestRateConfig::new(150.0 / 4.0));
+        let fixed = policy.rate_limit(RateLimitConfig::new(150.0 / 4.0));
         let (goodput, waste) = goodput_and_waste(fixed, &[]);
         assert!(goodput >= 0.9999 && waste <= 0.001, "{goodput}, {waste}");
     }
@@ -60,10 +65,10 @@ fn a_client_that_knows_its_rate_is_never_refused_and_loses_nothing() {
 
 /// Reserved slots are better than any estimate, and adapting does not disturb them.
 #[test]
-fn where_each_is_told_its_slot_adapting_changes_nothing() {
+fn with_reserved_slots_an_adaptive_rate_limit_changes_nothing() {
     let [policy, _] = policies();
     let changes = [("service.limiter.retry_after", "slots")];
     let plain = goodput_and_waste(policy.clone(), &changes);
-    let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
+    let adaptive = policy.rate_limit(RateLimitConfig::ADAPTIVE);
     assert_eq!(goodput_and_waste(adaptive, &changes), plain);
 }

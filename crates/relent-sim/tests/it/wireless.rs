@@ -67,7 +67,7 @@ fn simulated(stations: u32, window: u32, doublings: i32) -> Metrics {
 }
 
 #[test]
-fn stations_with_a_window_get_done_what_bianchis_formula_says() {
+fn stations_with_a_window_match_bianchis_formula() {
     for (window, doublings) in [(32, 3), (32, 5), (128, 3)] {
         for stations in [5, 10, 20, 50] {
             let expected = bianchi(stations, window, doublings);

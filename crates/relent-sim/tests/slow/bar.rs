@@ -25,7 +25,7 @@ fn runs_of(
 const FOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
 const SEEDS: RangeInclusive<u64> = 2001..=2008;
 /// For comparisons in which the two sides differ by far more than the seeds.
-const FEW: RangeInclusive<u64> = 2001..=2002;
+const FEW_SEEDS: RangeInclusive<u64> = 2001..=2002;
 
 fn runs(name: &str, changes: &[(&str, &str)]) -> Vec<Metrics> {
     runs_of(Policy::STANDARD, name, changes, SEEDS)
@@ -45,7 +45,7 @@ fn amplification(runs: &[Metrics]) -> f64 {
 
 /// The drain time is at least ρD/(1 − ρ) = 240 s.
 #[test]
-fn a_blackout_loses_nothing_and_is_drained_in_a_tenth_more_than_it_must_take() {
+fn standard_loses_nothing_in_a_blackout_and_drains_within_110_percent() {
     for cost in ["0.1", "0.01"] {
         let runs = runs("blackout", &[("service.reject_cost", cost)]);
         let drain = mean(&runs, |metrics| metrics.drain_s.unwrap());
@@ -58,13 +58,13 @@ fn a_blackout_loses_nothing_and_is_drained_in_a_tenth_more_than_it_must_take() {
 /// The bound is 0.958, and without retries 0.922. Holding back requests that would succeed without retries gives
 /// 0.931 here, but less than no retries elsewhere.
 #[test]
-fn a_brownout_keeps_nearly_what_can_be_kept() {
+fn standard_completes_nearly_the_bound_in_a_brownout() {
     let runs = runs("brownout", &[]);
     assert!(goodput(&runs) >= 0.926, "{}", goodput(&runs));
 }
 
 #[test]
-fn a_herd_at_a_rate_limit_is_served_by_slots() {
+fn reserved_slots_serve_a_thundering_herd_at_a_rate_limit() {
     let runs = runs("rate-limit", &[("clients.arrivals.herd.clients", "10000")]);
     let drain = mean(&runs, |metrics| metrics.drain_s.unwrap());
     assert!(drain <= 101.0, "{drain}");
@@ -82,7 +82,7 @@ fn failures_that_do_not_depend_on_load_are_hidden() {
 
 /// For any number of processes, each with its own budget and circuit breaker.
 #[test]
-fn writers_of_one_row_come_through() {
+fn writers_of_one_contended_row_succeed() {
     for processes in ["1", "20", "100"] {
         let runs = runs("herd", &[("clients.processes", processes)]);
         assert!(goodput(&runs) >= 0.988, "{processes}: {}", goodput(&runs));
@@ -92,7 +92,7 @@ fn writers_of_one_row_come_through() {
 
 /// Without retries it takes 35 s, and with an oracle 7.
 #[test]
-fn a_stall_is_over_soon_and_never_later_than_without_retries() {
+fn standard_recovers_from_a_stall_no_later_than_without_retries() {
     for (processes, most) in [("20", 14.0), ("10000", 35.0)] {
         let runs = runs("stall", &[("clients.processes", processes)]);
         let ttr = mean(&runs, |metrics| metrics.ttr_s.unwrap());
@@ -123,14 +123,14 @@ fn a_chain_retries_at_the_layer_that_failed_and_no_other() {
 
 /// Disabled retries disable the circuit breaker, too: nothing is queued.
 #[test]
-fn without_retries_there_is_no_gate() {
+fn disabled_retries_disable_the_circuit_breaker_in_simulation() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
     let runs = runs_of(&off.build().unwrap(), "blackout", &[], SEEDS);
     assert!((goodput(&runs) - 0.9).abs() < 0.002, "{}", goodput(&runs));
 }
 
 fn none() -> Policy {
-    let none = Policy::STANDARD.clone().into_builder().no_gate();
+    let none = Policy::STANDARD.clone().into_builder().no_circuit_breaker();
     none.max_retries(0).build().unwrap()
 }
 
@@ -138,7 +138,7 @@ fn none() -> Policy {
 /// makes thirty requests in all five minutes, or three, needs its first ones for that: until then it may be one of
 /// very many callers of a full service.
 #[test]
-fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_know() {
+fn processes_of_any_size_hide_load_independent_failures() {
     for (processes, least, soon) in [
         ("1", 0.995, 0.995),
         ("50", 0.995, 0.992),
@@ -148,10 +148,20 @@ fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_
     ] {
         // With eight attempts, 0.9961 is possible. A retry without budget waits until its caller's deadline.
         let mut changes = vec![("clients.processes", processes)];
-        let within_minutes = goodput(&runs_of(Policy::STANDARD, "random-failures", &changes, FEW));
+        let within_minutes = goodput(&runs_of(
+            Policy::STANDARD,
+            "random-failures",
+            &changes,
+            FEW_SEEDS,
+        ));
         assert!(within_minutes >= least, "{processes}: {within_minutes}");
         changes.push(("clients.deadline", "30s"));
-        let within_30_s = goodput(&runs_of(Policy::STANDARD, "random-failures", &changes, FEW));
+        let within_30_s = goodput(&runs_of(
+            Policy::STANDARD,
+            "random-failures",
+            &changes,
+            FEW_SEEDS,
+        ));
         assert!(
             within_30_s >= soon,
             "{processes}: {within_30_s} within 30 s"
@@ -162,10 +172,10 @@ fn failures_that_do_not_depend_on_load_are_hidden_by_processes_of_any_size_that_
 /// Ten thousand low-traffic processes, with five requests a minute each, know little. They save less, but lose
 /// nothing by too many attempts. Without retries 0.9 is possible.
 #[test]
-fn small_processes_save_what_can_be_saved_of_a_blackout() {
+fn low_traffic_processes_save_most_requests_of_a_blackout() {
     for (processes, least) in [("1000", 0.999), ("10000", 0.96)] {
         let changes = [("clients.processes", processes)];
-        let runs = runs_of(Policy::STANDARD, "blackout", &changes, FEW);
+        let runs = runs_of(Policy::STANDARD, "blackout", &changes, FEW_SEEDS);
         assert!(goodput(&runs) >= least, "{processes}: {}", goodput(&runs));
         assert!(amplification(&runs) <= 1.2, "{}", amplification(&runs));
     }
@@ -174,13 +184,13 @@ fn small_processes_save_what_can_be_saved_of_a_blackout() {
 /// If nearly everything fails, few requests can be saved, but none is lost that would succeed without a circuit
 /// breaker and without retries.
 #[test]
-fn failures_that_are_hopeless_are_not_made_worse() {
+fn a_failure_rate_of_90_percent_is_not_made_worse() {
     for processes in ["1", "20", "200"] {
         let changes = [
             ("service.failures", "0.9"),
             ("clients.processes", processes),
         ];
-        let runs = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
+        let runs = runs_of(Policy::STANDARD, "random-failures", &changes, FEW_SEEDS);
         assert!(goodput(&runs) >= 0.1, "{processes}: {}", goodput(&runs));
     }
 }
@@ -188,7 +198,7 @@ fn failures_that_are_hopeless_are_not_made_worse() {
 /// A lost message ends in a timeout as overload does, but does not indicate load. A process with so few requests that
 /// none succeeds near the lost one cannot tell the difference, and saves less.
 #[test]
-fn messages_that_are_lost_are_not_taken_for_overload() {
+fn lost_messages_are_not_mistaken_for_overload() {
     for (loss, least) in [("0.01", 0.998), ("0.05", 0.96), ("0.2", 0.67)] {
         for processes in ["1", "20", "200"] {
             let changes = [
@@ -197,8 +207,8 @@ fn messages_that_are_lost_are_not_taken_for_overload() {
                 ("clients.attempt_timeout", "50ms"),
                 ("clients.processes", processes),
             ];
-            let with = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
-            let without = runs_of(&none(), "random-failures", &changes, FEW);
+            let with = runs_of(Policy::STANDARD, "random-failures", &changes, FEW_SEEDS);
+            let without = runs_of(&none(), "random-failures", &changes, FEW_SEEDS);
             assert!(goodput(&with) > goodput(&without), "{loss}, {processes}");
             assert!(goodput(&with) >= least, "{loss}: {}", goodput(&with));
         }
@@ -220,8 +230,8 @@ fn a_stall_is_never_made_worse() {
         for processes in ["1", "20", "200", "10000"] {
             let mut changes = variant.to_vec();
             changes.push(("clients.processes", processes));
-            let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
-            let without = runs_of(&none(), "stall", &changes, FEW);
+            let with = runs_of(Policy::STANDARD, "stall", &changes, FEW_SEEDS);
+            let without = runs_of(&none(), "stall", &changes, FEW_SEEDS);
             let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
             assert!(goodput(&with) >= goodput(&without), "{changes:?}");
             assert!(ttr(&with) <= ttr(&without), "{changes:?}: {}", ttr(&with));
@@ -232,14 +242,14 @@ fn a_stall_is_never_made_worse() {
 /// docs/research/stability.md: at ρ = 0.97 a queue longer than its callers' patience does not shrink by itself within
 /// the run, and `standard` stays within its bound.
 #[test]
-fn a_stall_is_over_where_no_retries_never_get_over_it() {
+fn standard_recovers_from_a_stall_in_which_no_retries_do_not() {
     for processes in ["1", "20", "1000", "10000"] {
         let changes = [
             ("clients.arrivals.poisson.rate", "970"),
             ("clients.processes", processes),
         ];
-        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
-        let without = runs_of(&none(), "stall", &changes, FEW);
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW_SEEDS);
+        let without = runs_of(&none(), "stall", &changes, FEW_SEEDS);
         assert!(without.iter().all(|run| run.ttr_s.is_none()), "{processes}");
         assert!(with.iter().all(|run| run.ttr_s.is_some()), "{processes}");
         assert!(goodput(&with) > 0.8, "{processes}: {}", goodput(&with));
@@ -249,15 +259,15 @@ fn a_stall_is_over_where_no_retries_never_get_over_it() {
 /// docs/research/stability.md: callers with short deadlines make so many first attempts that a queue of expired
 /// attempts does not shrink.
 #[test]
-fn a_stall_is_over_soon_where_callers_go_away_soon() {
+fn standard_recovers_soon_from_a_stall_with_short_deadlines() {
     for processes in ["1", "20", "200"] {
         let changes = [
             ("clients.deadline", "500ms"),
             ("clients.attempt_timeout", "250ms"),
             ("clients.processes", processes),
         ];
-        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
-        let without = runs_of(&none(), "stall", &changes, FEW);
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW_SEEDS);
+        let without = runs_of(&none(), "stall", &changes, FEW_SEEDS);
         let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
         assert!(ttr(&with) < 15.0, "{processes}: {}", ttr(&with));
         assert!(ttr(&without) > 30.0, "{processes}: {}", ttr(&without));
@@ -272,9 +282,9 @@ fn a_stall_is_over_soon_where_callers_go_away_soon() {
 /// Attempts that a limiter rejects without a Retry-After follow after the burst, at half the admitted rate until all
 /// is normal: a client that waits until nothing is rejected any more loses 5 %.
 #[test]
-fn bursts_at_a_limiter_that_names_no_time_are_served() {
+fn bursts_at_a_limiter_without_retry_after_are_served() {
     let with = runs("throttling", &[]);
-    let without = runs_of(&none(), "throttling", &[], FEW);
+    let without = runs_of(&none(), "throttling", &[], FEW_SEEDS);
     assert!(goodput(&with) > 0.99, "{}", goodput(&with));
     assert!(goodput(&without) < 0.6, "{}", goodput(&without));
 }
@@ -282,7 +292,7 @@ fn bursts_at_a_limiter_that_names_no_time_are_served() {
 /// docs/research/stability.md: a queue that is briefly full rejects retries of all processes at the same time, and
 /// their next attempts would keep it full. Holds in every run, not only in most.
 #[test]
-fn a_short_queue_is_left_with_room() {
+fn standard_leaves_headroom_in_a_short_queue() {
     for (processes, seeds) in [
         ("20", 2001..=2020),
         ("100", 2001..=2004),
@@ -297,13 +307,13 @@ fn a_short_queue_is_left_with_room() {
 
 /// With an empty budget retries are queued: many clients that receive the same Retry-After are all served.
 #[test]
-fn a_herd_that_is_told_one_time_waits_where_its_budget_is_empty() {
-    let with = runs_of(Policy::STANDARD, "shared-retry-after", &[], FEW);
+fn retries_after_a_shared_retry_after_queue_at_an_empty_budget() {
+    let with = runs_of(Policy::STANDARD, "shared-retry-after", &[], FEW_SEEDS);
     assert!(goodput(&with) > 0.99, "{}", goodput(&with));
 }
 
 #[test]
-fn a_node_of_four_that_refuses_or_is_slow_is_hidden() {
+fn one_rejecting_or_slow_node_of_four_is_hidden() {
     for name in ["one-node-refuses", "one-node-slow"] {
         let with = runs(name, &[]);
         assert!(goodput(&with) > 0.995, "{name}: {}", goodput(&with));
@@ -318,7 +328,7 @@ fn a_node_of_four_that_refuses_or_is_slow_is_hidden() {
 /// The outage is the first fault that clients see of a service with little headroom, and the queue that it leaves is
 /// the second.
 #[test]
-fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without_retries() {
+fn an_initial_outage_costs_few_processes_no_more_than_no_retries() {
     for processes in ["1", "4"] {
         let changes = [("clients.processes", processes)];
         let with = runs("cold-blackout", &changes);
@@ -331,17 +341,16 @@ fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without
 /// A low-traffic process cannot know the nodes of other processes, but learns soon that the service is not down as a
 /// whole.
 #[test]
-fn a_node_of_four_that_answers_nothing_costs_small_processes_half_of_what_it_costs_without_retries()
-{
-    let with = runs_of(Policy::STANDARD, "one-node-stalls", &[], FEW);
-    let without = runs_of(&none(), "one-node-stalls", &[], FEW);
+fn one_silent_node_of_four_costs_half_of_no_retries() {
+    let with = runs_of(Policy::STANDARD, "one-node-stalls", &[], FEW_SEEDS);
+    let without = runs_of(&none(), "one-node-stalls", &[], FEW_SEEDS);
     assert!(goodput(&with) > 0.92, "{}", goodput(&with));
     assert!(goodput(&without) < 0.83, "{}", goodput(&without));
 }
 
 /// Failures that do not depend on load are hidden up to a rate of 70 %.
 #[test]
-fn seven_in_ten_may_fail() {
+fn standard_hides_a_failure_rate_of_70_percent() {
     let with = runs("most-fail", &[]);
     assert!(goodput(&with) > 0.9, "{}", goodput(&with));
 }
@@ -351,7 +360,7 @@ fn seven_in_ten_may_fail() {
 #[test]
 fn a_burst_of_four_times_the_capacity_is_served() {
     let with = runs("bursts", &[]);
-    let without = runs_of(&none(), "bursts", &[], FEW);
+    let without = runs_of(&none(), "bursts", &[], FEW_SEEDS);
     assert!(goodput(&with) > 0.98, "{}", goodput(&with));
     assert!(goodput(&without) < 0.4, "{}", goodput(&without));
 }
@@ -360,8 +369,8 @@ fn a_burst_of_four_times_the_capacity_is_served() {
 /// then.
 #[test]
 fn a_service_that_is_down_every_other_second_is_served() {
-    let with = runs_of(Policy::STANDARD, "flapping", &[], FEW);
-    let without = runs_of(&none(), "flapping", &[], FEW);
+    let with = runs_of(Policy::STANDARD, "flapping", &[], FEW_SEEDS);
+    let without = runs_of(&none(), "flapping", &[], FEW_SEEDS);
     assert!(goodput(&with) > 0.99, "{}", goodput(&with));
     assert!(amplification(&with) < 1.5, "{}", amplification(&with));
     assert!(goodput(&without) < 0.7, "{}", goodput(&without));

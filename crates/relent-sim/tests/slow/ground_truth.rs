@@ -92,7 +92,7 @@ fn aws_model_with_exponential_backoff_without_jitter() {
 
 /// Success 1 − pⁿ and attempts (1 − pⁿ)/(1 − p), within three standard errors.
 #[test]
-fn independent_failures_are_hidden_as_the_geometric_distribution_says() {
+fn hidden_failures_follow_the_geometric_distribution() {
     for (p, n) in [(0.01, 2), (0.1, 3), (0.5, 3), (0.5, 10)] {
         let scenario = scenario("random-failures", &[("service.failures", &p.to_string())]);
         let policy = Policy::builder(Backoff::exponential(millis(100)))
@@ -122,9 +122,9 @@ fn independent_failures_are_hidden_as_the_geometric_distribution_says() {
 }
 
 #[test]
-fn a_retry_budget_bounds_what_it_can_hide() {
+fn a_retry_budget_limits_the_failures_that_it_can_hide() {
     let config = BudgetConfig {
-        reserve: 0.0,
+        initial_tokens: 0.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
@@ -145,7 +145,7 @@ fn a_retry_budget_bounds_what_it_can_hide() {
 fn ratio_only(budget: f64) -> Policy {
     let config = BudgetConfig {
         ratio: budget,
-        reserve: 0.0,
+        initial_tokens: 0.0,
         per_second: 0.0,
         capacity: 10.0,
         ..BudgetConfig::DEFAULT
@@ -177,7 +177,7 @@ fn a_stall_without_retries_is_over_after_35_s() {
 /// 175–191) begin with the short one; one run of the last deviates by 16 s, so their ends are no contradiction. The
 /// next test has the condition under which the short one is exact.
 #[test]
-fn a_stall_lasts_longer_the_more_is_retried() {
+fn recovery_from_a_stall_takes_longer_with_a_larger_budget() {
     let (capacity, rate, lasts, timeout) = (1000.0, 800.0, 10.0, 1.0);
     for (b, time) in [(0.05, "200s"), (0.1, "250s"), (0.2, "450s")] {
         let left = capacity - rate * (1.0 + b);
@@ -200,7 +200,7 @@ fn a_stall_lasts_longer_the_more_is_retried() {
 /// The queue of a stall without retries in it: a stall of one timeout, in which nothing times out, and at its end the
 /// rest of the queue in one batch. From then on the short formula is exact.
 #[test]
-fn a_backlog_without_retries_in_it_takes_as_long_as_the_short_formula_says() {
+fn a_backlog_without_retries_drains_by_the_short_formula() {
     let (capacity, rate, lasts, timeout) = (1000.0, 800.0, 10.0, 1.0);
     for (b, time) in [(0.05, "200s"), (0.1, "250s"), (0.2, "450s")] {
         let left = capacity - rate * (1.0 + b);
@@ -238,7 +238,7 @@ fn a_stall_never_ends_once_retries_fill_the_capacity() {
 /// With a load shedder in front, retries are rejected first, so admitted load stays within the capacity, and the
 /// queue of the stall is no longer than two targets, 40 ms.
 #[test]
-fn a_stall_ends_at_once_where_retries_are_shed() {
+fn load_shedding_ends_a_stall_immediately() {
     let twice = Policy::builder(Backoff::exponential(millis(100))).max_retries(1);
     let scenario = scenario("stall", &[("service.shedder.target", "20ms")]);
     for metrics in runs(&scenario, &twice.build().unwrap(), 3) {
@@ -252,7 +252,7 @@ fn a_stall_ends_at_once_where_retries_are_shed() {
 
 /// Three layers of three retries, above a service that is down.
 #[test]
-fn a_chain_multiplies_attempts_unless_they_are_marked() {
+fn a_chain_multiplies_attempts_without_the_no_retry_marker() {
     let policy = Policy::builder(Backoff::constant(millis(10)))
         .max_retries(3)
         .build()
@@ -269,7 +269,7 @@ fn a_chain_multiplies_attempts_unless_they_are_marked() {
 /// The p99 extra wait is 4.6/(C − λ − B/W) for a backlog B that is released at random over W seconds, in addition to
 /// first attempts at λ.
 #[test]
-fn a_backlog_that_is_released_over_time_waits_as_the_queue_does() {
+fn the_p99_wait_of_a_released_backlog_matches_queueing_theory() {
     let (capacity, fresh, backlog, over) = (1000.0, 600.0, 120_000.0, 600.0);
     let text = format!(
         "clients.arrivals.poisson = {{ rate = {fresh}, for = \"{over}s\" }}
@@ -300,7 +300,7 @@ fn reserved_slots_serve_a_herd_at_the_rate_with_two_attempts_each() {
 
 /// The loss of clients without retries is arithmetic: the requests of the outage.
 #[test]
-fn without_retries_an_outage_costs_what_it_refuses() {
+fn without_retries_an_outage_costs_the_requests_it_rejects() {
     let blackout = run(&scenario("blackout", &[]), &off(), 1).unwrap();
     assert!((blackout.goodput - 0.9).abs() < 0.003, "{blackout:?}");
     assert!((blackout.amplification.unwrap() - 1.11).abs() < 0.01);
@@ -341,7 +341,7 @@ fn done(scenario: &Scenario, policy: &Policy) -> f64 {
 
 /// The presets that gain more than `least` in the first scenario, with their gain there and their loss in the second.
 /// Next to each scenario is the goodput of no retries.
-fn gains_and_harms(
+fn gains_and_losses(
     (gaining, off_gaining): (&Scenario, f64),
     (losing, off_losing): (&Scenario, f64),
     least: f64,
@@ -358,7 +358,7 @@ fn gains_and_harms(
 /// docs/limits.md, 1: low-traffic clients see the same whether rejections are random or the service is full, so a
 /// policy that gains in one case loses in the other.
 #[test]
-fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
+fn presets_that_hide_random_rejections_lose_at_a_full_service() {
     let (chance, full) = (
         found("refused-by-chance", &[]),
         found("refused-when-full", &[]),
@@ -366,9 +366,9 @@ fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
     let (off_by_chance, off_when_full) = (done(&chance, &off()), done(&full, &off()));
     // Without retries a fifth is lost at each.
     assert!((off_by_chance - off_when_full).abs() < 0.03);
-    let gained = gains_and_harms((&chance, off_by_chance), (&full, off_when_full), 0.05);
-    for (preset, gain, harm) in &gained {
-        assert!(*harm > gain / 4.0, "{preset}: {gain:.3}, {harm:.3}");
+    let gained = gains_and_losses((&chance, off_by_chance), (&full, off_when_full), 0.05);
+    for (preset, gain, loss) in &gained {
+        assert!(*loss > gain / 4.0, "{preset}: {gain:.3}, {loss:.3}");
     }
     assert!(gained.len() > 8, "{gained:?}");
 }
@@ -376,14 +376,14 @@ fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
 /// docs/limits.md, 5: a client with one request cannot see the headroom after an outage, so a policy that gains with
 /// much headroom loses with little.
 #[test]
-fn no_preset_outlasts_an_outage_for_a_crowd_without_harm_where_there_is_little_room() {
+fn presets_that_outlast_an_outage_lose_with_little_headroom() {
     let little = found("crowd-after-an-outage", &[]);
     let much = found("crowd-after-an-outage", &[("service.capacity", "100")]);
     let (off_little, off_much) = (done(&little, &off()), done(&much, &off()));
     assert!((off_little - off_much).abs() < 0.01);
-    let gained = gains_and_harms((&much, off_much), (&little, off_little), 0.02);
-    for (preset, gain, harm) in &gained {
-        assert!(harm > gain, "{preset}: {gain:.3}, {harm:.3}");
+    let gained = gains_and_losses((&much, off_much), (&little, off_little), 0.02);
+    for (preset, gain, loss) in &gained {
+        assert!(loss > gain, "{preset}: {gain:.3}, {loss:.3}");
     }
     assert!(gained.len() >= 2, "{gained:?}");
 }

@@ -7,7 +7,7 @@ use relent_sim::{Scenario, run};
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn whatever_is_accepted_runs_to_its_end(
+    fn any_valid_scenario_runs_to_its_end(
         seed: u64,
         arrivals in prop::sample::select(vec![
             "herd = { clients = 30 }",
@@ -62,7 +62,7 @@ proptest! {
         prop_assert!(metrics.peak.is_finite());
     }
     #[test]
-    fn whatever_cable_is_accepted_is_used_until_the_time_is_over(
+    fn any_valid_shared_medium_runs_until_the_end_of_the_time(
         seed: u64,
         stations in prop::sample::select(vec![1, 2, 77]),
         slot in prop::sample::select(vec!["1us", "1s"]),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent_core::Instant;
 
-use super::{Clock, Sleeper, off_time_line, on_time_line};
+use super::{Clock, Sleeper, from_core_instant, to_core_instant};
 
 /// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
 ///
@@ -15,7 +15,7 @@ pub struct TokioClock;
 
 impl Clock for TokioClock {
     fn now(&self) -> Instant {
-        on_time_line(::tokio::time::Instant::now().into_std())
+        to_core_instant(::tokio::time::Instant::now().into_std())
     }
 }
 
@@ -32,7 +32,7 @@ impl Sleeper for TokioClock {
     /// # Panics
     /// As [`sleep`](Self::sleep).
     fn sleep_until(&self, until: Instant) -> ::tokio::time::Sleep {
-        let Some(at) = off_time_line(until) else {
+        let Some(at) = from_core_instant(until) else {
             return self.sleep(until.saturating_since(self.now()));
         };
         within_tokio();
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "pass a sleeper of the runtime that is used with `.clock(..)`")]
-    fn without_a_runtime_the_error_names_the_way_out() {
+    fn outside_a_tokio_runtime_the_panic_message_names_the_fix() {
         drop(TokioClock.sleep(Duration::from_secs(1)));
     }
 }

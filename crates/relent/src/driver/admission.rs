@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 
-use relent_core::{Attempt, Instant, Leave, Next, Policy, Queued, Random, Stop, StopReason};
+use relent_core::call::{CallPermit, NextStep, Queued};
+use relent_core::{Attempt, Instant, Policy, Random, Stop, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::{Clock, Sleeper};
@@ -21,7 +22,7 @@ where
     /// Call it before each attempt, and again after the returned wait. `waker` is woken if the
     /// result changes earlier; without a waker, the change takes effect at the next call.
     #[inline]
-    pub fn enter(&mut self, waker: Option<&Waker>) -> Next {
+    pub fn enter(&mut self, waker: Option<&Waker>) -> NextStep {
         self.call.next(&mut self.environment, waker)
     }
 
@@ -40,13 +41,13 @@ where
     /// ```
     /// use relent::{Destination, Policy};
     /// use relent::clock::StdClock;
-    /// use relent::destination::RequestRate;
+    /// use relent::destination::RateLimit;
     /// use relent::driver::{Driver, Next};
-    /// use relent::policy::RequestRateConfig;
+    /// use relent::policy::RateLimitConfig;
     ///
-    /// let config = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.01) };
-    /// let rate = RequestRate::new(&config)?;
-    /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
+    /// let config = RateLimitConfig { burst: Some(1), ..RateLimitConfig::new(0.01) };
+    /// let rate = RateLimit::new(&config)?;
+    /// let there = Destination::new(Policy::STANDARD).with_rate_limit(rate);
     /// let driver = || Driver::builder(Policy::STANDARD, StdClock).destination(&there).start();
     /// let (mut one, mut other) = (driver(), driver());
     /// if let Next::Start(leave) = one.enter(None) {
@@ -55,8 +56,8 @@ where
     /// assert!(matches!(other.enter(None), Next::Start(_)));
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
-    pub fn step_back(&mut self, leave: Leave) {
-        self.call.step_back(&mut self.environment, leave);
+    pub fn step_back(&mut self, leave: CallPermit) {
+        self.call.release_permit(&mut self.environment, leave);
     }
 
     /// The reason why the next attempt may no longer start: `max_elapsed` or the deadline has
@@ -74,30 +75,30 @@ where
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
-    ) -> Poll<Result<Leave, Stop>>
+    ) -> Poll<Result<CallPermit, Stop>>
     where
         K: Sleeper,
     {
-        self.poll_enter_telling(context, timer, |_| {})
+        self.poll_enter_notifying(context, timer, |_| {})
     }
 
     #[inline]
-    pub(crate) fn poll_enter_telling(
+    pub(crate) fn poll_enter_notifying(
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
-        mut tell: impl FnMut(&Queued),
-    ) -> Poll<Result<Leave, Stop>>
+        mut notify: impl FnMut(&Queued),
+    ) -> Poll<Result<CallPermit, Stop>>
     where
         K: Sleeper,
     {
         loop {
             match self.enter(Some(context.waker())) {
-                Next::Start(leave) => return Poll::Ready(Ok(leave)),
-                Next::Stop(stop) => return Poll::Ready(Err(stop)),
-                Next::Wait { after, queued, .. } => {
+                NextStep::Start(leave) => return Poll::Ready(Ok(leave)),
+                NextStep::Stop(stop) => return Poll::Ready(Err(stop)),
+                NextStep::Wait { after, queued, .. } => {
                     if let Some(queued) = &queued {
-                        tell(queued);
+                        notify(queued);
                     }
                     timer.set(&self.environment.clock, after);
                     ready!(timer.poll(context));
@@ -113,15 +114,15 @@ where
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
-        tell: impl FnMut(&Queued),
+        notify: impl FnMut(&Queued),
     ) -> Poll<Result<(Attempt, Option<Instant>), Stop>>
     where
         K: Sleeper,
     {
-        if let Some(begun) = self.call.begin_at_once(&mut self.environment) {
+        if let Some(begun) = self.call.begin_immediately(&mut self.environment) {
             return Poll::Ready(Ok(begun));
         }
-        let entered = ready!(self.poll_enter_telling(context, timer, tell));
+        let entered = ready!(self.poll_enter_notifying(context, timer, notify));
         Poll::Ready(entered.map(|leave| self.begin_attempt(leave)))
     }
 
@@ -130,11 +131,11 @@ where
     /// # Errors
     /// If the call must give up.
     #[inline]
-    pub async fn entered(&mut self) -> Result<Leave, Stop>
+    pub async fn entered(&mut self) -> Result<CallPermit, Stop>
     where
         K: Sleeper,
     {
-        self.entered_telling(|_| {}).await
+        self.entered_notifying(|_| {}).await
     }
 
     /// Like [`entered`](Self::entered), and calls the closure when the attempt is queued, with the
@@ -145,17 +146,17 @@ where
     /// use relent::{Destination, Policy};
     /// use relent::clock::TokioClock;
     /// use relent::driver::Driver;
-    /// use relent::policy::RequestRateConfig;
+    /// use relent::policy::RateLimitConfig;
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), relent::policy::PolicyError> {
-    /// let rate = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.5) };
-    /// let policy = Policy::STANDARD.clone().into_builder().request_rate(rate).build()?;
+    /// let rate = RateLimitConfig { burst: Some(1), ..RateLimitConfig::new(0.5) };
+    /// let policy = Policy::STANDARD.clone().into_builder().rate_limit(rate).build()?;
     /// let there = Destination::new(&policy);
     /// for waits in [0, 1] {
     ///     let mut told = Vec::new();
     ///     let mut driver = Driver::builder(&policy, TokioClock).destination(&there).start();
-    ///     if let Ok(leave) = driver.entered_telling(|queued| told.push(queued.by.name())).await {
+    ///     if let Ok(leave) = driver.entered_notifying(|queued| told.push(queued.by.name())).await {
     ///         driver.on_attempt(leave);
     ///         driver.on_success();
     ///     }
@@ -168,12 +169,15 @@ where
     /// # Errors
     /// If the call must give up.
     #[inline]
-    pub async fn entered_telling(&mut self, mut tell: impl FnMut(&Queued)) -> Result<Leave, Stop>
+    pub async fn entered_notifying(
+        &mut self,
+        mut notify: impl FnMut(&Queued),
+    ) -> Result<CallPermit, Stop>
     where
         K: Sleeper,
     {
         let mut timer = Timer::new();
-        std::future::poll_fn(|context| self.poll_enter_telling(context, &mut timer, &mut tell))
+        std::future::poll_fn(|context| self.poll_enter_notifying(context, &mut timer, &mut notify))
             .await
     }
 
@@ -181,12 +185,12 @@ where
     /// now: every 32 attempts.
     #[inline]
     #[must_use]
-    pub const fn is_turn_over(&self) -> bool {
+    pub const fn should_yield(&self) -> bool {
         let attempts = self.attempts();
-        attempts.is_multiple_of(ATTEMPTS_PER_TURN) || attempts == u32::MAX
+        attempts.is_multiple_of(ATTEMPTS_PER_YIELD) || attempts == u32::MAX
     }
 }
 
 /// The number of immediate failures in a row, without a wait, after which the operation yields to
 /// other tasks.
-const ATTEMPTS_PER_TURN: u32 = 32;
+const ATTEMPTS_PER_YIELD: u32 = 32;

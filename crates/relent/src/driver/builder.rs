@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use relent_core::{Call, CallOptions, Policy, Random, Repeatable};
+use relent_core::call::{Call, CallOptions};
+use relent_core::{Policy, Random, Repeatable};
 
 use super::{ByDestination, Driver, Environment, NoDestination, Target, ToDestination};
 use crate::clock::Clock;

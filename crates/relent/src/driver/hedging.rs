@@ -3,9 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use relent_core::{
-    Cause, Failure, Hedge, Instant, Leave, Policy, Raced, Racer, Random, StopReason,
-};
+use relent_core::call::{CallPermit, RaceAttempt, RaceOutcome};
+use relent_core::destination::Hedge;
+use relent_core::{Cause, Failure, Instant, Policy, Random, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ where
     ///
     /// # Errors
     /// [`StopReason::NoDestination`] if the policy hedges at a percentile without a destination,
-    /// which would record success latencies: [give up](Self::on_declined) with this reason.
+    /// which would record success latencies: [give up](Self::on_retry_abandoned) with this reason.
     pub fn hedge(&self) -> Result<Option<Arc<Hedge>>, StopReason> {
         let policy = self.policy();
         // A hedge is a retry.
@@ -32,13 +32,13 @@ where
         };
         match self.destination() {
             Some(destination) => Ok(destination.hedge(config)),
-            None if config.learns() => Err(StopReason::NoDestination),
+            None if config.uses_latencies() => Err(StopReason::NoDestination),
             None => Ok(policy.new_hedge().map(Arc::new)),
         }
     }
 
     /// Starts the attempt that the permit allows; hedges may join it.
-    pub fn begin_race(&mut self, hedge: &Hedge, leave: Leave) -> Racer {
+    pub fn begin_race(&mut self, hedge: &Hedge, leave: CallPermit) -> RaceAttempt {
         self.call.begin_race(&mut self.environment, hedge, leave)
     }
 
@@ -55,24 +55,24 @@ where
     }
 
     /// Starts the granted hedge.
-    pub fn begin_hedge(&mut self) -> Racer {
+    pub fn begin_hedge(&mut self) -> RaceAttempt {
         self.call.begin_hedge(&mut self.environment)
     }
 
     /// Defers the granted hedge, which cannot be sent yet, and refunds it. Request it again with
     /// [`grant_hedge`](Self::grant_hedge) when it can.
     pub fn put_off_hedge(&mut self) {
-        self.call.put_off_hedge(&mut self.environment);
+        self.call.defer_hedge(&mut self.environment);
     }
 
     /// Cancels the granted hedge, which cannot be sent, and refunds it. No other hedge joins.
     pub fn call_off_hedge(&mut self) {
-        self.call.call_off_hedge(&mut self.environment);
+        self.call.cancel_hedge(&mut self.environment);
     }
 
     /// Reports that an attempt of the race succeeded, with its status for the trace. Drop the other
     /// attempts and report them with [`on_lost`](Self::on_lost) first.
-    pub fn on_race_won(&mut self, hedge: &Hedge, racer: &Racer, seen: Option<Cause>) {
+    pub fn on_race_won(&mut self, hedge: &Hedge, racer: &RaceAttempt, seen: Option<Cause>) {
         self.call
             .race_won(&mut self.environment, hedge, racer, seen);
     }
@@ -80,13 +80,18 @@ where
     /// Reports that an attempt of the race failed. If that ends the race, call
     /// [`on_lost`](Self::on_lost) for the running attempts, and then
     /// [`on_failure`](Self::on_failure) with the deciding failure.
-    pub fn on_race_failure(&mut self, hedge: &Hedge, racer: &Racer, failure: &Failure) -> Raced {
+    pub fn on_race_failure(
+        &mut self,
+        hedge: &Hedge,
+        racer: &RaceAttempt,
+        failure: &Failure,
+    ) -> RaceOutcome {
         self.call
             .race_failed(&mut self.environment, hedge, racer, failure)
     }
 
     /// Reports that this attempt lost the race and is dropped.
-    pub fn on_lost(&mut self, racer: &Racer) {
+    pub fn on_lost(&mut self, racer: &RaceAttempt) {
         self.call.race_lost(&mut self.environment, racer);
     }
 }

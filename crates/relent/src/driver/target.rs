@@ -4,9 +4,10 @@ use std::ops::Deref;
 
 use std::sync::Arc;
 
-use relent_core::{Entered, Place, Policy};
+use relent_core::Policy;
+use relent_core::call::{DestinationSlot, DestinationState};
 
-use crate::destination::{Destination, Locked};
+use crate::destination::{Destination, LockedState};
 
 /// The target of a [`Driver`](crate::driver::Driver)'s attempts: [`ToDestination`],
 /// [`NoDestination`], or [`ByDestination`], which includes the policy. Sealed. It is part of the
@@ -14,7 +15,7 @@ use crate::destination::{Destination, Locked};
 pub trait Target: sealed::Sealed {
     /// The state of a call at the destination.
     #[doc(hidden)]
-    type Place: Place;
+    type DestinationSlot: DestinationSlot;
 
     /// The destination.
     fn destination(&self) -> Option<&Destination>;
@@ -29,7 +30,7 @@ pub trait Target: sealed::Sealed {
     /// The core's part of the destination.
     #[doc(hidden)]
     #[inline]
-    fn shared(&self) -> Option<&relent_core::Destination<Locked>> {
+    fn shared(&self) -> Option<&relent_core::destination::Destination<LockedState>> {
         self.destination().map(|destination| &destination.core)
     }
 }
@@ -46,7 +47,7 @@ mod sealed {
 pub struct NoDestination;
 
 impl Target for NoDestination {
-    type Place = ();
+    type DestinationSlot = ();
 
     #[inline]
     fn destination(&self) -> Option<&Destination> {
@@ -64,7 +65,7 @@ impl<D> ToDestination<D> {
 }
 
 impl<D: Deref<Target = Destination>> Target for ToDestination<D> {
-    type Place = Option<Entered>;
+    type DestinationSlot = Option<DestinationState>;
 
     #[inline]
     fn destination(&self) -> Option<&Destination> {
@@ -89,7 +90,7 @@ impl<'d> ByDestination<'d> {
 }
 
 impl Target for ByDestination<'_> {
-    type Place = Option<Entered>;
+    type DestinationSlot = Option<DestinationState>;
 
     #[inline]
     fn destination(&self) -> Option<&Destination> {

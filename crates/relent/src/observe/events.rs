@@ -4,13 +4,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use relent_core::{Cause, Failure, Queued, StopReason, format_duration};
+use relent_core::call::Queued;
+use relent_core::{Cause, Failure, StopReason, format_duration};
 
 use super::TARGET;
-use crate::destination::GateState;
+use crate::destination::BreakerState;
 
 /// A duration for display, in whole milliseconds.
-fn readable(duration: Duration) -> String {
+fn whole_millis(duration: Duration) -> String {
     let millis = duration.as_millis().try_into().unwrap_or(u64::MAX);
     format_duration(Duration::from_millis(millis))
 }
@@ -24,9 +25,9 @@ fn hint(failure: &Failure) -> (Option<&'static str>, Option<f64>) {
 }
 
 /// The cause and the hint for display, if they add information: `: status 503, retry-after`.
-struct Seen<'a>(&'a Failure, Option<&'static str>);
+struct CauseAndHint<'a>(&'a Failure, Option<&'static str>);
 
-impl fmt::Display for Seen<'_> {
+impl fmt::Display for CauseAndHint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(failure, hint) = self;
         if failure.cause != Cause::Error {
@@ -55,8 +56,8 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration, destination
             relent.destination = destination,
         },
         "retry in {}{}",
-        readable(after),
-        Seen(failure, source),
+        whole_millis(after),
+        CauseAndHint(failure, source),
     );
 }
 
@@ -89,7 +90,7 @@ pub(super) fn stop(
         .filter(|failure| failure.cause != Cause::Error)
         .map_or_else(String::new, |failure| format!(" ({})", failure.cause));
     // The level of an event must be a constant.
-    macro_rules! tell {
+    macro_rules! emit {
         ($level:ident) => {
             tracing::$level!(
                 target: TARGET,
@@ -107,19 +108,19 @@ pub(super) fn stop(
         };
     }
     match reason {
-        StopReason::Permanent | StopReason::Cancelled => tell!(debug),
-        _ => tell!(warn),
+        StopReason::Permanent | StopReason::Cancelled => emit!(debug),
+        _ => emit!(warn),
     }
 }
 
 #[cold]
-pub(super) fn gate(state: GateState, destination: Option<&str>) {
-    macro_rules! tell {
+pub(super) fn circuit_breaker(state: BreakerState, destination: Option<&str>) {
+    macro_rules! emit {
         ($level:ident, $message:literal) => {
             tracing::$level!(
                 target: TARGET,
                 {
-                    relent.gate = state.name(),
+                    relent.circuit_breaker = state.name(),
                     relent.destination = destination,
                 },
                 $message,
@@ -127,8 +128,11 @@ pub(super) fn gate(state: GateState, destination: Option<&str>) {
         };
     }
     match state {
-        GateState::Open => tell!(info, "the gate is open"),
-        GateState::Limited => tell!(info, "the gate is limited: attempts are held to a rate"),
-        GateState::Closed => tell!(warn, "the gate is closed: requests are parked"),
+        BreakerState::Normal => emit!(info, "the circuit breaker is normal"),
+        BreakerState::Limited => emit!(
+            info,
+            "the circuit breaker is limited: attempts are held to a rate"
+        ),
+        BreakerState::Down => emit!(warn, "the circuit breaker is down: requests are queued"),
     }
 }

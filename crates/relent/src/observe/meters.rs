@@ -5,25 +5,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Gauge, Key, Level, Metadata, SharedString, Unit, with_recorder};
-use relent_core::{Budget, Failure, Holding, StopReason};
+use relent_core::destination::{BlockedBy, Budget};
+use relent_core::{Failure, StopReason};
 
 use super::{
-    ATTEMPTS, BUDGET_LEFT, BY, COOLDOWNS, DESTINATION, FAILURES, GATE_CHANGES, HEDGES, HELD,
-    HELD_BACK, HINT, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
+    ATTEMPTS, BUDGET_LEFT, BY, CIRCUIT_BREAKER_CHANGES, COOLDOWNS, DESTINATION, FAILURES, HEDGES,
+    HELD, HELD_BACK, HINT, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
 };
-use crate::destination::GateState;
+use crate::destination::BreakerState;
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
 /// The keys without a destination label.
-static UNNAMED: Keys = Keys {
+static UNLABELLED_KEYS: Keys = Keys {
     attempts: Key::from_static_name(ATTEMPTS),
     retries: Key::from_static_name(RETRIES),
     hedges: Key::from_static_name(HEDGES),
     budget_left: Key::from_static_name(BUDGET_LEFT),
-    request_rate: Key::from_static_name(REQUEST_RATE),
+    rate_limit: Key::from_static_name(REQUEST_RATE),
     cooldowns: Key::from_static_name(COOLDOWNS),
-    labelled: [const { OnceLock::new() }; LABELLED],
+    labelled: [const { OnceLock::new() }; MAX_LABELLED_KEYS],
 };
 
 /// A destination label for the metrics of its sessions; clones share one.
@@ -58,17 +59,17 @@ struct Keys {
     retries: Key,
     hedges: Key,
     budget_left: Key,
-    request_rate: Key,
+    rate_limit: Key,
     cooldowns: Key,
     /// Keys with a second label, in the order of their first use.
-    labelled: [OnceLock<Labelled>; LABELLED],
+    labelled: [OnceLock<LabelledKey>; MAX_LABELLED_KEYS],
 }
 
 /// A metric, the value of its label, and the key of both.
-type Labelled = (&'static str, &'static str, Key);
+type LabelledKey = (&'static str, &'static str, Key);
 /// The number of cached keys: above the number of kinds, reasons, hint sources, states and
 /// controls. Keys beyond it are made each time.
-const LABELLED: usize = 64;
+const MAX_LABELLED_KEYS: usize = 64;
 
 impl Label {
     /// Creates a label, such as `payments`.
@@ -84,9 +85,9 @@ impl Label {
             retries: key(RETRIES),
             hedges: key(HEDGES),
             budget_left: key(BUDGET_LEFT),
-            request_rate: key(REQUEST_RATE),
+            rate_limit: key(REQUEST_RATE),
             cooldowns: key(COOLDOWNS),
-            labelled: [const { OnceLock::new() }; LABELLED],
+            labelled: [const { OnceLock::new() }; MAX_LABELLED_KEYS],
         };
         Self(Arc::new(Named { name, keys }))
     }
@@ -118,7 +119,10 @@ pub fn describe() {
     counter(FAILURES, "Attempts that failed, by kind.");
     counter(STOPS, "Give-ups, by reason.");
     counter(COOLDOWNS, "Cooldowns that began.");
-    counter(GATE_CHANGES, "What gates have become, by state.");
+    counter(
+        CIRCUIT_BREAKER_CHANGES,
+        "What circuit breakers have become, by state.",
+    );
     with_recorder(|recorder| {
         recorder.describe_histogram(
             WAIT.into(),
@@ -149,7 +153,7 @@ pub fn describe() {
 }
 
 fn keys(label: Option<&Label>) -> &Keys {
-    label.map_or(&UNNAMED, |label| &label.0.keys)
+    label.map_or(&UNLABELLED_KEYS, |label| &label.0.keys)
 }
 
 fn count(key: &Key) {
@@ -227,11 +231,11 @@ pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
 
 pub(super) fn held(
     label: Option<&Label>,
-    before: Option<Holding>,
+    before: Option<BlockedBy>,
     held: Option<Duration>,
-    after: Option<Holding>,
+    after: Option<BlockedBy>,
 ) {
-    let gauge = |by: Holding, change: fn(&Gauge)| {
+    let gauge = |by: BlockedBy, change: fn(&Gauge)| {
         with_key(label, (HELD_BACK, BY, by.name()), |key| {
             with_recorder(|recorder| change(&recorder.register_gauge(key, &METADATA)));
         });
@@ -264,11 +268,11 @@ pub(super) fn cooldown(label: Option<&Label>) {
 }
 
 #[cold]
-pub(super) fn gate(label: Option<&Label>, state: GateState) {
-    count_labelled(label, (GATE_CHANGES, STATE, state.name()));
+pub(super) fn circuit_breaker(label: Option<&Label>, state: BreakerState) {
+    count_labelled(label, (CIRCUIT_BREAKER_CHANGES, STATE, state.name()));
 }
 
-pub(super) fn request_rate(label: Option<&Label>, rate: f64) {
-    let key = &keys(label).request_rate;
+pub(super) fn rate_limit(label: Option<&Label>, rate: f64) {
+    let key = &keys(label).rate_limit;
     with_recorder(|recorder| recorder.register_gauge(key, &METADATA).set(rate));
 }

@@ -25,14 +25,14 @@ pub const HELD: &str = "relent_held_seconds";
 /// Counter: cooldowns that began.
 pub const COOLDOWNS: &str = "relent_cooldowns_total";
 /// Counter: state changes of circuit breakers, by the new [`STATE`].
-pub const GATE_CHANGES: &str = "relent_gate_changes_total";
+pub const CIRCUIT_BREAKER_CHANGES: &str = "relent_circuit_breaker_changes_total";
 /// Gauge: the rate limit in attempts per second, infinite while there is none; only for
 /// destinations with a configured rate limit.
 pub const REQUEST_RATE: &str = "relent_request_rate";
 
-/// Label: the control that holds a request back: `cooldown`, `gate` or `request_rate`.
+/// Label: the control that holds a request back: `cooldown`, `circuit_breaker` or `rate_limit`.
 pub const BY: &str = "by";
-/// Label: `open`, `limited` or `closed`.
+/// Label: `normal`, `limited` or `down`.
 pub const STATE: &str = "state";
 /// Label: the name of a [kind](relent_core::Kind) of failure.
 pub const KIND: &str = "kind";

@@ -19,7 +19,7 @@ pub struct PolicyFileError {
     message: String,
     /// A correction, displayed after the place.
     advice: Option<String>,
-    place: Option<Place>,
+    place: Option<ErrorLocation>,
     cause: Option<io::Error>,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Syntax {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ErrorLocation {
     line: usize,
     column: usize,
     text: String,
@@ -39,8 +39,8 @@ struct Place {
 
 /// The maximum number of characters displayed of an offending line, and of a sentence that may
 /// quote it.
-const LINE: usize = 120;
-const SENTENCE: usize = 400;
+const MAX_LINE_CHARS: usize = 120;
+const MAX_SENTENCE_CHARS: usize = 400;
 
 /// The deserializer's message for a table that must have exactly one key.
 const NOT_ONE_KEY: &str = "wanted exactly 1 element";
@@ -151,10 +151,10 @@ impl PolicyFileError {
             // `serde_json` counts the column in bytes.
             let bytes = error.column().saturating_sub(1);
             let column = line.get(..bytes).map_or(bytes, |part| part.chars().count()) + 1;
-            this.place = Some(Place {
+            this.place = Some(ErrorLocation {
                 line: before + 1,
                 column,
-                text: shown(line, LINE),
+                text: printable(line, MAX_LINE_CHARS),
             });
         }
         this
@@ -208,12 +208,12 @@ impl fmt::Display for PolicyFileError {
         if let Some(file) = &self.file {
             write!(f, "{file}: ")?;
         }
-        f.write_str(&shown(&self.message, SENTENCE))?;
+        f.write_str(&printable(&self.message, MAX_SENTENCE_CHARS))?;
         if let Some(place) = &self.place {
             write!(f, " (line {}, column {})", place.line, place.column)?;
         }
         if let Some(advice) = &self.advice {
-            write!(f, ": {}", shown(advice, SENTENCE))?;
+            write!(f, ": {}", printable(advice, MAX_SENTENCE_CHARS))?;
         }
         if let Some(place) = &self.place
             && !place.text.is_empty()
@@ -257,8 +257,10 @@ fn correction(unknown: &str, known: &[&str]) -> String {
 #[must_use]
 pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     // No known name is close to a longer text, and the comparison takes quadratic time.
-    const LONGEST: usize = 64;
-    let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
+    const MAX_NAME_BYTES: usize = 64;
+    let known = known
+        .into_iter()
+        .filter(|_| unknown.len() <= MAX_NAME_BYTES);
     known
         .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
         .min()
@@ -268,7 +270,7 @@ pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> O
 
 /// The place of an error in a TOML text. An error about a whole table is placed at the key that its
 /// message begins with, if that key occurs once in the table; otherwise it has no place.
-fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Place> {
+fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<ErrorLocation> {
     let within = text.get(span.clone())?;
     let at = if span.len() == text.len() || within.trim_end().contains('\n') {
         let key = message.split([' ', ':']).next()?;
@@ -287,10 +289,10 @@ fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Pla
         .get(at..)?
         .find('\n')
         .map_or(text.len(), |end| at + end);
-    Some(Place {
+    Some(ErrorLocation {
         line: before.matches('\n').count() + 1,
         column: text.get(line_start..at)?.chars().count() + 1,
-        text: shown(text.get(line_start..line_end)?, LINE),
+        text: printable(text.get(line_start..line_end)?, MAX_LINE_CHARS),
     })
 }
 
@@ -313,15 +315,15 @@ fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 
 
 /// Makes a text printable: truncated, and without control characters, which could move a terminal's
 /// cursor.
-fn shown(text: &str, most: usize) -> String {
-    let mut shown: String = text
+fn printable(text: &str, most: usize) -> String {
+    let mut printable: String = text
         .trim_end()
         .chars()
         .take(most)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     if text.trim_end().chars().count() > most {
-        shown.push('…');
+        printable.push('…');
     }
-    shown
+    printable
 }

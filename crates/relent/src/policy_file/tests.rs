@@ -46,7 +46,7 @@ fn a_file_is_one_policy_or_several() {
 /// The documentation of the keys is a valid policy file, with valid alternatives and the default
 /// values.
 #[test]
-fn the_documented_keys_are_the_keys() {
+fn the_documented_policy_keys_match_the_parser() {
     let source = include_str!("../policy_file.rs");
     let (_, page) = source.split_once("/// ```toml\n").unwrap();
     let (page, _) = page.split_once("/// ```").unwrap();
@@ -58,11 +58,11 @@ fn the_documented_keys_are_the_keys() {
     let policy = &documented.get(None).unwrap().policy;
     let budget = *policy.budget().unwrap();
     assert_eq!(budget, crate::policy::BudgetConfig::DEFAULT);
-    let rate = crate::policy::RequestRateConfig {
+    let rate = crate::policy::RateLimitConfig {
         burst: Some(10),
-        ..crate::policy::RequestRateConfig::new(100.0)
+        ..crate::policy::RateLimitConfig::new(100.0)
     };
-    assert_eq!(policy.request_rate(), Some(&rate));
+    assert_eq!(policy.rate_limit(), Some(&rate));
     assert_eq!(
         policy.hedge(),
         Some(&crate::policy::HedgeConfig::percentile(0.95))
@@ -100,7 +100,7 @@ fn the_documented_keys_are_the_keys() {
 }
 
 #[test]
-fn json_is_read_where_the_text_begins_with_a_brace() {
+fn a_text_that_starts_with_a_brace_is_parsed_as_json() {
     let file = PolicyFile::parse(
         "\u{feff}\n {\"policies\": {\"b\": {\"backoff\": \"none\"},
           \"a\": {\"backoff\": {\"constant\": {\"delay\": \"1s\"}}, \"description\": \"d\"}}}",
@@ -114,7 +114,7 @@ fn json_is_read_where_the_text_begins_with_a_brace() {
 }
 
 #[test]
-fn a_policy_that_is_not_there_is_answered_with_those_that_are() {
+fn the_error_for_an_unknown_policy_lists_the_known_ones() {
     let two = PolicyFile::parse(TWO).unwrap();
     let of = |name| two.get(name).unwrap_err().to_string();
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_policy_that_is_not_there_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn an_unknown_key_is_answered_with_its_line_and_the_nearest_known_one() {
+fn the_error_for_an_unknown_key_has_its_line_and_the_nearest_key() {
     assert_eq!(
         refused("backoff = 'none'\n\nmax_retrys = 10"),
         "unknown key `max_retrys` (line 3, column 1): did you mean `max_retries`?\n  \
@@ -208,7 +208,7 @@ fn a_wrong_value_is_shown_with_its_line() {
 }
 
 #[test]
-fn a_backoff_of_no_kind_or_of_two_is_told_that_it_is_of_one() {
+fn the_error_for_a_backoff_without_exactly_one_kind_says_so() {
     for text in [
         "[backoff]",
         "[backoff]\nconstant.delay = '1s'\nexponential.initial = '1s'",
@@ -226,13 +226,13 @@ fn a_backoff_of_no_kind_or_of_two_is_told_that_it_is_of_one() {
 }
 
 #[test]
-fn what_is_no_json_is_not_taken_for_a_backoff() {
+fn invalid_json_is_not_reported_as_a_backoff_error() {
     let message = refused(r#"{"max_retries": }"#);
     assert!(message.starts_with("expected value (line 1,"), "{message}");
 }
 
 #[test]
-fn a_contradiction_is_placed_at_its_key() {
+fn a_contradiction_is_reported_at_its_key() {
     assert_eq!(
         refused("# max_delay = '1m'\nmax_delay = '1s'\n\n[backoff.constant]\ndelay = '1m'\n"),
         "max_delay is 1s: the ceiling may not be below the first delay of the backoff \
@@ -281,7 +281,7 @@ fn syntax_errors_have_a_line() {
 }
 
 #[test]
-fn a_name_stands_once_and_can_be_reached() {
+fn policy_names_are_unique_and_selectable() {
     let twice = refused(r#"{"policies": {"a": {"backoff": "none"}, "a": {"backoff": "none"}}}"#);
     assert!(twice.contains("\"a\" stands here twice"), "{twice}");
     let sign = refused("[policies.'a#b']\nbackoff = 'none'");
@@ -324,7 +324,7 @@ fn large_and_deep_files_are_refused() {
 /// An error is a sentence, and takes no longer than reading the file, however large the quoted text
 /// is.
 #[test]
-fn what_is_quoted_is_cut_and_harmless() {
+fn quoted_text_in_errors_is_truncated_and_has_no_control_characters() {
     let long = "x".repeat(500_000);
     for text in [
         format!("{long} = 1"),
@@ -387,7 +387,7 @@ fn nearly() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_answered_without_panic(text in "\\PC{0,200}", near in nearly()) {
+    fn any_text_parses_as_a_policy_file_or_fails_without_panic(text in "\\PC{0,200}", near in nearly()) {
         for text in [text, near] {
             if let Err(error) = PolicyFile::parse(&text) {
                 prop_assert!(!error.to_string().is_empty());

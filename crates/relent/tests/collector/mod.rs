@@ -24,7 +24,7 @@ pub type Fields = BTreeMap<&'static str, String>;
 
 /// A span or an event.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Reported {
     pub target: &'static str,
     pub name: &'static str,
     pub level: Level,
@@ -49,8 +49,8 @@ pub fn ask_all_subscribers() {
 
 #[derive(Clone, Default)]
 pub struct Collector {
-    events: Arc<Mutex<Vec<Told>>>,
-    spans: Arc<Mutex<Vec<(Id, Told)>>>,
+    events: Arc<Mutex<Vec<Reported>>>,
+    spans: Arc<Mutex<Vec<(Id, Reported)>>>,
 }
 
 struct Texts<'a>(&'a mut Fields);
@@ -83,7 +83,7 @@ impl Collector {
         (collector, tracing::subscriber::set_default(subscriber))
     }
 
-    pub fn events(&self) -> Vec<Told> {
+    pub fn events(&self) -> Vec<Reported> {
         self.events.lock().unwrap().clone()
     }
 
@@ -98,7 +98,7 @@ impl Collector {
     }
 
     /// The spans of this project, in the order of their start.
-    pub fn spans(&self) -> Vec<Told> {
+    pub fn spans(&self) -> Vec<Reported> {
         let spans = self.spans.lock().unwrap();
         let all = spans.iter().map(|(_, span)| span.clone());
         all.filter(|span| span.target.starts_with("relent"))
@@ -114,7 +114,7 @@ impl Collector {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
         let metadata = attributes.metadata();
-        let mut told = Told {
+        let mut told = Reported {
             target: metadata.target(),
             name: metadata.name(),
             level: *metadata.level(),
@@ -143,7 +143,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
         });
         drop(spans);
         let metadata = event.metadata();
-        let mut told = Told {
+        let mut told = Reported {
             target: metadata.target(),
             name: metadata.name(),
             level: *metadata.level(),

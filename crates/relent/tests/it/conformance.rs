@@ -1,20 +1,20 @@
 //! The retry loops of this crate make the same decisions: each plays the same scripts, and the
 //! results are compared.
 //!
-//! A loop is a [`Face`](face::Face). To add one (a layer, a client, a command), implement it and
+//! A loop is a [`RetryLoop`](retry_loop::RetryLoop). To add one (a layer, a client, a command), implement it and
 //! play [`script::all`].
 #![allow(unreachable_pub, reason = "a binary of its own")]
 
 mod clock;
-mod face;
+mod retry_loop;
 mod script;
 
-use face::{Account, Blocked, Borrowed, Face, Future, Hedged, Written};
+use retry_loop::{Blocked, Borrowed, CallRecord, Future, HandWritten, Hedged, RetryLoop};
 use script::Script;
 
-fn faces() -> Vec<(&'static str, Box<dyn Face>)> {
+fn retry_loops() -> Vec<(&'static str, Box<dyn RetryLoop>)> {
     vec![
-        ("a loop around a driver", Box::new(Written)),
+        ("a loop around a driver", Box::new(HandWritten)),
         ("the future", Box::new(Future)),
         ("the borrowing future", Box::new(Borrowed)),
         ("the blocking loop", Box::new(Blocked)),
@@ -22,12 +22,12 @@ fn faces() -> Vec<(&'static str, Box<dyn Face>)> {
     ]
 }
 
-fn same(scripts: impl IntoIterator<Item = Script>) -> Vec<Account> {
+fn same(scripts: impl IntoIterator<Item = Script>) -> Vec<CallRecord> {
     let mut accounts = Vec::new();
     for script in scripts {
-        let mut first: Option<Account> = None;
-        for (name, face) in faces() {
-            let account = face.play(&script);
+        let mut first: Option<CallRecord> = None;
+        for (name, retry_loop) in retry_loops() {
+            let account = retry_loop.play(&script);
             match &first {
                 None => first = Some(account),
                 Some(first) => assert_eq!(*first, account, "{name} plays {script:?}"),
@@ -39,7 +39,7 @@ fn same(scripts: impl IntoIterator<Item = Script>) -> Vec<Account> {
 }
 
 #[test]
-fn all_faces_make_the_same_attempts_and_end_the_same() {
+fn all_retry_loops_make_the_same_attempts_and_end_the_same() {
     let accounts = same(script::all(400));
     // Otherwise the scripts would test nothing.
     for reason in [
@@ -51,9 +51,9 @@ fn all_faces_make_the_same_attempts_and_end_the_same() {
         Some("retry_later"),
         Some("budget"),
         Some("cancelled"),
-        Some("gate"),
+        Some("circuit_breaker"),
     ] {
-        let ended = |account: &&Account| account.reason == reason;
+        let ended = |account: &&CallRecord| account.reason == reason;
         assert!(accounts.iter().any(|account| ended(&account)), "{reason:?}");
     }
     assert!(accounts.iter().any(|account| account.starts.len() > 4));
@@ -61,7 +61,7 @@ fn all_faces_make_the_same_attempts_and_end_the_same() {
 }
 
 #[test]
-fn every_give_up_is_where_the_trace_ends() {
+fn every_give_up_is_the_last_trace_entry() {
     for account in same(script::all(400)) {
         if let (Some(reason), Some(last)) = (account.reason, account.trace.last()) {
             assert_eq!(last.stop, Some(reason), "{account:?}");
@@ -73,9 +73,9 @@ fn every_give_up_is_where_the_trace_ends() {
 #[test]
 fn a_future_that_is_dropped_at_any_await_leaves_nothing_behind() {
     for script in script::all(200) {
-        for (name, face) in faces() {
+        for (name, retry_loop) in retry_loops() {
             for polls in 0..12 {
-                if !face.drop_after(&script, polls) {
+                if !retry_loop.drop_after(&script, polls) {
                     break;
                 }
             }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use relent::clock::Clock;
-use relent::driver::{Driver, Next};
+use relent::driver::{Driver, NextStep};
 use relent::failure::{Audience, Cause};
 use relent::hook::{Queued, QueuedBy};
-use relent::policy::{BudgetConfig, RequestRateConfig, ThrottleConfig};
+use relent::policy::{BudgetConfig, RateLimitConfig, ThrottleConfig};
 use relent::{
-    Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, VirtualClock, blocking, poll,
-    retry, retry_mut,
+    Backoff, Destination, Failure, Hint, Policy, PollOutcome, StopReason, VirtualClock, blocking,
+    poll_until, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -34,9 +34,9 @@ fn patient() -> Policy {
 }
 
 /// Fails until the circuit breaker is down: from then on only probes are sent.
-async fn bring_down(there: &Destination) {
+async fn trip_breaker(there: &Destination) {
     let once = policy().into_builder().max_retries(0).build().unwrap();
-    while !there.is_closed() {
+    while !there.is_down() {
         let down = retry(&once, || async { Err::<(), _>("down") });
         down.destination(there).await.unwrap_err();
         sleep(Duration::from_millis(10)).await;
@@ -44,9 +44,9 @@ async fn bring_down(there: &Destination) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
+async fn requests_during_an_outage_are_queued_and_served_after_recovery() {
     let there = Destination::new(policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let (up_at, attempts) = (Instant::now() + 10 * SECOND, AtomicU32::new(0));
     let call = || async {
         attempts.fetch_add(1, Ordering::Relaxed);
@@ -68,13 +68,13 @@ async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
     let attempts = attempts.load(Ordering::Relaxed);
     assert!((51..=60).contains(&attempts), "{attempts}");
     assert!(began.elapsed() >= 10 * SECOND && began.elapsed() <= 40 * SECOND);
-    assert_eq!(there.parked(), 0);
+    assert_eq!(there.queued_while_down(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
+async fn a_dropped_queued_request_leaves_nothing_behind() {
     let (there, policy) = (Destination::new(policy()), policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let mut context = Context::from_waker(Waker::noop());
     {
         let mut first = pin!(
@@ -89,9 +89,9 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
         );
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
-        assert_eq!(there.parked(), 2);
+        assert_eq!(there.queued_while_down(), 2);
     }
-    assert_eq!(there.parked(), 0);
+    assert_eq!(there.queued_while_down(), 0);
     // A dropped probe leaves nothing behind, either.
     {
         let mut probe = pin!(
@@ -102,7 +102,7 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
         assert!(probe.as_mut().poll(&mut context).is_pending());
         sleep(SECOND).await;
         assert!(probe.as_mut().poll(&mut context).is_pending());
-        assert_eq!(there.parked(), 0, "it is out");
+        assert_eq!(there.queued_while_down(), 0, "it is out");
     }
     let answer = retry(&policy, || async { Ok::<_, ()>(3) }).destination(&there);
     assert_eq!(answer.await.unwrap(), 3);
@@ -110,9 +110,9 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
 
 /// The leader, which owns the timer, is dropped: another waiter takes over.
 #[tokio::test(start_paused = true)]
-async fn the_timer_of_the_parked_is_handed_on() {
+async fn when_the_leader_is_dropped_another_waiter_takes_its_timer() {
     let (there, policy) = (Destination::new(policy()), policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let second = {
         let mut context = Context::from_waker(Waker::noop());
         let mut first = pin!(
@@ -134,9 +134,9 @@ async fn the_timer_of_the_parked_is_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
+async fn an_endless_outage_ends_waits_at_the_max_queue_time() {
     let there = Destination::new(policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     // Their deadline exceeds the breaker's maximum queue time, and some of them are unsuccessful
     // probes.
     let policy = policy()
@@ -153,7 +153,10 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
     for result in futures_util::future::join_all(parked).await {
         let reason = result.unwrap_err().reason();
         assert!(
-            matches!(reason, StopReason::Gate | StopReason::RetriesExhausted),
+            matches!(
+                reason,
+                StopReason::CircuitBreaker | StopReason::RetriesExhausted
+            ),
             "{reason}"
         );
     }
@@ -161,13 +164,13 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
     // the seventh delay, of up to 100 ms · 2⁶.
     let most = 301 * SECOND + 64 * SECOND / 10;
     assert!(began.elapsed() <= most, "{:?}", began.elapsed());
-    assert_eq!(there.parked(), 0);
+    assert_eq!(there.queued_while_down(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_is_kept_by_who_is_parked_and_makes_one_attempt_late() {
+async fn a_queued_request_makes_one_late_attempt_and_keeps_its_deadline() {
     let there = Destination::new(policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let hurried = policy()
         .into_builder()
         .deadline(SECOND / 4)
@@ -191,7 +194,7 @@ async fn a_deadline_is_kept_by_who_is_parked_and_makes_one_attempt_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_hint_cools_everybody_down_and_a_ticket_only_its_own() {
+async fn a_shared_hint_delays_all_callers_and_a_ticket_only_its_own() {
     let policy = policy();
     let refuse = |audience| {
         move || async move {
@@ -220,7 +223,7 @@ async fn a_shared_hint_cools_everybody_down_and_a_ticket_only_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
+async fn a_cooldown_beyond_the_deadline_returns_when_to_retry() {
     let there = Destination::new(policy());
     let policy = policy()
         .into_builder()
@@ -245,9 +248,9 @@ async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
+async fn the_borrowing_loop_is_queued_and_can_be_cancelled_meanwhile() {
     let (there, policy) = (Destination::new(policy()), policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let mut attempts = 0;
     let cancelled = retry_mut(&policy, async |_| {
         attempts += 1;
@@ -259,13 +262,13 @@ async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
     .await
     .unwrap_err();
     assert_eq!((cancelled.reason(), attempts), (StopReason::Cancelled, 0));
-    assert_eq!(there.parked(), 0);
+    assert_eq!(there.queued_while_down(), 0);
     let answer = retry_mut(&policy, async |_| Ok::<_, ()>(7)).destination(&there);
     assert_eq!(answer.run().await.unwrap(), 7);
 }
 
 #[test]
-fn the_blocking_loop_enters_too() {
+fn the_blocking_loop_is_queued_by_the_circuit_breaker() {
     let (there, policy, clock) = (Destination::new(policy()), patient(), VirtualClock::new());
     let up_at = 10 * SECOND;
     let attempts = Cell::new(0);
@@ -275,7 +278,7 @@ fn the_blocking_loop_enters_too() {
         .max_retries(0)
         .build()
         .unwrap();
-    while !there.is_closed() {
+    while !there.is_down() {
         let down = blocking::retry(&once, || Err::<(), _>("down"));
         down.destination(&there).clock(&clock).run().unwrap_err();
         clock.advance(Duration::from_millis(10));
@@ -293,13 +296,16 @@ fn the_blocking_loop_enters_too() {
 }
 
 #[test]
-fn a_throttled_destination_refuses_before_the_first_attempt() {
+fn adaptive_throttling_rejects_before_the_first_attempt() {
     let once = || {
         let policy = Policy::builder(Backoff::None).max_retries(0);
         policy.throttle(ThrottleConfig::DEFAULT)
     };
-    let gate = relent::policy::GateConfig::DEFAULT;
-    for policy in [once().build().unwrap(), once().gate(gate).build().unwrap()] {
+    let circuit_breaker = relent::policy::CircuitBreakerConfig::DEFAULT;
+    for policy in [
+        once().build().unwrap(),
+        once().circuit_breaker(circuit_breaker).build().unwrap(),
+    ] {
         let clock = VirtualClock::new();
         let there = Destination::new(&policy);
         let reasons: Vec<_> = (0..200)
@@ -322,31 +328,31 @@ fn a_throttled_destination_refuses_before_the_first_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn polling_for_what_is_not_ready_is_no_failure_of_the_destination() {
+async fn a_pending_poll_does_not_count_against_the_destination() {
     let (there, began) = (
         Destination::new(policy().into_builder().no_budget().build().unwrap()),
         Instant::now(),
     );
     let policy = Policy::builder(Backoff::constant(SECOND / 100))
-        .gate(relent::policy::GateConfig::DEFAULT)
+        .circuit_breaker(relent::policy::CircuitBreakerConfig::DEFAULT)
         .unlimited_retries()
         .build()
         .unwrap();
-    let done = poll(&policy, || async {
+    let done = poll_until(&policy, || async {
         Ok::<_, ()>(match began.elapsed() > 3 * SECOND {
-            true => Polled::Done(()),
-            false => Polled::Pending,
+            true => PollOutcome::Done(()),
+            false => PollOutcome::Pending,
         })
     });
     done.destination(&there).await.unwrap();
-    assert!(!there.is_closed());
+    assert!(!there.is_down());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_needs_no_gate_pays_for_none() {
+async fn a_destination_without_a_breaker_completes_in_one_poll() {
     let plain = policy()
         .into_builder()
-        .no_gate()
+        .no_circuit_breaker()
         .no_budget()
         .build()
         .unwrap();
@@ -371,7 +377,7 @@ impl Clock for &Counted {
 }
 
 #[test]
-fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
+fn a_success_reads_no_clock_for_a_budget_and_two_for_a_breaker() {
     let budget_alone = Policy::builder(Backoff::exponential(SECOND))
         .budget(BudgetConfig::DEFAULT)
         .build()
@@ -380,7 +386,7 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     let reads = |policy: &Policy, there: &Destination, now| {
         let clock = Counted(now, Cell::new(0));
         let mut driver = Driver::builder(policy, &clock).destination(there).start();
-        let leave = driver.enter(None).leave();
+        let leave = driver.enter(None).permit();
         let may_start = leave.is_some();
         if let Some(leave) = leave {
             driver.on_attempt(leave);
@@ -406,31 +412,31 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
 
 /// A waiter is woken outside the lock: the waker and its destructor may call the destination.
 #[test]
-fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
-    struct Comes {
+fn a_waker_that_calls_the_destination_does_not_deadlock() {
+    struct ReentrantWaker {
         there: std::sync::Arc<Destination>,
         woken: std::sync::atomic::AtomicBool,
     }
-    impl std::task::Wake for Comes {
+    impl std::task::Wake for ReentrantWaker {
         fn wake(self: std::sync::Arc<Self>) {
             self.woken.store(true, Ordering::Relaxed);
             // Queries the destination, and creates and drops a waiter.
-            let _ = (self.there.parked(), self.there.is_closed());
+            let _ = (self.there.queued_while_down(), self.there.is_down());
             let mut driver = Driver::builder(Policy::STANDARD, relent::clock::StdClock)
                 .destination(&self.there)
                 .start();
             let _ = driver.enter(None);
         }
     }
-    impl Drop for Comes {
+    impl Drop for ReentrantWaker {
         fn drop(&mut self) {
-            let _ = self.there.parked();
+            let _ = self.there.queued_while_down();
         }
     }
     let policy = Policy::builder(Backoff::None)
-        .request_rate(relent::policy::RequestRateConfig {
+        .rate_limit(relent::policy::RateLimitConfig {
             burst: Some(1),
-            ..relent::policy::RequestRateConfig::new(1.0)
+            ..relent::policy::RateLimitConfig::new(1.0)
         })
         .build()
         .unwrap();
@@ -438,22 +444,25 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     let clock = VirtualClock::new();
     let driver = || Driver::builder(&policy, &clock).destination(&there).start();
     let mut first = driver();
-    assert!(matches!(first.enter(None), Next::Start(_)));
+    assert!(matches!(first.enter(None), NextStep::Start(_)));
     let waker = || {
-        let comes = std::sync::Arc::new(Comes {
+        let comes = std::sync::Arc::new(ReentrantWaker {
             there: there.clone(),
             woken: false.into(),
         });
         (comes.clone(), Waker::from(comes))
     };
     let (mut second, (_, waker_2)) = (driver(), waker());
-    assert!(matches!(second.enter(Some(&waker_2)), Next::Wait { .. }));
+    assert!(matches!(
+        second.enter(Some(&waker_2)),
+        NextStep::Wait { .. }
+    ));
     let (mut third, (comes, waker_3)) = (driver(), waker());
-    assert!(matches!(third.enter(Some(&waker_3)), Next::Wait { .. }));
+    assert!(matches!(third.enter(Some(&waker_3)), NextStep::Wait { .. }));
     // Each asks again with another waker; the destination drops the previous one.
     let (_, other) = waker();
     drop(waker_2);
-    assert!(matches!(second.enter(Some(&other)), Next::Wait { .. }));
+    assert!(matches!(second.enter(Some(&other)), NextStep::Wait { .. }));
     drop(second);
     assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
 }
@@ -469,9 +478,9 @@ fn asking<'d>(
 
 /// The leader is in a `select!` that is not polled, or on a suspended runtime.
 #[tokio::test(start_paused = true)]
-async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
+async fn a_leader_that_is_not_polled_does_not_block_other_waiters() {
     let (there, policy) = (Destination::new(policy()), policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let ask = || asking(&policy, &there);
     let mut asleep = ask();
     let mut context = Context::from_waker(Waker::noop());
@@ -486,9 +495,9 @@ async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
 
 /// A woken future may be dropped before it is polled.
 #[tokio::test(start_paused = true)]
-async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
+async fn a_woken_waiter_dropped_unpolled_does_not_block_others() {
     let (there, policy) = (Destination::new(policy()), policy());
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let ask = || asking(&policy, &there);
     let mut context = Context::from_waker(Waker::noop());
     let mut leaving: Vec<_> = (0..3).map(|_| ask()).collect();
@@ -506,14 +515,14 @@ async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
 
 /// A cooldown also delays callers that were already held back or queued when it began.
 #[tokio::test(start_paused = true)]
-async fn a_cooldown_holds_callers_that_wait_already() {
-    let rate = relent::policy::RequestRateConfig {
+async fn a_cooldown_also_delays_requests_that_already_wait() {
+    let rate = relent::policy::RateLimitConfig {
         burst: Some(1),
-        ..relent::policy::RequestRateConfig::new(10.0)
+        ..relent::policy::RateLimitConfig::new(10.0)
     };
     let policy = Policy::builder(Backoff::None)
         .max_retries(0)
-        .request_rate(rate)
+        .rate_limit(rate)
         .build()
         .unwrap();
     let there = Destination::new(&policy);
@@ -542,12 +551,12 @@ async fn a_cooldown_holds_callers_that_wait_already() {
 
 /// A waiting thread is woken and does not poll.
 #[test]
-fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
+fn a_blocked_thread_is_woken_when_the_caller_before_it_is_dropped() {
     let policy = Policy::builder(Backoff::None)
-        .request_rate(relent::policy::RequestRateConfig {
+        .rate_limit(relent::policy::RateLimitConfig {
             burst: Some(1),
             // One slot per day.
-            ..relent::policy::RequestRateConfig::new(0.000_02)
+            ..relent::policy::RateLimitConfig::new(0.000_02)
         })
         .max_hint(Duration::from_secs(1_000_000))
         .build()
@@ -556,14 +565,14 @@ fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
     let mut first = Driver::builder(&policy, relent::clock::StdClock)
         .destination(&there)
         .start();
-    assert!(matches!(first.enter(None), Next::Start(_)));
+    assert!(matches!(first.enter(None), NextStep::Start(_)));
     let (there, policy) = (&there, &policy);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
             let call = blocking::retry(policy, || Ok::<_, ()>(7));
             call.destination(there).run().unwrap()
         });
-        while there.queued() == 0 {
+        while there.held_by_rate_limit() == 0 {
             std::thread::yield_now();
         }
         // Its slot was not used, so the other caller gets it.
@@ -605,10 +614,10 @@ fn a_blocking_session_without_waits_can_be_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_caller_hears_by_which_control_and_for_how_long_at_most() {
+async fn a_queued_notice_names_the_control_and_the_longest_wait() {
     let fails = async || Err::<(), _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
     let there = Destination::new(Policy::STANDARD);
-    bring_down(&there).await;
+    trip_breaker(&there).await;
     let began = Instant::now();
     let (mut lines, mut queued) = (Vec::new(), Vec::new());
     let call = there.retry(fails).notify(|notice| {
@@ -635,7 +644,7 @@ async fn a_queued_caller_hears_by_which_control_and_for_how_long_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_control_is_named_where_it_queues_a_call() {
+async fn each_control_that_queues_a_call_is_named() {
     async fn told(there: &Destination, policy: &Policy) -> Option<Queued> {
         let mut told = None;
         let call = retry(policy, async || Ok::<_, ()>(())).destination(there);
@@ -662,14 +671,14 @@ async fn each_control_is_named_where_it_queues_a_call() {
         "{at_most:?}"
     );
 
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(2.0)
+        ..RateLimitConfig::new(2.0)
     };
     let paced = Policy::STANDARD
         .clone()
         .into_builder()
-        .request_rate(rate)
+        .rate_limit(rate)
         .build()
         .unwrap();
     let there = Destination::new(&paced);
@@ -679,7 +688,7 @@ async fn each_control_is_named_where_it_queues_a_call() {
     assert_eq!(by_rate.at_most, Some(30 * SECOND));
 
     let empty = BudgetConfig {
-        reserve: 0.0,
+        initial_tokens: 0.0,
         ..*Policy::STANDARD.budget().unwrap()
     };
     let empty = Policy::STANDARD

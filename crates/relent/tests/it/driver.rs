@@ -22,11 +22,11 @@ fn policy() -> Arc<Policy> {
 }
 
 #[test]
-fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped() {
+fn a_shared_driver_can_be_returned_and_refunds_its_retry_on_drop() {
     let there = there();
     let budget = there.budget().unwrap();
     let mut driver = Driver::shared(policy(), Some(there.clone()), VirtualClock::new()).start();
-    let leave = driver.enter(None).leave().unwrap();
+    let leave = driver.enter(None).permit().unwrap();
     driver.on_attempt(leave);
     let start = budget.balance();
     let granted = driver.on_failure(&Failure::ambiguous());
@@ -37,14 +37,14 @@ fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped()
 }
 
 #[test]
-fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace() {
+fn an_abandoned_retry_is_refunded_and_a_stop_in_the_trace() {
     let (there, policy) = (there(), policy());
     let budget = there.budget().unwrap();
     let mut driver = Driver::builder(&policy, VirtualClock::new())
         .destination(&there)
         .traced()
         .start();
-    let leave = driver.enter(None).leave().unwrap();
+    let leave = driver.enter(None).permit().unwrap();
     driver.on_attempt(leave);
     let start = budget.balance();
     let failure = Failure::ambiguous();
@@ -52,7 +52,7 @@ fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace()
         driver.on_failure(&failure),
         Decision::Retry { .. }
     ));
-    let stop = driver.on_declined(&failure, StopReason::NotReplayable);
+    let stop = driver.on_retry_abandoned(&failure, StopReason::NotReplayable);
     assert_eq!(budget.balance(), start);
     let trace = driver.summary(Some(stop)).trace.unwrap();
     assert_eq!(trace.entries().count(), 1);
@@ -63,10 +63,10 @@ fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace()
 }
 
 #[test]
-fn a_driver_tells_the_time_that_is_left_before_an_attempt() {
+fn a_driver_returns_the_time_left_before_its_deadline() {
     let (policy, clock) = (policy(), VirtualClock::new());
     let mut driver = Driver::builder(&policy, clock.clone()).start();
-    let leave = driver.enter(None).leave().unwrap();
+    let leave = driver.enter(None).permit().unwrap();
     driver.on_attempt(leave);
     clock.advance(Duration::from_secs(2));
     assert_eq!(driver.remaining(), Some(Duration::from_secs(3)));

@@ -125,7 +125,7 @@ async fn a_chain_prints_each_cause_once() {
 }
 
 #[test]
-fn a_policy_file_that_cannot_be_read_says_so_once() {
+fn an_unreadable_policy_file_is_reported_once() {
     let error = NamedPolicy::load("./src/").unwrap_err();
     let lines = chain(&error);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -133,7 +133,7 @@ fn a_policy_file_that_cannot_be_read_says_so_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn anyhow_takes_a_give_up_by_the_question_mark() {
+async fn the_question_mark_converts_gave_up_to_anyhow() {
     async fn own() -> anyhow::Result<u32> {
         Ok(retry(&ONCE_MORE, fetch).await?)
     }
@@ -170,7 +170,7 @@ async fn anyhow_takes_a_give_up_by_the_question_mark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boxed_error_takes_a_give_up_by_the_question_mark() {
+async fn the_question_mark_converts_gave_up_to_a_boxed_error() {
     type Boxed = Box<dyn Error + Send + Sync>;
     async fn own() -> Result<u32, Box<dyn Error>> {
         Ok(retry(&ONCE_MORE, fetch).await?)
@@ -189,7 +189,7 @@ async fn a_boxed_error_takes_a_give_up_by_the_question_mark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_that_was_boxed_is_still_there() {
+async fn a_boxed_error_keeps_the_inner_error() {
     let order = async || -> anyhow::Result<u32> { fetch().await.context("cannot order") };
     let gave_up = retry(&ONCE_MORE, order).await.unwrap_err().into_dyn();
     let last = gave_up.into_error().unwrap();
@@ -227,7 +227,7 @@ async fn a_function_can_return_the_error_type_of_its_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_last_error_the_error_type_says_what_takes_its_place() {
+async fn without_a_last_error_the_error_type_provides_a_replacement() {
     let mine = retry(&CUT_OFF, pending::<Result<(), MyError>>);
     let Err(MyError::GaveUp(gave_up)) = mine.or_last_error().await else {
         unreachable!("no attempt has ended");
@@ -275,28 +275,31 @@ async fn an_io_error_keeps_its_kind() {
 
 /// A user's error type that is a plain enum.
 #[derive(Debug, PartialEq)]
-enum Bare {
+enum PlainEnum {
     Refused,
     NoAnswer,
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_enum_that_implements_nothing_takes_one_more_method() {
-    async fn order(fetch: impl AsyncFn() -> Result<u32, Bare>) -> Result<u32, Bare> {
+async fn a_plain_enum_error_needs_one_more_method() {
+    async fn order(fetch: impl AsyncFn() -> Result<u32, PlainEnum>) -> Result<u32, PlainEnum> {
         let order = retry(&CUT_OFF, || fetch())
-            .or_last_error_else(|_| Bare::NoAnswer)
+            .or_last_error_else(|_| PlainEnum::NoAnswer)
             .await?;
         Ok(order)
     }
     assert_eq!(order(async || Ok(1)).await, Ok(1));
-    assert_eq!(order(async || Err(Bare::Refused)).await, Err(Bare::Refused));
     assert_eq!(
-        order(pending::<Result<u32, Bare>>).await,
-        Err(Bare::NoAnswer)
+        order(async || Err(PlainEnum::Refused)).await,
+        Err(PlainEnum::Refused)
     );
-    let blocked = blocking::retry(&ONCE_MORE, || Err::<(), _>(Bare::Refused)).run();
-    let blocked = blocked.map_err(|gave_up| gave_up.into_last_or_else(|_| Bare::NoAnswer));
-    assert_eq!(blocked, Err(Bare::Refused));
+    assert_eq!(
+        order(pending::<Result<u32, PlainEnum>>).await,
+        Err(PlainEnum::NoAnswer)
+    );
+    let blocked = blocking::retry(&ONCE_MORE, || Err::<(), _>(PlainEnum::Refused)).run();
+    let blocked = blocked.map_err(|gave_up| gave_up.into_last_or_else(|_| PlainEnum::NoAnswer));
+    assert_eq!(blocked, Err(PlainEnum::Refused));
 }
 
 /// A user's error type that wraps one of another crate, as with `#[from]` of `thiserror`.

@@ -11,8 +11,8 @@ use relent::destination::Budget;
 use relent::driver::Decision;
 use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
 use relent::{
-    Backoff, Destination, Failure, Hint, Jitter, Policy, StopReason, Summary, Written, blocking,
-    retry, retry_mut, retry_with, update,
+    Backoff, Destination, Failure, Hint, Jitter, Policy, StopReason, Summary, WriteOutcome,
+    blocking, retry, retry_mut, retry_on_conflict, retry_with,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ fn hedge_after(millis: u32) -> HedgeConfig {
 fn there(tokens: f64) -> Destination {
     let budget = Budget::new(&BudgetConfig {
         ratio: 0.0,
-        reserve: tokens,
+        initial_tokens: tokens,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     });
@@ -40,7 +40,7 @@ fn there(tokens: f64) -> Destination {
 
 /// The behaviour of an attempt: this result after this many milliseconds.
 #[derive(Clone, Copy, Debug)]
-enum Does {
+enum Behaviour {
     Answer(u32),
     Fail(u32, Failure),
 }
@@ -66,7 +66,7 @@ impl Log {
         &self,
         begin: tokio::time::Instant,
         number: u32,
-        script: &[Does],
+        script: &[Behaviour],
     ) -> Result<u32, (u32, Failure)> {
         let runs = Runs(self);
         self.running.set(self.running.get() + 1);
@@ -74,11 +74,11 @@ impl Log {
         self.started.borrow_mut().push(begin.elapsed().as_millis());
         let index = (number as usize - 1).min(script.len() - 1);
         let result = match script[index] {
-            Does::Answer(after) => {
+            Behaviour::Answer(after) => {
                 tokio::time::sleep(MILLI * after).await;
                 Ok(number)
             }
-            Does::Fail(after, failure) => {
+            Behaviour::Fail(after, failure) => {
                 tokio::time::sleep(MILLI * after).await;
                 Err((number, failure))
             }
@@ -100,7 +100,7 @@ async fn run(
     policy: PolicyBuilder,
     hedge: HedgeConfig,
     there: &Destination,
-    script: &[Does],
+    script: &[Behaviour],
 ) -> Seen {
     let log = Log::default();
     let policy = policy.hedge(hedge).build().unwrap();
@@ -127,7 +127,7 @@ async fn run(
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_quick_is_not_hedged() {
     let there = there(3.0);
-    let seen = run(policy(), hedge_after(50), &there, &[Does::Answer(49)]).await;
+    let seen = run(policy(), hedge_after(50), &there, &[Behaviour::Answer(49)]).await;
     assert_eq!((seen.result, seen.started.len()), (Ok(1), 1));
     assert_eq!(there.budget().unwrap().balance(), 3.0);
 }
@@ -135,7 +135,7 @@ async fn an_attempt_that_is_quick_is_not_hedged() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
     let there = there(3.0);
-    let script = [Does::Answer(10_000), Does::Answer(7)];
+    let script = [Behaviour::Answer(10_000), Behaviour::Answer(7)];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!(
         (seen.result, seen.started, seen.took),
@@ -154,7 +154,7 @@ async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn the_first_attempt_may_still_win() {
     let there = there(3.0);
-    let script = [Does::Answer(60), Does::Answer(100)];
+    let script = [Behaviour::Answer(60), Behaviour::Answer(100)];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 60));
     assert_eq!(there.budget().unwrap().balance(), 2.0, "the hedge was sent");
@@ -163,27 +163,30 @@ async fn the_first_attempt_may_still_win() {
 #[tokio::test(start_paused = true)]
 async fn without_a_budget_left_nothing_is_hedged() {
     let there = there(0.5);
-    let script = [Does::Answer(10_000), Does::Answer(7)];
+    let script = [Behaviour::Answer(10_000), Behaviour::Answer(7)];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 10_000));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_while_the_hedge_runs_is_waited_out() {
+async fn a_failure_waits_for_the_running_hedge() {
     let there = there(3.0);
-    let script = [Does::Fail(60, Failure::ambiguous()), Does::Answer(100)];
+    let script = [
+        Behaviour::Fail(60, Failure::ambiguous()),
+        Behaviour::Answer(100),
+    ];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(2), 150));
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_all_have_failed_the_policy_decides_once() {
+async fn after_all_attempts_of_a_race_fail_the_policy_decides_once() {
     let there = there(10.0);
     let failed = Failure::ambiguous();
     let script = [
-        Does::Fail(60, failed),
-        Does::Fail(30, failed),
-        Does::Answer(5),
+        Behaviour::Fail(60, failed),
+        Behaviour::Fail(30, failed),
+        Behaviour::Answer(5),
     ];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!(seen.result, Ok(3));
@@ -196,9 +199,9 @@ async fn when_all_have_failed_the_policy_decides_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hedges_count_among_the_retries_of_the_policy() {
+async fn hedges_count_towards_max_retries() {
     let there = there(10.0);
-    let script = [Does::Fail(60, Failure::ambiguous())];
+    let script = [Behaviour::Fail(60, Failure::ambiguous())];
     let seen = run(policy().max_retries(1), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.started), (Err(Some(2)), vec![0, 50]));
     assert_eq!(seen.summary.reason, Some(StopReason::RetriesExhausted));
@@ -210,21 +213,24 @@ async fn hedges_count_among_the_retries_of_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn a_fatal_failure_ends_the_race() {
     let there = there(3.0);
-    let script = [Does::Answer(10_000), Does::Fail(10, Failure::permanent())];
+    let script = [
+        Behaviour::Answer(10_000),
+        Behaviour::Fail(10, Failure::permanent()),
+    ];
     let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Err(Some(2)), 60));
     assert_eq!(seen.summary.reason, Some(StopReason::Permanent));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
+async fn a_push_back_stops_further_hedges_and_is_obeyed() {
     let hedge = hedge_after(50).max_hedges(3);
     let there = there(10.0);
     let later = Failure::throttled().hint(Hint::after(MILLI * 5000));
     let script = [
-        Does::Fail(200, Failure::ambiguous()),
-        Does::Fail(10, later),
-        Does::Answer(5),
+        Behaviour::Fail(200, Failure::ambiguous()),
+        Behaviour::Fail(10, later),
+        Behaviour::Answer(5),
     ];
     let quick = policy().hint(relent::policy::HintMode::Exact);
     let seen = run(quick, hedge, &there, &script).await;
@@ -236,25 +242,41 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
 async fn each_attempt_has_its_own_limit() {
     let there = there(10.0);
     let limited = policy().attempt_timeout(MILLI * 80).max_retries(1);
-    let seen = run(limited, hedge_after(50), &there, &[Does::Answer(10_000)]).await;
+    let seen = run(
+        limited,
+        hedge_after(50),
+        &there,
+        &[Behaviour::Answer(10_000)],
+    )
+    .await;
     // Cut off at 80 ms and at 130 ms.
     assert_eq!((seen.result, seen.took), (Err(None), 130));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_cuts_all_of_them_off() {
+async fn a_deadline_cuts_off_all_attempts_of_a_race() {
     let there = there(10.0);
     let limited = policy().deadline(MILLI * 100);
-    let seen = run(limited, hedge_after(50), &there, &[Does::Answer(10_000)]).await;
+    let seen = run(
+        limited,
+        hedge_after(50),
+        &there,
+        &[Behaviour::Answer(10_000)],
+    )
+    .await;
     assert_eq!((seen.result, seen.took, seen.most), (Err(None), 100, 2));
     assert_eq!(seen.summary.reason, Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_delay_all_go_out_at_once() {
+async fn with_zero_delay_all_hedges_start_immediately() {
     let hedge = hedge_after(0).max_hedges(2);
     let there = there(10.0);
-    let script = [Does::Answer(30), Does::Answer(20), Does::Answer(10)];
+    let script = [
+        Behaviour::Answer(30),
+        Behaviour::Answer(20),
+        Behaviour::Answer(10),
+    ];
     let seen = run(policy(), hedge, &there, &script).await;
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 0, 0]));
 }
@@ -265,7 +287,7 @@ async fn cancelling_drops_all_attempts() {
     let policy = policy().hedge(hedge_after(50)).build().unwrap();
     let begin = tokio::time::Instant::now();
     let gave_up = retry_with(&policy, |attempt| {
-        log.attempt(begin, attempt.number, &[Does::Answer(10_000)])
+        log.attempt(begin, attempt.number, &[Behaviour::Answer(10_000)])
     })
     .cancel_on(tokio::time::sleep(MILLI * 70))
     .await
@@ -275,7 +297,7 @@ async fn cancelling_drops_all_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_percentile_learns_from_all_callers_what_is_slow() {
+async fn a_percentile_hedge_uses_the_latencies_of_all_callers() {
     let config = HedgeConfig::percentile(0.95);
     let policy = policy().hedge(config).build().unwrap();
     let (there, elsewhere) = (Destination::new(&policy), Destination::new(&policy));
@@ -319,7 +341,7 @@ async fn a_percentile_without_a_destination_is_refused() {
 
 /// Operations that must not overlap are not hedged, and need no destination for a percentile.
 #[tokio::test(start_paused = true)]
-async fn where_attempts_must_not_overlap_nothing_is_hedged() {
+async fn operations_that_must_not_overlap_are_not_hedged() {
     let slow = || tokio::time::sleep(MILLI * 1000);
     for config in [
         HedgeConfig::after(Duration::ZERO),
@@ -328,10 +350,10 @@ async fn where_attempts_must_not_overlap_nothing_is_hedged() {
         let policy = policy().hedge(config).build().unwrap();
         let asked = Cell::new(0);
         let ask = || asked.set(asked.get() + 1);
-        update(&policy, || async {
+        retry_on_conflict(&policy, || async {
             ask();
             slow().await;
-            Written::<_, ()>::Done(())
+            WriteOutcome::<_, ()>::Done(())
         })
         .await
         .unwrap();
@@ -354,20 +376,20 @@ async fn where_attempts_must_not_overlap_nothing_is_hedged() {
 
 /// The destination also keeps the hedging state for policies other than its own.
 #[tokio::test(start_paused = true)]
-async fn a_destination_remembers_for_the_hedges_of_every_policy_that_is_used_there() {
+async fn a_destination_keeps_hedging_state_for_every_policy_used_with_it() {
     let there = there(10.0);
-    let slow = [Does::Answer(10_000), Does::Answer(5)];
+    let slow = [Behaviour::Answer(10_000), Behaviour::Answer(5)];
     for (after, took) in [(50, 55), (80, 85)] {
         let seen = run(policy(), hedge_after(after), &there, &slow).await;
         assert_eq!((seen.result, seen.took), (Ok(2), took));
     }
-    let refused = [Does::Fail(5, Failure::overloaded())];
+    let refused = [Behaviour::Fail(5, Failure::overloaded())];
     run(policy(), hedge_after(50), &there, &refused).await;
     assert_eq!(there.hedge(&hedge_after(50)).unwrap().delay(), None);
 }
 
 #[test]
-fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
+fn dropping_a_race_does_not_refund_hedges_that_were_sent() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -393,7 +415,7 @@ fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
 
 /// A hedged future is `Send` if the operation's future is.
 #[tokio::test(start_paused = true)]
-async fn it_can_be_spawned() {
+async fn a_hedged_future_can_be_spawned() {
     let task = tokio::spawn(async {
         let policy = policy().hedge(hedge_after(50)).build().unwrap();
         retry(&policy, || async { Ok::<_, ()>(1) }).await
@@ -401,7 +423,7 @@ async fn it_can_be_spawned() {
     assert_eq!(task.await.unwrap().unwrap(), 1);
 }
 
-fn does() -> impl Strategy<Value = Does> {
+fn does() -> impl Strategy<Value = Behaviour> {
     let failure = prop_oneof![
         3 => Just(Failure::ambiguous()),
         1 => Just(Failure::throttled()),
@@ -409,8 +431,8 @@ fn does() -> impl Strategy<Value = Does> {
         1 => Just(Failure::overloaded()),
     ];
     prop_oneof![
-        (0..300_u32).prop_map(Does::Answer),
-        (0..300_u32, failure).prop_map(|(after, failure)| Does::Fail(after, failure)),
+        (0..300_u32).prop_map(Behaviour::Answer),
+        (0..300_u32, failure).prop_map(|(after, failure)| Behaviour::Fail(after, failure)),
     ]
 }
 
@@ -419,7 +441,7 @@ proptest! {
 
     /// For any behaviour of the attempts and any order of their ends.
     #[test]
-    fn no_order_of_endings_breaks_a_bound(
+    fn no_order_of_outcomes_breaks_a_limit_of_a_race(
         script in proptest::collection::vec(does(), 6),
         delay in 0..150_u32,
         hedges in 1..=4_u32,
@@ -446,7 +468,7 @@ proptest! {
         prop_assert_eq!(numbers, (1..=attempts).collect::<Vec<_>>());
         // The result is that of a successful attempt.
         if let Ok(number) = seen.result {
-            prop_assert!(matches!(script[number as usize - 1], Does::Answer(_)));
+            prop_assert!(matches!(script[number as usize - 1], Behaviour::Answer(_)));
         } else {
             prop_assert!(seen.summary.reason.is_some());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use relent::clock::{Clock, TokioClock};
 use relent::driver::Driver;
-use relent::policy::{GateConfig, HedgeConfig, RequestRateConfig};
+use relent::policy::{CircuitBreakerConfig, HedgeConfig, RateLimitConfig};
 use relent::{
     Destination, Failure, GaveUp, Hint, Policy, StopReason, VirtualClock, blocking, retry,
     retry_mut, retry_on,
@@ -18,9 +18,9 @@ const LIMIT: Duration = Duration::from_millis(900);
 
 /// The control that holds the retry back.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum By {
+enum HeldBy {
     /// The circuit breaker, until the deadline.
-    Gate,
+    CircuitBreaker,
     /// The circuit breaker, until its maximum queue time.
     Patience,
     Cooldown,
@@ -32,35 +32,40 @@ fn once() -> Policy {
     policy.max_retries(0).build().unwrap()
 }
 
-const ALL: [By; 4] = [By::Gate, By::Patience, By::Cooldown, By::Rate];
+const ALL: [HeldBy; 4] = [
+    HeldBy::CircuitBreaker,
+    HeldBy::Patience,
+    HeldBy::Cooldown,
+    HeldBy::Rate,
+];
 
-impl By {
+impl HeldBy {
     fn policy(self) -> Policy {
         let policy = Policy::STANDARD.clone().into_builder();
         match self {
-            Self::Patience => policy.gate(GateConfig {
-                patience: LIMIT,
-                ..GateConfig::DEFAULT
+            Self::Patience => policy.circuit_breaker(CircuitBreakerConfig {
+                max_queue_time: LIMIT,
+                ..CircuitBreakerConfig::DEFAULT
             }),
-            Self::Gate | Self::Cooldown => policy.deadline(LIMIT),
-            Self::Rate => policy.deadline(LIMIT).request_rate(RequestRateConfig {
+            Self::CircuitBreaker | Self::Cooldown => policy.deadline(LIMIT),
+            Self::Rate => policy.deadline(LIMIT).rate_limit(RateLimitConfig {
                 burst: Some(1),
-                ..RequestRateConfig::new(0.01)
+                ..RateLimitConfig::new(0.01)
             }),
         }
         .build()
         .unwrap()
     }
 
-    fn is_gate(self) -> bool {
-        matches!(self, Self::Gate | Self::Patience)
+    fn is_circuit_breaker(self) -> bool {
+        matches!(self, Self::CircuitBreaker | Self::Patience)
     }
 
     /// A destination; already down if the circuit breaker is to hold the retry back, so that the
     /// attempt is a probe.
     async fn destination(self) -> Destination {
         let (there, once) = (Destination::new(self.policy()), once());
-        while self.is_gate() && !there.is_closed() {
+        while self.is_circuit_breaker() && !there.is_down() {
             let down = retry(&once, || async { Err::<(), _>("down") });
             down.destination(&there).await.unwrap_err();
             sleep(SECOND / 100).await;
@@ -74,7 +79,7 @@ impl By {
         if self == Self::Cooldown {
             let once = once();
             let mut other = Driver::builder(&once, clock).destination(there).start();
-            let leave = other.enter(None).leave().unwrap();
+            let leave = other.enter(None).permit().unwrap();
             other.on_attempt(leave);
             other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
         }
@@ -84,7 +89,7 @@ impl By {
     fn check(self, gave_up: &GaveUp<&str>) {
         assert_eq!(gave_up.error(), Some(&"refused"), "{self:?}: {gave_up}");
         let reason = match self {
-            Self::Gate | Self::Patience => StopReason::Gate,
+            Self::CircuitBreaker | Self::Patience => StopReason::CircuitBreaker,
             Self::Cooldown | Self::Rate => StopReason::RetryLater,
         };
         assert_eq!(
@@ -93,7 +98,7 @@ impl By {
             "{self:?}"
         );
         let until = match self {
-            Self::Gate | Self::Patience => LIMIT,
+            Self::CircuitBreaker | Self::Patience => LIMIT,
             // Immediately: a caller does not wait for a permit that comes too late.
             Self::Cooldown | Self::Rate => SECOND / 10,
         };
@@ -106,7 +111,7 @@ impl By {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_asynchronous_loop_keeps_the_error_of_an_attempt_whose_retry_is_held_back() {
+async fn the_async_loop_keeps_the_error_while_the_retry_is_held_back() {
     for by in ALL {
         let (policy, there) = (by.policy(), by.destination().await);
         let attempt = || async {
@@ -123,7 +128,7 @@ async fn the_asynchronous_loop_keeps_the_error_of_an_attempt_whose_retry_is_held
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_borrowing_loops_keep_the_error_of_an_attempt_whose_retry_is_held_back() {
+async fn the_borrowing_loops_keep_the_error_while_the_retry_is_held_back() {
     for by in ALL {
         let (policy, there) = (by.policy(), by.destination().await);
         let attempt = async |_| {
@@ -145,7 +150,7 @@ async fn the_borrowing_loops_keep_the_error_of_an_attempt_whose_retry_is_held_ba
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hedging_loop_keeps_the_error_of_an_attempt_whose_retry_is_held_back() {
+async fn the_hedging_loop_keeps_the_error_while_the_retry_is_held_back() {
     for by in ALL {
         let (policy, there) = (by.policy(), by.destination().await);
         let hedge = HedgeConfig::after(SECOND);
@@ -160,11 +165,11 @@ async fn the_hedging_loop_keeps_the_error_of_an_attempt_whose_retry_is_held_back
 }
 
 #[test]
-fn the_blocking_loop_keeps_the_error_of_an_attempt_whose_retry_is_held_back() {
+fn the_blocking_loop_keeps_the_error_while_the_retry_is_held_back() {
     for by in ALL {
         let (policy, clock) = (by.policy(), VirtualClock::new());
         let there = Destination::new(&policy);
-        while by.is_gate() && !there.is_closed() {
+        while by.is_circuit_breaker() && !there.is_down() {
             let once = once();
             let down = blocking::retry(&once, || Err::<(), _>("down"));
             let down = down.destination(&there).clock(&clock);

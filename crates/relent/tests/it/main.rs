@@ -17,10 +17,10 @@ mod no_deadline;
 #[cfg(feature = "toml")]
 mod presets;
 #[cfg(feature = "tokio")]
+mod rate_limit;
+#[cfg(feature = "tokio")]
 mod reload;
 #[cfg(all(feature = "tokio", feature = "toml"))]
 mod repetition;
-#[cfg(feature = "tokio")]
-mod request_rate;
 #[cfg(feature = "tokio")]
 mod retry;

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use relent::clock::VirtualClock;
-use relent::driver::{Decision, Driver, Next};
+use relent::driver::{Decision, Driver, NextStep};
 use relent::failure::{Cause, Network};
 use relent::policy::HedgeConfig;
 use relent::{
-    Destination, Failure, GaveUp, Hint, Policy, Polled, StopReason, blocking, poll, retry,
-    retry_mut,
+    Destination, Failure, GaveUp, Hint, Policy, PollOutcome, StopReason, blocking, poll_until,
+    retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
-const UNANSWERED: Duration = Duration::from_secs(9);
+const WITHOUT_RESPONSE: Duration = Duration::from_secs(9);
 const WITHOUT_DEADLINE: Duration = Duration::from_secs(30);
 
 fn standard() -> Destination {
@@ -58,12 +58,12 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_to_a_closed_port_ends_within_nine_seconds_with_its_error() {
+async fn calls_to_a_closed_port_fail_within_nine_seconds_with_its_error() {
     let there = standard();
     // One after the other, as in a test suite.
     for number in 0..20 {
         let (gave_up, took) = call(&there, Policy::STANDARD, refused()).await;
-        assert!(took <= UNANSWERED, "{number}: {took:?}");
+        assert!(took <= WITHOUT_RESPONSE, "{number}: {took:?}");
         assert_eq!(
             gave_up.error(),
             Some(&refused()),
@@ -78,26 +78,26 @@ async fn every_call_to_a_closed_port_ends_within_nine_seconds_with_its_error() {
         let error = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let call = there.retry(async || Err::<(), _>(error()));
         let text = call.await.unwrap_err().to_string();
-        assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+        assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
         assert!(text.contains("connection refused"), "{text}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_at_once_of_a_closed_port_all_get_its_error_within_nine_seconds() {
+async fn concurrent_calls_to_a_closed_port_fail_within_nine_seconds() {
     let there = standard();
     let calls = (0..50).map(|_| call(&there, Policy::STANDARD, refused()));
     for (gave_up, took) in futures_util::future::join_all(calls).await {
-        assert!(took <= UNANSWERED, "{took:?}");
+        assert!(took <= WITHOUT_RESPONSE, "{took:?}");
         assert!(gave_up.error().is_some(), "{:?}", gave_up.reason());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_give_up_without_a_deadline_says_so() {
+async fn the_text_of_a_give_up_without_a_deadline_names_the_limit() {
     let (gave_up, _) = call(&standard(), Policy::STANDARD, refused()).await;
-    assert_eq!(gave_up.reason(), StopReason::Gate);
-    assert_eq!(gave_up.summary().without_deadline, Some(UNANSWERED));
+    assert_eq!(gave_up.reason(), StopReason::CircuitBreaker);
+    assert_eq!(gave_up.summary().without_deadline, Some(WITHOUT_RESPONSE));
     let text = gave_up.summary().to_string();
     let says = ": the destination is down, and without a deadline no attempt starts after 9s";
     assert!(text.ends_with(says), "{text}");
@@ -106,7 +106,7 @@ async fn a_give_up_without_a_deadline_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_to_a_service_that_refuses_ends_within_thirty_seconds() {
+async fn calls_to_a_rejecting_service_fail_within_thirty_seconds() {
     let there = standard();
     for number in 0..10 {
         let (gave_up, took) = call(&there, Policy::STANDARD, unavailable()).await;
@@ -119,14 +119,20 @@ async fn every_call_to_a_service_that_refuses_ends_within_thirty_seconds() {
     }
     // It has responded, so it may recover.
     let (_, took) = call(&there, Policy::STANDARD, refused()).await;
-    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+    assert!(
+        took > WITHOUT_RESPONSE && took <= WITHOUT_DEADLINE,
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_has_answered_before_is_waited_for_longer() {
+async fn calls_wait_longer_for_a_destination_that_has_responded() {
     let there = answered().await;
     let (_, took) = call(&there, Policy::STANDARD, refused()).await;
-    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+    assert!(
+        took > WITHOUT_RESPONSE && took <= WITHOUT_DEADLINE,
+        "{took:?}"
+    );
     // A waiting call notices a response to another call.
     let (there, began) = (standard(), Instant::now());
     let waits = async {
@@ -138,7 +144,10 @@ async fn a_destination_that_has_answered_before_is_waited_for_longer() {
         call(&there, &with_deadline(2 * SECOND), unavailable()).await
     };
     let (took, _) = futures_util::future::join(waits, responds).await;
-    assert!(took > UNANSWERED && took <= WITHOUT_DEADLINE, "{took:?}");
+    assert!(
+        took > WITHOUT_RESPONSE && took <= WITHOUT_DEADLINE,
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +181,7 @@ async fn a_running_attempt_is_never_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_servers_time_beyond_the_limit_ends_the_call_at_once() {
+async fn a_retry_after_beyond_the_limit_ends_the_call_immediately() {
     let busy = |delay| {
         Failure::throttled()
             .cause(Cause::Status(429))
@@ -223,7 +232,7 @@ async fn a_servers_time_beyond_the_limit_ends_the_call_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_takes_the_place_of_the_limit() {
+async fn a_deadline_replaces_the_limit_for_calls_without_one() {
     // With minutes to wait, the retries may be exhausted before the deadline.
     for (deadline, least, most) in [(60, 50, 60), (600, 120, 300)] {
         for failure in [refused(), unavailable()] {
@@ -242,7 +251,7 @@ async fn a_deadline_takes_the_place_of_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_form_of_a_call_keeps_the_limit() {
+async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
     let fails = async || Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused));
     let began = Instant::now();
     let there = standard();
@@ -250,14 +259,14 @@ async fn every_form_of_a_call_keeps_the_limit() {
         .destination(&there)
         .run()
         .await;
-    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
 
     let hedge = HedgeConfig::after(SECOND / 10);
     let hedging = Policy::STANDARD.clone().into_builder().hedge(hedge);
     let hedging = Destination::new(hedging.build().unwrap());
     let began = Instant::now();
     hedging.retry(fails).await.unwrap_err();
-    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
     // No hedge joins an attempt after the limit.
     let late = Policy::STANDARD.clone().into_builder();
     let late = late.hedge(HedgeConfig::after(11 * SECOND)).build().unwrap();
@@ -270,14 +279,16 @@ async fn every_form_of_a_call_keeps_the_limit() {
     assert_eq!(attempts.into_inner(), 1);
 
     let (there, began) = (standard(), Instant::now());
-    let polled = poll(Policy::STANDARD, async || fails().await.map(Polled::Done));
+    let polled = poll_until(Policy::STANDARD, async || {
+        fails().await.map(PollOutcome::Done)
+    });
     polled.destination(&there).await.unwrap_err();
-    assert!(began.elapsed() <= UNANSWERED, "{:?}", began.elapsed());
+    assert!(began.elapsed() <= WITHOUT_RESPONSE, "{:?}", began.elapsed());
 
     let (there, clock) = (standard(), VirtualClock::new());
     let blocked = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"));
     let gave_up = blocked.destination(&there).clock(&clock).run().unwrap_err();
-    assert!(clock.elapsed() <= UNANSWERED, "{:?}", clock.elapsed());
+    assert!(clock.elapsed() <= WITHOUT_RESPONSE, "{:?}", clock.elapsed());
     assert_eq!(gave_up.error(), Some(&"refused"));
 
     // An attempt that waited for something else, such as a connection, does not start after the
@@ -285,11 +296,11 @@ async fn every_form_of_a_call_keeps_the_limit() {
     let (there, clock) = (standard(), VirtualClock::new());
     let driver = Driver::builder(Policy::STANDARD, &clock).destination(&there);
     let mut driver = driver.start();
-    let Next::Start(leave) = driver.enter(None) else {
+    let NextStep::Start(leave) = driver.enter(None) else {
         unreachable!("it is new");
     };
     driver.step_back(leave);
-    assert_eq!(driver.room(), Some(UNANSWERED));
+    assert_eq!(driver.room(), Some(WITHOUT_RESPONSE));
     clock.advance(11 * SECOND);
     assert_eq!(driver.too_late(), Some(StopReason::MaxElapsed));
     let stop = driver.enter(None).stop().unwrap();
@@ -297,14 +308,14 @@ async fn every_form_of_a_call_keeps_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_moves_the_limit() {
+async fn progress_extends_the_limit_without_a_deadline() {
     // An occasionally interrupted transfer takes as long as it takes.
     let (there, clock) = (answered().await, VirtualClock::new());
     let mut driver = Driver::builder(Policy::STANDARD, &clock)
         .destination(&there)
         .start();
     for _ in 0..10 {
-        let Next::Start(leave) = driver.enter(None) else {
+        let NextStep::Start(leave) = driver.enter(None) else {
             unreachable!("nothing holds it back");
         };
         driver.on_attempt(leave);
@@ -319,7 +330,7 @@ async fn progress_moves_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_destination_nothing_changes() {
+async fn without_a_destination_there_is_no_limit_without_a_deadline() {
     let began = Instant::now();
     let busy = Hint::after(60 * SECOND);
     let comes_back = retry(Policy::STANDARD, async || {

@@ -7,8 +7,8 @@ use relent::clock::Instant;
 use relent::driver::{Decision, Session};
 use relent::failure::{Cause, Network};
 use relent::policy::{Ceiling, HintMode};
-use relent::random::Draw;
-use relent::{Failure, Hint, Kind, NamedPolicy, Policy, StopReason, presets};
+use relent::random::FixedRandom;
+use relent::{Failure, FailureKind, Hint, NamedPolicy, Policy, StopReason, presets};
 
 fn load(name: &str) -> Policy {
     presets::get(name).unwrap().load().unwrap().policy
@@ -17,10 +17,10 @@ fn load(name: &str) -> Policy {
 /// A failed HTTP request with its default classification.
 fn status(status: u16) -> Failure {
     let kind = match status {
-        421 | 425 => Kind::NotProcessed,
-        429 => Kind::Throttled,
-        408 | 500 | 502 | 503 | 504 => Kind::Ambiguous,
-        _ => Kind::Permanent,
+        421 | 425 => FailureKind::NotProcessed,
+        429 => FailureKind::Throttled,
+        408 | 500 | 502 | 503 | 504 => FailureKind::Ambiguous,
+        _ => FailureKind::Permanent,
     };
     Failure::new(kind).cause(Cause::Status(status))
 }
@@ -32,7 +32,7 @@ fn timeout() -> Failure {
 /// The delays in milliseconds if every attempt fails immediately with `failure`.
 fn waits(policy: &Policy, failure: Failure, draw: f64) -> Vec<f64> {
     policy
-        .waits_after(failure, Draw::at(draw))
+        .waits_after(failure, FixedRandom::at(draw))
         .take(100)
         .map(|wait| wait.as_nanos() as f64 / 1e6)
         .collect()
@@ -49,7 +49,13 @@ fn pinned(policy: &Policy, failure: Failure, expected: [&[f64]; 3]) {
 fn decide(policy: &Policy, failure: Failure, repeatable: bool) -> Decision {
     let mut session = Session::new(Instant::ORIGIN, repeatable);
     session.on_attempt();
-    session.on_failure(policy, Instant::ORIGIN, &failure, &mut Draw::at(0.5), None)
+    session.on_failure(
+        policy,
+        Instant::ORIGIN,
+        &failure,
+        &mut FixedRandom::at(0.5),
+        None,
+    )
 }
 
 fn retries(policy: &Policy, failure: Failure, repeatable: bool) -> bool {
@@ -69,7 +75,7 @@ fn retried_statuses(policy: &Policy, expected: impl Fn(u16) -> bool) {
 }
 
 #[test]
-fn every_preset_reads_and_says_what_it_is() {
+fn every_preset_parses_and_has_a_description_and_a_source() {
     assert_eq!(presets::names().len(), presets::all().len());
     for preset in presets::all() {
         let named = NamedPolicy::load(preset.name).unwrap_or_else(|error| panic!("{error}"));
@@ -92,7 +98,7 @@ fn every_preset_reads_and_says_what_it_is() {
 }
 
 #[test]
-fn the_folder_holds_the_presets_and_nothing_else() {
+fn the_policies_folder_contains_exactly_the_presets() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/policies");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
@@ -108,7 +114,7 @@ fn the_folder_holds_the_presets_and_nothing_else() {
 }
 
 #[test]
-fn only_the_callers_own_policy_declares_everything_repeatable() {
+fn no_preset_assumes_that_everything_is_repeatable() {
     for preset in presets::all() {
         assert!(!load(preset.name).assume_repeatable(), "{}", preset.name);
     }
@@ -123,7 +129,7 @@ fn the_linter_finds_nothing_in_a_preset() {
 }
 
 #[test]
-fn standard_is_the_constant() {
+fn the_standard_preset_equals_its_constant() {
     let policy = load("standard");
     assert_eq!(&policy, Policy::STANDARD);
     // random · 100 ms · 2^n, seven times.
@@ -136,14 +142,14 @@ fn standard_is_the_constant() {
             &[100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 6400.0],
         ],
     );
-    assert!(policy.gate().is_some());
+    assert!(policy.circuit_breaker().is_some());
     let budget = policy.budget().unwrap();
-    assert_eq!((budget.ratio, budget.reserve), (0.1, 10.0));
+    assert_eq!((budget.ratio, budget.initial_tokens), (0.1, 10.0));
     assert_eq!(policy.hint(), HintMode::Floor);
 }
 
 #[test]
-fn patient_is_the_constant() {
+fn the_patient_preset_equals_its_constant() {
     let policy = load("patient");
     assert_eq!(&policy, Policy::PATIENT);
     // random · min(1 s · 2^n, 32 s), ten times.
@@ -155,10 +161,10 @@ fn patient_is_the_constant() {
     );
     assert!(policy.budget().is_none());
     // A single caller cannot cause a thundering herd, and a deadline leaves a final attempt.
-    assert_eq!(policy.hint_spread(), 0.25);
-    assert!(policy.cut_last_wait());
-    assert_eq!(Policy::STANDARD.hint_spread(), 1.0);
-    assert!(!Policy::STANDARD.cut_last_wait());
+    assert_eq!(policy.retry_after_jitter(), 0.25);
+    assert!(policy.final_attempt_before_deadline());
+    assert_eq!(Policy::STANDARD.retry_after_jitter(), 1.0);
+    assert!(!Policy::STANDARD.final_attempt_before_deadline());
 }
 
 #[test]
@@ -420,7 +426,7 @@ fn cenkalti_documented_sequence() {
 
 /// "We go over the MaxElapsedTime on the tenth try": only if the attempts themselves take the time.
 #[test]
-fn cenkalti_tenth_is_stop_when_the_time_is_up() {
+fn cenkalti_stops_at_the_tenth_attempt_when_time_is_up() {
     let policy = load("cenkalti");
     // 500 ms · (1.5^12 - 1) / 0.5 = 128.75 s for twelve waits, then 60 s each: twelve more end at
     // 848.75 s, a thirteenth would end at 908.75 s. Half: 64.37 s and 27 of 30 s (874.37 s). One and a
@@ -438,7 +444,7 @@ fn cenkalti_tenth_is_stop_when_the_time_is_up() {
         assert_eq!(session.on_attempt(), number);
         now = now.saturating_add(attempt);
         let failure = Failure::ambiguous();
-        match session.on_failure(&policy, now, &failure, &mut Draw::at(0.5), None) {
+        match session.on_failure(&policy, now, &failure, &mut FixedRandom::at(0.5), None) {
             Decision::Retry { after } => now = now.saturating_add(after),
             Decision::Stop(stop) => {
                 assert_eq!((number, stop.reason), (10, StopReason::MaxElapsed));
@@ -450,7 +456,7 @@ fn cenkalti_tenth_is_stop_when_the_time_is_up() {
 }
 
 #[test]
-fn cenkalti_retries_whatever_is_not_permanent() {
+fn cenkalti_retries_every_failure_that_is_not_permanent() {
     let policy = load("cenkalti");
     assert!(retries(&policy, Failure::ambiguous(), true));
     assert!(retries(
@@ -498,7 +504,10 @@ fn aws_standard_clamps_the_server_time() {
 #[test]
 fn aws_standard_quota() {
     let policy = load("aws-standard");
-    for (kind, granted, left) in [(Kind::Ambiguous, 35, 10.0), (Kind::Throttled, 100, 0.0)] {
+    for (kind, granted, left) in [
+        (FailureKind::Ambiguous, 35, 10.0),
+        (FailureKind::Throttled, 100, 0.0),
+    ] {
         let budget = policy.new_budget().unwrap();
         let later = Instant::from_nanos(1 << 60);
         let count = std::iter::from_fn(|| budget.withdraw(later, kind)).count();
@@ -516,7 +525,8 @@ fn aws_legacy_waits_and_quota() {
         [&[0.0, 0.0], &[500.0, 1000.0], &[1000.0, 2000.0]],
     );
     let budget = policy.new_budget().unwrap();
-    let count = std::iter::from_fn(|| budget.withdraw(Instant::ORIGIN, Kind::Ambiguous)).count();
+    let count =
+        std::iter::from_fn(|| budget.withdraw(Instant::ORIGIN, FailureKind::Ambiguous)).count();
     assert_eq!((count, budget.balance()), (100, 0.0));
 }
 
@@ -529,7 +539,7 @@ fn aws_legacy_charges_10_for_a_timeout() {
     let granted = std::iter::from_fn(|| {
         let mut session = Session::new(Instant::ORIGIN, true);
         session.on_attempt();
-        let draw = &mut Draw::at(0.5);
+        let draw = &mut FixedRandom::at(0.5);
         let decision = session.on_failure(&policy, Instant::ORIGIN, &timeout, draw, Some(&budget));
         decision.stop().is_none().then_some(())
     });
@@ -570,7 +580,7 @@ fn grpc_pushback_restarts_the_backoff() {
     for (failure, wait) in [(unavailable, 100), (pushback, 3), (unavailable, 100)] {
         session.on_attempt();
         let now = Instant::ORIGIN;
-        let decision = session.on_failure(&policy, now, &failure, &mut Draw::at(0.5), None);
+        let decision = session.on_failure(&policy, now, &failure, &mut FixedRandom::at(0.5), None);
         assert_eq!(
             decision,
             Decision::Retry {
@@ -591,8 +601,13 @@ fn grpc_throttling() {
         session.on_attempt();
         let failure = Failure::ambiguous().cause(Cause::Grpc(14));
         let now = Instant::ORIGIN;
-        let decision =
-            session.on_failure(&policy, now, &failure, &mut Draw::at(0.5), Some(&budget));
+        let decision = session.on_failure(
+            &policy,
+            now,
+            &failure,
+            &mut FixedRandom::at(0.5),
+            Some(&budget),
+        );
         granted += u32::from(decision.stop().is_none());
     }
     assert_eq!((granted, budget.balance()), (4, 0.0));
@@ -600,7 +615,7 @@ fn grpc_throttling() {
 
 /// gRFC A6: the failures that count for throttling.
 #[test]
-fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempts() {
+fn grpc_throttling_ignores_invalid_requests_and_unsent_attempts() {
     let policy = load("grpc");
     let unavailable = Failure::ambiguous().cause(Cause::Grpc(14));
     let refused = Failure::network(Network::RefusedStream);
@@ -615,7 +630,7 @@ fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempt
         let mut session = Session::new(Instant::ORIGIN, true);
         for failure in &failures {
             session.on_attempt();
-            let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+            let (now, draw) = (Instant::ORIGIN, &mut FixedRandom::at(0.5));
             session.on_failure(&policy, now, failure, draw, Some(&budget));
         }
         assert_eq!(budget.balance(), balance, "{failures:?}");
@@ -624,17 +639,17 @@ fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempt
 
 /// gRFC A6: an attempt that no server saw is retried even while retries are throttled.
 #[test]
-fn grpc_throttling_leaves_an_unsent_attempt_its_retry() {
+fn grpc_throttling_allows_the_retry_of_an_unsent_attempt() {
     let policy = load("grpc");
     let budget = policy.new_budget().unwrap();
     for _ in 0..10 {
-        budget.on_failure(Kind::Ambiguous);
+        budget.on_failure(FailureKind::Ambiguous);
     }
     let mut session = Session::new(Instant::ORIGIN, false);
     let refused = Failure::network(Network::RefusedStream);
     for stops in [None, Some("budget")] {
         session.on_attempt();
-        let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+        let (now, draw) = (Instant::ORIGIN, &mut FixedRandom::at(0.5));
         let decision = session.on_failure(&policy, now, &refused, draw, Some(&budget));
         assert_eq!(decision.stop().map(|stop| stop.reason.name()), stops);
     }
@@ -652,7 +667,7 @@ fn envoy_waits() {
 }
 
 #[test]
-fn envoy_does_not_retry_what_its_rate_limit_refused() {
+fn envoy_does_not_retry_rejections_by_its_rate_limit() {
     let policy = load("envoy");
     // `x-envoy-ratelimited` makes a 503 throttled.
     let limited = Failure::throttled().cause(Cause::Status(503));
@@ -666,11 +681,12 @@ fn envoy_does_not_retry_what_its_rate_limit_refused() {
 
 /// Immediate; 10 per second over 10 s, plus a fifth of the requests.
 #[test]
-fn finagle_requeues_at_once_within_its_budget() {
+fn finagle_requeues_immediately_within_its_budget() {
     let policy = load("finagle");
     pinned(&policy, Failure::network(Network::Connect), [&[0.0; 20]; 3]);
     let budget = policy.new_budget().unwrap();
-    let drain = |now| std::iter::from_fn(|| budget.withdraw(now, Kind::NotProcessed)).count();
+    let drain =
+        |now| std::iter::from_fn(|| budget.withdraw(now, FailureKind::NotProcessed)).count();
     let second = Instant::from_nanos(1_000_000_000);
     assert_eq!(drain(Instant::ORIGIN), 100);
     assert_eq!(drain(second), 10);
@@ -820,7 +836,7 @@ fn every_preset_makes_waits() {
     for preset in presets::all() {
         let policy = preset.load().unwrap().policy;
         assert!(
-            policy.waits(Draw::at(0.5)).next().is_some(),
+            policy.waits(FixedRandom::at(0.5)).next().is_some(),
             "{}",
             preset.name
         );

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use relent::clock::{BlockingSleeper, Clock, Sleeper, TokioClock};
-use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::policy::{
+    BudgetConfig, CircuitBreakerConfig, HedgeConfig, PolicyBuilder, RateLimitConfig,
+};
 use relent::{Backoff, Destination, Failure, Jitter, Policy, StopReason, VirtualClock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -25,7 +27,11 @@ fn build(policy: PolicyBuilder) -> Policy {
 }
 
 fn gated() -> Policy {
-    build(policy().max_retries(1000).gate(GateConfig::DEFAULT))
+    build(
+        policy()
+            .max_retries(1000)
+            .circuit_breaker(CircuitBreakerConfig::DEFAULT),
+    )
 }
 
 /// A call whose attempts fail while `is_down`.
@@ -54,16 +60,16 @@ async fn parked() -> (
     let there = Arc::new(Destination::new(gated()));
     let is_down = Arc::new(true.into());
     let mut calls = Vec::new();
-    while there.parked() < 10 {
+    while there.queued_while_down() < 10 {
         calls.push(call(&there, &is_down));
         sleep(SECOND / 10).await;
     }
-    assert!(there.is_closed());
+    assert!(there.is_down());
     (there, is_down, calls)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_calls_by_its_own_policy_in_every_form() {
+async fn every_form_of_destination_call_uses_its_own_policy() {
     let there = Destination::new(build(policy()));
     let attempts = Cell::new(0);
     let fail = || {
@@ -80,7 +86,7 @@ async fn a_destination_calls_by_its_own_policy_in_every_form() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_calls_go_by_the_new_policy_and_a_call_that_has_begun_by_its_own() {
+async fn a_new_policy_applies_to_later_calls_but_not_to_running_ones() {
     let there = Destination::new(build(policy()));
     let fail = || async { Err::<(), _>("down") };
     let begun = async { there.retry(fail).await.unwrap_err() };
@@ -95,7 +101,7 @@ async fn later_calls_go_by_the_new_policy_and_a_call_that_has_begun_by_its_own()
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_14_retries_are_turned_off_and_on_while_it_runs() {
+async fn retries_can_be_turned_off_and_on_at_run_time() {
     let (there, is_down, calls) = parked().await;
     there.set_policy(gated().without_retries(), &TokioClock);
     // No new call is queued, and the waiting ones are not sent immediately.
@@ -109,22 +115,22 @@ async fn rule_14_retries_are_turned_off_and_on_while_it_runs() {
         (gave_up.reason(), attempts.get()),
         (StopReason::RetriesExhausted, 1)
     );
-    assert!(there.parked() > 0);
+    assert!(there.queued_while_down() > 0);
     is_down.store(false, std::sync::atomic::Ordering::Relaxed);
     there.set_policy(gated(), &TokioClock);
     for call in calls {
         assert!(call.await.unwrap());
     }
-    assert_eq!(there.parked(), 0);
+    assert_eq!(there.queued_while_down(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_are_parked_are_not_lost_when_the_gate_is_taken_away() {
+async fn queued_requests_are_released_when_the_breaker_is_removed() {
     let (there, is_down, calls) = parked().await;
     is_down.store(false, std::sync::atomic::Ordering::Relaxed);
     let began = Instant::now();
     there.set_policy(build(policy()), &TokioClock);
-    assert_eq!((there.parked(), there.is_open()), (0, true));
+    assert_eq!((there.queued_while_down(), there.is_normal()), (0, true));
     for call in calls {
         assert!(call.await.unwrap());
     }
@@ -133,15 +139,15 @@ async fn those_who_are_parked_are_not_lost_when_the_gate_is_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_are_parked_go_by_the_pace_of_the_new_request_rate() {
+async fn queued_requests_follow_a_newly_set_rate_limit() {
     let (there, is_down, calls) = parked().await;
     is_down.store(false, std::sync::atomic::Ordering::Relaxed);
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(1.0)
+        ..RateLimitConfig::new(1.0)
     };
-    let (began, waiting) = (Instant::now(), there.parked());
-    there.set_policy(build(policy().request_rate(rate)), &TokioClock);
+    let (began, waiting) = (Instant::now(), there.queued_while_down());
+    there.set_policy(build(policy().rate_limit(rate)), &TokioClock);
     for call in calls {
         assert!(call.await.unwrap());
     }
@@ -150,22 +156,22 @@ async fn those_who_are_parked_go_by_the_pace_of_the_new_request_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_a_slot_go_on_at_the_new_rate() {
-    let rate = |limit| RequestRateConfig {
+async fn requests_held_by_the_rate_limit_follow_a_new_rate() {
+    let rate = |limit| RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(limit)
+        ..RateLimitConfig::new(limit)
     };
     for (new, seconds) in [(Some(10.0), 0..2), (None, 0..1), (Some(0.5), 8..12)] {
-        let there = Arc::new(Destination::new(build(policy().request_rate(rate(0.01)))));
+        let there = Arc::new(Destination::new(build(policy().rate_limit(rate(0.01)))));
         let up = Arc::new(false.into());
         let calls: Vec<_> = (0..6).map(|_| call(&there, &up)).collect();
         sleep(SECOND / 100).await;
         // Callers whose slot would have come too late have given up.
-        let queued = there.queued();
+        let queued = there.held_by_rate_limit();
         assert!(queued > 0 && !there.policy().is_off());
         let began = Instant::now();
         let faster = match new {
-            Some(limit) => policy().request_rate(rate(limit)),
+            Some(limit) => policy().rate_limit(rate(limit)),
             None => policy(),
         };
         there.set_policy(build(faster), &TokioClock);
@@ -184,11 +190,11 @@ async fn those_who_wait_for_a_slot_go_on_at_the_new_rate() {
 }
 
 #[test]
-fn a_budget_keeps_what_is_in_it_and_goes_by_the_new_amounts() {
+fn a_reloaded_budget_keeps_its_balance_and_uses_the_new_costs() {
     let config = BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
-        reserve: 4.0,
+        initial_tokens: 4.0,
         ..BudgetConfig::DEFAULT
     };
     let with = |budget| build(policy().max_retries(100).budget(budget));
@@ -208,7 +214,7 @@ fn a_budget_keeps_what_is_in_it_and_goes_by_the_new_amounts() {
     assert!(there.budget().is_none());
     assert_eq!(attempts(), 10);
     let small = BudgetConfig {
-        reserve: 1.0,
+        initial_tokens: 1.0,
         capacity: 1.0,
         ratio: 1.0,
         ..config
@@ -218,7 +224,7 @@ fn a_budget_keeps_what_is_in_it_and_goes_by_the_new_amounts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_of_latencies_survives_another_percentile() {
+async fn recorded_latencies_survive_a_new_hedge_percentile() {
     let hedged = |share| build(policy().hedge(HedgeConfig::percentile(share)));
     let there = Destination::new(hedged(0.95));
     for _ in 0..400 {
@@ -237,7 +243,7 @@ async fn what_is_known_of_latencies_survives_another_percentile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttle_is_switched_on_and_off() {
+async fn adaptive_throttling_can_be_turned_on_and_off_at_run_time() {
     let there = Destination::new(build(policy().max_retries(0)));
     let refused = || async {
         let mut refused = 0;
@@ -295,7 +301,7 @@ fn a_policy_may_be_replaced_from_every_callback() {
 }
 
 #[test]
-fn a_policy_may_be_replaced_by_a_waker_and_by_one_that_is_dropped() {
+fn a_waker_and_its_destructor_may_replace_the_policy() {
     struct Reloads(Arc<Destination>);
     impl Wake for Reloads {
         fn wake(self: Arc<Self>) {
@@ -307,11 +313,11 @@ fn a_policy_may_be_replaced_by_a_waker_and_by_one_that_is_dropped() {
             self.0.set_policy(build(policy()), &Asleep);
         }
     }
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(0.1)
+        ..RateLimitConfig::new(0.1)
     };
-    let there = Arc::new(Destination::new(build(policy().request_rate(rate))));
+    let there = Arc::new(Destination::new(build(policy().rate_limit(rate))));
     let call = || async {
         let call = there.retry(|| async { Ok::<_, &str>(()) });
         call.clock(Asleep).await.is_ok()
@@ -321,19 +327,22 @@ fn a_policy_may_be_replaced_by_a_waker_and_by_one_that_is_dropped() {
     assert_eq!(first.as_mut().poll(&mut ignored), Poll::Ready(true));
     let waker = Waker::from(Arc::new(Reloads(there.clone())));
     let waits = second.as_mut().poll(&mut Context::from_waker(&waker));
-    assert!(waits.is_pending() && there.queued() == 1);
+    assert!(waits.is_pending() && there.held_by_rate_limit() == 1);
     drop(waker);
     // This wakes the waiter, and the policy that its waker sets applies last.
     there.set_policy(build(policy()), &Asleep);
     assert_eq!(second.as_mut().poll(&mut ignored), Poll::Ready(true));
-    assert_eq!((there.queued(), there.parked()), (0, 0));
+    assert_eq!(
+        (there.held_by_rate_limit(), there.queued_while_down()),
+        (0, 0)
+    );
 }
 
 #[test]
-fn of_two_policies_at_once_one_is_in_force_with_all_that_it_has() {
-    let rate = RequestRateConfig::new(1e6);
-    let full = policy().budget(BudgetConfig::DEFAULT).request_rate(rate);
-    let full = Arc::new(build(full.gate(GateConfig::DEFAULT)));
+fn two_concurrent_policy_changes_leave_one_complete_policy() {
+    let rate = RateLimitConfig::new(1e6);
+    let full = policy().budget(BudgetConfig::DEFAULT).rate_limit(rate);
+    let full = Arc::new(build(full.circuit_breaker(CircuitBreakerConfig::DEFAULT)));
     let bare = Arc::new(build(policy()));
     let (there, clock) = (Destination::new(bare.clone()), VirtualClock::new());
     for _ in 0..2000 {
@@ -352,7 +361,7 @@ fn of_two_policies_at_once_one_is_in_force_with_all_that_it_has() {
         let reads = Counts(&clock, Cell::new(0));
         let call = there.blocking(|| Ok::<_, &str>(())).clock(&reads);
         call.run().unwrap();
-        assert_eq!(reads.1.get() > 0, in_force.gate().is_some());
+        assert_eq!(reads.1.get() > 0, in_force.circuit_breaker().is_some());
     }
 }
 

@@ -4,11 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use relent::classify::Marked;
-use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, Pattern};
+use relent::classify::RetryableError;
+use relent::policy::{BudgetConfig, CircuitBreakerConfig, HedgeConfig, Pattern};
 use relent::{
-    Activity, Backoff, Destination, Jitter, Policy, Polled, StopReason, Ticker, VirtualClock,
-    Written, blocking, poll, presets, retry, update,
+    Activity, Backoff, Destination, Jitter, Policy, PollOutcome, StopReason, Ticker, VirtualClock,
+    WriteOutcome, blocking, poll_until, presets, retry, retry_on_conflict,
 };
 use tokio::time::{Instant, advance, sleep};
 
@@ -24,14 +24,14 @@ fn presets_that_retry() -> impl Iterator<Item = (&'static str, Policy)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_2_a_conflict_is_repeated_whatever_the_policy_lists() {
+async fn a_write_conflict_is_retried_whatever_the_policy_lists() {
     for (name, policy) in presets_that_retry() {
         let writes = Cell::new(0);
-        let written = update(&policy, async || {
+        let written = retry_on_conflict(&policy, async || {
             writes.set(writes.get() + 1);
             match writes.get() {
-                1 => Written::Conflict("somebody was faster"),
-                _ => Written::Done(()),
+                1 => WriteOutcome::Conflict("somebody was faster"),
+                _ => WriteOutcome::Done(()),
             }
         });
         written
@@ -42,14 +42,14 @@ async fn rule_2_a_conflict_is_repeated_whatever_the_policy_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_3_what_is_not_ready_is_looked_at_again_whatever_the_policy_lists() {
+async fn a_pending_poll_is_repeated_whatever_the_policy_lists() {
     for (name, policy) in presets_that_retry() {
         let looks = Cell::new(0);
-        let done = poll(&policy, async || {
+        let done = poll_until(&policy, async || {
             looks.set(looks.get() + 1);
             Ok::<_, &str>(match looks.get() {
-                1 => Polled::Pending,
-                _ => Polled::Done(()),
+                1 => PollOutcome::Pending,
+                _ => PollOutcome::Done(()),
             })
         });
         done.await
@@ -59,7 +59,7 @@ async fn r4_3_what_is_not_ready_is_looked_at_again_whatever_the_policy_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_5_a_ticker_ticks_whatever_the_policy_lists() {
+async fn a_ticker_ticks_whatever_the_policy_lists() {
     for (name, policy) in presets_that_retry() {
         let mut ticker = Ticker::new(&policy);
         assert_eq!(ticker.tick().await, Some(1), "{name}");
@@ -70,19 +70,19 @@ async fn r4_5_a_ticker_ticks_whatever_the_policy_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_the_answer_of_a_healthy_destination() {
+async fn write_conflicts_do_not_trip_the_circuit_breaker() {
     let policy = Policy::builder(Backoff::constant(SECOND / 100))
-        .gate(GateConfig::DEFAULT)
+        .circuit_breaker(CircuitBreakerConfig::DEFAULT)
         .unlimited_retries()
         .build()
         .unwrap();
     let there = Destination::new(&policy);
     let writes = Cell::new(0);
-    let written = update(&policy, async || {
+    let written = retry_on_conflict(&policy, async || {
         writes.set(writes.get() + 1);
         match writes.get() {
-            ..300 => Written::Conflict("somebody was faster"),
-            _ => Written::Done(there.is_open()),
+            ..300 => WriteOutcome::Conflict("somebody was faster"),
+            _ => WriteOutcome::Done(there.is_normal()),
         }
     });
     assert!(written.destination(&there).await.unwrap());
@@ -90,9 +90,9 @@ async fn a_conflict_is_the_answer_of_a_healthy_destination() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_7_what_a_healthy_destination_answers_is_neither_paid_for_nor_a_failure() {
+async fn pending_polls_and_conflicts_cost_no_retry_budget() {
     let budget = BudgetConfig {
-        reserve: 3.0,
+        initial_tokens: 3.0,
         per_second: 0.0,
         ratio: 0.0,
         ..BudgetConfig::DEFAULT
@@ -115,18 +115,19 @@ async fn rule_7_what_a_healthy_destination_answers_is_neither_paid_for_nor_a_fai
             .unwrap();
         let there = Destination::new(&policy);
         let looks = Cell::new(0);
-        let done = poll(&policy, async || {
+        let done = poll_until(&policy, async || {
             looks.set(looks.get() + 1);
             Ok::<_, &str>(match looks.get() {
-                40 => Polled::Done(()),
-                10 => Polled::Progress,
-                _ => Polled::Pending,
+                40 => PollOutcome::Done(()),
+                10 => PollOutcome::Progress,
+                _ => PollOutcome::Pending,
             })
         });
         done.destination(&there).await.unwrap();
         assert_eq!(there.budget().unwrap().balance(), 3.0, "{budget:?}");
         // A conflict is free, too: another write took effect.
-        let conflict = update(&policy, async || Written::<(), _>::Conflict("always"));
+        let conflict =
+            retry_on_conflict(&policy, async || WriteOutcome::<(), _>::Conflict("always"));
         let gave_up = conflict.destination(&there).await.unwrap_err();
         assert_eq!(gave_up.reason(), StopReason::RetriesExhausted, "{budget:?}");
         assert_eq!(there.budget().unwrap().balance(), 3.0, "{budget:?}");
@@ -134,7 +135,7 @@ async fn rule_7_what_a_healthy_destination_answers_is_neither_paid_for_nor_a_fai
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
+async fn a_pending_poll_ends_the_race_of_a_hedged_poll() {
     let policy = Policy::builder(Backoff::constant(10 * SECOND))
         .jitter(Jitter::None)
         .hedge(HedgeConfig::after(SECOND))
@@ -142,14 +143,14 @@ async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
         .unwrap();
     let looks = RefCell::new(Vec::new());
     let began = Instant::now();
-    let done = poll(&policy, || {
+    let done = poll_until(&policy, || {
         looks.borrow_mut().push(began.elapsed().as_secs());
         let looks = looks.borrow().len();
         async move {
             sleep(2 * SECOND).await;
             Ok::<_, &str>(match looks {
-                ..3 => Polled::Pending,
-                _ => Polled::Done(()),
+                ..3 => PollOutcome::Pending,
+                _ => PollOutcome::Done(()),
             })
         }
     });
@@ -159,17 +160,17 @@ async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_1_no_list_repeats_what_cannot_be_helped() {
+async fn no_retry_list_retries_a_permanent_failure_of_the_operation() {
     for list in [Pattern::Any, Pattern::Error] {
         let policy = Policy::STANDARD.clone().retrying([list]);
         let attempts = Cell::new(0);
         let count = || attempts.set(attempts.get() + 1);
         let marked = retry(&policy, async || {
             count();
-            Err::<(), _>(Marked::Permanent("no"))
+            Err::<(), _>(RetryableError::Permanent("no"))
         });
         assert_eq!(
-            marked.marked().await.unwrap_err().reason(),
+            marked.classify_by_error().await.unwrap_err().reason(),
             StopReason::Permanent
         );
         let judged = retry(&policy, async || {
@@ -178,14 +179,14 @@ async fn rule_1_no_list_repeats_what_cannot_be_helped() {
         });
         let judged = judged.when(|error| *error != "no").await.unwrap_err();
         assert_eq!(judged.reason(), StopReason::Permanent);
-        let looked = poll(&policy, async || {
+        let looked = poll_until(&policy, async || {
             count();
-            Err::<Polled<()>, _>("no")
+            Err::<PollOutcome<()>, _>("no")
         });
         assert_eq!(looked.await.unwrap_err().reason(), StopReason::Permanent);
-        let failed = update(&policy, async || {
+        let failed = retry_on_conflict(&policy, async || {
             count();
-            Written::<(), _>::Failed("no")
+            WriteOutcome::<(), _>::Failed("no")
         });
         assert_eq!(failed.await.unwrap_err().reason(), StopReason::Permanent);
         assert_eq!(attempts.get(), 4, "{list}");
@@ -202,15 +203,15 @@ async fn looks_under_touches(policy: &Policy, every: Duration) -> Vec<Duration> 
     let activity = Activity::new();
     let began = Instant::now();
     let looks = RefCell::new(Vec::new());
-    let polling = poll(policy, || {
+    let polling = poll_until(policy, || {
         looks.borrow_mut().push(began.elapsed());
-        async { Ok::<Polled<()>, &str>(Polled::Pending) }
+        async { Ok::<PollOutcome<()>, &str>(PollOutcome::Pending) }
     })
     .activity(&activity);
     let touching = async {
         while began.elapsed() < 300 * SECOND {
             sleep(every).await;
-            activity.touch();
+            activity.notify();
         }
     };
     tokio::select! {
@@ -221,7 +222,7 @@ async fn looks_under_touches(policy: &Policy, every: Duration) -> Vec<Duration> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_4_a_touch_never_puts_the_next_look_off() {
+async fn activity_never_delays_the_next_poll() {
     let policy = Policy::builder(Backoff::exponential(SECOND))
         .jitter(Jitter::None)
         .unlimited_retries()
@@ -237,7 +238,7 @@ async fn r4_4_a_touch_never_puts_the_next_look_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_6_a_touch_moves_no_attempt_past_a_limit() {
+async fn activity_moves_no_attempt_past_a_time_limit() {
     let policy = Policy::builder(Backoff::constant(4 * SECOND))
         .jitter(Jitter::None)
         .unlimited_retries()
@@ -249,15 +250,15 @@ async fn rule_6_a_touch_moves_no_attempt_past_a_limit() {
     let looks = RefCell::new(Vec::new());
     let look = || {
         looks.borrow_mut().push(began.elapsed());
-        async { Ok::<Polled<()>, &str>(Polled::Pending) }
+        async { Ok::<PollOutcome<()>, &str>(PollOutcome::Pending) }
     };
     let touching = async {
         sleep(79 * SECOND / 10).await;
-        activity.touch();
+        activity.notify();
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        result = poll(&policy, look).activity(&activity) => {
+        result = poll_until(&policy, look).activity(&activity) => {
             assert_eq!(result.unwrap_err().reason(), StopReason::MaxElapsed);
         }
         () = touching => {}

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use relent::classify::Marked;
+use relent::classify::RetryableError;
 use relent::clock::{Clock, Instant, Sleeper};
-use relent::random::Draw;
+use relent::random::FixedRandom;
 use relent::{
-    Activity, Backoff, Destination, Failure, Hint, Jitter, Policy, Polled, StopReason, Ticker,
-    VirtualClock, blocking, poll, retry, retry_mut, retry_with,
+    Activity, Backoff, Destination, Failure, Hint, Jitter, Policy, PollOutcome, StopReason, Ticker,
+    VirtualClock, blocking, poll_until, retry, retry_mut, retry_with,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ impl relent::clock::BlockingSleeper for &Watched {
 }
 
 #[tokio::test]
-async fn rule_10_first_success_reads_no_clock() {
+async fn a_first_success_reads_no_clock() {
     let watched = Watched(Cell::new(0));
     retry(Policy::STANDARD, || async { Ok::<_, ()>(()) })
         .clock(&watched)
@@ -73,7 +73,7 @@ async fn rule_10_first_success_reads_no_clock() {
 }
 
 #[tokio::test]
-async fn rule_10_a_wait_that_nothing_can_cut_short_reads_no_clock() {
+async fn a_wait_that_cannot_be_shortened_reads_no_clock() {
     let (policy, watched) = (plain(3), Watched(Cell::new(0)));
     let fail = || async { Err::<(), _>("down") };
     retry(&policy, fail).clock(&watched).await.unwrap_err();
@@ -150,7 +150,7 @@ async fn tokio_retry_recursion() {
 }
 
 #[test]
-fn an_operation_that_fails_at_once_forever_lets_other_tasks_run() {
+fn an_operation_that_keeps_failing_immediately_yields_to_other_tasks() {
     let policy = Policy::builder(Backoff::None)
         .unlimited_retries()
         .build()
@@ -187,11 +187,11 @@ fn tokio_retry2_retry_after_and_notify() {
     let clock = VirtualClock::new();
     let mut heard = Vec::new();
     let gave_up = blocking::retry(&plain(2), || {
-        Err::<(), _>(Marked::RetryAfter("slow", 5 * SECOND))
+        Err::<(), _>(RetryableError::RetryAfter("slow", 5 * SECOND))
     })
-    .marked()
+    .classify_by_error()
     .notify(|notice| heard.push((notice.attempt, notice.wait, *notice.error.unwrap())))
-    .random(Draw::at(0.0))
+    .random(FixedRandom::at(0.0))
     .clock(&clock)
     .run()
     .unwrap_err();
@@ -288,7 +288,7 @@ async fn the_last_real_error_survives_an_attempt_that_was_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_12_a_dropped_future_gives_its_retry_back() {
+async fn a_dropped_future_refunds_its_retry() {
     let policy = plain(5)
         .into_builder()
         .budget(relent::policy::BudgetConfig {
@@ -317,7 +317,7 @@ async fn rule_12_a_dropped_future_gives_its_retry_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_that_ran_is_not_given_back() {
+async fn a_retry_that_ran_is_not_refunded() {
     let policy = plain(1)
         .into_builder()
         .budget(relent::policy::BudgetConfig {
@@ -338,7 +338,7 @@ async fn a_retry_that_ran_is_not_given_back() {
 #[tokio::test(start_paused = true)]
 async fn cancellation_ends_a_wait_and_an_attempt() {
     let during_wait = retry(Policy::PATIENT, || async { Err::<(), _>("down") })
-        .random(Draw::at(1.0))
+        .random(FixedRandom::at(1.0))
         .cancel_on(tokio::time::sleep(SECOND / 2))
         .await
         .unwrap_err();
@@ -355,7 +355,7 @@ async fn cancellation_ends_a_wait_and_an_attempt() {
     );
 
     let borrowing = retry_mut(Policy::PATIENT, async |_| Err::<(), _>("down"))
-        .random(Draw::at(1.0))
+        .random(FixedRandom::at(1.0))
         .cancel_on(tokio::time::sleep(SECOND / 2))
         .run()
         .await
@@ -420,7 +420,7 @@ async fn summary_and_trace_explain_every_attempt() {
 }
 
 #[test]
-fn retry_later_carries_the_instant_of_the_server() {
+fn retry_later_carries_the_time_named_by_the_server() {
     let clock = VirtualClock::new();
     let gave_up = blocking::retry(Policy::STANDARD, || Err::<(), _>("quota"))
         .classify(|_| Failure::throttled().hint(Hint::after(3600 * SECOND)))
@@ -436,7 +436,7 @@ fn retry_later_carries_the_instant_of_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_4_progress_makes_polling_quick_again() {
+async fn progress_restarts_the_backoff_of_polling() {
     let policy = Policy::builder(Backoff::exponential(SECOND))
         .jitter(Jitter::None)
         .unlimited_retries()
@@ -444,14 +444,14 @@ async fn r4_4_progress_makes_polling_quick_again() {
         .unwrap();
     let times = RefCell::new(Vec::new());
     let start = tokio::time::Instant::now();
-    let result = poll(&policy, || {
+    let result = poll_until(&policy, || {
         times.borrow_mut().push(start.elapsed().as_secs());
         let looks = times.borrow().len();
         async move {
             Ok::<_, ()>(match looks {
-                4 => Polled::Progress,
-                7 => Polled::Done(looks),
-                _ => Polled::Pending,
+                4 => PollOutcome::Progress,
+                7 => PollOutcome::Done(looks),
+                _ => PollOutcome::Pending,
             })
         }
     })
@@ -461,7 +461,7 @@ async fn r4_4_progress_makes_polling_quick_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_4_activity_cuts_a_long_wait_short() {
+async fn activity_shortens_a_long_wait() {
     let policy = Policy::builder(Backoff::schedule([100 * SECOND, 100 * SECOND]))
         .jitter(Jitter::None)
         .build()
@@ -476,14 +476,14 @@ async fn r4_4_activity_cuts_a_long_wait_short() {
     let start = tokio::time::Instant::now();
     let looks = RefCell::new(Vec::new());
     let polling = async {
-        poll(&quick, || {
+        poll_until(&quick, || {
             looks.borrow_mut().push(start.elapsed().as_secs());
             let done = looks.borrow().len() == 4;
             async move {
                 Ok::<_, ()>(if done {
-                    Polled::Done(())
+                    PollOutcome::Done(())
                 } else {
-                    Polled::Pending
+                    PollOutcome::Pending
                 })
             }
         })
@@ -492,7 +492,7 @@ async fn r4_4_activity_cuts_a_long_wait_short() {
     };
     let person = async {
         tokio::time::sleep(10 * SECOND).await;
-        activity.touch();
+        activity.notify();
     };
     let (result, ()) = tokio::join!(polling, person);
     result.unwrap();
@@ -503,7 +503,7 @@ async fn r4_4_activity_cuts_a_long_wait_short() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn activity_does_not_come_back_before_the_server_said() {
+async fn activity_does_not_shorten_a_retry_after() {
     let activity = Activity::new();
     let start = tokio::time::Instant::now();
     let policy = plain(1);
@@ -516,7 +516,7 @@ async fn activity_does_not_come_back_before_the_server_said() {
     };
     let person = async {
         tokio::time::sleep(SECOND).await;
-        activity.touch();
+        activity.notify();
     };
     let ((result, elapsed), ()) = tokio::join!(asking, person);
     assert!(result.is_err());
@@ -524,7 +524,7 @@ async fn activity_does_not_come_back_before_the_server_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r4_5_ticks_keep_coming_while_the_operation_runs() {
+async fn tick_delays_count_from_tick_to_tick() {
     let policy = plain(3);
     let mut ticker = Ticker::new(&policy);
     let start = tokio::time::Instant::now();
@@ -590,7 +590,7 @@ fn cancelled_futures_stay_cancelled() {
 
 /// A limit that is never reached takes no virtual time; a reached limit takes exactly its length.
 #[tokio::test]
-async fn a_virtual_clock_moves_only_when_somebody_waits() {
+async fn a_virtual_clock_advances_only_during_waits() {
     let policy = plain(1)
         .into_builder()
         .attempt_timeout(5 * SECOND)

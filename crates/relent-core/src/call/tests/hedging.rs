@@ -4,27 +4,28 @@ use super::*;
 
 /// One attempt per second, without a burst.
 fn paced() -> Policy {
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(1.0)
+        ..RateLimitConfig::new(1.0)
     };
-    policy().request_rate(rate).build().unwrap()
+    policy().rate_limit(rate).build().unwrap()
 }
 
-fn has_slot(there: &There, clock: &Hand) -> bool {
+fn has_slot(there: &There, clock: &ManualClock) -> bool {
     let now = Instant::from_nanos(clock.nanos.get());
     there.access().turn(|outbound, _| {
-        let rate = outbound.request_rate_mut().unwrap();
+        let rate = outbound.rate_limit_mut().unwrap();
         rate.next_slot(now) == now
     })
 }
 
 #[test]
-fn rule_12_a_hedge_that_is_not_sent_gives_its_slot_of_the_request_rate_back() {
-    type EndOfHedge = fn(&mut Call<'static, Option<Entered>>, &mut At<'_>, &Hedge, &Racer);
+fn an_unsent_hedge_returns_its_rate_limit_slot() {
+    type EndOfHedge =
+        fn(&mut Call<'static, Option<DestinationState>>, &mut At<'_>, &Hedge, &RaceAttempt);
     let ends: [(&str, EndOfHedge); 7] = [
-        ("put off", |call, at, _, _| call.put_off_hedge(at)),
-        ("called off", |call, at, _, _| call.call_off_hedge(at)),
+        ("put off", |call, at, _, _| call.defer_hedge(at)),
+        ("called off", |call, at, _, _| call.cancel_hedge(at)),
         ("won", |call, at, hedge, first| {
             call.race_won(at, hedge, first, None);
         }),
@@ -37,15 +38,15 @@ fn rule_12_a_hedge_that_is_not_sent_gives_its_slot_of_the_request_rate_back() {
         ("left", |call, at, _, _| call.leave(at)),
         ("granted again", |call, at, _, _| {
             assert!(call.grant_hedge(at));
-            call.put_off_hedge(at);
+            call.defer_hedge(at);
         }),
     ];
     let (policy, hedge) = (paced(), Hedge::new(&HedgeConfig::after(SECOND)).unwrap());
     for (name, end) in ends {
-        let (there, clock) = (there(&policy), Hand::default());
+        let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
         let mut call = Call::new(CallOptions::new(), &at);
-        let leave = call.next(&mut at, None).leave().unwrap();
+        let leave = call.next(&mut at, None).permit().unwrap();
         let first = call.begin_race(&mut at, &hedge, leave);
         clock.advance(SECOND);
         assert!(call.grant_hedge(&mut at));
@@ -58,16 +59,16 @@ fn rule_12_a_hedge_that_is_not_sent_gives_its_slot_of_the_request_rate_back() {
 
 /// One attempt continues, so the race does.
 #[test]
-fn rule_12_a_hedge_that_a_push_back_calls_off_gives_its_slot_back() {
+fn a_hedge_cancelled_by_a_pushback_returns_its_slot() {
     let config = HedgeConfig {
         max_hedges: 2,
         ..HedgeConfig::after(SECOND)
     };
     let (policy, hedge) = (paced(), Hedge::new(&config).unwrap());
-    let (there, clock) = (there(&policy), Hand::default());
+    let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).leave().unwrap();
+    let leave = call.next(&mut at, None).permit().unwrap();
     let first = call.begin_race(&mut at, &hedge, leave);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
@@ -76,25 +77,28 @@ fn rule_12_a_hedge_that_a_push_back_calls_off_gives_its_slot_back() {
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
     let raced = call.race_failed(&mut at, &hedge, &first, &Failure::throttled());
-    assert_eq!(raced, Raced::GoesOn { kept: true });
+    assert_eq!(raced, RaceOutcome::GoesOn { kept: true });
     assert!(has_slot(&there, &clock));
     call.leave(&at);
 }
 
 #[test]
-fn whoever_is_queued_takes_the_slot_of_a_hedge_that_is_put_off() {
+fn a_queued_caller_takes_the_slot_of_a_deferred_hedge() {
     let policy = paced();
     let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
-    let (there, clock) = (there(&policy), Hand::default());
+    let (there, clock) = (there(&policy), ManualClock::default());
     let (mut at, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).leave().unwrap();
+    let leave = call.next(&mut at, None).permit().unwrap();
     call.begin_race(&mut at, &hedge, leave);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
     let mut queued = Call::new(CallOptions::new(), &other);
-    assert!(matches!(queued.next(&mut other, None), Next::Wait { .. }));
-    call.put_off_hedge(&mut at);
+    assert!(matches!(
+        queued.next(&mut other, None),
+        NextStep::Wait { .. }
+    ));
+    call.defer_hedge(&mut at);
     assert!(there.access().turn(|outbound, _| outbound.has_woken()));
     start(&mut queued, &mut other);
     call.leave(&at);

@@ -7,7 +7,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::budget::Taken;
+use crate::destination::budget::Taken;
 
 /// The next action of a call.
 enum State {
@@ -17,7 +17,7 @@ enum State {
 }
 
 struct Caller<'t> {
-    call: Call<'static, Option<Entered>>,
+    call: Call<'static, Option<DestinationState>>,
     at: At<'t>,
     state: State,
     begun: u32,
@@ -70,8 +70,10 @@ fn failure(how: u8) -> Failure {
 
 impl Caller<'_> {
     fn stops_told(&self) -> usize {
-        let told = self.at.0.told.borrow();
-        let stops = told.iter().filter(|told| matches!(told, Told::Stop(_)));
+        let events = self.at.0.events.borrow();
+        let stops = events
+            .iter()
+            .filter(|events| matches!(events, Event::Stop(_)));
         stops.count()
     }
 
@@ -104,7 +106,7 @@ impl Caller<'_> {
 
 fn run(policies: &[Policy], steps: &[Step], exact: bool) {
     let mut policy = &policies[0];
-    let (there, clock) = (there(policy), Hand::default());
+    let (there, clock) = (there(policy), ManualClock::default());
     clock.advance(SECOND * 100_000);
     let start = there.budget().map(Budget::balance);
     let mut callers: BTreeMap<usize, Caller<'_>> = BTreeMap::new();
@@ -155,7 +157,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
             (Step::Next(_), State::Between) => {
                 let last_start = call.session.last_start(at.0.policy);
                 match call.next(at, None) {
-                    Next::Start(leave) => {
+                    NextStep::Start(leave) => {
                         let now = Instant::from_nanos(clock.nanos.get());
                         assert!(now <= last_start || now <= call.session.started());
                         let (attempt, ends) = call.begin(at, leave);
@@ -167,16 +169,16 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
                         caller.paid = u32::from(call.session.taken() != Taken::NOTHING);
                         caller.state = State::Running;
                     }
-                    Next::Wait { until, after, .. } => {
+                    NextStep::Wait { until, after, .. } => {
                         let now = Instant::from_nanos(clock.nanos.get());
                         assert!(until > now && !after.is_zero());
                     }
-                    Next::Stop(_) => caller.state = State::Over,
+                    NextStep::Stop(_) => caller.state = State::Over,
                 }
             }
             (Step::GiveBack(_), State::Between) => {
-                if let Some(leave) = call.next(at, None).leave() {
-                    call.step_back(at, leave);
+                if let Some(leave) = call.next(at, None).permit() {
+                    call.release_permit(at, leave);
                 } else if call.over {
                     caller.state = State::Over;
                 }
@@ -215,7 +217,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
             _ => {}
         }
         caller.look_at_trace();
-        assert!(caller.stops_told() <= 1, "{:?}", caller.at.0.told);
+        assert!(caller.stops_told() <= 1, "{:?}", caller.at.0.events);
         if let State::Over = caller.state {
             assert!(!caller.call.holds(), "what is over holds nothing");
             if let (1, Some(last)) = (caller.stops_told(), caller.trace.last()) {
@@ -228,7 +230,7 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
         spent += caller.paid;
     }
     let outbound = there.access().0.borrow();
-    assert_eq!((outbound.waiting(), outbound.parked()), (0, 0));
+    assert_eq!((outbound.waiting(), outbound.queued_while_down()), (0, 0));
     drop(outbound);
     there.set_policy(Instant::from_nanos(clock.nanos.get()), &policies[0], || ());
     if let (true, Some(budget), Some(start)) = (exact, there.budget(), start) {
@@ -253,19 +255,19 @@ fn still() -> BudgetConfig {
     BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
-        reserve: 50.0,
+        initial_tokens: 50.0,
         ..BudgetConfig::DEFAULT
     }
 }
 
 proptest! {
     #[test]
-    fn a_call_starts_in_time_stops_once_and_leaves_nothing_behind(
+    fn a_call_starts_in_time_stops_once_and_releases_everything(
         steps in proptest::collection::vec(step(), 1..120),
         rules in proptest::collection::vec(rules(), 1..4),
-        gates: bool,
+        circuit_breakers: bool,
     ) {
-        let policies: Vec<_> = (0..).zip(rules).map(|(index, (deadline, rate, gate, budget, off))| {
+        let policies: Vec<_> = (0..).zip(rules).map(|(index, (deadline, rate, circuit_breaker, budget, off))| {
             let mut policy = policy().max_retries(6);
             if budget || index == 0 {
                 policy = policy.budget(still());
@@ -274,18 +276,18 @@ proptest! {
                 policy = policy.deadline(20 * SECOND).attempt_timeout(3 * SECOND);
             }
             if let Some(rate) = rate {
-                policy = policy.request_rate(RequestRateConfig {
+                policy = policy.rate_limit(RateLimitConfig {
                     burst: Some(1),
-                    ..RequestRateConfig::new(rate)
+                    ..RateLimitConfig::new(rate)
                 });
             }
-            if gate && gates {
-                policy = policy.gate(crate::gate::GateConfig::DEFAULT);
+            if circuit_breaker && circuit_breakers {
+                policy = policy.circuit_breaker(crate::destination::circuit_breaker::CircuitBreakerConfig::DEFAULT);
             }
             let policy = policy.build().unwrap();
             if off { policy.without_retries() } else { policy }
         }).collect();
         // While a breaker paces retries they cost nothing, and its higher ratio is deposited.
-        run(&policies, &steps, !gates);
+        run(&policies, &steps, !circuit_breakers);
     }
 }

@@ -1,29 +1,31 @@
 //! A policy that is replaced at a destination while calls run, each by the policy that it began with.
 
 use super::*;
-use crate::gate::GateConfig;
+use crate::destination::circuit_breaker::CircuitBreakerConfig;
 
 fn still(reserve: f64) -> BudgetConfig {
     BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
-        reserve,
+        initial_tokens: reserve,
         ..BudgetConfig::DEFAULT
     }
 }
 
 fn gated() -> PolicyBuilder {
-    policy().max_retries(1000).gate(GateConfig::DEFAULT)
+    policy()
+        .max_retries(1000)
+        .circuit_breaker(CircuitBreakerConfig::DEFAULT)
 }
 
-fn paced(limit: f64) -> RequestRateConfig {
-    RequestRateConfig {
+fn paced(limit: f64) -> RateLimitConfig {
+    RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(limit)
+        ..RateLimitConfig::new(limit)
     }
 }
 
-fn reload(there: &There, clock: &Hand, policy: PolicyBuilder) {
+fn reload(there: &There, clock: &ManualClock, policy: PolicyBuilder) {
     let now = Instant::from_nanos(clock.nanos.get());
     there.set_policy(now, &policy.build().unwrap(), || ());
 }
@@ -37,12 +39,12 @@ fn waiting(there: &There) -> usize {
 }
 
 /// Fails until the breaker is down.
-fn close(policy: &Policy, there: &There, clock: &Hand) {
+fn close(policy: &Policy, there: &There, clock: &ManualClock) {
     clock.advance(100 * SECOND);
     let is_closed = || {
         there
             .access()
-            .turn(|outbound, _| outbound.gate().unwrap().is_closed())
+            .turn(|outbound, _| outbound.circuit_breaker().unwrap().is_down())
     };
     while !is_closed() {
         clock.advance(SECOND / 20);
@@ -55,9 +57,9 @@ fn close(policy: &Policy, there: &There, clock: &Hand) {
 }
 
 #[test]
-fn a_budget_that_is_added_holds_its_own_reserve() {
+fn a_budget_added_by_a_reload_has_its_initial_tokens() {
     let plain = policy().build().unwrap();
-    let (there, clock) = (there(&plain), Hand::default());
+    let (there, clock) = (there(&plain), ManualClock::default());
     assert!(there.budget().is_none());
     for _ in 0..100 {
         there.count_request();
@@ -68,7 +70,7 @@ fn a_budget_that_is_added_holds_its_own_reserve() {
     let taken = there
         .budget()
         .unwrap()
-        .withdraw(at_second(0), crate::Kind::Ambiguous);
+        .withdraw(at_second(0), crate::FailureKind::Ambiguous);
     reload(&there, &clock, policy());
     reload(&there, &clock, policy().budget(still(3.0)));
     assert_eq!(balance(&there), 2.0);
@@ -77,9 +79,9 @@ fn a_budget_that_is_added_holds_its_own_reserve() {
 }
 
 #[test]
-fn rule_12_what_was_taken_from_a_budget_goes_back_when_the_policy_has_none_any_more() {
+fn tokens_are_refunded_after_a_reload_removed_the_budget() {
     let began = policy().budget(still(5.0)).build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&began, &there, &clock);
     let waits = |at: &mut At<'_>| {
         let mut call = Call::new(CallOptions::new(), at);
@@ -102,22 +104,22 @@ fn rule_12_what_was_taken_from_a_budget_goes_back_when_the_policy_has_none_any_m
 }
 
 #[test]
-fn rule_12_a_hedge_that_was_granted_goes_back_when_the_policy_has_no_budget_any_more() {
+fn a_granted_hedge_is_refunded_after_a_reload_removed_the_budget() {
     let config = HedgeConfig::after(SECOND);
     let began = policy().hedge(config).budget(still(5.0)).build().unwrap();
     for ends in 0..4 {
-        let (there, clock) = (there(&began), Hand::default());
+        let (there, clock) = (there(&began), ManualClock::default());
         let hedge = Hedge::new(&config).unwrap();
         let mut at = at(&began, &there, &clock);
         let mut call = Call::new(CallOptions::new(), &at);
-        let leave = call.next(&mut at, None).leave().unwrap();
+        let leave = call.next(&mut at, None).permit().unwrap();
         let racer = call.begin_race(&mut at, &hedge, leave);
         clock.advance(SECOND);
         assert!(call.grant_hedge(&mut at));
         assert_eq!(balance(&there), 4.0);
         reload(&there, &clock, policy());
         match ends {
-            0 => call.put_off_hedge(&mut at),
+            0 => call.defer_hedge(&mut at),
             1 => call.race_won(&mut at, &hedge, &racer, None),
             2 => {
                 let failure = Failure::throttled();
@@ -131,9 +133,9 @@ fn rule_12_a_hedge_that_was_granted_goes_back_when_the_policy_has_no_budget_any_
 }
 
 #[test]
-fn retries_cost_again_when_the_gate_that_paced_them_is_taken_away() {
+fn retries_cost_tokens_again_after_the_breaker_is_removed() {
     let began = gated().budget(still(20.0)).build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let (there, clock) = (there(&began), ManualClock::default());
     close(&began, &there, &clock);
     let cost = || {
         let now = Instant::from_nanos(clock.nanos.get());
@@ -141,10 +143,10 @@ fn retries_cost_again_when_the_gate_that_paced_them_is_taken_away() {
         there
             .budget()
             .unwrap()
-            .withdraw(now, crate::Kind::Ambiguous);
+            .withdraw(now, crate::FailureKind::Ambiguous);
         before - balance(&there)
     };
-    assert_eq!(cost(), 0.0, "the gate paces them");
+    assert_eq!(cost(), 0.0, "the circuit breaker paces them");
     reload(&there, &clock, policy().budget(still(20.0)));
     assert_eq!(cost(), 1.0);
     // With another breaker, which is normal.
@@ -153,9 +155,9 @@ fn retries_cost_again_when_the_gate_that_paced_them_is_taken_away() {
 }
 
 #[test]
-fn a_gate_that_stays_has_its_say_about_the_new_budget() {
+fn a_kept_breaker_controls_a_new_budget() {
     let began = gated().build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let (there, clock) = (there(&began), ManualClock::default());
     close(&began, &there, &clock);
     reload(&there, &clock, gated().budget(still(1.0)));
     let now = Instant::from_nanos(clock.nanos.get());
@@ -163,52 +165,52 @@ fn a_gate_that_stays_has_its_say_about_the_new_budget() {
         let taken = there
             .budget()
             .unwrap()
-            .withdraw(now, crate::Kind::Ambiguous);
-        assert!(taken.is_some(), "the gate paces them");
+            .withdraw(now, crate::FailureKind::Ambiguous);
+        assert!(taken.is_some(), "the circuit breaker paces them");
     }
 }
 
 #[test]
-fn who_waits_for_a_rate_that_is_taken_away_leaves_no_ghost() {
+fn a_caller_queued_for_a_removed_rate_limit_leaves_no_stale_entry() {
     let off = policy().build().unwrap().without_retries();
-    let began = policy().request_rate(paced(1.0)).build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let began = policy().rate_limit(paced(1.0)).build().unwrap();
+    let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&off, &there, &clock);
     let mut first = Call::new(CallOptions::new(), &at);
     start(&mut first, &mut at);
     let mut second = Call::new(CallOptions::new(), &at);
-    assert!(matches!(second.next(&mut at, None), Next::Wait { .. }));
+    assert!(matches!(second.next(&mut at, None), NextStep::Wait { .. }));
     reload(&there, &clock, policy());
     // It takes its offer.
     start(&mut second, &mut at);
-    assert_eq!((waiting(&there), second.holding()), (0, None));
+    assert_eq!((waiting(&there), second.blocked_by()), (0, None));
     second.succeeded(&mut at);
     first.succeeded(&mut at);
 }
 
 #[test]
-fn a_leave_that_was_given_under_one_policy_steps_back_under_another() {
+fn a_permit_can_be_released_under_another_policy() {
     let off = policy().build().unwrap().without_retries();
-    let began = policy().request_rate(paced(1.0)).build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let began = policy().rate_limit(paced(1.0)).build().unwrap();
+    let (there, clock) = (there(&began), ManualClock::default());
     clock.advance(SECOND);
     let mut at = at(&off, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).leave().unwrap();
-    reload(&there, &clock, policy().request_rate(paced(0.5)));
-    call.step_back(&mut at, leave);
+    let leave = call.next(&mut at, None).permit().unwrap();
+    reload(&there, &clock, policy().rate_limit(paced(0.5)));
+    call.release_permit(&mut at, leave);
     // Its slot is free again.
     let mut other = Call::new(CallOptions::new(), &at);
     start(&mut other, &mut at);
     let mut third = Call::new(CallOptions::new(), &at);
-    assert!(matches!(third.next(&mut at, None), Next::Wait { .. }));
+    assert!(matches!(third.next(&mut at, None), NextStep::Wait { .. }));
     third.leave(&at);
 }
 
 #[test]
-fn a_call_whose_first_attempt_asked_nobody_asks_the_gate_that_came_since() {
+fn a_retry_requests_admission_at_a_breaker_added_since() {
     let began = policy().max_retries(10).build().unwrap();
-    let (there, clock) = (there(&began), Hand::default());
+    let (there, clock) = (there(&began), ManualClock::default());
     let mut at = at(&began, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
     start(&mut call, &mut at);
@@ -217,8 +219,8 @@ fn a_call_whose_first_attempt_asked_nobody_asks_the_gate_that_came_since() {
     call.failed(&mut at, &Failure::ambiguous());
     assert!(matches!(
         call.next(&mut at, None),
-        Next::Wait {
-            by: Holding::Gate,
+        NextStep::Wait {
+            by: BlockedBy::CircuitBreaker,
             ..
         }
     ));

@@ -1,4 +1,4 @@
-use relent_core::{Cause, Decision, Draw, Failure, Hint, Instant, Network, Session};
+use relent_core::{Cause, Decision, Failure, FixedRandom, Hint, Instant, Network, Session};
 use serde_json::{Value, json};
 
 use super::*;
@@ -37,13 +37,13 @@ fn unavailable() -> Failure {
 
 fn waits(policy: &Policy, failure: Failure, point: f64) -> Vec<f64> {
     policy
-        .waits_after(failure, Draw::at(point))
+        .waits_after(failure, FixedRandom::at(point))
         .map(|wait| wait.as_secs_f64() * 1e3)
         .collect()
 }
 
 #[test]
-fn the_example_of_a6_becomes_its_policy() {
+fn the_example_of_grfc_a6_is_converted_to_a_policy() {
     let policy = policy(&retry());
     assert_eq!(waits(&policy, unavailable(), 0.5), [100.0, 200.0, 400.0]);
     assert_eq!(waits(&policy, unavailable(), 0.0), [80.0, 160.0, 320.0]);
@@ -59,21 +59,21 @@ fn the_example_of_a6_becomes_its_policy() {
 }
 
 #[test]
-fn a_pushback_is_exact_and_the_backoff_begins_anew() {
+fn a_pushback_is_exact_and_restarts_the_backoff() {
     let policy = policy(&retry());
     let pushed = unavailable().hint(Hint::after(Duration::from_millis(7)));
     let mut session = Session::new(Instant::ORIGIN, true);
     for (failure, wait) in [(unavailable(), 100), (pushed, 7), (unavailable(), 100)] {
         session.on_attempt();
         let now = Instant::ORIGIN;
-        let decision = session.on_failure(&policy, now, &failure, &mut Draw::at(0.5), None);
+        let decision = session.on_failure(&policy, now, &failure, &mut FixedRandom::at(0.5), None);
         let after = Duration::from_millis(wait);
         assert_eq!(decision, Decision::Retry { after });
     }
 }
 
 #[test]
-fn more_attempts_than_the_client_grants_count_as_its_limit() {
+fn max_attempts_above_the_limit_count_as_the_limit() {
     let mut many = retry();
     many["maxAttempts"] = json!(50);
     assert_eq!(policy(&many).max_retries(), Some(4));
@@ -84,7 +84,7 @@ fn more_attempts_than_the_client_grants_count_as_its_limit() {
 }
 
 #[test]
-fn a_backoff_above_its_maximum_or_one_that_shrinks_is_what_a6_computes() {
+fn capped_and_shrinking_backoffs_follow_grfc_a6() {
     let mut above = retry();
     above["initialBackoff"] = json!("5s");
     assert_eq!(waits(&policy(&above), unavailable(), 0.5), [1000.0; 3]);
@@ -97,7 +97,7 @@ fn a_backoff_above_its_maximum_or_one_that_shrinks_is_what_a6_computes() {
 }
 
 #[test]
-fn codes_are_names_or_numbers() {
+fn status_codes_are_names_or_numbers() {
     let mut codes = retry();
     codes["retryableStatusCodes"] = json!(["ABORTED", 8, "deadline_exceeded", 10]);
     assert_eq!(
@@ -114,7 +114,7 @@ fn codes_are_names_or_numbers() {
 }
 
 #[test]
-fn a_method_has_its_own_entry_or_that_of_its_service_or_the_default() {
+fn a_method_uses_its_entry_or_its_services_or_the_default() {
     let entry = |name: Value, timeout: &str| json!({ "name": name, "timeout": timeout });
     let config = read(&json!({ "methodConfig": [
         entry(json!([{}]), "1s"),
@@ -140,7 +140,7 @@ fn a_method_without_a_retry_policy_is_not_retried() {
 }
 
 #[test]
-fn what_is_repeatable_is_declared_for_a_method_or_a_service() {
+fn repeatability_is_declared_per_method_or_service() {
     let config = ServiceConfig::default().repeatable(["a.B/Get", "a.C"]);
     for (path, repeatable) in [
         ("/a.B/Get", true),
@@ -154,7 +154,7 @@ fn what_is_repeatable_is_declared_for_a_method_or_a_service() {
 }
 
 #[test]
-fn throttling_becomes_a_budget_that_stops_at_half() {
+fn retry_throttling_stops_retries_at_half_of_the_tokens() {
     let config =
         read(&json!({ "retryThrottling": { "maxTokens": 4, "tokenRatio": 0.5 } })).unwrap();
     let budget = config.new_budget().unwrap();
@@ -162,14 +162,14 @@ fn throttling_becomes_a_budget_that_stops_at_half() {
     let fails = |expected: bool| {
         let mut session = Session::new(Instant::ORIGIN, true);
         session.on_attempt();
-        let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+        let (now, draw) = (Instant::ORIGIN, &mut FixedRandom::at(0.5));
         let decision = session.on_failure(&policy, now, &unavailable(), draw, Some(&budget));
         assert_eq!(decision.stop().is_none(), expected, "{budget:?}");
     };
     fails(true);
     fails(false);
     for _ in 0..3 {
-        budget.on_success(relent_core::Taken::default());
+        budget.on_success(relent_core::destination::Taken::default());
     }
     assert_eq!(budget.balance(), 3.5);
     fails(true);
@@ -177,7 +177,7 @@ fn throttling_becomes_a_budget_that_stops_at_half() {
 }
 
 #[test]
-fn a_hedged_method_is_hedged_and_retried_at_once_after_what_is_not_fatal() {
+fn a_hedging_policy_retries_non_fatal_statuses_immediately() {
     let hedging = json!({ "maxAttempts": 9, "hedgingDelay": "0.5s", "nonFatalStatusCodes": [14] });
     let config = read(&method(&json!({ "hedgingPolicy": hedging }))).unwrap();
     let method = config.method("/shop.Orders/Get").unwrap();
@@ -215,7 +215,7 @@ fn without_a_list_every_status_is_fatal() {
 }
 
 #[test]
-fn an_error_names_its_place_and_what_is_accepted() {
+fn a_service_config_error_names_path_and_accepted_values() {
     let with = |key: &str, value: Value| {
         let mut retry = retry();
         retry[key] = value;
@@ -371,7 +371,7 @@ fn a_token_ratio_is_cut_to_three_digits_and_not_rounded() {
 }
 
 #[test]
-fn what_is_not_about_retries_is_left_alone() {
+fn other_keys_of_a_service_config_are_ignored() {
     let config = read(&json!({
         "loadBalancingConfig": [{ "round_robin": {} }],
         "methodConfig": [{ "name": [{}], "waitForReady": true, "maxRequestMessageBytes": 1024 }],
@@ -382,7 +382,7 @@ fn what_is_not_about_retries_is_left_alone() {
 }
 
 #[test]
-fn a_failure_of_no_listed_code_is_not_retried_whatever_its_kind() {
+fn a_failure_with_an_unlisted_grpc_code_is_not_retried() {
     let policy = policy(&retry());
     let throttled = Failure::throttled().cause(Cause::Grpc(8));
     assert!(waits(&policy, throttled, 0.5).is_empty());

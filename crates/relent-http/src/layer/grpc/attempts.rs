@@ -21,7 +21,7 @@ use crate::grpc::{
 use crate::hint::HintOptions;
 use crate::layer::MapBody;
 use crate::mark::marked;
-use crate::replay::{BoxError, Progressed, ReplayBody};
+use crate::replay::{BoxError, ReadProgress, ReplayBody};
 
 /// Response extension for the retry layer: the classification of a gRPC response.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ where
             }
         }
         let (head, body) = request.into_parts();
-        let sent = body.progressed();
+        let sent = body.read_progress();
         let request = Request::from_parts(head, self.map.map_body(body));
         AttemptFuture {
             clock: self.clock.clone(),
@@ -119,7 +119,7 @@ pin_project! {
         clock: K,
         hints: HintOptions,
         peeks: bool,
-        sent: Progressed<B>,
+        sent: ReadProgress<B>,
         #[pin]
         state: State<F, R>,
     }

@@ -22,7 +22,7 @@ use crate::layer::{MapBody, ResponseBody, ResponseFuture, ServiceError, Unchange
 use crate::replay::{BoxError, Reopen, ReplayBody};
 
 /// Characters to percent-encode in `grpc-message`, besides non-ASCII.
-const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+const MESSAGE_ESCAPES: &AsciiSet = &CONTROLS.add(b'%');
 
 pin_project! {
     /// The future of a [`GrpcRetry`](super::GrpcRetry). It returns a passed deadline as
@@ -37,7 +37,7 @@ pin_project! {
         // `None` if no time was left for it.
         #[pin]
         call: Option<ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>>,
-        told: bool,
+        completed: bool,
         deadline: Option<Duration>,
     }
 }
@@ -54,7 +54,7 @@ where
     ) -> Self {
         Self {
             call: Some(call),
-            told: false,
+            completed: false,
             deadline,
         }
     }
@@ -63,7 +63,7 @@ where
     pub(super) const fn too_late() -> Self {
         Self {
             call: None,
-            told: false,
+            completed: false,
             deadline: None,
         }
     }
@@ -84,7 +84,7 @@ where
         let this = self.project();
         let Some(call) = this.call.as_pin_mut() else {
             // A mistaken poll after completion returns nothing.
-            return match std::mem::replace(this.told, true) {
+            return match std::mem::replace(this.completed, true) {
                 true => Poll::Pending,
                 false => Poll::Ready(Ok(deadline_exceeded(&never_sent()))),
             };
@@ -125,7 +125,7 @@ fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<Respon
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, GrpcCode::DeadlineExceeded.number().into());
     let message = gave_up.to_string();
-    let message = utf8_percent_encode(&message, MESSAGE).to_string();
+    let message = utf8_percent_encode(&message, MESSAGE_ESCAPES).to_string();
     if let Ok(message) = HeaderValue::try_from(message) {
         headers.insert(GRPC_MESSAGE, message);
     }

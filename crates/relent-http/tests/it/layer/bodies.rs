@@ -15,7 +15,7 @@ use relent_http::body::ReplayBody;
 use relent_http::layer::FreshConnection;
 use tower::{Layer, ServiceExt};
 
-use super::mock::{Answer, Mock, status};
+use super::mock::{Mock, MockAnswer, status};
 use super::{ending, layer, policy, summary};
 
 /// A body that cannot be cloned and does not know its length.
@@ -68,7 +68,7 @@ async fn reqwest_retry_sends_no_request_at_all_with_a_streaming_body() {
 }
 
 #[tokio::test]
-async fn trailers_survive() {
+async fn trailers_are_sent_in_every_attempt() {
     let mut trailers = HeaderMap::new();
     trailers.insert("checksum", "12".parse().unwrap());
     let (layer, _) = layer(policy());
@@ -83,9 +83,9 @@ async fn trailers_survive() {
 }
 
 #[tokio::test]
-async fn a_response_that_beats_a_streamed_body_is_not_retried() {
+async fn an_early_response_to_a_streamed_body_is_not_retried() {
     let (layer, _) = layer(policy());
-    let mock = Mock::new([Answer::Early(503)]);
+    let mock = Mock::new([MockAnswer::Early(503)]);
     let result = layer
         .traced()
         .layer(mock.clone())
@@ -106,9 +106,9 @@ async fn a_response_that_beats_a_streamed_body_is_not_retried() {
 }
 
 #[tokio::test]
-async fn a_response_that_beats_known_content_is_retried_and_asks_for_a_fresh_connection() {
+async fn an_early_response_to_known_content_requests_a_new_connection() {
     let (layer, _) = layer(policy());
-    let mock = Mock::new([Answer::Early(503), status(200)]);
+    let mock = Mock::new([MockAnswer::Early(503), status(200)]);
     let long = Bytes::from(vec![1; 1 << 20]);
     let result = layer
         .layer(mock.clone())
@@ -144,7 +144,7 @@ async fn a_body_that_fails_fails_the_attempt_and_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn the_body_is_made_into_what_the_service_takes() {
+async fn map_body_converts_the_body_for_the_service() {
     type Boxed = UnsyncBoxBody<Bytes, BoxError>;
     let mock = Mock::new([status(503), status(200)]);
     let inner = tower::service_fn({
@@ -160,7 +160,7 @@ async fn the_body_is_made_into_what_the_service_takes() {
 }
 
 #[tokio::test]
-async fn content_is_made_anew_by_what_the_caller_says() {
+async fn known_body_copies_content_with_the_function_of_the_caller() {
     let (layer, _) = layer(policy());
     let layer = layer
         .body_cap(0)
@@ -172,7 +172,7 @@ async fn content_is_made_anew_by_what_the_caller_says() {
 }
 
 #[tokio::test]
-async fn when_the_call_is_over_the_body_of_its_last_attempt_goes_on() {
+async fn the_last_body_continues_after_the_call_ends() {
     // A server may respond immediately and continue to read: a call in both directions.
     let inner = tower::service_fn(|request: Request<ReplayBody<_>>| async move {
         Ok::<_, BoxError>(http::Response::new(request.into_body()))
@@ -188,7 +188,7 @@ async fn when_the_call_is_over_the_body_of_its_last_attempt_goes_on() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_at_its_end_by_the_first_look_needs_no_framing() {
+async fn an_empty_body_needs_no_framing() {
     let (layer, _) = layer(policy());
     let inner = tower::service_fn(|request: Request<ReplayBody<Full<Bytes>>>| async move {
         assert!(request.body().is_end_stream());

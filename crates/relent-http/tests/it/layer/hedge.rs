@@ -17,7 +17,7 @@ use relent::{Attempt, Destination, Failure, Hint, StopReason};
 use relent_http::{Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 
-use super::mock::{Answer, Mock, status};
+use super::mock::{Mock, MockAnswer, status};
 use super::{SECOND, ending, get, policy, post, request};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ fn hedge() -> HedgeConfig {
 fn there() -> Arc<Destination> {
     let config = BudgetConfig {
         ratio: 0.0,
-        reserve: 3.0,
+        initial_tokens: 3.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
@@ -45,13 +45,13 @@ fn hedged_by(hedge: HedgeConfig) -> RetryLayer {
     RetryLayer::new(policy().hedge(hedge).build().unwrap())
 }
 
-fn late(millis: u32, status: u16) -> Answer {
-    Answer::Late(MILLI * millis, status)
+fn late(millis: u32, status: u16) -> MockAnswer {
+    MockAnswer::Late(MILLI * millis, status)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
-    let (mock, there) = (Mock::new([Answer::Hang, late(5, 200)]), there());
+async fn the_layer_hedges_a_slow_request_and_drops_the_loser() {
+    let (mock, there) = (Mock::new([MockAnswer::Hang, late(5, 200)]), there());
     let layer = hedged().destination(there.clone());
     let begin = tokio::time::Instant::now();
     let result = layer.layer(mock.clone()).oneshot(get()).await;
@@ -65,13 +65,13 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_held_back_is_hedged_from_its_start() {
-    let (mock, there) = (Mock::new([Answer::Hang, late(5, 200)]), there());
+async fn the_hedge_delay_of_a_held_attempt_counts_from_its_start() {
+    let (mock, there) = (Mock::new([MockAnswer::Hang, late(5, 200)]), there());
     let policy = policy().build().unwrap();
     let mut other = Driver::builder(&policy, TokioClock)
         .destination(&there)
         .start();
-    let leave = other.enter(None).leave().unwrap();
+    let leave = other.enter(None).permit().unwrap();
     other.on_attempt(leave);
     other.on_failure(&Failure::throttled().hint(Hint::after(SECOND)));
     let layer = hedged().destination(there.clone());
@@ -88,7 +88,7 @@ async fn an_attempt_that_was_held_back_is_hedged_from_its_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_answered_in_time_is_not() {
+async fn the_layer_does_not_hedge_a_fast_request() {
     let (mock, there) = (Mock::new([late(49, 200)]), there());
     let layer = hedged().destination(there.clone());
     let response = layer.layer(mock.clone()).oneshot(get()).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_request_that_is_answered_in_time_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
+async fn the_layer_hedges_a_post_only_with_a_key_or_an_override() {
     for (keyed, overrides, calls) in [
         (false, None, 1),
         (true, None, 2),
@@ -120,7 +120,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+async fn an_override_beats_assume_repeatable_in_the_layer() {
     let assuming = || policy().assume_repeatable(true);
     for (overrides, calls) in [(Override::new(), 2), (Override::new().repeatable(false), 1)] {
         for mut request in [get(), post()] {
@@ -141,11 +141,11 @@ async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_can_be_hedged_by_another_rule() {
+async fn one_request_can_have_its_own_hedge_config() {
     let mut get = get();
     let sooner = Hedge::new(&HedgeConfig::after(MILLI * 10)).unwrap();
     get.extensions_mut().insert(Override::new().hedge(sooner));
-    let mock = Mock::new([Answer::Hang, late(5, 200)]);
+    let mock = Mock::new([MockAnswer::Hang, late(5, 200)]);
     let begin = tokio::time::Instant::now();
     let layer = RetryLayer::new(policy().build().unwrap());
     layer.layer(mock).oneshot(get).await.unwrap();
@@ -186,7 +186,7 @@ async fn one_request_can_be_hedged_by_its_own_policy() {
         .build()
         .unwrap();
     get.extensions_mut().insert(Override::new().policy(own));
-    let mock = Mock::new([Answer::Hang, late(5, 200)]);
+    let mock = Mock::new([MockAnswer::Hang, late(5, 200)]);
     let begin = tokio::time::Instant::now();
     let layer = RetryLayer::new(policy().build().unwrap());
     layer.layer(mock).oneshot(get).await.unwrap();
@@ -200,7 +200,7 @@ fn streamed(pieces: usize) -> Request<impl http_body::Body<Data = Bytes, Error =
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_was_sent_to_its_end_is_sent_beside() {
+async fn a_fully_sent_stream_can_be_hedged() {
     let mock = Mock::new([late(500, 200), late(300, 200)]);
     let result = hedged()
         .layer(mock.clone())
@@ -222,7 +222,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_was_not_kept_is_not() {
+async fn a_stream_that_was_not_kept_is_not_hedged() {
     let (mock, there) = (Mock::new([late(500, 200)]), there());
     let layer = hedged().body_cap(20).destination(there.clone());
     let result = layer.layer(mock.clone()).oneshot(boxed(streamed(3))).await;
@@ -236,7 +236,7 @@ async fn a_stream_that_was_not_kept_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
+async fn a_stream_retried_after_a_race_is_complete() {
     let mock = Mock::new([late(80, 503), late(80, 503), late(80, 503), late(10, 200)]);
     let layer = hedged().destination(there());
     let result = layer.layer(mock.clone()).oneshot(boxed(streamed(2))).await;
@@ -249,7 +249,7 @@ async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hedge_that_the_service_has_no_room_for_is_given_back() {
+async fn a_hedge_of_an_unready_service_is_refunded() {
     let mock = Mock::new([late(500, 200)]).never_ready_again();
     let there = there();
     let layer = hedged().destination(there.clone());
@@ -259,8 +259,8 @@ async fn a_hedge_that_the_service_has_no_room_for_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
-    let (mock, there) = (Mock::new([Answer::Hang]), there());
+async fn dropping_a_call_in_a_race_drops_all_its_attempts() {
+    let (mock, there) = (Mock::new([MockAnswer::Hang]), there());
     let layer = hedged().destination(there.clone());
     let call = layer.layer(mock.clone()).oneshot(get());
     assert!(tokio::time::timeout(MILLI * 70, call).await.is_err());
@@ -269,8 +269,8 @@ async fn a_call_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_while_its_hedge_waits_for_the_service_gives_it_back() {
-    let mock = Mock::new([Answer::Hang]).never_ready_again();
+async fn dropping_a_call_refunds_its_waiting_hedge() {
+    let mock = Mock::new([MockAnswer::Hang]).never_ready_again();
     let there = there();
     let layer = hedged().destination(there.clone());
     let call = layer.layer(mock.clone()).oneshot(get());
@@ -280,7 +280,7 @@ async fn a_call_that_is_dropped_while_its_hedge_waits_for_the_service_gives_it_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_hedge_leaves_the_first_attempt_alone() {
+async fn a_rejected_hedge_does_not_end_the_first_attempt() {
     let mock = Mock::new([late(500, 200), status(429)]);
     let layer = hedged_by(hedge().max_hedges(3));
     let result = layer.layer(mock.clone()).oneshot(get()).await;
@@ -288,7 +288,7 @@ async fn a_refusal_of_the_hedge_leaves_the_first_attempt_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_attempt_has_deleted_is_not_an_error() {
+async fn a_404_to_a_hedged_delete_of_the_layer_waits() {
     for gone in [404, 410] {
         let mock = Mock::new([late(90, 204), late(10, gone)]);
         let delete = request(Method::DELETE, &[]);
@@ -300,7 +300,7 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
     let result = hedged().layer(mock).oneshot(get()).await;
     assert_eq!(ending(&result).0, Some(404));
     // If the other attempt fails with an unknown outcome, so does the call.
-    let lost = Answer::Late(MILLI * 90, 502);
+    let lost = MockAnswer::Late(MILLI * 90, 502);
     let mock = Mock::new([lost, late(10, 404)]);
     let delete = request(Method::DELETE, &[]);
     let result = hedged().layer(mock).oneshot(delete).await;
@@ -311,7 +311,7 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_precondition_that_failed_because_the_other_attempt_was_done_is_not_an_error() {
+async fn a_412_to_a_hedged_write_waits_for_the_other_attempt() {
     let mock = Mock::new([late(90, 200), late(10, 412)]);
     let put = request(Method::PUT, &[("if-match", "\"v1\"")]);
     let result = hedged().layer(mock).oneshot(put).await;
@@ -324,7 +324,7 @@ proptest! {
     /// A request that is not repeatable is sent once, whatever the responses and their timing. A repeatable
     /// one is never sent more often than the policy and the budget allow.
     #[test]
-    fn no_order_of_answers_sends_what_may_not_run_twice(
+    fn a_request_that_is_not_repeatable_is_never_hedged(
         answers in proptest::collection::vec((0..200_u32, prop_oneof![
             Just(200_u16), Just(404), Just(412), Just(500), Just(502), Just(503), Just(504),
         ]), 6),

@@ -15,22 +15,22 @@ use relent_http::layer::ResponseBody;
 use relent_http::{RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 
-use super::mock::{Answer, Mock, Reply, status};
+use super::mock::{Mock, MockAnswer, Reply, status};
 use super::{SECOND, ending, get, layer, policy};
 
-use crate::held_by::{ALL, By};
+use crate::held_by::{ALL, HeldBy};
 
 type Result = std::result::Result<http::Response<ResponseBody<Reply>>, GaveUp<ServiceError>>;
 
 /// Makes one attempt with this answer; its retry is held.
-async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {
+async fn call_with_held_retry(by: HeldBy, hedge: bool, answer: MockAnswer) -> Result {
     let policy = by.policy();
     let there = Arc::new(by.destination().await);
     let mock = Mock::new([answer]);
     let service = tower::service_fn({
         let (mock, there) = (mock.clone(), there.clone());
         move |request: Request<ReplayBody<Full<Bytes>>>| {
-            by.begins(&there);
+            by.start_cooldown(&there);
             mock.clone().oneshot(request)
         }
     });
@@ -73,13 +73,13 @@ async fn read(mut body: ResponseBody<Reply>) -> (Vec<u8>, Option<relent_http::Bo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_response_is_returned_with_its_body_when_its_retry_is_held_back() {
+async fn a_rejected_response_keeps_its_body_when_its_retry_is_held() {
     for by in ALL {
         for hedge in [false, true] {
             for (count, length) in [(0, 1), (3, 7), (16, 16 << 10)] {
                 let (reply, all) = frames(count, length);
-                let answer = Answer::Status(503, &[("x-why", "full")], reply.clone());
-                let result = held_back(by, hedge, answer).await;
+                let answer = MockAnswer::Status(503, &[("x-why", "full")], reply.clone());
+                let result = call_with_held_retry(by, hedge, answer).await;
                 assert_eq!(ending(&result), (Some(503), 1, Some(by.reason())));
                 let response = result.unwrap();
                 assert_eq!(response.headers()["x-why"], "full");
@@ -96,11 +96,11 @@ async fn a_refused_response_is_returned_with_its_body_when_its_retry_is_held_bac
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_returned_when_its_retry_is_held_back() {
+async fn an_error_is_returned_when_its_retry_is_held() {
     for by in ALL {
         for hedge in [false, true] {
-            let answer = Answer::Fail(io::ErrorKind::ConnectionReset);
-            let gave_up = held_back(by, hedge, answer).await.unwrap_err();
+            let answer = MockAnswer::Fail(io::ErrorKind::ConnectionReset);
+            let gave_up = call_with_held_retry(by, hedge, answer).await.unwrap_err();
             assert_eq!((gave_up.reason(), gave_up.attempts()), (by.reason(), 1));
             let Some(ServiceError::Service(error)) = gave_up.error() else {
                 unreachable!("{gave_up}");
@@ -113,7 +113,7 @@ async fn an_error_is_returned_when_its_retry_is_held_back() {
 
 /// The body yields the part that was read, up to the limit, and then an error.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it_were_whole() {
+async fn a_partly_read_body_of_the_layer_ends_with_an_error() {
     let (long, all) = frames(40, 10_000);
     let (mut slow, beginning) = frames(2, 100);
     slow.stalls = true;
@@ -121,10 +121,12 @@ async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it
         (long, &all[..256 << 10], "longer than 256 KiB"),
         (slow, &beginning[..], "took too long"),
     ] {
-        let let_go = reply.read.clone();
-        let answer = Answer::Status(503, &[], reply);
-        let response = held_back(By::Gate, false, answer).await.unwrap();
-        assert!(let_go.lock().unwrap().dropped);
+        let read_state = reply.read.clone();
+        let answer = MockAnswer::Status(503, &[], reply);
+        let response = call_with_held_retry(HeldBy::CircuitBreaker, false, answer)
+            .await
+            .unwrap();
+        assert!(read_state.lock().unwrap().dropped);
         assert_eq!(response.status(), 503);
         let body = response.into_body();
         assert_eq!(body.size_hint().exact(), None);
@@ -139,10 +141,10 @@ async fn a_body_that_was_not_read_to_its_end_ends_with_an_error_and_not_as_if_it
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_before_the_deadline_does_not_hide_the_last_response() {
+async fn an_unready_service_does_not_hide_the_last_response() {
     let (layer, clock) = layer(policy().deadline(3 * SECOND));
     let (reply, all) = frames(1, 10);
-    let answer = Answer::Status(503, &[], reply);
+    let answer = MockAnswer::Status(503, &[], reply);
     let mock = Mock::new([answer]).never_ready_again();
     let result = layer.layer(mock).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(503), 1, Some(StopReason::Deadline)));
@@ -152,9 +154,13 @@ async fn a_service_that_is_not_ready_before_the_deadline_does_not_hide_the_last_
 
 /// The response of the previous attempt is no longer kept.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_of_a_response_whose_retry_goes() {
+async fn a_response_is_dropped_when_its_retry_starts() {
     let (reply, _) = frames(2, 10);
-    let answers = [Answer::Status(503, &[], reply), status(502), Answer::Hang];
+    let answers = [
+        MockAnswer::Status(503, &[], reply),
+        status(502),
+        MockAnswer::Hang,
+    ];
     let policy = policy().deadline(10 * SECOND).build().unwrap();
     let layer = RetryLayer::new(policy);
     let gave_up = layer.layer(Mock::new(answers)).oneshot(get()).await;
@@ -164,7 +170,7 @@ async fn nothing_is_kept_of_a_response_whose_retry_goes() {
 }
 
 #[tokio::test]
-async fn what_is_not_held_back_is_the_body_of_the_service() {
+async fn a_response_that_is_not_held_has_the_body_of_the_service() {
     for answer in [status(200), status(503)] {
         let (layer, _) = layer(policy());
         let response = layer.layer(Mock::new([answer])).oneshot(get()).await;

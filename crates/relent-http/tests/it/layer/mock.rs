@@ -17,7 +17,7 @@ use tower::Service;
 
 /// Scripted reaction of the service to a call.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum MockAnswer {
     /// Reads the request, then responds with this status, these header fields and this body.
     Status(u16, &'static [(&'static str, &'static str)], Reply),
     /// Responds with this status without reading the request.
@@ -74,8 +74,8 @@ impl Drop for Reply {
     }
 }
 
-pub(crate) fn status(status: u16) -> Answer {
-    Answer::Status(status, &[], Reply::default())
+pub(crate) fn status(status: u16) -> MockAnswer {
+    MockAnswer::Status(status, &[], Reply::default())
 }
 
 /// A request that the service received.
@@ -89,7 +89,7 @@ pub(crate) struct Arrived {
 
 #[derive(Debug, Default)]
 struct Shared {
-    answers: VecDeque<Answer>,
+    answers: VecDeque<MockAnswer>,
     arrived: Vec<Arrived>,
     calls: usize,
     /// Calls whose future has not been dropped, and the maximum of concurrent ones.
@@ -108,7 +108,7 @@ pub(crate) struct Mock {
 
 impl Mock {
     /// Creates the service; the last answer repeats.
-    pub(crate) fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
+    pub(crate) fn new(answers: impl IntoIterator<Item = MockAnswer>) -> Self {
         let shared = Shared {
             answers: answers.into_iter().collect(),
             ..Shared::default()
@@ -201,7 +201,7 @@ where
                 trailers: None,
             };
             let mut unread = Some(body);
-            if !matches!(answer, Answer::Early(_)) {
+            if !matches!(answer, MockAnswer::Early(_)) {
                 let body = unread.take().unwrap();
                 let collected = body.collect().await.map_err(Into::into)?;
                 arrived.trailers = collected.trailers().cloned();
@@ -209,14 +209,14 @@ where
             }
             running.0.lock().unwrap().arrived.push(arrived);
             let (status, fields, reply) = match answer {
-                Answer::Status(status, fields, reply) => (status, fields, reply),
-                Answer::Early(status) => (status, [].as_slice(), Reply::default()),
-                Answer::Late(time, status) => {
+                MockAnswer::Status(status, fields, reply) => (status, fields, reply),
+                MockAnswer::Early(status) => (status, [].as_slice(), Reply::default()),
+                MockAnswer::Late(time, status) => {
                     tokio::time::sleep(time).await;
                     (status, [].as_slice(), Reply::default())
                 }
-                Answer::Fail(kind) => return Err(io::Error::from(kind).into()),
-                Answer::Hang => std::future::pending().await,
+                MockAnswer::Fail(kind) => return Err(io::Error::from(kind).into()),
+                MockAnswer::Hang => std::future::pending().await,
             };
             let mut response = Response::builder().status(status);
             for (name, value) in fields {

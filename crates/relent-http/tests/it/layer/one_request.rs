@@ -9,7 +9,7 @@ fn keyed() -> Request<Full<Bytes>> {
 #[tokio::test]
 async fn a_409_after_an_attempt_that_timed_out_is_retried_by_the_backoff() {
     let (layer, clock) = layer(policy().attempt_timeout(SECOND));
-    let mock = Mock::new([Answer::Hang, status(409), status(409), status(201)]);
+    let mock = Mock::new([MockAnswer::Hang, status(409), status(409), status(201)]);
     let result = layer.layer(mock.clone()).oneshot(keyed()).await;
     assert_eq!(ending(&result), (Some(201), 4, None));
     // The timeout of the first attempt, and three delays.
@@ -22,10 +22,10 @@ async fn a_409_after_an_attempt_that_timed_out_is_retried_by_the_backoff() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
+async fn the_layer_retries_a_listed_202_of_a_repeatable_request() {
     let listed = || policy().retry_on([Pattern::from(202)]);
-    let soon = || Answer::Status(202, &[("retry-after", "3")], mock::Reply::default());
-    let (layer, clock) = layer(listed().hint_spread(0.001));
+    let soon = || MockAnswer::Status(202, &[("retry-after", "3")], mock::Reply::default());
+    let (layer, clock) = layer(listed().retry_after_jitter(0.001));
     let mock = Mock::new([soon(), soon(), status(200)]);
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 3, None));

@@ -13,7 +13,7 @@ use http_body_util::Full;
 use relent::clock::TokioClock;
 use relent::destination::Budget;
 use relent::driver::Driver;
-use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RateLimitConfig};
 use relent::{Backoff, Destination, Failure, GaveUp, Hint, Policy, StopReason};
 use relent_http::body::ReplayBody;
 use relent_http::layer::{ReadinessError, ResponseBody};
@@ -24,10 +24,10 @@ use tower::buffer::Buffer;
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt};
 
-use super::mock::{Answer, Mock, Reply, status};
+use super::mock::{Mock, MockAnswer, Reply, status};
 use super::{SECOND, ending, get, policy};
 
-use crate::held_by::{ALL, By};
+use crate::held_by::{ALL, HeldBy};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -46,11 +46,11 @@ where
     S: Service<Request<Full<Bytes>>>,
     S::Error: std::fmt::Debug,
 {
-    begun(&mut service).await.await.unwrap()
+    started_call(&mut service).await.await.unwrap()
 }
 
 /// Starts a call of this service, after polling it ready.
-async fn begun<S>(service: &mut S) -> S::Future
+async fn started_call<S>(service: &mut S) -> S::Future
 where
     S: Service<Request<Full<Bytes>>>,
     S::Error: std::fmt::Debug,
@@ -58,38 +58,38 @@ where
     service.ready().await.unwrap().call(get())
 }
 
-fn late(millis: u32, status: u16) -> Answer {
-    Answer::Late(MILLI * millis, status)
+fn late(millis: u32, status: u16) -> MockAnswer {
+    MockAnswer::Late(MILLI * millis, status)
 }
 
 /// A policy that holds attempts for some seconds.
-fn holding(by: By) -> Policy {
+fn holding_policy(by: HeldBy) -> Policy {
     let policy = Policy::STANDARD
         .clone()
         .into_builder()
         .deadline(90 * SECOND);
     let policy = match by {
-        By::Rate => policy.request_rate(RequestRateConfig {
+        HeldBy::Rate => policy.rate_limit(RateLimitConfig {
             burst: Some(1),
-            ..RequestRateConfig::new(2.0)
+            ..RateLimitConfig::new(2.0)
         }),
-        By::Gate | By::Cooldown => policy,
+        HeldBy::CircuitBreaker | HeldBy::Cooldown => policy,
     };
     policy.build().unwrap()
 }
 
 /// A destination that holds first attempts.
-async fn held_there(by: By) -> Arc<Destination> {
+async fn holding_destination(by: HeldBy) -> Arc<Destination> {
     let there = match by {
-        By::Gate => by.destination().await,
-        By::Cooldown | By::Rate => Destination::new(holding(by)),
+        HeldBy::CircuitBreaker => by.destination().await,
+        HeldBy::Cooldown | HeldBy::Rate => Destination::new(holding_policy(by)),
     };
-    if by == By::Cooldown {
-        let policy = holding(by);
+    if by == HeldBy::Cooldown {
+        let policy = holding_policy(by);
         let mut other = Driver::builder(&policy, TokioClock)
             .destination(&there)
             .start();
-        let leave = other.enter(None).leave().unwrap();
+        let leave = other.enter(None).permit().unwrap();
         other.on_attempt(leave);
         other.on_failure(&Failure::throttled().hint(Hint::after(5 * SECOND)));
     }
@@ -97,13 +97,13 @@ async fn held_there(by: By) -> Arc<Destination> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_attempt_that_is_held_back_keeps_nobody_out_of_a_concurrency_limit() {
+async fn a_held_first_attempt_does_not_block_a_concurrency_limit() {
     for by in ALL {
         for permits in [1, 2] {
-            let there = held_there(by).await;
+            let there = holding_destination(by).await;
             let mock = Mock::new([late(10, 200)]);
             let (inner, semaphore) = limited(&mock, permits);
-            let layer = RetryLayer::new(holding(by)).destination(there);
+            let layer = RetryLayer::new(holding_policy(by)).destination(there);
             let service = layer.layer(inner);
             let calls = (0..10).map(|_| call(service.clone()));
             let all = timeout(60 * SECOND, join_all(calls)).await;
@@ -117,11 +117,13 @@ async fn a_first_attempt_that_is_held_back_keeps_nobody_out_of_a_concurrency_lim
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_held_back_has_no_permit() {
-    for by in [By::Gate, By::Cooldown] {
-        let there = held_there(by).await;
+async fn a_held_call_has_no_permit() {
+    for by in [HeldBy::CircuitBreaker, HeldBy::Cooldown] {
+        let there = holding_destination(by).await;
         let (inner, semaphore) = limited(&Mock::new([status(200)]), 3);
-        let service = RetryLayer::new(holding(by)).destination(there).layer(inner);
+        let service = RetryLayer::new(holding_policy(by))
+            .destination(there)
+            .layer(inner);
         let calls: Vec<_> = (0..3)
             .map(|_| tokio::spawn(call(service.clone())))
             .collect();
@@ -135,13 +137,13 @@ async fn a_call_that_is_held_back_has_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_attempt_that_is_held_back_keeps_nobody_out_of_a_buffer() {
+async fn a_held_first_attempt_does_not_block_a_buffer() {
     for by in ALL {
         for permits in [1, 2] {
-            let there = held_there(by).await;
+            let there = holding_destination(by).await;
             let mock = Mock::new([late(10, 200)]);
             let (inner, _) = limited(&mock, permits);
-            let layer = RetryLayer::new(holding(by)).destination(there);
+            let layer = RetryLayer::new(holding_policy(by)).destination(there);
             let service = layer.layer(Buffer::new(inner, permits));
             let calls = (0..10).map(|_| call(service.clone()));
             let all = timeout(60 * SECOND, join_all(calls)).await;
@@ -153,12 +155,12 @@ async fn a_first_attempt_that_is_held_back_keeps_nobody_out_of_a_buffer() {
 
 /// A buffer around the layer has one worker, which waits for readiness before each call.
 #[tokio::test(start_paused = true)]
-async fn a_buffer_around_the_layer_goes_on_while_a_call_is_held_back() {
+async fn a_buffer_around_the_layer_continues_while_a_call_is_held() {
     for by in ALL {
-        let there = held_there(by).await;
+        let there = holding_destination(by).await;
         let mock = Mock::new([late(10, 200)]);
         let (inner, _) = limited(&mock, 1);
-        let layer = RetryLayer::new(holding(by)).destination(there);
+        let layer = RetryLayer::new(holding_policy(by)).destination(there);
         let service = Buffer::new(layer.layer(inner), 10);
         let calls = (0..10).map(|_| call(service.clone()));
         let all = timeout(60 * SECOND, join_all(calls)).await;
@@ -172,7 +174,7 @@ fn slowly() -> PolicyBuilder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_its_retry_keeps_nobody_out() {
+async fn a_call_that_waits_for_its_retry_blocks_no_other_call() {
     for permits in [1, 2] {
         let mut answers = vec![status(503); permits];
         answers.push(late(10, 200));
@@ -201,13 +203,13 @@ fn hedged(policy: PolicyBuilder) -> RetryLayer {
 /// The permit of the failed attempt went to the hedge of the same call, which was first in the
 /// queue although it was no longer to be sent.
 #[tokio::test(start_paused = true)]
-async fn a_hedge_that_waited_for_the_service_leaves_the_line_when_its_race_is_over() {
+async fn a_waiting_hedge_leaves_the_queue_when_its_race_ends() {
     for (first, limit) in [(late(80, 503), 10 * SECOND), (late(80, 200), 10 * SECOND)] {
         let mock = Mock::new([first, late(10, 200)]);
         let (inner, semaphore) = limited(&mock, 1);
         let service = hedged(slowly()).layer(inner);
         let mut one = service.clone();
-        let mut racing = Box::pin(begun(&mut one).await);
+        let mut racing = Box::pin(started_call(&mut one).await);
         // The hedge is in the queue before the other call.
         assert!(timeout(60 * MILLI, racing.as_mut()).await.is_err());
         let other = tokio::spawn(call(service.clone()));
@@ -224,7 +226,7 @@ async fn a_hedge_that_waited_for_the_service_leaves_the_line_when_its_race_is_ov
 }
 
 #[tokio::test(start_paused = true)]
-async fn hedged_calls_at_a_limit_all_come_to_an_end() {
+async fn hedged_calls_at_a_concurrency_limit_all_complete() {
     for permits in [1, 2] {
         let mock = Mock::new([late(80, 503), late(70, 503), late(60, 200)]);
         let (inner, semaphore) = limited(&mock, permits);
@@ -239,16 +241,16 @@ async fn hedged_calls_at_a_limit_all_come_to_an_end() {
 
 /// While a hedge waits, other calls can use its tokens.
 #[tokio::test(start_paused = true)]
-async fn a_hedge_takes_nothing_from_the_budget_while_it_waits_for_the_service() {
+async fn a_hedge_that_waits_for_the_service_takes_no_budget() {
     let config = BudgetConfig {
         ratio: 0.0,
-        reserve: 1.0,
+        initial_tokens: 1.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
     let there = Destination::new(policy().build().unwrap());
     let there = Arc::new(there.with_budget(Budget::new(&config).unwrap()));
-    let (inner, semaphore) = limited(&Mock::new([Answer::Hang, late(10, 200)]), 1);
+    let (inner, semaphore) = limited(&Mock::new([MockAnswer::Hang, late(10, 200)]), 1);
     let service = hedged(policy()).destination(there.clone()).layer(inner);
     let racing = tokio::spawn(call(service));
     sleep(60 * MILLI).await;
@@ -261,12 +263,12 @@ async fn a_hedge_takes_nothing_from_the_budget_while_it_waits_for_the_service() 
 
 /// The call may not start any more, but its caller keeps the future.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_done_is_in_no_line() {
-    let mock = Mock::new([status(503), Answer::Hang, status(200)]);
+async fn a_completed_call_is_in_no_queue() {
+    let mock = Mock::new([status(503), MockAnswer::Hang, status(200)]);
     let (inner, semaphore) = limited(&mock, 1);
     let service = RetryLayer::new(policy().deadline(3 * SECOND).build().unwrap()).layer(inner);
     let mut one = service.clone();
-    let mut first = Box::pin(begun(&mut one).await);
+    let mut first = Box::pin(started_call(&mut one).await);
     assert!(timeout(SECOND / 2, first.as_mut()).await.is_err());
     let hanging = tokio::spawn(call(service.clone()));
     let result: Outcome = first.as_mut().await;
@@ -278,7 +280,7 @@ async fn a_call_that_is_done_is_in_no_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_in_any_state_leaves_no_permit_behind() {
+async fn a_call_dropped_in_any_state_releases_its_permit() {
     // Dropped in its attempt, in its delay, in the queue for its retry, and in the retry.
     for (millis, others) in [(5, false), (500, false), (1_100, true), (1_015, false)] {
         let mock = Mock::new([late(10, 503), late(500, 200)]);
@@ -300,13 +302,13 @@ async fn a_call_that_is_dropped_in_any_state_leaves_no_permit_behind() {
 
 /// Records the time of each call; after `good` calls, polling for readiness fails.
 #[derive(Clone)]
-struct Watched<S> {
+struct RecordingService<S> {
     inner: S,
     called: Arc<Mutex<Vec<Instant>>>,
     good: usize,
 }
 
-impl<S> Watched<S> {
+impl<S> RecordingService<S> {
     fn new(inner: S, good: usize) -> Self {
         Self {
             inner,
@@ -316,7 +318,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S> Service<Request<ReplayBody<Full<Bytes>>>> for Watched<S>
+impl<S> Service<Request<ReplayBody<Full<Bytes>>>> for RecordingService<S>
 where
     S: Service<Request<ReplayBody<Full<Bytes>>>, Error = BoxError>,
 {
@@ -339,17 +341,17 @@ where
 
 /// Slots that were taken while the service was not ready would all be used in one burst when it is.
 #[tokio::test(start_paused = true)]
-async fn calls_that_wait_for_the_service_hold_no_slots_of_the_request_rate() {
+async fn calls_that_wait_for_the_service_hold_no_rate_slots() {
     const CALLS: u32 = 5;
-    let rate = RequestRateConfig {
+    let rate = RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(1.0)
+        ..RateLimitConfig::new(1.0)
     };
-    let policy = policy().request_rate(rate).build().unwrap();
+    let policy = policy().rate_limit(rate).build().unwrap();
     let answers = vec![status(503); CALLS as usize];
     let mock = Mock::new(answers.into_iter().chain([status(200)]));
     let (inner, semaphore) = limited(&mock, CALLS as usize);
-    let service = Watched::new(inner, usize::MAX);
+    let service = RecordingService::new(inner, usize::MAX);
     let called = service.called.clone();
     let service = RetryLayer::new(policy).layer(service);
     let calls: Vec<_> = (0..CALLS)
@@ -371,13 +373,13 @@ async fn calls_that_wait_for_the_service_hold_no_slots_of_the_request_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_the_service_does_not_hold_the_probe_of_a_closed_gate() {
-    let there = Arc::new(By::Gate.destination().await);
-    let layer = RetryLayer::new(holding(By::Gate)).destination(there.clone());
+async fn a_call_that_waits_for_the_service_does_not_hold_the_probe() {
+    let there = Arc::new(HeldBy::CircuitBreaker.destination().await);
+    let layer = RetryLayer::new(holding_policy(HeldBy::CircuitBreaker)).destination(there.clone());
     let (inner, semaphore) = limited(&Mock::new([status(200)]), 1);
     let blocked = layer.layer(inner);
     let mut one = blocked.clone();
-    let blocked = begun(&mut one).await;
+    let blocked = started_call(&mut one).await;
     let blocked = tokio::spawn(blocked);
     // The call is queued and has released its permit, which another caller takes.
     let taken = semaphore.acquire().await.unwrap();
@@ -393,10 +395,10 @@ async fn a_call_that_waits_for_the_service_does_not_hold_the_probe_of_a_closed_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_to_become_ready_does_not_hide_the_last_outcome() {
-    let refused = Answer::Status(503, &[("x-why", "full")], Reply::default());
+async fn a_readiness_error_does_not_hide_the_last_outcome() {
+    let refused = MockAnswer::Status(503, &[("x-why", "full")], Reply::default());
     let layer = || RetryLayer::new(policy().build().unwrap());
-    let service = Watched::new(Mock::new([refused]), 1);
+    let service = RecordingService::new(Mock::new([refused]), 1);
     let result: Outcome = layer().layer(service).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(503), 1, Some(StopReason::Permanent)));
     let response = result.unwrap();
@@ -404,8 +406,8 @@ async fn a_service_that_fails_to_become_ready_does_not_hide_the_last_outcome() {
     let noted = response.extensions().get::<ReadinessError>().unwrap();
     assert!(noted.to_string().contains("the worker is gone"), "{noted}");
 
-    let reset = Answer::Fail(io::ErrorKind::ConnectionReset);
-    let service = Watched::new(Mock::new([reset]), 1);
+    let reset = MockAnswer::Fail(io::ErrorKind::ConnectionReset);
+    let service = RecordingService::new(Mock::new([reset]), 1);
     let gave_up = layer().layer(service).oneshot(get()).await.unwrap_err();
     let Some(ServiceError::Service(error)) = gave_up.error() else {
         panic!("{gave_up}")
@@ -417,21 +419,21 @@ async fn a_service_that_fails_to_become_ready_does_not_hide_the_last_outcome() {
 
 /// Nor for a hedge: the running attempt continues.
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_to_become_ready_for_a_hedge_leaves_the_attempt_alone() {
-    let service = Watched::new(Mock::new([late(80, 200)]), 1);
+async fn a_readiness_error_for_a_hedge_does_not_end_the_attempt() {
+    let service = RecordingService::new(Mock::new([late(80, 200)]), 1);
     let result: Outcome = hedged(policy()).layer(service).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 1, None));
 }
 
 /// There was no earlier outcome, so the call returns the error.
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_before_a_first_attempt_that_waited_ends_the_call() {
-    let there = held_there(By::Cooldown).await;
-    let service = Watched::new(Mock::new([status(200)]), 1);
+async fn a_readiness_error_before_a_held_first_attempt_ends_the_call() {
+    let there = holding_destination(HeldBy::Cooldown).await;
+    let service = RecordingService::new(Mock::new([status(200)]), 1);
     let called = service.called.clone();
-    let layer = RetryLayer::new(holding(By::Cooldown)).destination(there);
+    let layer = RetryLayer::new(holding_policy(HeldBy::Cooldown)).destination(there);
     let mut service = layer.layer(service);
-    let waiting = begun(&mut service).await;
+    let waiting = started_call(&mut service).await;
     called.lock().unwrap().push(Instant::now());
     let gave_up = waiting.await.unwrap_err();
     assert_eq!(gave_up.attempts(), 0);
@@ -439,7 +441,7 @@ async fn a_service_that_fails_before_a_first_attempt_that_waited_ends_the_call()
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_attempt_starts_after_max_elapsed_because_the_service_was_not_ready() {
+async fn an_unready_service_starts_no_attempt_after_max_elapsed() {
     let mock = Mock::new([status(503), status(200)]);
     let (inner, semaphore) = limited(&mock, 1);
     let policy = policy().max_elapsed(3 * SECOND).build().unwrap();
@@ -459,15 +461,15 @@ async fn no_attempt_starts_after_max_elapsed_because_the_service_was_not_ready()
 
 #[cfg(feature = "grpc")]
 #[tokio::test(start_paused = true)]
-async fn a_grpc_call_that_is_held_back_keeps_nobody_out() {
+async fn a_held_grpc_call_blocks_no_other_call() {
     use relent_http::grpc::ServiceConfig;
 
     const OVER: &[(&str, &str)] = &[("content-type", "application/grpc"), ("grpc-status", "0")];
     for by in ALL {
-        let there = held_there(by).await;
-        let mock = Mock::new([Answer::Status(200, OVER, Reply::default())]);
+        let there = holding_destination(by).await;
+        let mock = Mock::new([MockAnswer::Status(200, OVER, Reply::default())]);
         let (inner, _) = limited(&mock, 1);
-        let layer = RetryLayer::new(holding(by)).destination(there);
+        let layer = RetryLayer::new(holding_policy(by)).destination(there);
         let service = layer.grpc(ServiceConfig::default()).layer(inner);
         let calls = (0..10).map(|_| call(service.clone()));
         let all = timeout(60 * SECOND, join_all(calls)).await;

@@ -6,7 +6,7 @@ use relent::{Destination, Policy, StopReason};
 use relent_http::{Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 
-use super::mock::{Answer, Mock, status};
+use super::mock::{Mock, MockAnswer, status};
 use super::{SECOND, ending, get, layer, policy};
 
 const EXHAUSTED: Option<StopReason> = Some(StopReason::RetriesExhausted);
@@ -17,7 +17,7 @@ fn off() -> Policy {
 }
 
 #[tokio::test]
-async fn rule_14_later_calls_of_all_that_share_the_destinations_go_by_the_policy_that_was_set() {
+async fn a_replaced_policy_applies_to_later_calls_of_all_clones() {
     let (layer, _) = layer(policy());
     let mock = Mock::new([status(503)]);
     // An existing service, and a later one of a clone.
@@ -41,7 +41,7 @@ async fn rule_14_later_calls_of_all_that_share_the_destinations_go_by_the_policy
 }
 
 #[tokio::test(start_paused = true)]
-async fn rule_14_a_call_that_has_begun_goes_on_by_the_policy_that_it_began_with() {
+async fn a_running_layer_call_keeps_its_policy_when_it_is_replaced() {
     let layer = RetryLayer::new(policy().build().unwrap());
     let mock = Mock::new([status(503)]);
     let call = layer.layer(mock.clone()).oneshot(get());
@@ -54,10 +54,10 @@ async fn rule_14_a_call_that_has_begun_goes_on_by_the_policy_that_it_began_with(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_set_hedges_and_changes_the_destination() {
+async fn a_replaced_policy_hedges_and_changes_the_destination() {
     let there = Arc::new(Destination::new(policy().build().unwrap()));
     let layer = RetryLayer::new(policy().build().unwrap()).destination(there.clone());
-    let service = layer.layer(Mock::new([Answer::Hang, status(200)]));
+    let service = layer.layer(Mock::new([MockAnswer::Hang, status(200)]));
     let hedge = relent::policy::HedgeConfig::after(SECOND);
     layer.set_policy(policy().hedge(hedge).build().unwrap());
     let response = service.oneshot(get()).await.unwrap();

@@ -9,7 +9,7 @@ use relent_http::layer::ResponseBody;
 use relent_http::{RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 
-use super::mock::{Answer, Mock, Reply, status};
+use super::mock::{Mock, MockAnswer, Reply, status};
 use super::{SECOND, ending, get, layer, policy};
 
 const MILLIS: Duration = Duration::from_millis(1);
@@ -17,7 +17,7 @@ const MILLIS: Duration = Duration::from_millis(1);
 #[tokio::test]
 async fn an_attempt_is_dropped_at_its_limit_and_retried() {
     let (layer, clock) = layer(policy().attempt_timeout(5 * SECOND));
-    let mock = Mock::new([Answer::Hang, status(200)]);
+    let mock = Mock::new([MockAnswer::Hang, status(200)]);
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 2, None));
     assert_eq!(mock.running(), 0);
@@ -27,7 +27,7 @@ async fn an_attempt_is_dropped_at_its_limit_and_retried() {
 #[tokio::test]
 async fn a_deadline_cuts_the_last_attempt_off() {
     let (layer, clock) = layer(policy().deadline(3 * SECOND));
-    let mock = Mock::new([status(503), Answer::Hang]);
+    let mock = Mock::new([status(503), MockAnswer::Hang]);
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     let gave_up = result.unwrap_err();
     assert!(
@@ -42,7 +42,7 @@ async fn a_deadline_cuts_the_last_attempt_off() {
 }
 
 #[tokio::test]
-async fn no_timer_is_set_for_an_attempt_that_is_ready_at_once() {
+async fn no_timer_is_set_for_an_attempt_that_is_ready_immediately() {
     let (layer, clock) = layer(policy().attempt_timeout(SECOND).deadline(3 * SECOND));
     layer
         .layer(Mock::new([status(200)]))
@@ -53,7 +53,7 @@ async fn no_timer_is_set_for_an_attempt_that_is_ready_at_once() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_for_the_retry_is_given_up_at_the_deadline() {
+async fn a_call_to_an_unready_service_ends_at_the_deadline() {
     let (layer, clock) = layer(policy().deadline(3 * SECOND));
     let mock = Mock::new([status(503)]).never_ready_again();
     let result = layer.layer(mock.clone()).oneshot(get()).await;
@@ -62,8 +62,8 @@ async fn a_service_that_is_not_ready_for_the_retry_is_given_up_at_the_deadline()
     assert_eq!(mock.calls(), 1);
 }
 
-fn refused(reply: &Reply) -> Answer {
-    Answer::Status(503, &[], reply.clone())
+fn refused(reply: &Reply) -> MockAnswer {
+    MockAnswer::Status(503, &[], reply.clone())
 }
 
 fn frames(count: usize, length: usize) -> Reply {
@@ -81,14 +81,14 @@ async fn after(reply: &Reply, policy: Policy) -> Response<ResponseBody<Reply>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_retried_is_read_to_its_end() {
+async fn a_retried_response_is_drained_to_its_end() {
     let reply = frames(16, 16 << 10);
     after(&reply, policy().build().unwrap()).await;
     assert!(reply.read.lock().unwrap().ended);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_response_is_read_up_to_a_bound() {
+async fn a_long_response_is_drained_up_to_a_limit() {
     let reply = frames(100, 16 << 10);
     after(&reply, policy().build().unwrap()).await;
     let read = *reply.read.lock().unwrap();
@@ -97,7 +97,7 @@ async fn a_long_response_is_read_up_to_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_stalls_is_let_go_of_before_the_wait_is_over() {
+async fn a_stalled_response_is_dropped_before_the_delay_ends() {
     let mut reply = frames(1, 10);
     reply.stalls = true;
     let mock = Mock::new([refused(&reply), status(200)]);
@@ -120,7 +120,7 @@ async fn a_response_that_stalls_is_let_go_of_before_the_wait_is_over() {
 
 /// The limit is about the cost of a new connection.
 #[tokio::test(start_paused = true)]
-async fn a_response_that_stalls_delays_a_short_wait_up_to_a_bound() {
+async fn a_stalled_response_extends_a_short_delay_up_to_a_limit() {
     for wait in [0, 20, 249] {
         let mut reply = frames(1, 10);
         reply.stalls = true;
@@ -133,7 +133,7 @@ async fn a_response_that_stalls_delays_a_short_wait_up_to_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_stalls_does_not_take_the_next_attempt_its_time() {
+async fn a_stalled_response_uses_no_time_of_the_next_attempt() {
     let mut reply = frames(1, 10);
     reply.stalls = true;
     let begin = tokio::time::Instant::now();
@@ -145,7 +145,7 @@ async fn a_response_that_stalls_does_not_take_the_next_attempt_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_wait_no_timer_runs_and_what_is_there_is_read() {
+async fn without_a_delay_available_data_is_drained_without_a_timer() {
     let reply = frames(2, 10);
     let begin = tokio::time::Instant::now();
     after(
@@ -158,7 +158,7 @@ async fn without_a_wait_no_timer_runs_and_what_is_there_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_without_a_wait_let_other_tasks_run() {
+async fn retries_without_a_delay_yield_to_other_tasks() {
     let endless = Policy::builder(relent::Backoff::None)
         .unlimited_retries()
         .build()
@@ -174,9 +174,9 @@ async fn retries_without_a_wait_let_other_tasks_run() {
 
 /// The policy requires a second for an attempt, but the caller has only half a second.
 #[tokio::test(start_paused = true)]
-async fn a_deadline_shorter_than_the_room_of_an_attempt_bounds_it_all_the_same() {
-    let policy = policy().attempt_room(SECOND).max_elapsed(60 * SECOND);
-    let mock = Mock::new([Answer::Hang]);
+async fn a_deadline_below_the_minimum_attempt_time_still_applies() {
+    let policy = policy().min_attempt_time(SECOND).max_elapsed(60 * SECOND);
+    let mock = Mock::new([MockAnswer::Hang]);
     let layer = RetryLayer::new(policy.build().unwrap()).cross_layer();
     let mut request = get();
     let fields = request.headers_mut();

@@ -11,12 +11,14 @@ use super::listed::Listed;
 use super::time::{exact, is_past, lasting, long, time};
 use crate::api::contents::Shown;
 use crate::api::endpoints::names;
-use crate::endpoint::{Acknowledgement, Activity, AfterDead, Endpoint};
+use crate::endpoint::{Acknowledgement, Activity, Endpoint, OnDeadLetter};
 use crate::health::Health;
 use crate::schedule;
-use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, Recent, State, Summary, millis};
+use crate::store::{
+    AttemptRecord, EndpointStatus, MessageState, MessageStatus, Recent, Summary, millis,
+};
 use crate::topic;
-use crate::worker::Held;
+use crate::worker::HeldEndpoint;
 
 /// The number of stuck messages and endpoints shown at first.
 pub(super) const LATEST: usize = 20;
@@ -73,7 +75,7 @@ fn number(count: u64, what: &str) -> String {
 }
 
 /// Summarizes which problems need an operator, and which are retried automatically.
-fn verdict(summary: &Summary, failing: u64) -> Markup {
+fn summary_markup(summary: &Summary, failing: u64) -> Markup {
     let parts = [
         (summary.dead, "dead letter", "#dead"),
         (summary.disabled, "disabled endpoint", "#endpoints"),
@@ -110,7 +112,7 @@ fn fails(status: &EndpointStatus) -> bool {
 pub(super) fn overview(
     summary: &Summary,
     mut endpoints: Vec<EndpointStatus>,
-    held: &HashMap<(String, String), Held>,
+    held: &HashMap<(String, String), HeldEndpoint>,
     dead: &[MessageStatus],
     waiting: &[MessageStatus],
     most: usize,
@@ -125,16 +127,16 @@ pub(super) fn overview(
     });
     let failing = endpoints.iter().filter(|status| fails(status)).count() as u64;
     let (worst, others) = endpoints.split_at(endpoints.len().min(LATEST));
-    let is_needy = |status: &&EndpointStatus| {
+    let needs_attention = |status: &&EndpointStatus| {
         fails(status) || status.activity == Activity::Disabled || status.dead > 0
     };
-    let needy = others.iter().filter(is_needy).count();
+    let needing_attention = others.iter().filter(needs_attention).count();
     let tile = |name: &str, value: String, bad: bool| {
         html! { div.tile.bad[bad] { dt { (name) } dd { (value) } } }
     };
     html! {
         h1 { "What is stuck, and why" }
-        (verdict(summary, failing))
+        (summary_markup(summary, failing))
         dl.tiles {
             (tile("Waiting", summary.pending.to_string(), false))
             (tile("Running", summary.running.to_string(), false))
@@ -152,7 +154,7 @@ pub(super) fn overview(
                     details {
                         summary {
                             (others.len()) " more"
-                            @if needy > 0 { ", of which " (needy) " fail, are disabled or have dead letters" }
+                            @if needing_attention > 0 { ", of which " (needing_attention) " fail, are disabled or have dead letters" }
                         }
                         (endpoint_table(others, held))
                     }
@@ -182,7 +184,7 @@ fn full_name(tenant: &str, name: &str) -> Markup {
 }
 
 /// The status of an endpoint, with the reason for and the end of a hold.
-fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
+fn status_markup(status: &EndpointStatus, held: Option<&HeldEndpoint>) -> Markup {
     html! {
         div {
             @match status.activity {
@@ -192,7 +194,7 @@ fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
         }
         @if let Some(held) = held {
             div.note {
-                "Held back: " (held.because)
+                "On hold: " (held.hold_reason)
                 @if !held.error.is_empty() { ": " (held.error) }
                 ". The next attempt "
                 @match held.until.map(millis) {
@@ -217,7 +219,10 @@ fn failing(status: &EndpointStatus) -> Markup {
     }
 }
 
-fn endpoint_table(endpoints: &[EndpointStatus], held: &HashMap<(String, String), Held>) -> Markup {
+fn endpoint_table(
+    endpoints: &[EndpointStatus],
+    held: &HashMap<(String, String), HeldEndpoint>,
+) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-labelledby="endpoints" {
             table.cards {
@@ -232,7 +237,7 @@ fn endpoint_table(endpoints: &[EndpointStatus], held: &HashMap<(String, String),
                                 (full_name(&status.endpoint.tenant, &status.endpoint.name))
                                 div.note { (status.endpoint.url) }
                             }
-                            td data-label="State" { (fare(status, held.get(&names(status)))) }
+                            td data-label="State" { (status_markup(status, held.get(&names(status)))) }
                             td.n data-label="Overdue" { (status.lag_ms.map_or_else(|| "–".to_owned(), long)) }
                             td.n data-label="Waiting" { (status.pending) }
                             td.n data-label="Dead" { (status.dead) }
@@ -244,8 +249,11 @@ fn endpoint_table(endpoints: &[EndpointStatus], held: &HashMap<(String, String),
     }
 }
 
-fn state_tag(state: State) -> Markup {
-    let (good, bad) = (state == State::Delivered, state == State::Dead);
+fn state_tag(state: MessageState) -> Markup {
+    let (good, bad) = (
+        state == MessageState::Delivered,
+        state == MessageState::Dead,
+    );
     html! { span.tag.good[good].bad[bad] { (state) } }
 }
 
@@ -256,7 +264,7 @@ fn why(message: &MessageStatus) -> Markup {
         @if !message.last_error.is_empty() && !message.reason.contains(&message.last_error) {
             div.note { "last attempt: " (message.last_error) }
         }
-        @if let Some(behind) = &message.behind {
+        @if let Some(behind) = &message.blocked_by {
             div { "waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) } " with its order key" }
         } @else if let Some(due) = message.due_ms {
             div.note { (if is_past(due) { "due " } else { "next attempt " }) (time(due)) }
@@ -312,12 +320,12 @@ fn hidden(fields: &[(&str, &str)]) -> Markup {
 
 /// Whether messages are held while the endpoint is down.
 fn waits_while_down(spec: &Endpoint) -> bool {
-    spec.park && !schedule::policy(&spec.policy).is_ok_and(|policy| schedule::is_contract(&policy))
+    spec.hold && !schedule::policy(&spec.policy).is_ok_and(|policy| schedule::is_contract(&policy))
 }
 
 pub(super) fn endpoint(
     status: &EndpointStatus,
-    held: Option<&Held>,
+    held: Option<&HeldEndpoint>,
     here: bool,
     recent: &Recent,
     messages: &[MessageStatus],
@@ -344,7 +352,7 @@ pub(super) fn endpoint(
     html! {
         p.over { "Endpoint" @if !spec.tenant.is_empty() { " of " (spec.tenant) } }
         h1 { (spec.name) }
-        div.lead { (fare(status, held)) }
+        div.lead { (status_markup(status, held)) }
         dl.facts {
             dt { "URL" } dd { (spec.url) }
             dt { "Waiting" } dd { (status.pending) }
@@ -368,9 +376,9 @@ pub(super) fn endpoint(
                 @if waits_while_down(spec) { "messages wait without attempts" } @else { "each message has its attempts" }
             }
             dt { "Behind a dead one" } dd {
-                @match spec.after_dead {
-                    AfterDead::Block => "messages with its order key wait",
-                    AfterDead::Skip => "messages with its order key go",
+                @match spec.on_dead_letter {
+                    OnDeadLetter::Block => "messages with its order key wait",
+                    OnDeadLetter::Skip => "messages with its order key go",
                 }
             }
             dt { "Signing keys" } dd {
@@ -528,12 +536,12 @@ pub(super) fn register(form_token: &str) -> Markup {
     }
 }
 
-const STATES: [State; 5] = [
-    State::Pending,
-    State::Running,
-    State::Delivered,
-    State::Dead,
-    State::Cancelled,
+const STATES: [MessageState; 5] = [
+    MessageState::Pending,
+    MessageState::Running,
+    MessageState::Delivered,
+    MessageState::Dead,
+    MessageState::Cancelled,
 ];
 
 /// The search form of the list of messages.
@@ -636,7 +644,7 @@ pub(super) fn content(
         @for attempt in attempts {
             section {
                 h2 { "Attempt " (attempt.number) }
-                p.note { (exact(attempt.began_ms)) }
+                p.note { (exact(attempt.started_ms)) }
                 h3 { "Request" }
                 (fields(&attempt.request))
                 h3 { "Answer" }
@@ -666,7 +674,7 @@ pub(super) fn message(
     };
     let ended = matches!(
         message.state,
-        State::Delivered | State::Dead | State::Cancelled
+        MessageState::Delivered | MessageState::Dead | MessageState::Cancelled
     );
     html! {
         p.over { "Message to " (full_name(&message.tenant, &message.endpoint)) }
@@ -675,7 +683,7 @@ pub(super) fn message(
             (state_tag(message.state)) " " (message.reason)
             @if message.topic == topic::TEST { " " span.tag { "test" } }
         }
-        @if let Some(behind) = &message.behind {
+        @if let Some(behind) = &message.blocked_by {
             p.bad {
                 "It waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) }
                 ", which has the same order key. Send that one again or cancel it, and this one goes."
@@ -691,10 +699,10 @@ pub(super) fn message(
         }
         div.buttons {
             @if ended { form method="post" action="/do" { (form("resend")) button { "Send again" } } }
-            @if message.state == State::Pending {
+            @if message.state == MessageState::Pending {
                 form method="post" action="/do" { (form("send-now")) button { "Send now" } }
             }
-            @if matches!(message.state, State::Pending | State::Dead) {
+            @if matches!(message.state, MessageState::Pending | MessageState::Dead) {
                 form method="post" action="/do" { (form("cancel")) button.danger { "Cancel" } }
             }
         }
@@ -721,8 +729,8 @@ fn attempt_table(attempts: &[AttemptRecord]) -> Markup {
                     @for attempt in attempts {
                         tr {
                             th.n scope="row" data-label="Attempt" { (attempt.number) }
-                            td data-label="Began" { (exact(attempt.began_ms)) }
-                            td.n data-label="Took" { (long(attempt.took_ms.into())) }
+                            td data-label="Began" { (exact(attempt.started_ms)) }
+                            td.n data-label="Took" { (long(attempt.duration_ms.into())) }
                             td.n data-label="Status" { @match attempt.status { Some(status) => (status), None => "–" } }
                             td data-label="What went wrong" {
                                 @if attempt.error.is_empty() { span.tag.good { "acknowledged" } } @else { (attempt.error) }

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use relent_core::{Backoff, Policy};
 
-use super::{answer, attempt, header_map, read_answer, read_attempt, read_leave};
-use crate::acknowledgement::{Answer, MAX_BODY, judge};
+use super::{answer, attempt, header_map, read_answer, read_attempt, read_permission};
+use crate::acknowledgement::{MAX_BODY, ReceiverResponse, judge};
 use crate::endpoint::Acknowledgement;
 
 static POLICY: Policy = Policy::builder(Backoff::constant(Duration::ZERO)).build_const();
@@ -18,7 +18,7 @@ static POLICY: Policy = Policy::builder(Backoff::constant(Duration::ZERO)).build
 /// Parses arbitrary bytes as each kind of message. A parsed message can be evaluated and serialized, and is parsed as
 /// the same again. Otherwise the error describes the problem.
 pub fn any_bytes(message: &[u8]) {
-    let _ = read_leave(message);
+    let _ = read_permission(message);
     let message = Bytes::copy_from_slice(message);
     match read_attempt(&message) {
         Ok((head, payload)) => {
@@ -31,7 +31,7 @@ pub fn any_bytes(message: &[u8]) {
     match read_answer(&message) {
         Ok(exchange) => {
             if let Ok(received) = &exchange.result {
-                let got = Answer {
+                let got = ReceiverResponse {
                     status: received.status,
                     headers: &received.headers,
                     body: &received.body,
@@ -57,12 +57,14 @@ mod properties {
     use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use relent_core::{Cause, Failure, Kind, Network};
+    use relent_core::{Cause, Failure, FailureKind, Network};
 
     use super::*;
     use crate::acknowledgement::BodyEnd;
     use crate::fault::FaultKind;
-    use crate::nats::wire::{Attempt, LONGEST, MOST_FIELDS, MOST_HEAD, VERSION, write};
+    use crate::nats::wire::{
+        Attempt, MAX_ATTEMPT_TIME, MAX_HEAD_BYTES, MAX_RESPONSE_FIELDS, VERSION, write,
+    };
     use crate::sender::{Exchange, Received};
 
     fn an_attempt() -> impl Strategy<Value = Attempt> {
@@ -72,7 +74,7 @@ mod properties {
             relay,
             any::<String>(),
             headers,
-            0..=LONGEST.as_nanos() as u64,
+            0..=MAX_ATTEMPT_TIME.as_nanos() as u64,
             any::<usize>(),
         )
             .prop_map(|(relay, url, headers, limit, keep)| Attempt {
@@ -109,11 +111,11 @@ mod properties {
                 })
             });
         let kinds = [
-            Kind::NotProcessed,
-            Kind::Ambiguous,
-            Kind::Permanent,
-            Kind::Throttled,
-            Kind::Overloaded,
+            FailureKind::NotProcessed,
+            FailureKind::Ambiguous,
+            FailureKind::Permanent,
+            FailureKind::Throttled,
+            FailureKind::Overloaded,
         ];
         let networks = [
             None,
@@ -201,7 +203,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(head in an_attempt(), payload in vec(any::<u8>(), 0..200), exchange in an_exchange()) {
+        fn nats_messages_are_read_back_as_written(head in an_attempt(), payload in vec(any::<u8>(), 0..200), exchange in an_exchange()) {
             let written = attempt(&head, &payload).unwrap();
             prop_assert_eq!(read_attempt(&written), Ok((head, Bytes::from(payload))));
             let written = answer(copy(&exchange), MAX_BODY, usize::MAX).unwrap();
@@ -209,13 +211,13 @@ mod properties {
         }
 
         #[test]
-        fn bytes_of_any_kind_are_read_or_refused(bytes in vec(any::<u8>(), 0..300), text in "[\\[\\]{}\",:0-9a-z\n]{0,60}") {
+        fn any_bytes_are_parsed_or_refused_as_nats_messages(bytes in vec(any::<u8>(), 0..300), text in "[\\[\\]{}\",:0-9a-z\n]{0,60}") {
             any_bytes(&bytes);
             any_bytes(text.as_bytes());
         }
 
         #[test]
-        fn what_is_cut_off_is_refused(
+        fn a_truncated_nats_message_is_refused(
             head in an_attempt(),
             payload in vec(any::<u8>(), 0..50),
             exchange in an_exchange(),
@@ -228,7 +230,7 @@ mod properties {
         }
 
         #[test]
-        fn what_is_changed_is_read_or_refused(
+        fn a_modified_nats_message_is_parsed_or_refused(
             head in an_attempt(),
             exchange in an_exchange(),
             at in any::<prop::sample::Index>(),
@@ -244,7 +246,7 @@ mod properties {
     }
 
     #[test]
-    fn an_answer_is_cut_to_what_the_server_takes() {
+    fn a_result_is_truncated_to_the_limit_of_the_nats_server() {
         let mut headers = HeaderMap::new();
         for field in 0..120 {
             let name: http::HeaderName = format!("x-{field}").parse().unwrap();
@@ -278,13 +280,13 @@ mod properties {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_is_wrong() {
-        let usual = serde_json::json!({
+    fn impossible_values_in_nats_messages_are_refused_with_a_description() {
+        let valid = serde_json::json!({
             "outcome": { "Answered": { "status": 200, "headers": [], "end": "Whole" } },
             "address": "", "took": { "secs": 0, "nanos": 0 },
         });
-        assert_eq!(read(&usual, b"success"), "");
-        assert!(read(&usual, &vec![b'x'; MAX_BODY + 1]).contains("65536 are the most"));
+        assert_eq!(read(&valid, b"success"), "");
+        assert!(read(&valid, &vec![b'x'; MAX_BODY + 1]).contains("65536 are the most"));
         for (at, value, wrong) in [
             (
                 "/outcome/Answered/status",
@@ -323,7 +325,7 @@ mod properties {
             ),
             (
                 "/outcome/Answered/headers",
-                serde_json::json!(vec![["a", "b"]; MOST_FIELDS + 1]),
+                serde_json::json!(vec![["a", "b"]; MAX_RESPONSE_FIELDS + 1]),
                 "128 are the most",
             ),
             // `HeaderMap` panics at 32,768 fields.
@@ -340,24 +342,24 @@ mod properties {
             ("/took/secs", serde_json::json!(1e30), "cannot be read"),
             ("/took/nanos", serde_json::json!(u64::MAX), "cannot be read"),
         ] {
-            let mut head = usual.clone();
+            let mut head = valid.clone();
             *head.pointer_mut(at).unwrap() = value;
             let refused = read(&head, b"");
             assert!(refused.contains(wrong), "{at}: {refused}");
         }
 
-        let usual = Attempt {
+        let valid = Attempt {
             version: VERSION,
             relay: "relent-outbox.relay.x.0".to_owned(),
             url: "https://shop.example/".to_owned(),
             headers: Vec::new(),
-            limit: LONGEST,
+            limit: MAX_ATTEMPT_TIME,
             keep: usize::MAX,
         };
         let read = |attempt: &Attempt| read_attempt(&write(attempt, b"").unwrap());
-        assert_eq!(read(&usual), Ok((usual.clone(), Bytes::new())));
+        assert_eq!(read(&valid), Ok((valid.clone(), Bytes::new())));
         let wrong = |change: &dyn Fn(&mut Attempt)| {
-            let mut changed = usual.clone();
+            let mut changed = valid.clone();
             change(&mut changed);
             read(&changed).unwrap_err()
         };
@@ -385,7 +387,7 @@ mod properties {
             ("1e3", None),
         ] {
             assert_eq!(
-                read_leave(leave.as_bytes()).ok(),
+                read_permission(leave.as_bytes()).ok(),
                 read.map(Duration::from_millis),
                 "{leave}"
             );
@@ -393,14 +395,14 @@ mod properties {
         let text = |bytes: &[u8]| read_attempt(&Bytes::copy_from_slice(bytes)).unwrap_err();
         assert!(text(b"").contains("empty"));
         assert!(text(b"{}").contains("has no end"));
-        assert!(text(&vec![b' '; MOST_HEAD + 1]).contains("more than"));
+        assert!(text(&vec![b' '; MAX_HEAD_BYTES + 1]).contains("more than"));
         assert!(text(b"[3,{}]\n").contains("cannot be read"));
     }
 
     #[test]
-    fn the_greatest_answer_of_a_receiver_can_be_written() {
+    fn the_largest_response_of_a_receiver_fits_a_result() {
         let mut headers = HeaderMap::new();
-        for at in 0..2 * MOST_FIELDS {
+        for at in 0..2 * MAX_RESPONSE_FIELDS {
             let name: HeaderName = format!("field-{at}").parse().unwrap();
             // Every fourth field is too long.
             let length = if at % 4 == 0 { 2000 } else { 1000 };
@@ -422,7 +424,7 @@ mod properties {
         let received = read.result.unwrap();
         assert_eq!(
             (received.headers.len(), received.body.len()),
-            (MOST_FIELDS, MAX_BODY)
+            (MAX_RESPONSE_FIELDS, MAX_BODY)
         );
     }
 }

@@ -3,20 +3,22 @@
 use std::time::{Duration, SystemTime};
 
 use super::shop::{LONG, Shop, attempt, endpoint, message, settled, wanted};
-use crate::endpoint::{Activity, AfterDead};
+use crate::endpoint::{Activity, OnDeadLetter};
 use crate::health::Health;
 use crate::message::{MessageId, NewMessage};
-use crate::store::{Content, Filter, MessageStatus, Next, RECENT, State, Store, millis};
+use crate::store::{
+    AfterAttempt, Content, Filter, MessageState, MessageStatus, RECENT, Store, millis,
+};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
-    what_waits_is_sent_now_and_keeps_its_attempts(make).await;
-    what_is_sent_now_waits_for_those_before_it(make).await;
-    many_are_sent_now(make).await;
+    sending_now_keeps_the_attempts(make).await;
+    sending_now_keeps_the_order(make).await;
+    many_messages_are_sent_now(make).await;
     messages_are_searched(make).await;
     a_message_behind_a_dead_letter_names_it(make).await;
-    endpoints_that_need_somebody_are_found_among_all(make).await;
+    endpoints_that_need_attention_are_listed(make).await;
     contents_are_kept_as_they_were_sent(make).await;
-    the_latest_attempts_are_summed_up(make).await;
+    recent_attempts_are_summarized(make).await;
 }
 
 fn only(id: &MessageId) -> Filter {
@@ -30,12 +32,12 @@ async fn one<S: Store>(shop: &Shop<S>, id: &MessageId) -> MessageStatus {
     shop.0.messages(only(id), 1).await.unwrap().remove(0)
 }
 
-async fn what_waits_is_sent_now_and_keeps_its_attempts<S: Store>(make: &impl AsyncFn() -> S) {
+async fn sending_now_keeps_the_attempts<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let fails = shop.enqueue([message("fails")]).await.remove(0).id;
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await.remove(0);
-    let mut again = settled(&claimed, Next::Again(LONG));
+    let mut again = settled(&claimed, AfterAttempt::Again(LONG));
     again.session = vec![7];
     again.attempt = Some(attempt(1, "status 500"));
     assert!(shop.write(again).await);
@@ -45,7 +47,7 @@ async fn what_waits_is_sent_now_and_keeps_its_attempts<S: Store>(make: &impl Asy
 
     assert_eq!(shop.0.send_now(only(&fails)).await.unwrap(), 1);
     let due = one(&shop, &fails).await;
-    assert_eq!((due.state, due.attempts), (State::Pending, 1));
+    assert_eq!((due.state, due.attempts), (MessageState::Pending, 1));
     assert!(
         due.due_ms
             .is_some_and(|due| due <= millis(SystemTime::now()) + 5_000)
@@ -57,9 +59,9 @@ async fn what_waits_is_sent_now_and_keeps_its_attempts<S: Store>(make: &impl Asy
 
     // Running and ended messages do not wait, and a due one stays unchanged.
     assert_eq!(shop.0.send_now(only(&fails)).await.unwrap(), 0);
-    assert!(shop.settle(&second, Next::Delivered).await);
+    assert!(shop.settle(&second, AfterAttempt::Delivered).await);
     assert_eq!(shop.0.send_now(only(&fails)).await.unwrap(), 0);
-    assert_eq!(one(&shop, &fails).await.state, State::Delivered);
+    assert_eq!(one(&shop, &fails).await.state, MessageState::Delivered);
     assert_eq!(shop.0.send_now(only(&MessageId::new())).await.unwrap(), 0);
     let [first, second] = &shop.enqueue([message("1"), message("2")]).await[..] else {
         panic!("two messages");
@@ -71,7 +73,7 @@ async fn what_waits_is_sent_now_and_keeps_its_attempts<S: Store>(make: &impl Asy
     assert_eq!((&claimed[0].id, &claimed[1].id), (&first.id, &second.id));
 }
 
-async fn what_is_sent_now_waits_for_those_before_it<S: Store>(make: &impl AsyncFn() -> S) {
+async fn sending_now_keeps_the_order<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let line = ["1", "2"].map(|event| message(event).in_order("key").delay(LONG));
     let line = shop.enqueue(line).await;
@@ -86,12 +88,12 @@ async fn what_is_sent_now_waits_for_those_before_it<S: Store>(make: &impl AsyncF
     let (events, claimed) = shop.claim_events("worker", &owned).await;
     assert_eq!(events, ["1"]);
     assert_eq!(shop.claim_events("worker", &owned).await.0, [""; 0]);
-    assert!(shop.settle(&claimed[0], Next::Delivered).await);
+    assert!(shop.settle(&claimed[0], AfterAttempt::Delivered).await);
     assert_eq!(shop.claim_events("worker", &owned).await.0, ["2"]);
 }
 
 /// More than one batch, of one endpoint and not of another.
-async fn many_are_sent_now<S: Store>(make: &impl AsyncFn() -> S) {
+async fn many_messages_are_sent_now<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("bank")).await;
     let many = (0..1100).map(|event| message(&event.to_string()).delay(LONG));
@@ -176,7 +178,7 @@ async fn messages_are_searched<S: Store>(make: &impl AsyncFn() -> S) {
     let both = Filter {
         search: Some("order-17".to_owned()),
         topic: Some("order.*".to_owned()),
-        state: Some(State::Pending),
+        state: Some(MessageState::Pending),
         ..Filter::default()
     };
     assert_eq!(
@@ -200,7 +202,7 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     let others = shop.enqueue(others).await;
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await;
-    let behind = async |id: &MessageId| one(&shop, id).await.behind;
+    let behind = async |id: &MessageId| one(&shop, id).await.blocked_by;
     assert_eq!(
         behind(&line[1].id).await,
         None,
@@ -208,8 +210,8 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     );
     for claimed in &claimed {
         let next = match claimed.id == line[0].id {
-            true => Next::Dead("no".to_owned()),
-            false => Next::Again(LONG),
+            true => AfterAttempt::Dead("no".to_owned()),
+            false => AfterAttempt::Again(LONG),
         };
         assert!(shop.settle(claimed, next).await);
     }
@@ -219,7 +221,7 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     for id in [dead, &others[0].id, &others[1].id] {
         assert_eq!(behind(id).await, None);
     }
-    let skipping = endpoint("shop").after_dead(AfterDead::Skip);
+    let skipping = endpoint("shop").on_dead_letter(OnDeadLetter::Skip);
     shop.put(skipping).await;
     assert_eq!(behind(&line[1].id).await, None, "it waits for none");
     shop.put(endpoint("shop")).await;
@@ -227,13 +229,13 @@ async fn a_message_behind_a_dead_letter_names_it<S: Store>(make: &impl AsyncFn()
     assert_eq!(behind(&line[1].id).await, None);
 }
 
-async fn endpoints_that_need_somebody_are_found_among_all<S: Store>(make: &impl AsyncFn() -> S) {
+async fn endpoints_that_need_attention_are_listed<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for name in ["dead", "disabled", "failing", "fine", "new"] {
         shop.put(endpoint(name)).await;
     }
     let names = async |most| {
-        let found = shop.0.troubled_endpoints(most).await.unwrap();
+        let found = shop.0.endpoints_needing_attention(most).await.unwrap();
         found
             .into_iter()
             .map(|one| one.endpoint.name)
@@ -252,9 +254,9 @@ async fn endpoints_that_need_somebody_are_found_among_all<S: Store>(make: &impl 
             let mut health = Health::default();
             health.failed(SystemTime::now(), "status 500");
             let next = match &owned.endpoint.name[..] {
-                "dead" => Next::Dead("no".to_owned()),
-                "failing" => Next::Again(LONG),
-                _ => Next::Delivered,
+                "dead" => AfterAttempt::Dead("no".to_owned()),
+                "failing" => AfterAttempt::Again(LONG),
+                _ => AfterAttempt::Delivered,
             };
             if owned.endpoint.name != "failing" {
                 health.succeeded();
@@ -289,7 +291,7 @@ async fn contents_are_kept_as_they_were_sent<S: Store>(make: &impl AsyncFn() -> 
     assert_eq!(shop.0.content(&MessageId::new()).await.unwrap(), None);
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await.remove(0);
-    let mut settled = settled(&claimed, Next::Delivered);
+    let mut settled = settled(&claimed, AfterAttempt::Delivered);
     let mut kept = attempt(1, "");
     kept.response.push_str("x: \0\n");
     settled.attempt = Some(kept.clone());
@@ -298,7 +300,7 @@ async fn contents_are_kept_as_they_were_sent<S: Store>(make: &impl AsyncFn() -> 
     assert_eq!(shop.0.attempts(&id).await.unwrap(), [kept]);
 }
 
-async fn the_latest_attempts_are_summed_up<S: Store>(make: &impl AsyncFn() -> S) {
+async fn recent_attempts_are_summarized<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("bank")).await;
     let recent = async |name: &str| shop.0.recent("", name).await.unwrap();
@@ -310,13 +312,13 @@ async fn the_latest_attempts_are_summed_up<S: Store>(make: &impl AsyncFn() -> S)
     shop.enqueue([NewMessage::new("bank", "1", "")]).await;
     for owned in shop.take("worker").await {
         for (number, claimed) in (1..).zip(shop.claim("worker", &owned).await) {
-            let mut settled = settled(&claimed, Next::Delivered);
+            let mut settled = settled(&claimed, AfterAttempt::Delivered);
             let mut kept = attempt(1, if number > 90 { "status 500" } else { "" });
-            kept.began_ms = millis(SystemTime::now());
-            kept.took_ms = number;
+            kept.started_ms = millis(SystemTime::now());
+            kept.duration_ms = number;
             if number == 100 {
                 // Before the window.
-                kept.began_ms -= 2 * i64::try_from(RECENT.as_millis()).unwrap();
+                kept.started_ms -= 2 * i64::try_from(RECENT.as_millis()).unwrap();
             }
             settled.attempt = Some(kept);
             assert!(shop.write(settled).await);

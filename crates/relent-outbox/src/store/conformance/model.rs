@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::shop::{LONG, Shop, endpoint, settled, soon};
-use crate::endpoint::{Activity, AfterDead};
+use crate::endpoint::{Activity, OnDeadLetter};
 use crate::message::{MessageId, NewMessage};
-use crate::store::{Claimed, Fence, Filter, First, Next, State, Store, Wanted};
+use crate::store::{
+    AfterAttempt, ClaimOrder, ClaimRequest, Claimed, Fence, Filter, MessageState, Store,
+};
 
 /// Runs one step per number on an empty store and on a small model, and compares all results. Two workers take part,
 /// which die and return. Any numbers are valid steps, so a generator of random cases can create and shrink them.
@@ -27,16 +29,16 @@ use crate::store::{Claimed, Fence, Filter, First, Next, State, Store, Wanted};
 pub async fn play<S: Store>(store: &S, steps: &[u32]) {
     let mut model = Model::begin(store).await;
     for step in steps {
-        let mut draw = Draw(*step);
+        let mut draw = Choices(*step);
         model.step(&mut draw).await;
         model.compare().await;
     }
 }
 
 /// Decodes choices from a number.
-struct Draw(u32);
+struct Choices(u32);
 
-impl Draw {
+impl Choices {
     fn below(&mut self, bound: u32) -> usize {
         let drawn = self.0 % bound;
         self.0 /= bound;
@@ -51,10 +53,10 @@ impl Draw {
 const ENDPOINTS: [&str; 2] = ["shop", "bank"];
 const WORKERS: [&str; 2] = ["first", "second"];
 /// Added to the due step of messages with a delay of an hour.
-const DUE_LATER: u64 = 1 << 32;
+const DELAYED_STEPS: u64 = 1 << 32;
 
 #[derive(Clone, Debug)]
-struct Place {
+struct EndpointModel {
     id: i64,
     name: &'static str,
     active: bool,
@@ -69,7 +71,7 @@ struct Row {
     id: MessageId,
     place: usize,
     event: usize,
-    state: State,
+    state: MessageState,
     /// The step in which it is due.
     due: u64,
     fence: Fence,
@@ -83,7 +85,7 @@ struct Row {
 struct Model<S> {
     shop: Shop<S>,
     time: u64,
-    places: Vec<Place>,
+    places: Vec<EndpointModel>,
     alive: [bool; 2],
     rows: Vec<Row>,
     /// All claimed messages, with their `schedule`.
@@ -116,7 +118,7 @@ impl<S: Store> Model<S> {
             let id = shop.work(WORKERS[0]).await[0];
             assert_eq!(shop.0.cancel(Filter::default()).await.unwrap(), 1);
             assert_eq!(shop.0.purge(soon(), 1).await.unwrap(), 1);
-            places.push(Place {
+            places.push(EndpointModel {
                 id,
                 name,
                 active: true,
@@ -137,12 +139,12 @@ impl<S: Store> Model<S> {
         }
     }
 
-    fn told(&self) -> String {
+    fn history_text(&self) -> String {
         self.history.join("\n")
     }
 
     /// The other messages of the same endpoint and order key.
-    fn line(&self, row: usize) -> impl Iterator<Item = usize> {
+    fn others_of_key(&self, row: usize) -> impl Iterator<Item = usize> {
         let of = |row: &Row| order(row.event).map(|order| (row.place, order));
         let this = of(&self.rows[row]);
         let others = (0..self.rows.len()).filter(move |other| *other != row);
@@ -150,21 +152,24 @@ impl<S: Store> Model<S> {
     }
 
     /// Whether another message of its order key blocks it: an earlier one that waits or blocks, or any running one.
-    fn is_behind(&self, row: usize) -> bool {
+    fn is_blocked(&self, row: usize) -> bool {
         let block = self.places[self.rows[row].place].block;
-        self.line(row).any(|other| match self.rows[other].state {
-            State::Running => true,
-            State::Pending => other < row,
-            State::Dead => other < row && block,
-            State::Delivered | State::Cancelled => false,
-        })
+        self.others_of_key(row)
+            .any(|other| match self.rows[other].state {
+                MessageState::Running => true,
+                MessageState::Pending => other < row,
+                MessageState::Dead => other < row && block,
+                MessageState::Delivered | MessageState::Cancelled => false,
+            })
     }
 
     /// Whether it is a dead letter that blocks a later message of its order key.
     fn holds(&self, row: usize) -> bool {
         let one = &self.rows[row];
-        let waits = |other: usize| other > row && self.rows[other].state == State::Pending;
-        one.state == State::Dead && self.places[one.place].block && self.line(row).any(waits)
+        let waits = |other: usize| other > row && self.rows[other].state == MessageState::Pending;
+        one.state == MessageState::Dead
+            && self.places[one.place].block
+            && self.others_of_key(row).any(waits)
     }
 
     /// The rows of an endpoint that may be claimed by `until`, the earliest due first.
@@ -172,8 +177,9 @@ impl<S: Store> Model<S> {
         let mut due: Vec<_> = (0..self.rows.len())
             .filter(|row| {
                 let one = &self.rows[*row];
-                let waits = one.place == place && one.state == State::Pending && one.due <= until;
-                waits && !self.is_behind(*row)
+                let waits =
+                    one.place == place && one.state == MessageState::Pending && one.due <= until;
+                waits && !self.is_blocked(*row)
             })
             .collect();
         due.sort_by_key(|row| self.rows[*row].due);
@@ -182,20 +188,20 @@ impl<S: Store> Model<S> {
 
     /// The rows of an endpoint that an earlier owner has left running.
     fn left(&self, place: usize) -> Vec<usize> {
-        let Place { owner, fence, .. } = self.places[place];
+        let EndpointModel { owner, fence, .. } = self.places[place];
         let left = |row: &usize| {
             let one = &self.rows[*row];
-            let running = one.place == place && one.state == State::Running;
+            let running = one.place == place && one.state == MessageState::Running;
             running && (owner.is_none() || one.fence < fence)
         };
         (0..self.rows.len()).filter(left).collect()
     }
 
-    async fn step(&mut self, draw: &mut Draw) {
+    async fn step(&mut self, draw: &mut Choices) {
         self.time += 1;
         match draw.below(12) {
             0..3 => self.enqueue(draw).await,
-            3 => self.beat(draw.below(2), draw.one_in(5)).await,
+            3 => self.heartbeat(draw.below(2), draw.one_in(5)).await,
             4 => self.acquire(draw.below(2), draw.below(2)).await,
             5 => self.release(draw).await,
             6 | 7 => self.claim(draw).await,
@@ -205,7 +211,7 @@ impl<S: Store> Model<S> {
         }
     }
 
-    async fn enqueue(&mut self, draw: &mut Draw) {
+    async fn enqueue(&mut self, draw: &mut Choices) {
         let (place, delayed) = (draw.below(2), draw.one_in(4));
         let delay = if delayed { LONG } else { Duration::ZERO };
         let events: Vec<_> = (0..=draw.below(3)).map(|_| draw.below(9)).collect();
@@ -220,15 +226,19 @@ impl<S: Store> Model<S> {
             let there = |row: &&Row| (row.place, row.event) == (place, event);
             let there = self.rows.iter().find(there).map(|row| &row.id);
             let was = there.is_some();
-            assert_eq!(answer.duplicate, was, "{}", self.told());
-            assert!(there.is_none_or(|id| *id == answer.id), "{}", self.told());
+            assert_eq!(answer.duplicate, was, "{}", self.history_text());
+            assert!(
+                there.is_none_or(|id| *id == answer.id),
+                "{}",
+                self.history_text()
+            );
             if !was {
                 self.rows.push(Row {
                     id: answer.id,
                     place,
                     event,
-                    state: State::Pending,
-                    due: self.time + if delayed { DUE_LATER } else { 0 },
+                    state: MessageState::Pending,
+                    due: self.time + if delayed { DELAYED_STEPS } else { 0 },
                     fence: Fence(i64::MIN),
                     attempt: 0,
                     schedule: 0,
@@ -239,11 +249,16 @@ impl<S: Store> Model<S> {
         }
     }
 
-    async fn beat(&mut self, worker: usize, dies: bool) {
-        self.say(&format!("beat of {worker}, dies: {dies}"));
+    async fn heartbeat(&mut self, worker: usize, dies: bool) {
+        self.say(&format!("heartbeat of {worker}, dies: {dies}"));
         let lease = if dies { Duration::ZERO } else { LONG };
-        let beat = self.shop.0.beat(WORKERS[worker], lease).await.unwrap();
-        assert_eq!(beat.kept, self.alive[worker], "{}", self.told());
+        let heartbeat = self.shop.0.heartbeat(WORKERS[worker], lease).await.unwrap();
+        assert_eq!(
+            heartbeat.kept,
+            self.alive[worker],
+            "{}",
+            self.history_text()
+        );
         self.alive[worker] = !dies;
         if dies {
             for place in &mut self.places {
@@ -252,7 +267,12 @@ impl<S: Store> Model<S> {
         }
         let active = self.places.iter().filter(|place| place.active).count();
         let live = self.alive.iter().filter(|alive| **alive).count();
-        assert_eq!(beat.share, active.div_ceil(live.max(1)), "{}", self.told());
+        assert_eq!(
+            heartbeat.share,
+            active.div_ceil(live.max(1)),
+            "{}",
+            self.history_text()
+        );
     }
 
     async fn acquire(&mut self, worker: usize, place: usize) {
@@ -261,7 +281,7 @@ impl<S: Store> Model<S> {
         let answer = self.shop.0.acquire(WORKERS[worker], ids).await.unwrap();
         let is = &mut self.places[place];
         let takes = self.alive[worker] && is.active && is.owner.is_none_or(|owner| owner == worker);
-        assert_eq!(answer.len(), usize::from(takes), "{}", self.told());
+        assert_eq!(answer.len(), usize::from(takes), "{}", self.history_text());
         if let Some(owned) = answer.first() {
             assert!(owned.fence > is.fence, "{}", self.history.join("\n"));
             assert_eq!((owned.id, &owned.health), (is.id, &is.health));
@@ -270,19 +290,19 @@ impl<S: Store> Model<S> {
     }
 
     /// The current fencing token of an endpoint, or an earlier one.
-    fn fence(&self, place: usize, draw: &mut Draw) -> Fence {
+    fn fence(&self, place: usize, draw: &mut Choices) -> Fence {
         let Fence(fence) = self.places[place].fence;
         Fence(fence.saturating_sub(i64::from(draw.one_in(6))))
     }
 
     /// An endpoint with its owner, or with any worker.
-    fn owned(&self, draw: &mut Draw) -> (usize, usize) {
+    fn owned(&self, draw: &mut Choices) -> (usize, usize) {
         let (place, anybody, other) = (draw.below(2), draw.below(2), draw.one_in(5));
         let owner = self.places[place].owner.filter(|_| !other);
         (owner.unwrap_or(anybody), place)
     }
 
-    async fn release(&mut self, draw: &mut Draw) {
+    async fn release(&mut self, draw: &mut Choices) {
         let (worker, place) = self.owned(draw);
         let fence = self.fence(place, draw);
         self.say(&format!("release {place} of {worker}, {fence:?}"));
@@ -294,11 +314,11 @@ impl<S: Store> Model<S> {
         }
     }
 
-    async fn claim(&mut self, draw: &mut Draw) {
+    async fn claim(&mut self, draw: &mut Choices) {
         let ((worker, place), most) = (self.owned(draw), draw.below(4));
         if !draw.one_in(5) {
             if !self.alive[worker] {
-                self.beat(worker, false).await;
+                self.heartbeat(worker, false).await;
             }
             if self.places[place].owner.is_none() {
                 self.acquire(worker, place).await;
@@ -308,12 +328,12 @@ impl<S: Store> Model<S> {
         self.say(&format!("claim {most} at {place} for {worker}, {fence:?}"));
         let revision = self.revision(place).await;
         let is = &self.places[place];
-        let wanted = Wanted {
+        let wanted = ClaimRequest {
             endpoint: is.id,
             fence,
             revision,
             most,
-            first: First::Due,
+            first: ClaimOrder::Due,
         };
         let may = self.alive[worker] && is.active && is.owner == Some(worker) && is.fence == fence;
         let answer = self
@@ -329,21 +349,24 @@ impl<S: Store> Model<S> {
             left = self.left(place);
             due = self.due(place, self.time);
         }
-        let told = self.told();
+        let history_text = self.history_text();
         let number = |claimed: &Claimed| self.rows.iter().position(|row| row.id == claimed.id);
         let found: Vec<_> = answer.iter().map(|one| number(one).unwrap()).collect();
         let lost = left.len().min(most);
         let sent = due.len().min(most - lost);
-        assert_eq!(found.len(), lost + sent, "{answer:?}\n{told}");
+        assert_eq!(found.len(), lost + sent, "{answer:?}\n{history_text}");
         // Lost messages come first, in any order.
-        assert!(found[..lost].iter().all(|row| left.contains(row)), "{told}");
-        assert_eq!(found[lost..], due[..sent], "{told}");
+        assert!(
+            found[..lost].iter().all(|row| left.contains(row)),
+            "{history_text}"
+        );
+        assert_eq!(found[lost..], due[..sent], "{history_text}");
         for (place, claimed) in answer.into_iter().enumerate() {
             let row = &mut self.rows[found[place]];
-            row.state = State::Running;
+            row.state = MessageState::Running;
             row.fence = fence;
             row.attempt += u32::from(place >= lost);
-            assert_eq!(claimed.lost, place < lost, "{told}");
+            assert_eq!(claimed.lost, place < lost, "{history_text}");
             let is = (
                 claimed.attempt,
                 &claimed.session,
@@ -353,7 +376,7 @@ impl<S: Store> Model<S> {
             assert_eq!(
                 is,
                 (row.attempt, &row.session, fence, order(row.event).is_some()),
-                "{told}"
+                "{history_text}"
             );
             self.claimed.push((claimed, row.schedule));
         }
@@ -366,7 +389,7 @@ impl<S: Store> Model<S> {
         status.map_or(0, |status| status.revision)
     }
 
-    async fn settle(&mut self, draw: &mut Draw) {
+    async fn settle(&mut self, draw: &mut Choices) {
         if self.claimed.is_empty() {
             return;
         }
@@ -380,11 +403,11 @@ impl<S: Store> Model<S> {
         let (claimed, schedule) = self.claimed[many - 1 - back].clone();
         let (next, disable) = (draw.below(6), draw.one_in(12));
         let next = match next {
-            0 => Next::Delivered,
-            1 => Next::Unsent,
-            2 | 3 => Next::Again(Duration::ZERO),
-            4 => Next::Again(LONG),
-            _ => Next::Dead(format!("dead in step {}", self.time)),
+            0 => AfterAttempt::Delivered,
+            1 => AfterAttempt::Unsent,
+            2 | 3 => AfterAttempt::Again(Duration::ZERO),
+            4 => AfterAttempt::Again(LONG),
+            _ => AfterAttempt::Dead(format!("dead in step {}", self.time)),
         };
         self.say(&format!(
             "settle {} of {:?} with {next:?}, disables: {disable}",
@@ -401,14 +424,18 @@ impl<S: Store> Model<S> {
             None => false,
         };
         let answer = self.shop.write(written.clone()).await;
-        let told = self.told();
+        let history_text = self.history_text();
         let row = self.rows.iter_mut().find(|row| row.id == claimed.id);
         let row = row.filter(|row| {
             let is = (row.state, row.fence, row.attempt, row.schedule);
-            is == (State::Running, claimed.fence, claimed.attempt, schedule)
-                && self.places[row.place].fence == claimed.fence
+            is == (
+                MessageState::Running,
+                claimed.fence,
+                claimed.attempt,
+                schedule,
+            ) && self.places[row.place].fence == claimed.fence
         });
-        assert_eq!(answer, row.is_some(), "{told}");
+        assert_eq!(answer, row.is_some(), "{history_text}");
         let Some(row) = row else { return };
         let place = &mut self.places[row.place];
         row.session = written.session;
@@ -417,21 +444,21 @@ impl<S: Store> Model<S> {
             place.active &= !disable;
         }
         match next {
-            Next::Delivered => row.state = State::Delivered,
-            Next::Dead(reason) => (row.state, row.reason) = (State::Dead, reason),
-            Next::Unsent | Next::Held(..) => {
-                (row.state, row.attempt) = (State::Pending, row.attempt - 1);
+            AfterAttempt::Delivered => row.state = MessageState::Delivered,
+            AfterAttempt::Dead(reason) => (row.state, row.reason) = (MessageState::Dead, reason),
+            AfterAttempt::Unsent | AfterAttempt::Held(..) => {
+                (row.state, row.attempt) = (MessageState::Pending, row.attempt - 1);
                 row.schedule += 1;
             }
-            Next::Again(wait) => {
-                let later = if wait.is_zero() { 0 } else { DUE_LATER };
-                (row.state, row.due) = (State::Pending, self.time + later);
+            AfterAttempt::Again(wait) => {
+                let later = if wait.is_zero() { 0 } else { DELAYED_STEPS };
+                (row.state, row.due) = (MessageState::Pending, self.time + later);
             }
         }
     }
 
     /// Enables, disables or registers an endpoint.
-    async fn operate(&mut self, draw: &mut Draw) {
+    async fn operate(&mut self, draw: &mut Choices) {
         let (place, what) = (draw.below(2), draw.below(4));
         self.say(&format!("change the endpoint {place}: {what}"));
         let is = &mut self.places[place];
@@ -455,20 +482,20 @@ impl<S: Store> Model<S> {
             assert!(set.await.unwrap());
         } else {
             let rule = if is.block {
-                AfterDead::Block
+                OnDeadLetter::Block
             } else {
-                AfterDead::Skip
+                OnDeadLetter::Skip
             };
-            self.shop.put(endpoint(is.name).after_dead(rule)).await;
+            self.shop.put(endpoint(is.name).on_dead_letter(rule)).await;
         }
     }
 
     /// Resends, cancels, sends now or purges.
-    async fn change(&mut self, draw: &mut Draw) {
+    async fn change(&mut self, draw: &mut Choices) {
         let (what, all, in_line) = (draw.below(6), draw.one_in(3), draw.one_in(2));
         // Prefer messages that share the order key of a running one.
-        let runs = |other: usize| self.rows[other].state == State::Running;
-        let meant = |row: &usize| !in_line || self.line(*row).any(runs);
+        let runs = |other: usize| self.rows[other].state == MessageState::Running;
+        let meant = |row: &usize| !in_line || self.others_of_key(*row).any(runs);
         let mut meant: Vec<_> = (0..self.rows.len()).filter(meant).collect();
         if meant.is_empty() {
             meant = (0..self.rows.len()).collect();
@@ -483,15 +510,19 @@ impl<S: Store> Model<S> {
             "resend (0, 1), cancel (2, 3), send now (4) or purge: {what}, {filter:?}"
         ));
         let time = self.time;
-        let told = self.told();
+        let history_text = self.history_text();
         let meant = |row: &Row| filter.id.as_ref().is_none_or(|id| *id == row.id);
-        let ended =
-            |row: &Row| matches!(row.state, State::Delivered | State::Dead | State::Cancelled);
+        let ended = |row: &Row| {
+            matches!(
+                row.state,
+                MessageState::Delivered | MessageState::Dead | MessageState::Cancelled
+            )
+        };
         let mut changed = 0;
         let answer = match what {
             0 | 1 => {
                 for row in self.rows.iter_mut().filter(|row| meant(row) && ended(row)) {
-                    (row.state, row.due, row.attempt) = (State::Pending, time, 0);
+                    (row.state, row.due, row.attempt) = (MessageState::Pending, time, 0);
                     row.schedule += 1;
                     (row.session, row.reason) = (b"r".to_vec(), String::new());
                     changed += 1;
@@ -500,8 +531,8 @@ impl<S: Store> Model<S> {
             }
             2 | 3 => {
                 for row in self.rows.iter_mut().filter(|row| meant(row)) {
-                    if matches!(row.state, State::Pending | State::Dead) {
-                        row.state = State::Cancelled;
+                    if matches!(row.state, MessageState::Pending | MessageState::Dead) {
+                        row.state = MessageState::Cancelled;
                         changed += 1;
                     }
                 }
@@ -509,7 +540,7 @@ impl<S: Store> Model<S> {
             }
             4 => {
                 for row in self.rows.iter_mut().filter(|row| meant(row)) {
-                    if row.state == State::Pending {
+                    if row.state == MessageState::Pending {
                         row.due = row.due.min(time);
                         changed += 1;
                     }
@@ -526,7 +557,7 @@ impl<S: Store> Model<S> {
                 self.shop.0.purge(soon(), 1000).await
             }
         };
-        assert_eq!(answer.unwrap(), changed, "{told}");
+        assert_eq!(answer.unwrap(), changed, "{history_text}");
     }
 
     fn say(&mut self, words: &str) {
@@ -535,9 +566,9 @@ impl<S: Store> Model<S> {
 
     /// Compares the readable state of the store with the model.
     async fn compare(&mut self) {
-        let told = self.told();
+        let history_text = self.history_text();
         let found = self.shop.0.messages(Filter::default(), 1000).await.unwrap();
-        assert_eq!(found.len(), self.rows.len(), "{told}");
+        assert_eq!(found.len(), self.rows.len(), "{history_text}");
         for (found, row) in found.iter().rev().zip(&self.rows) {
             let is = (
                 &found.id,
@@ -556,27 +587,27 @@ impl<S: Store> Model<S> {
                     row.state,
                     row.attempt
                 ),
-                "{told}"
+                "{history_text}"
             );
-            if row.state == State::Dead {
-                assert_eq!(found.reason, row.reason, "{told}");
+            if row.state == MessageState::Dead {
+                assert_eq!(found.reason, row.reason, "{history_text}");
             }
         }
         let count = |state| self.rows.iter().filter(|row| row.state == state).count() as u64;
         let summary = self.shop.0.summary().await.unwrap();
         let is = (summary.pending, summary.running, summary.dead);
         let expected = (
-            count(State::Pending),
-            count(State::Running),
-            count(State::Dead),
+            count(MessageState::Pending),
+            count(MessageState::Running),
+            count(MessageState::Dead),
         );
-        assert_eq!(is, expected, "{told}");
+        assert_eq!(is, expected, "{history_text}");
         assert_eq!(
             summary.disabled,
             self.places.iter().filter(|place| !place.active).count() as u64
         );
 
-        for (worker, until) in [(0, self.time), (1, self.time + 2 * DUE_LATER)] {
+        for (worker, until) in [(0, self.time), (1, self.time + 2 * DELAYED_STEPS)] {
             let within = if until == self.time {
                 Duration::ZERO
             } else {
@@ -595,19 +626,23 @@ impl<S: Store> Model<S> {
                 let work = found.iter().find(|work| work.endpoint == place.id);
                 // An endpoint may be listed for messages that wait behind others.
                 let behind = self.rows.iter().enumerate().any(|(row, one)| {
-                    let waits = one.place == number && one.state == State::Pending;
-                    waits && one.due <= until && self.is_behind(row)
+                    let waits = one.place == number && one.state == MessageState::Pending;
+                    waits && one.due <= until && self.is_blocked(row)
                 });
                 let there = may && (left || !due.is_empty());
                 assert!(
                     work.is_some() == there || work.is_some() && may && behind,
-                    "work at {number} for {worker}\n{told}"
+                    "work at {number} for {worker}\n{history_text}"
                 );
                 let Some(work) = work else { continue };
-                assert_eq!(work.owned, place.owner.map(|_| place.fence), "{told}");
+                assert_eq!(
+                    work.owned,
+                    place.owner.map(|_| place.fence),
+                    "{history_text}"
+                );
                 if !behind {
                     let now = left || self.rows[due[0]].due <= self.time;
-                    assert_eq!(work.due.is_zero(), now, "{told}");
+                    assert_eq!(work.due.is_zero(), now, "{history_text}");
                 }
             }
         }

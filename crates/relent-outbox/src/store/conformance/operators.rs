@@ -6,19 +6,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::shop::{LONG, Shop, attempt, endpoint, message, settled, soon, wanted};
 use crate::endpoint::Endpoint;
 use crate::message::MessageId;
-use crate::store::{Deletion, Filter, Next, State, Store, Summary};
+use crate::store::{AfterAttempt, Deletion, Filter, MessageState, Store, Summary};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     endpoints_are_listed(make).await;
-    an_endpoint_is_replaced_if_it_is_as_it_was_read(make).await;
+    an_unchanged_endpoint_can_be_replaced(make).await;
     an_endpoint_is_deleted_with_its_messages(make).await;
-    the_check_of_a_key_is_replaced_if_it_is_as_it_was_read(make).await;
-    messages_are_found(make).await;
+    an_unchanged_key_check_can_be_replaced(make).await;
+    messages_are_filtered(make).await;
     pages_follow_each_other(make).await;
-    each_state_allows_what_it_may(make).await;
+    each_state_allows_its_operations(make).await;
     a_message_is_resent_from_the_beginning(make).await;
-    what_ended_is_forgotten(make).await;
-    many_are_resent_and_cancelled(make).await;
+    ended_messages_are_purged(make).await;
+    many_messages_are_resent_and_cancelled(make).await;
 }
 
 async fn endpoints_are_listed<S: Store>(make: &impl AsyncFn() -> S) {
@@ -105,7 +105,7 @@ async fn endpoints_are_listed<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(after.lag_ms.is_some_and(|lag| lag < 3_600_000));
 }
 
-async fn an_endpoint_is_replaced_if_it_is_as_it_was_read<S: Store>(make: &impl AsyncFn() -> S) {
+async fn an_unchanged_endpoint_can_be_replaced<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let of = async || shop.0.endpoint("", "shop").await.unwrap().unwrap();
     let replace = async |url: &str, revision| {
@@ -154,7 +154,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     shop.enqueue(many).await;
     assert_eq!(delete("shop", false).await, refused(1100, 0));
     let mut filter = Filter {
-        state: Some(State::Pending),
+        state: Some(MessageState::Pending),
         ..Filter::default()
     };
     assert_eq!(shop.0.cancel(filter.clone()).await.unwrap(), 1100);
@@ -165,7 +165,7 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     let enqueued = shop.enqueue(["dies", "runs", "waits"].map(message)).await;
     shop.enqueue([message("first"), message("behind")].map(|one| one.in_order("key")))
         .await;
-    shop.beat("worker").await;
+    shop.heartbeat("worker").await;
     let endpoints = shop.work("worker").await;
     let owned = shop.0.acquire("worker", endpoints).await.unwrap();
     let owned = owned
@@ -180,19 +180,19 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
             .messages,
     )
     .unwrap();
-    let mut dead = settled(&dies, Next::Dead("no".to_owned()));
+    let mut dead = settled(&dies, AfterAttempt::Dead("no".to_owned()));
     dead.attempt = Some(attempt(1, "no"));
     assert!(shop.write(dead).await);
     assert_eq!(delete("shop", false).await, refused(4, 1));
     assert_eq!(
         delete("shop", true).await,
-        Deletion::Done { messages: 1105 }
+        Deletion::Deleted { messages: 1105 }
     );
     assert_eq!(delete("shop", true).await, Deletion::Unknown);
 
     // Nothing of it is left, and the running attempt is not written.
     assert!(shop.0.endpoint("", "shop").await.unwrap().is_none());
-    assert!(!shop.settle(&runs, Next::Delivered).await);
+    assert!(!shop.settle(&runs, AfterAttempt::Delivered).await);
     assert_eq!(shop.claim("worker", owned).await, []);
     filter.state = None;
     assert_eq!(shop.events(filter).await, ["other"]);
@@ -209,19 +209,20 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     assert!(!again.duplicate && again.id != enqueued[0].id);
     let taken = shop.take("worker").await;
     assert!(taken.iter().all(|one| one.id != owned.id));
-    assert!(!shop.settle(&runs, Next::Delivered).await);
+    assert!(!shop.settle(&runs, AfterAttempt::Delivered).await);
     let cancelled = shop.0.cancel(Filter {
         endpoint: Some("shop".to_owned()),
         ..Filter::default()
     });
     assert_eq!(cancelled.await.unwrap(), 1);
     // Ended messages do not prevent the deletion.
-    assert_eq!(delete("shop", false).await, Deletion::Done { messages: 1 });
+    assert_eq!(
+        delete("shop", false).await,
+        Deletion::Deleted { messages: 1 }
+    );
 }
 
-async fn the_check_of_a_key_is_replaced_if_it_is_as_it_was_read<S: Store>(
-    make: &impl AsyncFn() -> S,
-) {
+async fn an_unchanged_key_check_can_be_replaced<S: Store>(make: &impl AsyncFn() -> S) {
     let store = make().await;
     let text = |text: &str| Some(text.to_owned());
     let replace = async |new: &str, before| {
@@ -238,7 +239,7 @@ async fn the_check_of_a_key_is_replaced_if_it_is_as_it_was_read<S: Store>(
     assert_eq!(store.key_check().await.unwrap(), text("b"));
 }
 
-async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {
+async fn messages_are_filtered<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("shop").tenant("acme")).await;
     shop.put(endpoint("bank")).await;
@@ -325,13 +326,13 @@ async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {
         tenant: some(""),
         endpoint: some("shop"),
         topic: some("payment"),
-        state: Some(State::Pending),
+        state: Some(MessageState::Pending),
         ..none()
     };
     assert_eq!(find(both).await, ["1"]);
     assert_eq!(
         find(Filter {
-            state: Some(State::Delivered),
+            state: Some(MessageState::Delivered),
             ..none()
         })
         .await,
@@ -349,7 +350,10 @@ async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {
         (second.attempts, &second.reason[..], &second.last_error[..]),
         (0, "", "")
     );
-    assert_eq!((second.ended_ms, second.state), (None, State::Pending));
+    assert_eq!(
+        (second.ended_ms, second.state),
+        (None, MessageState::Pending)
+    );
     assert_eq!(all[1].due_ms, Some(all[1].created_ms + 3_600_000));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     assert!((second.created_ms - i64::try_from(now.as_millis()).unwrap()).abs() < 3_600_000);
@@ -378,7 +382,7 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
     let page = async |before: Option<i64>| {
         let filter = Filter {
             before,
-            state: Some(State::Pending),
+            state: Some(MessageState::Pending),
             ..Filter::default()
         };
         shop.0.messages(filter, 10).await.unwrap()
@@ -418,7 +422,7 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// The effect of resend, cancel and purge on each state.
-async fn each_state_allows_what_it_may<S: Store>(make: &impl AsyncFn() -> S) {
+async fn each_state_allows_its_operations<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let of = async |event: &'static str| {
         let all = shop.0.messages(Filter::default(), 10).await.unwrap();
@@ -433,31 +437,34 @@ async fn each_state_allows_what_it_may<S: Store>(make: &impl AsyncFn() -> S) {
         .await;
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await;
-    assert!(shop.settle(&claimed[1], Next::Delivered).await);
-    let dead = Next::Dead("it was poison".to_owned());
+    assert!(shop.settle(&claimed[1], AfterAttempt::Delivered).await);
+    let dead = AfterAttempt::Dead("it was poison".to_owned());
     assert!(shop.settle(&claimed[2], dead).await);
     let enqueued = shop
         .enqueue([message("pending").delay(LONG), message("cancelled")])
         .await;
     assert_eq!(shop.0.cancel(only(&enqueued[1].id)).await.unwrap(), 1);
     let is = [
-        State::Pending,
-        State::Running,
-        State::Delivered,
-        State::Dead,
-        State::Cancelled,
+        MessageState::Pending,
+        MessageState::Running,
+        MessageState::Delivered,
+        MessageState::Dead,
+        MessageState::Cancelled,
     ];
     for (event, state) in states.into_iter().zip(is) {
         let one = of(event).await;
         assert_eq!(one.state, state);
-        let ended = matches!(state, State::Delivered | State::Dead | State::Cancelled);
+        let ended = matches!(
+            state,
+            MessageState::Delivered | MessageState::Dead | MessageState::Cancelled
+        );
         assert_eq!(
             (one.ended_ms.is_some(), one.due_ms.is_some()),
-            (ended, state == State::Pending)
+            (ended, state == MessageState::Pending)
         );
         assert_eq!(
             one.reason.is_empty(),
-            !matches!(state, State::Dead | State::Cancelled)
+            !matches!(state, MessageState::Dead | MessageState::Cancelled)
         );
         let filter = Filter {
             state: Some(state),
@@ -487,10 +494,11 @@ async fn each_state_allows_what_it_may<S: Store>(make: &impl AsyncFn() -> S) {
     }
     for event in ["pending", "dead"] {
         assert_eq!(shop.0.cancel(only(&of(event).await.id)).await.unwrap(), 1);
-        assert_eq!(of(event).await.state, State::Cancelled);
+        assert_eq!(of(event).await.state, MessageState::Cancelled);
     }
     assert!(
-        shop.settle(&claimed[0], Next::Again(Duration::ZERO)).await,
+        shop.settle(&claimed[0], AfterAttempt::Again(Duration::ZERO))
+            .await,
         "it runs on"
     );
     assert_eq!(shop.0.resend(Filter::default()).await.unwrap(), 4);
@@ -510,7 +518,7 @@ async fn a_message_is_resent_from_the_beginning<S: Store>(make: &impl AsyncFn() 
             (&id, 1, if number == 1 { &[][..] } else { b"r" })
         );
         assert_eq!(claimed.is_fresh(), number == 1);
-        let mut delivered = settled(&claimed, Next::Delivered);
+        let mut delivered = settled(&claimed, AfterAttempt::Delivered);
         delivered.session = vec![7];
         delivered.attempt = Some(attempt(1, ""));
         if let Some(before) = before.replace(delivered.clone()) {
@@ -529,17 +537,17 @@ async fn a_message_is_resent_from_the_beginning<S: Store>(make: &impl AsyncFn() 
             .remove(0);
         assert_eq!(
             (one.attempts, one.state, one.ended_ms),
-            (0, State::Pending, None)
+            (0, MessageState::Pending, None)
         );
     }
 }
 
-async fn what_ended_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
+async fn ended_messages_are_purged<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue(["1", "2", "3"].map(message)).await;
     let owned = shop.take_one("worker").await;
     for claimed in shop.claim("worker", &owned).await {
-        let mut delivered = settled(&claimed, Next::Delivered);
+        let mut delivered = settled(&claimed, AfterAttempt::Delivered);
         delivered.attempt = Some(attempt(1, ""));
         assert!(shop.write(delivered).await);
     }
@@ -554,7 +562,7 @@ async fn what_ended_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// More than one batch; each message once, even if it is delivered meanwhile.
-async fn many_are_resent_and_cancelled<S: Store>(make: &impl AsyncFn() -> S) {
+async fn many_messages_are_resent_and_cancelled<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let many = 1234;
     shop.enqueue((0..many).map(|event| message(&event.to_string())))
@@ -571,7 +579,7 @@ async fn many_are_resent_and_cancelled<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.0.cancel(filter).await.unwrap(), 1234);
     let left = shop.0.messages(
         Filter {
-            state: Some(State::Pending),
+            state: Some(MessageState::Pending),
             ..Filter::default()
         },
         100,

@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::shop::{LONG, Shop, endpoint, message, soon, wanted};
-use crate::endpoint::{Activity, AfterDead};
+use crate::endpoint::{Activity, OnDeadLetter};
 use crate::message::NewMessage;
-use crate::store::{Claimed, Filter, Next, Owned, State, Store, Summary};
+use crate::store::{AfterAttempt, Claimed, Filter, MessageState, OwnedEndpoint, Store, Summary};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
-    one_after_another(make).await;
-    keys_and_endpoints_are_apart(make).await;
-    the_dead_block_or_not(make).await;
-    who_is_resent_goes_first(make).await;
-    one_of_a_key_runs(make).await;
-    whoever_waits_for_one_that_runs_goes_when_it_ends(make).await;
-    a_running_one_of_a_dead_worker_keeps_others_waiting(make).await;
-    one_of_a_key_runs_whoever_claims_and_resends(make).await;
-    what_holds_nobody_is_forgotten(make).await;
-    an_owner_that_dies_keeps_the_order(make).await;
-    a_thousand_in_a_line(make).await;
+    messages_of_a_key_are_claimed_in_order(make).await;
+    keys_and_endpoints_are_independent(make).await;
+    dead_letters_block_as_configured(make).await;
+    resent_messages_go_first(make).await;
+    one_message_of_a_key_runs(make).await;
+    the_next_message_is_free_when_the_running_one_ends(make).await;
+    a_lost_running_message_blocks_its_key(make).await;
+    one_message_of_a_key_runs_under_concurrency(make).await;
+    dead_letters_that_block_none_are_purged(make).await;
+    the_order_survives_the_death_of_an_owner(make).await;
+    a_long_queue_blocks_no_other_message(make).await;
 }
 
 fn ordered(event: &str) -> NewMessage {
@@ -35,22 +35,22 @@ fn of(id: &crate::message::MessageId) -> Filter {
     }
 }
 
-fn dead() -> Next {
-    Next::Dead("all attempts are used".to_owned())
+fn dead() -> AfterAttempt {
+    AfterAttempt::Dead("all attempts are used".to_owned())
 }
 
 impl<S: Store> Shop<S> {
     /// Claims exactly these events, and delivers them.
-    async fn deliver(&self, owned: &Owned, events: &[&str]) {
+    async fn deliver(&self, owned: &OwnedEndpoint, events: &[&str]) {
         let (found, claimed) = self.claim_events("worker", owned).await;
         assert_eq!(found, events);
         for claimed in claimed {
-            assert!(self.settle(&claimed, Next::Delivered).await);
+            assert!(self.settle(&claimed, AfterAttempt::Delivered).await);
         }
     }
 }
 
-async fn one_after_another<S: Store>(make: &impl AsyncFn() -> S) {
+async fn messages_of_a_key_are_claimed_in_order<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([ordered("1").delay(LONG)]).await;
     shop.enqueue([ordered("2"), message("free"), ordered("3")])
@@ -65,7 +65,7 @@ async fn one_after_another<S: Store>(make: &impl AsyncFn() -> S) {
     let all = shop.0.messages(first, 10).await.unwrap();
     assert!(
         all.iter()
-            .all(|one| one.event == "free" || one.state == State::Pending)
+            .all(|one| one.event == "free" || one.state == MessageState::Pending)
     );
     let one = all.iter().find(|one| one.event == "1").unwrap();
     assert_eq!(shop.0.cancel(of(&one.id)).await.unwrap(), 1);
@@ -75,12 +75,12 @@ async fn one_after_another<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(events, ["2"]);
     shop.enqueue([ordered("4")]).await;
     shop.deliver(&owned, &[]).await;
-    assert!(shop.settle(&claimed[0], Next::Again(LONG)).await);
+    assert!(shop.settle(&claimed[0], AfterAttempt::Again(LONG)).await);
     shop.deliver(&owned, &[]).await;
     assert_eq!(shop.0.cancel(of(&claimed[0].id)).await.unwrap(), 1);
     let (events, claimed) = shop.claim_events("worker", &owned).await;
     assert_eq!(events, ["3"]);
-    assert!(shop.settle(&claimed[0], Next::Unsent).await);
+    assert!(shop.settle(&claimed[0], AfterAttempt::Unsent).await);
     shop.deliver(&owned, &["3"]).await;
     shop.deliver(&owned, &["4"]).await;
     shop.deliver(&owned, &[]).await;
@@ -89,7 +89,7 @@ async fn one_after_another<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned, &["5"]).await;
 }
 
-async fn keys_and_endpoints_are_apart<S: Store>(make: &impl AsyncFn() -> S) {
+async fn keys_and_endpoints_are_independent<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("bank")).await;
     let mut bank = ordered("bank 1");
@@ -109,24 +109,24 @@ async fn keys_and_endpoints_are_apart<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned[0], &["a2", "b2"]).await;
 }
 
-async fn the_dead_block_or_not<S: Store>(make: &impl AsyncFn() -> S) {
-    for after_dead in [AfterDead::Block, AfterDead::Skip] {
+async fn dead_letters_block_as_configured<S: Store>(make: &impl AsyncFn() -> S) {
+    for on_dead_letter in [OnDeadLetter::Block, OnDeadLetter::Skip] {
         let shop = Shop::open(make).await;
-        let rule = |after_dead| shop.put(endpoint("shop").after_dead(after_dead));
-        rule(after_dead).await;
+        let rule = |on_dead_letter| shop.put(endpoint("shop").on_dead_letter(on_dead_letter));
+        rule(on_dead_letter).await;
         shop.enqueue([ordered("1"), ordered("2"), ordered("3")])
             .await;
         let owned = shop.take_one("worker").await;
         let claimed = shop.claim("worker", &owned).await;
         assert!(shop.settle(&claimed[0], dead()).await);
-        if after_dead == AfterDead::Block {
+        if on_dead_letter == OnDeadLetter::Block {
             assert!(shop.work("worker").await.is_empty());
             shop.deliver(&owned, &[]).await;
             assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 0, "2 waits for it");
             // The rule changes back and forth.
-            rule(AfterDead::Skip).await;
+            rule(OnDeadLetter::Skip).await;
             assert_eq!(shop.work("worker").await, [owned.id]);
-            rule(AfterDead::Block).await;
+            rule(OnDeadLetter::Block).await;
             shop.deliver(&owned, &[]).await;
             assert_eq!(shop.0.cancel(of(&claimed[0].id)).await.unwrap(), 1);
         }
@@ -138,7 +138,7 @@ async fn the_dead_block_or_not<S: Store>(make: &impl AsyncFn() -> S) {
     }
 }
 
-async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
+async fn resent_messages_go_first<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop
         .enqueue([ordered("1"), ordered("2"), ordered("3"), ordered("4")])
@@ -157,7 +157,10 @@ async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
     let (events, three) = shop.claim_events("worker", &owned).await;
     assert_eq!(events, ["3"]);
     assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
-    assert!(shop.settle(&three[0], Next::Again(Duration::ZERO)).await);
+    assert!(
+        shop.settle(&three[0], AfterAttempt::Again(Duration::ZERO))
+            .await
+    );
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &["3"]).await;
     shop.deliver(&owned, &["4"]).await;
@@ -169,7 +172,7 @@ async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// Also if the running one is a later one.
-async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
+async fn one_message_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop
         .enqueue([
@@ -189,11 +192,14 @@ async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned, &[]).await;
     assert!(shop.work("worker").await.is_empty(), "1 waits for 2");
     let pending = Filter {
-        state: Some(State::Pending),
+        state: Some(MessageState::Pending),
         ..Filter::default()
     };
     assert_eq!(shop.events(pending).await, ["1"]);
-    assert!(shop.settle(&two[0], Next::Again(Duration::ZERO)).await);
+    assert!(
+        shop.settle(&two[0], AfterAttempt::Again(Duration::ZERO))
+            .await
+    );
     assert_eq!(shop.work("worker").await, [owned.id]);
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &["2"]).await;
@@ -201,29 +207,29 @@ async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// For each end of the running message, and each change meanwhile.
-async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl AsyncFn() -> S) {
-    let rule = |after_dead| endpoint("shop").after_dead(after_dead);
+async fn the_next_message_is_free_when_the_running_one_ends<S: Store>(make: &impl AsyncFn() -> S) {
+    let rule = |on_dead_letter| endpoint("shop").on_dead_letter(on_dead_letter);
     let active = async |shop: &Shop<S>, activity| {
         let set = shop.0.set_activity("", "shop", activity, "by hand");
         assert!(set.await.unwrap());
     };
     let ends = [
-        Next::Delivered,
-        Next::Again(LONG),
-        Next::Unsent,
-        Next::Dead("of its own accord".to_owned()),
+        AfterAttempt::Delivered,
+        AfterAttempt::Again(LONG),
+        AfterAttempt::Unsent,
+        AfterAttempt::Dead("of its own accord".to_owned()),
     ];
     for (next, meanwhile) in ends
         .iter()
         .flat_map(|next| (0..6).map(move |meanwhile| (next, meanwhile)))
     {
         let shop = Shop::open(make).await;
-        shop.put(rule(AfterDead::Block)).await;
+        shop.put(rule(OnDeadLetter::Block)).await;
         let enqueued = shop.enqueue(["1", "2", "3"].map(ordered)).await;
         let owned = shop.take_one("worker").await;
         let (_, claimed) = shop.claim_events("worker", &owned).await;
         assert!(shop.settle(&claimed[0], dead()).await);
-        shop.put(rule(AfterDead::Skip)).await;
+        shop.put(rule(OnDeadLetter::Skip)).await;
         let (events, two) = shop.claim_events("worker", &owned).await;
         assert_eq!(events, ["2"]);
         let mut first = "1";
@@ -235,9 +241,9 @@ async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl
                 active(&shop, Activity::Active).await;
             }
             2 => {
-                shop.put(rule(AfterDead::Block)).await;
+                shop.put(rule(OnDeadLetter::Block)).await;
                 shop.deliver(&owned, &[]).await;
-                shop.put(rule(AfterDead::Skip)).await;
+                shop.put(rule(OnDeadLetter::Skip)).await;
             }
             3 => {
                 assert_eq!(shop.0.cancel(of(&enqueued[0].id)).await.unwrap(), 1);
@@ -269,8 +275,8 @@ async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl
         let mut expected = vec![first];
         expected.retain(|first| !first.is_empty());
         match next {
-            Next::Unsent => expected.extend(["2", "3"]),
-            Next::Again(_) => {}
+            AfterAttempt::Unsent => expected.extend(["2", "3"]),
+            AfterAttempt::Again(_) => {}
             _ => expected.push("3"),
         }
         for event in expected {
@@ -282,14 +288,14 @@ async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl
             shop.deliver(&owned, &[event]).await;
         }
         shop.deliver(&owned, &[]).await;
-        if let Next::Again(_) = next {
+        if let AfterAttempt::Again(_) = next {
             assert_eq!(shop.0.cancel(of(&two[0].id)).await.unwrap(), 1);
             shop.deliver(&owned, &["3"]).await;
         }
     }
 }
 
-async fn a_running_one_of_a_dead_worker_keeps_others_waiting<S: Store>(make: &impl AsyncFn() -> S) {
+async fn a_lost_running_message_blocks_its_key<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue([ordered("1"), ordered("2")]).await;
     let owned = shop.take_one("worker").await;
@@ -302,18 +308,18 @@ async fn a_running_one_of_a_dead_worker_keeps_others_waiting<S: Store>(make: &im
     let (events, lost) = shop.claim_events("worker", &owned).await;
     assert_eq!((&events[..], lost[0].lost), (&["2".to_owned()][..], true));
     shop.deliver(&owned, &[]).await;
-    assert!(shop.settle(&lost[0], Next::Delivered).await);
+    assert!(shop.settle(&lost[0], AfterAttempt::Delivered).await);
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &[]).await;
 }
 
 /// Several tasks claim and settle while others resend: one message of each key runs at a time, and none is left behind.
-async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl AsyncFn() -> S) {
+async fn one_message_of_a_key_runs_under_concurrency<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
-    let line = |key: usize| {
+    let queue = |key: usize| {
         (0..5).map(move |event| message(&format!("{key} {event}")).in_order(key.to_string()))
     };
-    let enqueued = shop.enqueue((0..3).flat_map(line)).await;
+    let enqueued = shop.enqueue((0..3).flat_map(queue)).await;
     let keys: HashMap<_, _> = enqueued
         .iter()
         .enumerate()
@@ -328,9 +334,9 @@ async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl Asyn
         assert!(!was, "two of the key {key} run");
         tokio::task::yield_now().await;
         running.lock().unwrap()[key] = false;
-        assert!(shop.settle(claimed, Next::Delivered).await);
+        assert!(shop.settle(claimed, AfterAttempt::Delivered).await);
     };
-    let lane = async || {
+    let claimer = async || {
         loop {
             let over = resent.load(Relaxed);
             let claimed = shop.claim("worker", &owned).await;
@@ -349,14 +355,14 @@ async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl Asyn
         }
         resent.store(true, Relaxed);
     };
-    tokio::join!(lane(), lane(), lane(), resend());
+    tokio::join!(claimer(), claimer(), claimer(), resend());
     // A task may have ended while another ran the first message of a key.
-    lane().await;
+    claimer().await;
     assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
 }
 
 /// A dead letter stays only while a later message waits for it, not because of earlier ones.
-async fn what_holds_nobody_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
+async fn dead_letters_that_block_none_are_purged<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue(["1", "2", "3"].map(ordered)).await;
     let owned = shop.take_one("worker").await;
@@ -372,7 +378,7 @@ async fn what_holds_nobody_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
     shop.deliver(&owned, &["2"]).await;
 }
 
-async fn an_owner_that_dies_keeps_the_order<S: Store>(make: &impl AsyncFn() -> S) {
+async fn the_order_survives_the_death_of_an_owner<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([ordered("1"), ordered("2")]).await;
     let owned = shop.take_one("dies").await;
@@ -382,22 +388,25 @@ async fn an_owner_that_dies_keeps_the_order<S: Store>(make: &impl AsyncFn() -> S
     let (events, lost) = shop.claim_events("worker", &owned).await;
     assert_eq!((&events[..], lost[0].lost), (&["1".to_owned()][..], true));
     shop.deliver(&owned, &[]).await;
-    assert!(shop.settle(&lost[0], Next::Again(Duration::ZERO)).await);
+    assert!(
+        shop.settle(&lost[0], AfterAttempt::Again(Duration::ZERO))
+            .await
+    );
     shop.deliver(&owned, &["1"]).await;
     shop.deliver(&owned, &["2"]).await;
 }
 
 /// A long queue does not keep other messages from being claimed, even by small claims.
-async fn a_thousand_in_a_line<S: Store>(make: &impl AsyncFn() -> S) {
+async fn a_long_queue_blocks_no_other_message<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
-    let line = (0..1000).map(|number| ordered(&format!("{number:03}")));
-    shop.enqueue(line.chain([message("free")])).await;
+    let queue = (0..1000).map(|number| ordered(&format!("{number:03}")));
+    shop.enqueue(queue.chain([message("free")])).await;
     let owned = shop.take_one("worker").await;
     let one = vec![wanted(&owned, 1)];
     let first = shop.0.claim("worker", one.clone()).await.unwrap().messages;
     let free = shop.0.claim("worker", one.clone()).await.unwrap().messages;
     assert_eq!((first[0].ordered, free[0].ordered), (true, false));
-    assert!(shop.settle(&first[0], Next::Delivered).await);
+    assert!(shop.settle(&first[0], AfterAttempt::Delivered).await);
     shop.deliver(&owned, &["001"]).await;
     shop.deliver(&owned, &["002"]).await;
 }

@@ -4,17 +4,17 @@ use std::collections::HashSet;
 
 use super::shop::{LONG, Shop, endpoint, message};
 use crate::message::{NewEvent, NewMessage};
-use crate::store::{EnqueueError, Filter, Refusal, State, Store};
+use crate::store::{EnqueueError, Filter, MessageState, Refusal, Store};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
-    an_event_is_there_once_for_each_endpoint(make).await;
-    all_or_none(make).await;
-    producers_at_once(make).await;
-    an_event_reaches_each_endpoint_that_has_subscribed(make).await;
+    an_event_is_stored_once_per_endpoint(make).await;
+    messages_are_enqueued_all_or_none(make).await;
+    concurrent_producers_store_each_event_once(make).await;
+    an_event_reaches_its_subscribers(make).await;
     events_are_published_all_or_none(make).await;
 }
 
-async fn an_event_is_there_once_for_each_endpoint<S: Store>(make: &impl AsyncFn() -> S) {
+async fn an_event_is_stored_once_per_endpoint<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.put(endpoint("shop").tenant("acme")).await;
     shop.put(endpoint("bank")).await;
@@ -40,7 +40,7 @@ async fn an_event_is_there_once_for_each_endpoint<S: Store>(make: &impl AsyncFn(
     assert_eq!(shop.enqueue([]).await, []);
 }
 
-async fn all_or_none<S: Store>(make: &impl AsyncFn() -> S) {
+async fn messages_are_enqueued_all_or_none<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let first = shop.enqueue([message("paid")]).await.remove(0);
     let other = Refusal::OtherPayload(first.id);
@@ -70,7 +70,7 @@ async fn all_or_none<S: Store>(make: &impl AsyncFn() -> S) {
 
 /// Sixteen producers concurrently enqueue the same events in both orders: each is stored once, and all producers get
 /// the same identifiers.
-async fn producers_at_once<S: Store>(make: &impl AsyncFn() -> S) {
+async fn concurrent_producers_store_each_event_once<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let producers: Vec<_> = (0..16)
         .map(|producer| {
@@ -105,7 +105,7 @@ fn event(topic: &str, event: &str) -> NewEvent {
     NewEvent::new(topic, event, format!("{event}: \0 and \u{ff}"))
 }
 
-async fn an_event_reaches_each_endpoint_that_has_subscribed<S: Store>(make: &impl AsyncFn() -> S) {
+async fn an_event_reaches_its_subscribers<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for (tenant, name, topics) in [
         ("", "all", &["*"][..]),
@@ -149,7 +149,7 @@ async fn an_event_reaches_each_endpoint_that_has_subscribed<S: Store>(make: &imp
     shop.put(endpoint("exact").topics(["other"])).await;
     assert_eq!(
         shop.0.delete_endpoint("", "all", true).await.unwrap(),
-        crate::store::Deletion::Done { messages: 3 }
+        crate::store::Deletion::Deleted { messages: 3 }
     );
     assert_eq!(
         publish(event("order.paid", "1")).await,
@@ -165,7 +165,7 @@ async fn an_event_reaches_each_endpoint_that_has_subscribed<S: Store>(make: &imp
     assert_eq!(publish(waits).await, reached(&[("exact", false)]));
     let filter = Filter {
         search: Some("6".to_owned()),
-        state: Some(State::Pending),
+        state: Some(MessageState::Pending),
         ..Filter::default()
     };
     let found = shop.0.messages(filter, 1).await.unwrap().remove(0);

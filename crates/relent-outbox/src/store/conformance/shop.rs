@@ -4,7 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::endpoint::Endpoint;
 use crate::message::NewMessage;
-use crate::store::{AttemptRecord, Claimed, Enqueued, Filter, Next, Owned, Settled, Store, Wanted};
+use crate::store::{
+    AfterAttempt, AttemptRecord, ClaimRequest, Claimed, Enqueued, Filter, OwnedEndpoint, Settled,
+    Store,
+};
 
 /// A lease or a delay that outlives the check.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
@@ -32,13 +35,13 @@ impl<S: Store> Shop<S> {
     }
 
     /// Renews the worker's lease. Returns whether it had one.
-    pub(super) async fn beat(&self, worker: &str) -> bool {
-        self.0.beat(worker, LONG).await.unwrap().kept
+    pub(super) async fn heartbeat(&self, worker: &str) -> bool {
+        self.0.heartbeat(worker, LONG).await.unwrap().kept
     }
 
     /// Ends the worker's lease.
     pub(super) async fn die(&self, worker: &str) {
-        self.0.beat(worker, Duration::ZERO).await.unwrap();
+        self.0.heartbeat(worker, Duration::ZERO).await.unwrap();
     }
 
     /// The endpoints with work for the worker.
@@ -48,19 +51,19 @@ impl<S: Store> Shop<S> {
     }
 
     /// Renews the worker's lease, and takes all endpoints with work.
-    pub(super) async fn take(&self, worker: &str) -> Vec<Owned> {
-        self.beat(worker).await;
+    pub(super) async fn take(&self, worker: &str) -> Vec<OwnedEndpoint> {
+        self.heartbeat(worker).await;
         let endpoints = self.work(worker).await;
         self.0.acquire(worker, endpoints).await.unwrap()
     }
 
     /// Takes the only endpoint with work.
-    pub(super) async fn take_one(&self, worker: &str) -> Owned {
+    pub(super) async fn take_one(&self, worker: &str) -> OwnedEndpoint {
         let [owned] = <[_; 1]>::try_from(self.take(worker).await).unwrap();
         owned
     }
 
-    pub(super) async fn claim(&self, worker: &str, owned: &Owned) -> Vec<Claimed> {
+    pub(super) async fn claim(&self, worker: &str, owned: &OwnedEndpoint) -> Vec<Claimed> {
         let claims = self
             .0
             .claim(worker, vec![wanted(owned, 100)])
@@ -81,7 +84,7 @@ impl<S: Store> Shop<S> {
     pub(super) async fn claim_events(
         &self,
         worker: &str,
-        owned: &Owned,
+        owned: &OwnedEndpoint,
     ) -> (Vec<String>, Vec<Claimed>) {
         let claimed = self.claim(worker, owned).await;
         let mut events = Vec::new();
@@ -95,7 +98,7 @@ impl<S: Store> Shop<S> {
         (events, claimed)
     }
 
-    pub(super) async fn settle(&self, claimed: &Claimed, next: Next) -> bool {
+    pub(super) async fn settle(&self, claimed: &Claimed, next: AfterAttempt) -> bool {
         self.write(settled(claimed, next)).await
     }
 
@@ -121,11 +124,11 @@ pub(super) fn message(event: &str) -> NewMessage {
     NewMessage::new("shop", event, format!("{event}: \0 and \u{ff}"))
 }
 
-pub(super) fn wanted(owned: &Owned, most: usize) -> Wanted {
-    Wanted::of(owned, most)
+pub(super) fn wanted(owned: &OwnedEndpoint, most: usize) -> ClaimRequest {
+    ClaimRequest::of(owned, most)
 }
 
-pub(super) fn settled(claimed: &Claimed, next: Next) -> Settled {
+pub(super) fn settled(claimed: &Claimed, next: AfterAttempt) -> Settled {
     Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
@@ -145,8 +148,8 @@ pub(super) fn settled(claimed: &Claimed, next: Next) -> Settled {
 pub(super) fn attempt(number: u32, error: &str) -> AttemptRecord {
     AttemptRecord {
         number,
-        began_ms: 1_700_000_000_123,
-        took_ms: 250,
+        started_ms: 1_700_000_000_123,
+        duration_ms: 250,
         status: (number > 1).then_some(503),
         error: error.to_owned(),
         excerpt: "<h1>Sorry \u{2014} \u{1f600}</h1>".to_owned(),

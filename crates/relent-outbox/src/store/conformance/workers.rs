@@ -6,32 +6,33 @@ use std::time::{Duration, Instant};
 use super::shop::{LONG, Shop, attempt, endpoint, message, settled, wanted};
 use crate::endpoint::Activity;
 use crate::store::{
-    Claims, Confirm, Fence, Filter, First, INLINE, Next, State, Store, Summary, Wanted,
+    AfterAttempt, ClaimOrder, ClaimRequest, Claims, ConfirmRequest, Fence, Filter, INLINE,
+    MessageState, Store, Summary,
 };
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
-    a_worker_lives_by_its_lease(make).await;
-    a_lease_expires_by_itself(make).await;
+    heartbeats_keep_the_lease(make).await;
+    a_lease_expires_without_heartbeats(make).await;
     a_schedule_without_end_keeps_few_attempts(make).await;
-    work_is_what_is_due(make).await;
+    endpoints_with_due_messages_are_found(make).await;
     an_endpoint_has_one_owner(make).await;
-    owners_at_once(make).await;
-    what_is_claimed_is_what_was_enqueued(make).await;
-    each_claim_counts(make).await;
-    what_ran_is_lost_to_the_next_owner(make).await;
-    what_was_released_may_be_settled(make).await;
-    claims_at_once(make).await;
-    what_is_settled_is_kept(make).await;
-    a_disabled_endpoint_waits(make).await;
-    a_delay_passes(make).await;
-    what_is_claimed_goes_by_what_the_endpoint_is(make).await;
-    an_attempt_of_before_says_nothing_of_what_the_endpoint_is(make).await;
-    a_long_payload_is_loaded(make).await;
-    what_has_never_failed_is_claimed_first(make).await;
+    concurrent_acquisitions_give_one_owner(make).await;
+    a_claim_returns_the_enqueued_messages(make).await;
+    each_claim_counts_an_attempt(make).await;
+    running_messages_are_lost_for_the_next_owner(make).await;
+    attempts_of_released_endpoints_may_be_settled(make).await;
+    concurrent_claims_return_each_message_once(make).await;
+    settled_results_are_stored(make).await;
+    messages_of_a_disabled_endpoint_wait(make).await;
+    delayed_messages_become_due(make).await;
+    claims_follow_the_current_revision(make).await;
+    results_of_an_old_revision_leave_the_endpoint_unchanged(make).await;
+    a_large_payload_is_loaded_on_confirmation(make).await;
+    fresh_messages_are_claimed_first(make).await;
 }
 
 /// A worker that knows an older revision gets the endpoint but no message, and earlier attempts are not confirmed.
-async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl AsyncFn() -> S) {
+async fn claims_follow_the_current_revision<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue(["1", "2", "3", "4"].map(message)).await;
     let old = shop.take_one("worker").await;
@@ -39,7 +40,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
     let first = claim(&old, 1).await.unwrap().messages.remove(0);
     assert_eq!(first.revision, old.revision);
     let confirm = async |claimed: &crate::store::Claimed| {
-        let attempt = Confirm {
+        let attempt = ConfirmRequest {
             row: claimed.row,
             endpoint: claimed.endpoint,
             fence: claimed.fence,
@@ -76,7 +77,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
     assert_eq!(confirm(second).await, Some(second.payload.clone()));
 
     // The earlier attempt is recorded nevertheless.
-    assert!(shop.settle(&first, Next::Delivered).await);
+    assert!(shop.settle(&first, AfterAttempt::Delivered).await);
     assert_eq!(confirm(&first).await, None, "it has ended");
     let disabled = shop.0.set_activity("", "shop", Activity::Disabled, "no");
     assert!(disabled.await.unwrap());
@@ -98,7 +99,7 @@ async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl Asyn
 }
 
 /// A failure at the old URL neither disables the endpoint nor changes its health.
-async fn an_attempt_of_before_says_nothing_of_what_the_endpoint_is<S: Store>(
+async fn results_of_an_old_revision_leave_the_endpoint_unchanged<S: Store>(
     make: &impl AsyncFn() -> S,
 ) {
     let shop = Shop::open(make).await;
@@ -108,7 +109,7 @@ async fn an_attempt_of_before_says_nothing_of_what_the_endpoint_is<S: Store>(
     shop.put(endpoint("shop").policy("wechat-pay")).await;
     let of = async || shop.0.endpoint("", "shop").await.unwrap().unwrap();
     for (claimed, revision) in claimed.iter().zip([owned.revision, of().await.revision]) {
-        let mut gone = settled(claimed, Next::Dead("it is gone".to_owned()));
+        let mut gone = settled(claimed, AfterAttempt::Dead("it is gone".to_owned()));
         gone.revision = revision;
         gone.health = Some(vec![7]);
         gone.disable = Some("410".to_owned());
@@ -120,7 +121,7 @@ async fn an_attempt_of_before_says_nothing_of_what_the_endpoint_is<S: Store>(
     }
 }
 
-async fn a_long_payload_is_loaded<S: Store>(make: &impl AsyncFn() -> S) {
+async fn a_large_payload_is_loaded_on_confirmation<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let sizes = [0, 1, INLINE, INLINE + 1, 1 << 20];
     let messages = sizes.map(|size| {
@@ -133,7 +134,7 @@ async fn a_long_payload_is_loaded<S: Store>(make: &impl AsyncFn() -> S) {
     let claimed = shop.claim("worker", &owned).await;
     let sized: Vec<_> = claimed.iter().map(|one| one.size).collect();
     assert_eq!(sized, sizes);
-    let confirm = claimed.iter().map(|one| Confirm {
+    let confirm = claimed.iter().map(|one| ConfirmRequest {
         row: one.row,
         endpoint: one.endpoint,
         fence: one.fence,
@@ -154,14 +155,20 @@ async fn a_long_payload_is_loaded<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// On request, failed and resent messages come after fresh ones, and fill the rest of the claim.
-async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() -> S) {
+async fn fresh_messages_are_claimed_first<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue(["fails", "resent"].map(message)).await;
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await;
     assert!(claimed.iter().all(crate::store::Claimed::is_fresh));
-    assert!(shop.settle(&claimed[0], Next::Again(Duration::ZERO)).await);
-    assert!(shop.settle(&claimed[1], Next::Dead("no".to_owned())).await);
+    assert!(
+        shop.settle(&claimed[0], AfterAttempt::Again(Duration::ZERO))
+            .await
+    );
+    assert!(
+        shop.settle(&claimed[1], AfterAttempt::Dead("no".to_owned()))
+            .await
+    );
     let resend = Filter {
         id: Some(enqueued[1].id.clone()),
         ..Filter::default()
@@ -171,7 +178,7 @@ async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() 
     shop.enqueue([message("4").in_order("key"), message("5").in_order("key")])
         .await;
     let all = async |first, most| {
-        let wanted = Wanted::of(&owned, most).first(first);
+        let wanted = ClaimRequest::of(&owned, most).first(first);
         let claimed = shop.0.claim("worker", vec![wanted]).await.unwrap().messages;
         let mut events = Vec::new();
         for claimed in &claimed {
@@ -182,17 +189,21 @@ async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() 
             events.push(shop.0.messages(filter, 1).await.unwrap().remove(0).event);
             let is_fresh = !["fails", "resent"].contains(&&events[events.len() - 1][..]);
             assert_eq!(claimed.is_fresh(), is_fresh, "{events:?}");
-            assert!(shop.settle(claimed, Next::Unsent).await);
+            assert!(shop.settle(claimed, AfterAttempt::Unsent).await);
         }
         events.sort_unstable();
         events
     };
-    assert_eq!(all(First::Due, 2).await, ["fails", "resent"]);
-    assert_eq!(all(First::Fresh, 1).await, ["1"]);
-    assert_eq!(all(First::Fresh, 2).await, ["1", "2"]);
-    assert_eq!(all(First::Newest, 1).await, ["4"], "of a line the first");
-    assert_eq!(all(First::Newest, 2).await, ["3", "4"]);
-    for first in [First::Fresh, First::Newest] {
+    assert_eq!(all(ClaimOrder::Due, 2).await, ["fails", "resent"]);
+    assert_eq!(all(ClaimOrder::Fresh, 1).await, ["1"]);
+    assert_eq!(all(ClaimOrder::Fresh, 2).await, ["1", "2"]);
+    assert_eq!(
+        all(ClaimOrder::Newest, 1).await,
+        ["4"],
+        "of a line the first"
+    );
+    assert_eq!(all(ClaimOrder::Newest, 2).await, ["3", "4"]);
+    for first in [ClaimOrder::Fresh, ClaimOrder::Newest] {
         assert_eq!(all(first, 5).await, ["1", "2", "3", "4", "fails"]);
         assert_eq!(
             all(first, 10).await,
@@ -201,7 +212,7 @@ async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() 
     }
 }
 
-async fn a_worker_lives_by_its_lease<S: Store>(make: &impl AsyncFn() -> S) {
+async fn heartbeats_keep_the_lease<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for name in ["b", "c", "d"] {
         shop.put(endpoint(name)).await;
@@ -209,42 +220,49 @@ async fn a_worker_lives_by_its_lease<S: Store>(make: &impl AsyncFn() -> S) {
     shop.put(endpoint("disabled")).await;
     let disable = shop.0.set_activity("", "disabled", Activity::Disabled, "");
     assert!(disable.await.unwrap());
-    let beat = async |worker, lease| {
-        let beat = shop.0.beat(worker, lease).await.unwrap();
-        (beat.kept, beat.share)
+    let heartbeat = async |worker, lease| {
+        let heartbeat = shop.0.heartbeat(worker, lease).await.unwrap();
+        (heartbeat.kept, heartbeat.share)
     };
-    assert_eq!(beat("one", LONG).await, (false, 4));
-    assert_eq!(beat("one", LONG).await, (true, 4));
-    assert_eq!(beat("two", LONG).await, (false, 2));
-    assert_eq!(beat("three", LONG).await, (false, 2), "4/3, rounded up");
-    assert!(beat("three", Duration::ZERO).await.0);
-    assert!(!beat("three", Duration::ZERO).await.0);
-    assert!(beat("two", Duration::ZERO).await.0);
-    assert_eq!(beat("one", LONG).await, (true, 4));
-    shop.0.beat("", LONG).await.unwrap_err();
+    assert_eq!(heartbeat("one", LONG).await, (false, 4));
+    assert_eq!(heartbeat("one", LONG).await, (true, 4));
+    assert_eq!(heartbeat("two", LONG).await, (false, 2));
+    assert_eq!(
+        heartbeat("three", LONG).await,
+        (false, 2),
+        "4/3, rounded up"
+    );
+    assert!(heartbeat("three", Duration::ZERO).await.0);
+    assert!(!heartbeat("three", Duration::ZERO).await.0);
+    assert!(heartbeat("two", Duration::ZERO).await.0);
+    assert_eq!(heartbeat("one", LONG).await, (true, 4));
+    shop.0.heartbeat("", LONG).await.unwrap_err();
 
     // No other worker has noticed that the lease is over.
     shop.enqueue([message("paid")]).await;
     let owned = shop.take_one("one").await;
-    shop.0.beat("one", Duration::from_nanos(1)).await.unwrap();
+    shop.0
+        .heartbeat("one", Duration::from_nanos(1))
+        .await
+        .unwrap();
     assert_eq!(shop.claim("one", &owned).await, []);
     let acquired = shop.0.acquire("one", vec![owned.id]).await.unwrap();
     assert_eq!(acquired, []);
-    assert!(!beat("one", LONG).await.0);
+    assert!(!heartbeat("one", LONG).await.0);
 }
 
-async fn a_lease_expires_by_itself<S: Store>(make: &impl AsyncFn() -> S) {
+async fn a_lease_expires_without_heartbeats<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([message("paid")]).await;
-    shop.beat("second").await;
+    shop.heartbeat("second").await;
     let endpoints = shop.work("second").await;
-    shop.beat("first").await;
+    shop.heartbeat("first").await;
     let owned = shop.0.acquire("first", endpoints.clone()).await.unwrap();
     let claimed = shop.claim("first", &owned[0]).await;
     assert_eq!(claimed.len(), 1);
     let lease = Duration::from_millis(300);
     let began = Instant::now();
-    assert!(shop.0.beat("first", lease).await.unwrap().kept);
+    assert!(shop.0.heartbeat("first", lease).await.unwrap().kept);
     loop {
         let taken = shop.0.acquire("second", endpoints.clone()).await.unwrap();
         if let Some(second) = taken.first() {
@@ -254,14 +272,14 @@ async fn a_lease_expires_by_itself<S: Store>(make: &impl AsyncFn() -> S) {
         }
         assert!(began.elapsed() < lease * 100, "the lease does not expire");
     }
-    assert!(!shop.0.beat("first", LONG).await.unwrap().kept);
+    assert!(!shop.0.heartbeat("first", LONG).await.unwrap().kept);
     assert!(shop.claim("first", &owned[0]).await.is_empty());
     for claimed in claimed {
-        assert!(!shop.settle(&claimed, Next::Delivered).await);
+        assert!(!shop.settle(&claimed, AfterAttempt::Delivered).await);
     }
 }
 
-async fn work_is_what_is_due<S: Store>(make: &impl AsyncFn() -> S) {
+async fn endpoints_with_due_messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for name in ["soon", "idle", "disabled", "taken"] {
         shop.put(endpoint(name)).await;
@@ -279,7 +297,7 @@ async fn work_is_what_is_due<S: Store>(make: &impl AsyncFn() -> S) {
     shop.enqueue([to("soon").delay(LONG)]).await;
     shop.enqueue([to("shop")]).await;
 
-    shop.beat("worker").await;
+    shop.heartbeat("worker").await;
     let find = async |within, most| shop.0.find_work("worker", within, most).await.unwrap();
     let due = find(Duration::ZERO, 10).await;
     assert_eq!((due.len(), due[0].due), (1, Duration::ZERO));
@@ -328,8 +346,8 @@ async fn an_endpoint_has_one_owner<S: Store>(make: &impl AsyncFn() -> S) {
     let id = shop.work("anybody").await;
     let acquire = async |worker| shop.0.acquire(worker, id.clone()).await.unwrap();
     assert_eq!(acquire("first").await, [], "it has no lease");
-    shop.beat("first").await;
-    shop.beat("second").await;
+    shop.heartbeat("first").await;
+    shop.heartbeat("second").await;
     let first = acquire("first").await.remove(0);
     assert_eq!(
         (&first.endpoint, &first.health[..]),
@@ -367,7 +385,7 @@ async fn an_endpoint_has_one_owner<S: Store>(make: &impl AsyncFn() -> S) {
 }
 
 /// Eight workers concurrently take forty endpoints: each gets one owner.
-async fn owners_at_once<S: Store>(make: &impl AsyncFn() -> S) {
+async fn concurrent_acquisitions_give_one_owner<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     for number in 0..40 {
         let name = format!("shop {number}");
@@ -402,7 +420,7 @@ async fn owners_at_once<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(once, (40, 40));
 }
 
-async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() -> S) {
+async fn a_claim_returns_the_enqueued_messages<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let messages = [
         message("1").content_type("text/plain"),
@@ -458,7 +476,7 @@ async fn a_schedule_without_end_keeps_few_attempts<S: Store>(make: &impl AsyncFn
     let owned = shop.take_one("worker").await;
     for number in 1..=120_u32 {
         let claimed = shop.claim("worker", &owned).await.remove(0);
-        let mut again = settled(&claimed, Next::Again(Duration::ZERO));
+        let mut again = settled(&claimed, AfterAttempt::Again(Duration::ZERO));
         again.attempt = Some(attempt(claimed.attempt, "again"));
         assert!(shop.write(again).await);
         if number % 10 == 0 || number == 119 {
@@ -475,11 +493,11 @@ async fn a_schedule_without_end_keeps_few_attempts<S: Store>(make: &impl AsyncFn
     }
 }
 
-async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
+async fn each_claim_counts_an_attempt<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([message("paid")]).await;
     let owned = shop.take_one("worker").await;
-    let again = Next::Again(Duration::ZERO);
+    let again = AfterAttempt::Again(Duration::ZERO);
     for number in 1..4 {
         let claimed = shop.claim("worker", &owned).await.remove(0);
         assert_eq!((claimed.attempt, claimed.lost), (number, false));
@@ -492,11 +510,11 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     }
     let unsent = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(unsent.attempt, 4);
-    assert!(shop.settle(&unsent, Next::Unsent).await);
+    assert!(shop.settle(&unsent, AfterAttempt::Unsent).await);
     let claimed = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(claimed.attempt, 4, "what was not sent does not count");
     // A held attempt does not count, either; it has a reason and is due later.
-    let held = |wait| Next::Held(wait, "too large".to_owned());
+    let held = |wait| AfterAttempt::Held(wait, "too large".to_owned());
     assert!(shop.settle(&claimed, held(Duration::ZERO)).await);
     let status = shop
         .0
@@ -506,7 +524,7 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
         .remove(0);
     assert_eq!(
         (status.state, status.attempts, &status.reason[..]),
-        (State::Pending, 3, "too large")
+        (MessageState::Pending, 3, "too large")
     );
     let later = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(later.attempt, 4, "what is held does not count");
@@ -515,7 +533,7 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.claim("worker", &owned).await, [], "it is held");
     assert_eq!(shop.0.send_now(Filter::default()).await.unwrap(), 1);
     let unsent = shop.claim("worker", &owned).await.remove(0);
-    assert!(shop.settle(&unsent, Next::Unsent).await);
+    assert!(shop.settle(&unsent, AfterAttempt::Unsent).await);
     let status = shop
         .0
         .messages(Filter::default(), 1)
@@ -525,29 +543,32 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(status.reason, "", "it is held no more");
     let claimed = shop.claim("worker", &owned).await.remove(0);
     // Repeated after a lost response: the attempt that runs now is another one.
-    assert!(!shop.settle(&unsent, Next::Unsent).await);
-    assert!(!shop.settle(&unsent, Next::Delivered).await);
+    assert!(!shop.settle(&unsent, AfterAttempt::Unsent).await);
+    assert!(!shop.settle(&unsent, AfterAttempt::Delivered).await);
     assert_eq!(shop.claim("worker", &owned).await, [], "it runs");
     for number in [3, 5] {
-        let mut other = settled(&claimed, Next::Delivered);
+        let mut other = settled(&claimed, AfterAttempt::Delivered);
         other.number = number;
         assert!(!shop.write(other).await, "it is not about this attempt");
     }
     for (row, endpoint, fence) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, -1)] {
-        let mut other = settled(&claimed, Next::Delivered);
+        let mut other = settled(&claimed, AfterAttempt::Delivered);
         other.row += 1000 * row;
         other.endpoint += 1000 * endpoint;
         other.fence.0 += fence;
         assert!(!shop.write(other).await);
     }
-    let both = [Next::Delivered, Next::Dead("twice".to_owned())];
+    let both = [
+        AfterAttempt::Delivered,
+        AfterAttempt::Dead("twice".to_owned()),
+    ];
     let both = both.map(|next| settled(&claimed, next)).to_vec();
     assert_eq!(shop.0.settle(both).await.unwrap(), [true, false]);
     assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
 }
 
 /// A message that kills its worker: each owner is notified that it was lost, with the number of attempts.
-async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S) {
+async fn running_messages_are_lost_for_the_next_owner<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let id = shop.enqueue([message("poison")]).await.remove(0).id;
     let mut fence = Fence(i64::MIN);
@@ -560,7 +581,7 @@ async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S
             (sent.len(), sent[0].attempt, sent[0].lost),
             (1, number, false)
         );
-        let expected = settled(&sent[0], Next::Delivered);
+        let expected = settled(&sent[0], AfterAttempt::Delivered);
         shop.die("dies").await;
         let mut lost = Vec::new();
         // Also kill the worker that settles the message, once.
@@ -600,13 +621,16 @@ async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S
             }
         }
         assert!(!shop.write(expected).await);
-        assert!(shop.settle(&lost[0], Next::Again(Duration::ZERO)).await);
+        assert!(
+            shop.settle(&lost[0], AfterAttempt::Again(Duration::ZERO))
+                .await
+        );
         shop.die("lives").await;
     }
 }
 
 /// An orderly release while an attempt runs.
-async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) {
+async fn attempts_of_released_endpoints_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([message("1"), message("2")]).await;
     let owned = shop.take_one("first").await;
@@ -617,7 +641,7 @@ async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) 
         .unwrap();
     assert_eq!(shop.work("second").await, [owned.id]);
     assert!(
-        shop.settle(&sent[0], Next::Delivered).await,
+        shop.settle(&sent[0], AfterAttempt::Delivered).await,
         "nobody else has it"
     );
     let found = shop.0.find_work("second", Duration::ZERO, 1).await.unwrap();
@@ -626,13 +650,13 @@ async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) 
         (owned.id, None, Duration::ZERO)
     );
     let next = shop.take_one("second").await;
-    assert!(!shop.settle(&sent[1], Next::Delivered).await);
+    assert!(!shop.settle(&sent[1], AfterAttempt::Delivered).await);
     let lost = shop.claim("second", &next).await;
     assert_eq!(
         (lost.len(), lost[0].row, lost[0].lost),
         (1, sent[1].row, true)
     );
-    assert!(shop.settle(&lost[0], Next::Delivered).await);
+    assert!(shop.settle(&lost[0], AfterAttempt::Delivered).await);
     // All is settled: no work is left.
     shop.0
         .release("second", vec![(next.id, next.fence)])
@@ -642,12 +666,12 @@ async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) 
 }
 
 /// A worker claims and settles for one endpoint in several tasks: each message is claimed once.
-async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
+async fn concurrent_claims_return_each_message_once<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue((0..60).map(|event| message(&event.to_string())))
         .await;
     let owned = shop.take_one("worker").await;
-    let lanes: Vec<_> = (0..6)
+    let tasks: Vec<_> = (0..6)
         .map(|_| {
             let (shop, wanted) = (Shop(shop.0.clone()), wanted(&owned, 5));
             tokio::spawn(async move {
@@ -657,7 +681,9 @@ async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
                     if claimed.is_empty() {
                         return rows;
                     }
-                    let written = claimed.iter().map(|one| settled(one, Next::Delivered));
+                    let written = claimed
+                        .iter()
+                        .map(|one| settled(one, AfterAttempt::Delivered));
                     let written = shop.0.settle(written.collect()).await.unwrap();
                     assert!(written.iter().all(|written| *written));
                     rows.extend(claimed.iter().map(|one| one.row));
@@ -666,19 +692,19 @@ async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
         })
         .collect();
     let mut rows = Vec::new();
-    for lane in lanes {
-        rows.extend(lane.await.unwrap());
+    for task in tasks {
+        rows.extend(task.await.unwrap());
     }
     let once = (rows.iter().collect::<HashSet<_>>().len(), rows.len());
     assert_eq!(once, (60, 60));
 }
 
-async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
+async fn settled_results_are_stored<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let enqueued = shop.enqueue([message("1"), message("2").delay(LONG)]).await;
     let owned = shop.take_one("worker").await;
     let claimed = shop.claim("worker", &owned).await.remove(0);
-    let mut first = settled(&claimed, Next::Again(Duration::ZERO));
+    let mut first = settled(&claimed, AfterAttempt::Again(Duration::ZERO));
     first.session = vec![0, 1, 255];
     first.attempt = Some(attempt(1, "no answer\0"));
     first.health = Some(b"\0ill".to_vec());
@@ -686,7 +712,10 @@ async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(!shop.write(first).await);
     let claimed = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(claimed.session, [0, 1, 255]);
-    let mut last = settled(&claimed, Next::Dead("all attempts are used".to_owned()));
+    let mut last = settled(
+        &claimed,
+        AfterAttempt::Dead("all attempts are used".to_owned()),
+    );
     last.attempt = Some(attempt(2, "503"));
     last.disable = Some("it has answered 410".to_owned());
     let mut late = last.clone();
@@ -709,7 +738,7 @@ async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(status.health, b"\0ill");
     assert_eq!((status.pending, status.dead), (1, 1));
     let filter = Filter {
-        state: Some(State::Dead),
+        state: Some(MessageState::Dead),
         ..Filter::default()
     };
     let dead = shop.0.messages(filter, 10).await.unwrap().remove(0);
@@ -733,7 +762,7 @@ async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
     );
 }
 
-async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
+async fn messages_of_a_disabled_endpoint_wait<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     shop.enqueue([message("1"), message("2")]).await;
     let owned = shop.take_one("worker").await;
@@ -754,7 +783,7 @@ async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(shop.work("worker").await.is_empty());
     assert!(!shop.enqueue([message("3")]).await[0].duplicate);
     // A running attempt is settled; its request to disable keeps the earlier reason.
-    let mut last = settled(&claimed[0], Next::Delivered);
+    let mut last = settled(&claimed[0], AfterAttempt::Delivered);
     last.disable = Some("410".to_owned());
     assert!(shop.write(last).await);
     let status = shop.0.endpoint("", "shop").await.unwrap().unwrap();
@@ -768,14 +797,14 @@ async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(!unknown.await.unwrap());
 }
 
-async fn a_delay_passes<S: Store>(make: &impl AsyncFn() -> S) {
+async fn delayed_messages_become_due<S: Store>(make: &impl AsyncFn() -> S) {
     let shop = Shop::open(make).await;
     let delay = Duration::from_millis(100);
     shop.enqueue([message("never").delay(LONG), message("soon").delay(delay)])
         .await;
     let never = message("not in a million years").delay(Duration::MAX);
     shop.enqueue([never]).await;
-    shop.beat("worker").await;
+    shop.heartbeat("worker").await;
     let found = shop.0.find_work("worker", delay, 1).await.unwrap();
     assert!(found[0].due <= delay);
     let owned = shop
@@ -798,7 +827,7 @@ async fn a_delay_passes<S: Store>(make: &impl AsyncFn() -> S) {
     };
     let first = wait().await;
     assert!(first.now >= first.began + delay);
-    assert!(shop.settle(&first, Next::Again(delay)).await);
+    assert!(shop.settle(&first, AfterAttempt::Again(delay)).await);
     let second = wait().await;
     assert!(second.now >= first.now + delay);
     assert_eq!((second.attempt, second.began), (2, first.began));

@@ -9,7 +9,7 @@ use super::operate::{Change, change_rows, delete_some, purge};
 use super::transaction::Transaction;
 use super::values::{number, span};
 use super::{Postgres, connect, in_time, read};
-use crate::store::{BATCH, Deletion, Filter, end_of_grants};
+use crate::store::{Deletion, Filter, MAX_TRANSACTION_ROWS, end_of_grants};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
@@ -27,12 +27,12 @@ impl Postgres {
                 transaction => delete_some(transaction, tenant, name, discard)
             );
             match some? {
-                (Deletion::Done { messages }, is_end, runs) => {
+                (Deletion::Deleted { messages }, is_end, runs) => {
                     deleted += messages;
                     ran |= runs;
                     if is_end {
                         end_of_grants(ran).await;
-                        return Ok(Deletion::Done { messages: deleted });
+                        return Ok(Deletion::Deleted { messages: deleted });
                     }
                 }
                 (other, ..) => return Ok(other),
@@ -47,8 +47,7 @@ impl Postgres {
     pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
         let (mut changed, mut after) = (0, 0);
         loop {
-            let rows: Result<Vec<i64>> =
-                read!(self, client => read::rows(client, filter, change.states, after, BATCH));
+            let rows: Result<Vec<i64>> = read!(self, client => read::rows(client, filter, change.states, after, MAX_TRANSACTION_ROWS));
             let rows = rows?;
             let Some(&last) = rows.last() else {
                 return Ok(changed);
@@ -64,7 +63,9 @@ impl Postgres {
         let before = span(before.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
         let mut purged = 0;
         loop {
-            let batch = number(BATCH.min(most - usize::try_from(purged).unwrap_or(most).min(most)));
+            let batch = number(
+                MAX_TRANSACTION_ROWS.min(most - usize::try_from(purged).unwrap_or(most).min(most)),
+            );
             let done: Result<u64> =
                 transact!(self, transaction => purge(transaction, before, batch));
             let done = done?;

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 
-use relent_server::postgres::Transaction as OfCaller;
+use relent_server::postgres::Transaction as CallerTransaction;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -11,7 +11,7 @@ use super::error::PostgresError;
 use super::transaction::Transaction;
 
 /// A transaction that runs statements.
-pub(super) trait Session: Send {
+pub(super) trait SqlTransaction: Send {
     /// A row of a result.
     type Row: Columns + Send + Sync;
 
@@ -24,7 +24,7 @@ pub(super) trait Session: Send {
 }
 
 /// A transaction that can continue after a rollback to a savepoint.
-pub(super) trait Savepoints: Session {
+pub(super) trait Savepoints: SqlTransaction {
     /// Runs statements without parameters.
     fn script(
         &mut self,
@@ -72,7 +72,7 @@ fn bound<'a>(parameters: &'a [Array<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
     parameters.iter().map(bound).collect()
 }
 
-impl Session for &OfCaller<'_> {
+impl SqlTransaction for &CallerTransaction<'_> {
     type Row = Row;
 
     async fn query(
@@ -86,13 +86,13 @@ impl Session for &OfCaller<'_> {
     }
 }
 
-impl Savepoints for &OfCaller<'_> {
+impl Savepoints for &CallerTransaction<'_> {
     async fn script(&mut self, statements: &'static str) -> Result<(), PostgresError> {
         Ok(self.batch_execute(statements).await?)
     }
 }
 
-impl Session for &Transaction<'_> {
+impl SqlTransaction for &Transaction<'_> {
     type Row = Row;
 
     async fn query(
@@ -130,9 +130,9 @@ mod of_sqlx {
     use sqlx::postgres::{PgConnection, PgRow};
     use sqlx::{Executor, Row};
 
-    use super::{Array, Columns, PostgresError, Savepoints, Session};
+    use super::{Array, Columns, PostgresError, Savepoints, SqlTransaction};
 
-    impl Session for PgConnection {
+    impl SqlTransaction for PgConnection {
         type Row = PgRow;
 
         async fn query(

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::driver::{Array, Columns, Savepoints, Session};
+use super::driver::{Array, Columns, Savepoints, SqlTransaction};
 use super::error::PostgresError;
-use super::values::{FOREVER, TIME, number, span};
+use super::values::{MAX_TIME, TIME, number, span};
 use crate::message::{MessageId, NewEvent, NewMessage};
-use crate::store::hints::Got;
+use crate::store::hints::HintBuilder;
 use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
 use crate::topic;
 
@@ -47,7 +47,7 @@ pub(super) async fn publish_in<T: Savepoints>(
 
 /// Publishes events to their subscribers, in a transaction that is rolled back if this fails. Returns the hint to send
 /// after the commit, too.
-pub(super) async fn publish<T: Session>(
+pub(super) async fn publish<T: SqlTransaction>(
     transaction: &mut T,
     events: &[NewEvent],
 ) -> Result<(Vec<Published>, Option<Hinted>), EnqueueError<PostgresError>> {
@@ -96,7 +96,7 @@ pub(super) async fn publish<T: Session>(
 
 /// Enqueues messages in a transaction that is rolled back if this fails. Returns the hint to send after the commit,
 /// too.
-pub(super) async fn enqueue<T: Session>(
+pub(super) async fn enqueue<T: SqlTransaction>(
     transaction: &mut T,
     messages: &[NewMessage],
 ) -> Result<(Vec<Enqueued>, Option<Hinted>), EnqueueError<PostgresError>> {
@@ -146,7 +146,7 @@ pub(super) async fn enqueue<T: Session>(
              ON CONFLICT (endpoint, event) DO NOTHING RETURNING row),
          delivery AS (
              INSERT INTO relent_delivery_1 (row, endpoint, due, began, order_key)
-             SELECT row, endpoint, least(now + delay, {FOREVER}), now, order_key
+             SELECT row, endpoint, least(now + delay, {MAX_TIME}), now, order_key
              FROM new JOIN input USING (row), time)
          SELECT n, endpoint, new.row FROM input LEFT JOIN new USING (row)"
     );
@@ -192,7 +192,7 @@ pub(super) async fn enqueue<T: Session>(
     if enqueued.iter().any(|one| one.duplicate) {
         duplicates(transaction, messages, &endpoints, &mut enqueued).await?;
     }
-    let mut got = Got::default();
+    let mut got = HintBuilder::default();
     let new = endpoints.iter().zip(messages).zip(&enqueued);
     for ((endpoint, message), _) in new.filter(|(_, one)| !one.duplicate) {
         got.add(*endpoint, message.delay);
@@ -201,7 +201,7 @@ pub(super) async fn enqueue<T: Session>(
 }
 
 /// Checks that duplicates equal the stored messages.
-async fn duplicates<T: Session>(
+async fn duplicates<T: SqlTransaction>(
     transaction: &mut T,
     messages: &[NewMessage],
     endpoints: &[i64],

@@ -9,13 +9,13 @@ use super::read;
 use super::transaction::Transaction;
 use super::values::{TIME, number};
 use super::work::{advance, lock};
-use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, text};
+use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
+use crate::store::{Deletion, MAX_TRANSACTION_ROWS, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
 /// The first revision of an endpoint: the time, so that it exceeds those of a deleted endpoint of the same name.
-const FIRST: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+const FIRST_REVISION: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Whether attempts of a locked endpoint run, which may still start by the old rules.
 async fn runs(transaction: &Transaction<'_>, endpoint: i64) -> Result<bool> {
@@ -36,35 +36,35 @@ pub(super) async fn put_endpoint(
     endpoint.check()?;
     let spec = serde_json::to_string(endpoint)
         .map_err(|error| PostgresError::Stored(format!("the endpoint is no JSON: {error}")))?;
-    let after_dead: i16 = match endpoint.after_dead {
-        AfterDead::Block => 0,
-        AfterDead::Skip => 1,
+    let on_dead_letter: i16 = match endpoint.on_dead_letter {
+        OnDeadLetter::Block => 0,
+        OnDeadLetter::Skip => 1,
     };
     let before = transaction.prepare_cached(
-        "SELECT after_dead FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
+        "SELECT on_dead_letter FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
     ).await?;
     let before = transaction
         .query_opt(&before, &[&endpoint.tenant, &endpoint.name])
         .await?;
     let put = transaction
         .prepare_cached(&format!(
-            "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, after_dead, revision)
-         VALUES ($1, $2, $3, $4, {FIRST})
+            "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, on_dead_letter, revision)
+         VALUES ($1, $2, $3, $4, {FIRST_REVISION})
          ON CONFLICT (tenant, name) DO UPDATE
-         SET spec = excluded.spec, after_dead = excluded.after_dead, revision = e.revision + 1
+         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = e.revision + 1
          RETURNING id"
         ))
         .await?;
     let row = transaction
         .query_one(
             &put,
-            &[&endpoint.tenant, &endpoint.name, &spec, &after_dead],
+            &[&endpoint.tenant, &endpoint.name, &spec, &on_dead_letter],
         )
         .await?;
     let id: i64 = row.try_get(0)?;
     subscribe(transaction, id, endpoint).await?;
     let before: Option<i16> = before.map(|row| row.try_get(0)).transpose()?;
-    if before.is_some_and(|before| before != after_dead) {
+    if before.is_some_and(|before| before != on_dead_letter) {
         // Messages behind dead letters may become free. For the reverse change each claim checks.
         let keys = transaction
             .prepare_cached(
@@ -137,7 +137,7 @@ pub(super) async fn replace_endpoint(
     } else {
         // If two transactions register it concurrently, the second waits here and finds it.
         let add = transaction.prepare_cached(&format!(
-            "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision) VALUES ($1, $2, '', 0, {FIRST})
+            "INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, revision) VALUES ($1, $2, '', 0, {FIRST_REVISION})
              ON CONFLICT DO NOTHING"
         )).await?;
         transaction.execute(&add, &names).await? > 0
@@ -194,8 +194,10 @@ pub(super) async fn delete_some(
          DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",
         )
         .await?;
-    let messages = transaction.execute(&some, &[&id, &number(BATCH)]).await?;
-    let is_end = messages < BATCH as u64;
+    let messages = transaction
+        .execute(&some, &[&id, &number(MAX_TRANSACTION_ROWS)])
+        .await?;
+    let is_end = messages < MAX_TRANSACTION_ROWS as u64;
     if is_end {
         for delete in [
             "DELETE FROM relent_subscription_1 WHERE endpoint = $1",
@@ -205,7 +207,7 @@ pub(super) async fn delete_some(
             transaction.execute(&delete, &[&id]).await?;
         }
     }
-    Ok((Deletion::Done { messages }, is_end, runs))
+    Ok((Deletion::Deleted { messages }, is_end, runs))
 }
 
 /// Enables or disables an endpoint. Returns whether it [`runs`]; `None` if there is none.
@@ -295,7 +297,7 @@ pub(super) async fn change_rows(
 /// Purges ended messages, except dead letters that block later messages of their order key.
 pub(super) async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
     const ENDED: &str = "ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
-        AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
+        AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
         AND EXISTS (SELECT FROM relent_delivery_1 AS next
             WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
                 AND next.state IN (0, 5)))";

@@ -9,8 +9,8 @@ use super::values::{TIME, number};
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
 use crate::store::{
-    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageStatus, RECENT,
-    RECENT_ATTEMPTS, Recent, State, Summary,
+    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageState, MessageStatus, RECENT,
+    RECENT_ATTEMPTS, Recent, Summary,
 };
 use crate::topic;
 
@@ -101,7 +101,7 @@ pub(super) async fn endpoints(
     rows.iter().map(status).collect()
 }
 
-pub(super) async fn troubled(client: &Client, most: usize) -> Result<Vec<EndpointStatus>> {
+pub(super) async fn needing_attention(client: &Client, most: usize) -> Result<Vec<EndpointStatus>> {
     let failing = FAILING.replace("NONE", r"'\xffffffffffffffff'::bytea");
     let some = format!(
         "WITH {TIME} {ENDPOINT} WHERE activity = 1 OR {failing}
@@ -216,11 +216,11 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(state) = filter.state {
         // Constants, so that the partial indices by state are used.
         words.push_str(match state {
-            State::Pending => " AND d.state IN (0, 5)",
-            State::Running => " AND d.state = 1",
-            State::Delivered => " AND d.state = 2",
-            State::Dead => " AND d.state = 3",
-            State::Cancelled => " AND d.state = 4",
+            MessageState::Pending => " AND d.state IN (0, 5)",
+            MessageState::Running => " AND d.state = 1",
+            MessageState::Delivered => " AND d.state = 2",
+            MessageState::Dead => " AND d.state = 3",
+            MessageState::Cancelled => " AND d.state = 4",
         });
     }
     (words, values)
@@ -246,7 +246,7 @@ pub(super) async fn messages(
         "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
              (SELECT error FROM relent_attempt_1 AS a WHERE a.row = m.row ORDER BY a.id DESC LIMIT 1),
              d.attempt, m.created, d.due, d.ended, m.row,
-             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.after_dead = 0 THEN (
+             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.on_dead_letter = 0 THEN (
                  SELECT id FROM relent_message_1 WHERE row = (
                      SELECT min(row) FROM relent_delivery_1 AS b
                      WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
@@ -258,11 +258,11 @@ pub(super) async fn messages(
 
 fn message(row: &Row) -> Result<MessageStatus> {
     let state = match row.try_get(6)? {
-        0_i16 | 5 => State::Pending,
-        1 => State::Running,
-        2 => State::Delivered,
-        3 => State::Dead,
-        4 => State::Cancelled,
+        0_i16 | 5 => MessageState::Pending,
+        1 => MessageState::Running,
+        2 => MessageState::Delivered,
+        3 => MessageState::Dead,
+        4 => MessageState::Cancelled,
         other => {
             return Err(PostgresError::Stored(format!(
                 "it has a message in the state {other}, which this version of relent-outbox does not know"
@@ -279,13 +279,13 @@ fn message(row: &Row) -> Result<MessageStatus> {
         event: row.try_get(3)?,
         topic: row.try_get(4)?,
         order: row.try_get(5)?,
-        behind: row.try_get::<_, Option<String>>(14)?.map(MessageId::stored),
+        blocked_by: row.try_get::<_, Option<String>>(14)?.map(MessageId::stored),
         state,
         reason: row.try_get(7)?,
         last_error: row.try_get::<_, Option<_>>(8)?.unwrap_or_default(),
         attempts: u32::try_from(row.try_get::<_, i64>(9)?).unwrap_or(u32::MAX),
         created_ms: row.try_get::<_, i64>(10)? / 1000,
-        due_ms: (state == State::Pending).then_some(due / 1000),
+        due_ms: (state == MessageState::Pending).then_some(due / 1000),
         ended_ms: ended.map(|ended| ended / 1000),
     })
 }
@@ -321,8 +321,8 @@ pub(super) async fn attempts(client: &Client, id: &MessageId) -> Result<Vec<Atte
     let attempt = |row: &Row| {
         Ok(AttemptRecord {
             number: u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX),
-            began_ms: row.try_get(1)?,
-            took_ms: u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX),
+            started_ms: row.try_get(1)?,
+            duration_ms: u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX),
             status: row
                 .try_get::<_, Option<i32>>(3)?
                 .and_then(|status| u16::try_from(status).ok()),

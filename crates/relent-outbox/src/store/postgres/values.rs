@@ -5,12 +5,12 @@ use std::time::Duration;
 /// The current time in microseconds since 1970, evaluated once per statement.
 pub(super) const TIME: &str = "time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)";
 /// The latest time that is stored, in the year 36812, so that additions cannot overflow.
-pub(super) const FOREVER: i64 = 1 << 60;
+pub(super) const MAX_TIME: i64 = 1 << 60;
 
 /// Converts a duration to microseconds, rounded up.
 pub(super) fn span(span: Duration) -> i64 {
     let micros = i64::try_from(span.as_nanos().div_ceil(1000));
-    micros.map_or(FOREVER, |micros| micros.min(FOREVER))
+    micros.map_or(MAX_TIME, |micros| micros.min(MAX_TIME))
 }
 
 /// Converts a number: PostgreSQL has no unsigned integers.

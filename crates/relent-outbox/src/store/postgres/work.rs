@@ -11,20 +11,21 @@ use tokio_postgres::types::{FromSql, ToSql};
 use super::error::PostgresError;
 use super::read::{count, message_id, spec};
 use super::transaction::Transaction;
-use super::values::{FOREVER, TIME, number, span};
+use super::values::{MAX_TIME, TIME, number, span};
 use crate::message::{InvalidMessage, is_name};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, Claims, Confirm, Fence, First, INLINE, Next, Owned, Settled,
-    Wanted, Work, forgotten, micros, system_time, text, unreadable_message,
+    AfterAttempt, AttemptRecord, ClaimOrder, ClaimRequest, Claimed, Claims, ConfirmRequest,
+    EndpointWork, Fence, Heartbeat, INLINE, OwnedEndpoint, Settled, forgotten, micros, system_time,
+    text, unreadable_message,
 };
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
-pub(super) async fn beat(
+pub(super) async fn heartbeat(
     transaction: &Transaction<'_>,
     worker: &str,
     lease: Duration,
-) -> Result<Beat> {
+) -> Result<Heartbeat> {
     if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
@@ -38,7 +39,7 @@ pub(super) async fn beat(
         None => false,
     };
     let put = transaction.prepare_cached(&format!(
-        "WITH {TIME} INSERT INTO relent_worker_1 (id, until) SELECT $1, least(now + $2::bigint, {FOREVER}) FROM time
+        "WITH {TIME} INSERT INTO relent_worker_1 (id, until) SELECT $1, least(now + $2::bigint, {MAX_TIME}) FROM time
          ON CONFLICT (id) DO UPDATE SET until = excluded.until"
     )).await?;
     let lease = span(lease);
@@ -49,7 +50,7 @@ pub(super) async fn beat(
     ).await?;
     let row = transaction.query_one(&share, &[]).await?;
     let share = count(&row, 0)?.div_ceil(count(&row, 1)?.max(1));
-    Ok(Beat {
+    Ok(Heartbeat {
         kept,
         share: usize::try_from(share).unwrap_or(usize::MAX),
     })
@@ -90,7 +91,7 @@ pub(super) async fn find(
     worker: &str,
     within: Duration,
     most: usize,
-) -> Result<Vec<Work>> {
+) -> Result<Vec<EndpointWork>> {
     let find = transaction.prepare_cached(&format!(
         "WITH {TIME}
          SELECT e.id, CASE WHEN e.owner <> '' THEN e.fence END, greatest(d.due - now, 0), e.revision
@@ -107,7 +108,7 @@ pub(super) async fn find(
     let rows = transaction.query(&find, &[&worker, &within, &most]).await?;
     let work = |row: &Row| {
         let due: i64 = row.try_get(2)?;
-        Ok(Work {
+        Ok(EndpointWork {
             endpoint: row.try_get(0)?,
             owned: row.try_get::<_, Option<i64>>(1)?.map(Fence),
             due: Duration::from_micros(due.unsigned_abs()),
@@ -121,7 +122,7 @@ pub(super) async fn acquire(
     transaction: &Transaction<'_>,
     worker: &str,
     endpoints: &[i64],
-) -> Result<Vec<Owned>> {
+) -> Result<Vec<OwnedEndpoint>> {
     forget_expired(transaction).await?;
     // The lock keeps the worker's row until its endpoints are assigned. Otherwise they could stay assigned for ever.
     let free = transaction.prepare_cached(&format!(
@@ -144,7 +145,7 @@ pub(super) async fn acquire(
     for row in rows {
         let (id, fence) = (row.try_get(0)?, Fence(row.try_get(1)?));
         match spec(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?) {
-            Ok(endpoint) => owned.push(Owned {
+            Ok(endpoint) => owned.push(OwnedEndpoint {
                 id,
                 fence,
                 endpoint,
@@ -208,7 +209,7 @@ pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64
 pub(super) const CLAIM: &str = "
     wanted AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
-            CASE e.after_dead WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before, e.revision = w.revision AS same
+            CASE e.on_dead_letter WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before, e.revision = w.revision AS same
         FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $6::bigint[]) AS w (id, fence, most, revision)
         JOIN relent_endpoint_1 AS e ON e.id = w.id AND e.fence = w.fence
         WHERE e.owner = $1 AND e.activity = 0 AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)),
@@ -256,7 +257,7 @@ const DUE: &str = "
             SELECT row, order_key, due, 0 AS rank FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 0 AND due <= now
             ORDER BY due, row LIMIT greatest(r.room, $5::bigint)";
-/// The part `looked` if some claims want [fresh](First) messages first, as `$8` says. A message found twice gets its
+/// The part `looked` if some claims want [fresh](ClaimOrder) messages first, as `$8` says. A message found twice gets its
 /// lower rank.
 const FRESH: &str = "
             SELECT row, order_key, due, min(rank) AS rank FROM (
@@ -294,13 +295,13 @@ fn claim_statement(with_fresh: bool) -> String {
 
 /// The number of messages examined at a time once some were put behind, and the number of repetitions in one claim. The
 /// rest of a longer queue is left to the next claim.
-const LOOK: i64 = 1000;
-const LOOKS: usize = 10;
+const EXAMINED_ROWS: i64 = 1000;
+const MAX_EXAMINATIONS: usize = 10;
 
 pub(super) async fn claim(
     transaction: &Transaction<'_>,
     worker: &str,
-    wanted: &[Wanted],
+    wanted: &[ClaimRequest],
 ) -> Result<Claims> {
     // Of an endpoint that is named twice, the last request counts.
     let wanted: BTreeMap<_, _> = wanted.iter().map(|one| (one.endpoint, one)).collect();
@@ -309,7 +310,7 @@ pub(super) async fn claim(
     let revisions: Vec<_> = wanted.values().map(|one| one.revision).collect();
     let mut most: Vec<_> = wanted.values().map(|one| number(one.most)).collect();
     let first: Vec<_> = wanted.values().map(|one| one.first as i64).collect();
-    let with_fresh = wanted.values().any(|one| one.first != First::Due);
+    let with_fresh = wanted.values().any(|one| one.first != ClaimOrder::Due);
     let inline = number(INLINE);
     let lock = transaction.prepare_cached(LOCK).await?;
     let claim = transaction
@@ -319,8 +320,8 @@ pub(super) async fn claim(
     let (mut claims, mut unreadable) = (Claims::default(), Vec::new());
     let mut changed = BTreeSet::new();
     // A failed message must not replace a fresh one that was put behind.
-    let first_look = if with_fresh { LOOK } else { 0 };
-    for look in std::iter::once(first_look).chain([LOOK; LOOKS]) {
+    let first_look = if with_fresh { EXAMINED_ROWS } else { 0 };
+    for look in std::iter::once(first_look).chain([EXAMINED_ROWS; MAX_EXAMINATIONS]) {
         let parameters: [&(dyn ToSql + Sync); 8] = [
             &worker, &ids, &fences, &most, &look, &revisions, &inline, &first,
         ];
@@ -360,7 +361,7 @@ pub(super) async fn claim(
             break;
         }
     }
-    bury(transaction, unreadable).await?;
+    mark_dead(transaction, unreadable).await?;
     if !changed.is_empty() {
         claims.changed = read_changed(transaction, &changed).await?;
     }
@@ -371,7 +372,7 @@ pub(super) async fn claim(
 async fn read_changed(
     transaction: &Transaction<'_>,
     endpoints: &BTreeSet<i64>,
-) -> Result<Vec<Owned>> {
+) -> Result<Vec<OwnedEndpoint>> {
     let read = transaction
         .prepare_cached(
             "SELECT id, fence, tenant, name, spec, revision, health FROM relent_endpoint_1 WHERE id = ANY($1::bigint[])",
@@ -381,7 +382,7 @@ async fn read_changed(
     let mut changed = Vec::new();
     for row in transaction.query(&read, &[&endpoints]).await? {
         if let Ok(endpoint) = spec(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?) {
-            changed.push(Owned {
+            changed.push(OwnedEndpoint {
                 id: row.try_get(0)?,
                 fence: Fence(row.try_get(1)?),
                 endpoint,
@@ -397,9 +398,9 @@ async fn read_changed(
 pub(super) async fn confirm(
     client: &Client,
     worker: &str,
-    attempts: &[Confirm],
+    attempts: &[ConfirmRequest],
 ) -> Result<Vec<Option<Bytes>>> {
-    let of = |column: fn(&Confirm) -> i64| attempts.iter().map(column).collect();
+    let of = |column: fn(&ConfirmRequest) -> i64| attempts.iter().map(column).collect();
     let [rows, endpoints, fences, revisions]: [Vec<i64>; 4] = [
         of(|one| one.row),
         of(|one| one.endpoint),
@@ -435,11 +436,11 @@ pub(super) async fn confirm(
 }
 
 /// Marks unreadable messages as dead, so that they neither block others nor are claimed again and again.
-async fn bury(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> Result<()> {
+async fn mark_dead(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
     }
-    let bury = transaction
+    let mark_dead = transaction
         .prepare_cached(&format!(
             "WITH {TIME}
              UPDATE relent_delivery_1 AS d SET state = 3, ended = now, reason = i.reason
@@ -449,7 +450,7 @@ async fn bury(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> 
         .await?;
     let (rows, reasons): (Vec<_>, Vec<_>) = unreadable.into_iter().unzip();
     let mut orders = BTreeSet::new();
-    for row in transaction.query(&bury, &[&rows, &reasons]).await? {
+    for row in transaction.query(&mark_dead, &[&rows, &reasons]).await? {
         if let Some(order) = row.try_get(1)? {
             orders.insert((row.try_get(0)?, order));
         }
@@ -496,7 +497,7 @@ const SETTLE: &str = "
     own AS MATERIALIZED (
         SELECT id, fence FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE),
     written AS (
-        UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {FOREVER}),
+        UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {MAX_TIME}),
             ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
             attempt = d.attempt - i.unsent::integer, began = d.began + i.unsent::integer
         FROM time, i JOIN own ON own.id = i.endpoint AND own.fence = i.fence
@@ -523,11 +524,11 @@ pub(super) async fn settle(
         .filter(|(_, one)| seen.insert((one.row, one.endpoint, one.fence, one.number, one.began)))
         .collect();
     let next = |one: &Settled| match &one.next {
-        Next::Delivered => (2_i16, None, String::new()),
-        Next::Again(wait) => (0, Some(span(*wait)), String::new()),
-        Next::Unsent => (0, None, String::new()),
-        Next::Held(wait, reason) => (0, Some(span(*wait)), text(reason)),
-        Next::Dead(reason) => (3, None, text(reason)),
+        AfterAttempt::Delivered => (2_i16, None, String::new()),
+        AfterAttempt::Again(wait) => (0, Some(span(*wait)), String::new()),
+        AfterAttempt::Unsent => (0, None, String::new()),
+        AfterAttempt::Held(wait, reason) => (0, Some(span(*wait)), text(reason)),
+        AfterAttempt::Dead(reason) => (3, None, text(reason)),
     };
     let nexts: Vec<_> = first.iter().map(|(_, one)| next(one)).collect();
     let reasons: Vec<_> = nexts.iter().map(|next| &next.2[..]).collect();
@@ -547,8 +548,8 @@ pub(super) async fn settle(
     let long = |column: fn(&AttemptRecord) -> i64| attempts().map(|one| one.map(column)).collect();
     let [attempt_numbers, began, took]: [Vec<_>; 3] = [
         long(|one| i64::from(one.number)),
-        long(|one| one.began_ms),
-        long(|one| i64::from(one.took_ms)),
+        long(|one| one.started_ms),
+        long(|one| i64::from(one.duration_ms)),
     ];
     let status = |one: &AttemptRecord| one.status.map(i32::from);
     let statuses: Vec<_> = attempts().map(|one| one.and_then(status)).collect();
@@ -564,7 +565,7 @@ pub(super) async fn settle(
         words(|one| &one.request),
         words(|one| &one.response),
     ];
-    let settle = SETTLE.replace("{FOREVER}", &FOREVER.to_string());
+    let settle = SETTLE.replace("{MAX_TIME}", &MAX_TIME.to_string());
     let settle = transaction
         .prepare_cached(&format!("WITH {TIME}, {settle}"))
         .await?;
@@ -710,7 +711,7 @@ pub(super) async fn advance(
     let advance = transaction
         .prepare_cached(&format!(
             "UPDATE relent_delivery_1 SET state = 0 WHERE state = 5 AND row IN (
-             SELECT least({}, {}, CASE WHEN e.after_dead = 0 THEN {} END)
+             SELECT least({}, {}, CASE WHEN e.on_dead_letter = 0 THEN {} END)
              FROM unnest($1::bigint[], $2::text[]) AS k (endpoint, order_key)
              JOIN relent_endpoint_1 AS e ON e.id = k.endpoint
              WHERE {} IS NULL)",

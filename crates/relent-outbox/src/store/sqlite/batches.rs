@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::error::SqliteError;
 use super::operate::{Change, change_rows, delete_some};
 use super::{Sqlite, read};
-use crate::store::{BATCH, Deletion, Filter, end_of_grants};
+use crate::store::{Deletion, Filter, MAX_TRANSACTION_ROWS, end_of_grants};
 
 impl Sqlite {
     pub(super) async fn delete_all(
@@ -20,12 +20,12 @@ impl Sqlite {
             let some =
                 self.write(move |connection, _| delete_some(connection, &tenant, &name, discard));
             match some.await? {
-                (Deletion::Done { messages }, is_end, runs) => {
+                (Deletion::Deleted { messages }, is_end, runs) => {
                     deleted += messages;
                     ran |= runs;
                     if is_end {
                         end_of_grants(ran).await;
-                        return Ok(Deletion::Done { messages: deleted });
+                        return Ok(Deletion::Deleted { messages: deleted });
                     }
                 }
                 (other, ..) => return Ok(other),
@@ -45,7 +45,7 @@ impl Sqlite {
         loop {
             let filter = filter.clone();
             let rows = move |connection: &Connection, _| {
-                read::rows(connection, &filter, states, after, BATCH)
+                read::rows(connection, &filter, states, after, MAX_TRANSACTION_ROWS)
             };
             let rows = self.read(rows).await?;
             let Some(&last) = rows.last() else {

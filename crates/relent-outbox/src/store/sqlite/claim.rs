@@ -9,10 +9,12 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::error::SqliteError;
 use super::queue::{Touched, set_wake};
-use super::work::{changed, lives};
+use super::work::{changed, has_lease};
 use crate::message::MessageId;
 use crate::store::system_time;
-use crate::store::{Claimed, Claims, Confirm, First, INLINE, Wanted, unreadable_message};
+use crate::store::{
+    ClaimOrder, ClaimRequest, Claimed, Claims, ConfirmRequest, INLINE, unreadable_message,
+};
 
 /// Finds the endpoint if the worker owns it with this fencing token and it is active.
 pub(super) const OWNED: &str = "SELECT wake, revision FROM relent_endpoint_1
@@ -67,9 +69,9 @@ pub(super) fn claim(
     connection: &Connection,
     now: i64,
     worker: &str,
-    wanted: &[Wanted],
+    wanted: &[ClaimRequest],
 ) -> Result<Claims, SqliteError> {
-    if !lives(connection, now, worker)? {
+    if !has_lease(connection, now, worker)? {
         return Ok(Claims::default());
     }
     let mut owned = connection.prepare_cached(OWNED)?;
@@ -106,15 +108,15 @@ pub(super) fn claim(
             found.unreadable.push((row.get(0)?, why));
         }
         for (row, why) in found.unreadable.drain(..) {
-            bury(connection, now, row, &why, &mut touched)?;
+            mark_dead(connection, now, row, &why, &mut touched)?;
         }
         let rows = lost.query((endpoint, fence.0))?;
         let lost_left = found.add(rows, &one(true), wanted.most)?;
         let most = wanted.most - (found.len() - all);
         let fresh = match wanted.first {
-            First::Due => None,
-            First::Fresh => Some(FRESH),
-            First::Newest => Some(NEWEST),
+            ClaimOrder::Due => None,
+            ClaimOrder::Fresh => Some(FRESH),
+            ClaimOrder::Newest => Some(NEWEST),
         };
         let fresh_from = found.claimed.len();
         if let Some(fresh) = fresh {
@@ -134,7 +136,7 @@ pub(super) fn claim(
         }
         set_wake(connection, endpoint, woken, lost_left.or(due_left))?;
         for (row, why) in found.unreadable.drain(..) {
-            bury(connection, now, row, &why, &mut touched)?;
+            mark_dead(connection, now, row, &why, &mut touched)?;
         }
     }
     touched.follow(connection)?;
@@ -150,11 +152,11 @@ fn inline() -> i64 {
 pub(super) fn confirm(
     connection: &Connection,
     worker: &str,
-    attempts: &[Confirm],
+    attempts: &[ConfirmRequest],
 ) -> Result<Vec<Option<Bytes>>, SqliteError> {
     let mut confirm = connection.prepare_cached(CONFIRM)?;
-    let one = |attempt: &Confirm| {
-        let Confirm {
+    let one = |attempt: &ConfirmRequest| {
+        let ConfirmRequest {
             row,
             endpoint,
             fence,
@@ -224,7 +226,7 @@ impl Found {
 
 /// The parameters of a claim.
 struct One<'w> {
-    wanted: &'w Wanted,
+    wanted: &'w ClaimRequest,
     now: i64,
     lost: bool,
 }
@@ -258,18 +260,18 @@ impl One<'_> {
 }
 
 /// Marks an unreadable message as dead, so that it neither blocks others nor is claimed again and again.
-fn bury(
+fn mark_dead(
     connection: &Connection,
     now: i64,
     row: i64,
     why: &str,
     touched: &mut Touched,
 ) -> rusqlite::Result<()> {
-    let mut bury = connection.prepare_cached(
+    let mut mark_dead = connection.prepare_cached(
         "UPDATE relent_delivery_1 SET state = 3, ended = ?2, reason = ?3 WHERE row = ?1
          RETURNING endpoint, order_key",
     )?;
-    let (endpoint, order) = bury.query_row((row, now, unreadable_message(why)), |row| {
+    let (endpoint, order) = mark_dead.query_row((row, now, unreadable_message(why)), |row| {
         Ok((row.get(0)?, row.get(1).unwrap_or_default()))
     })?;
     touched.add(endpoint, order);

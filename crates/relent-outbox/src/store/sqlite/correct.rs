@@ -8,10 +8,10 @@ use super::Sqlite;
 use super::clock::TOLERANCE;
 use super::error::SqliteError;
 use super::queue::Touched;
-use crate::store::BATCH;
+use crate::store::MAX_TRANSACTION_ROWS;
 
 /// The number of corrections with one heartbeat, so that the next heartbeat is not late.
-const WITH_A_BEAT: usize = 50_000;
+const MAX_CORRECTIONS: usize = 50_000;
 
 impl Sqlite {
     /// Corrects the times of the store if the machine's clock was set back, or may have been before the store was
@@ -25,12 +25,12 @@ impl Sqlite {
         }
         self.write(correct_leases).await?;
         let ahead = self.read(ahead).await?;
-        for batch in ahead.chunks(BATCH) {
+        for batch in ahead.chunks(MAX_TRANSACTION_ROWS) {
             let batch = batch.to_vec();
             self.write(move |connection, now| correct(connection, now, &batch))
                 .await?;
         }
-        if ahead.len() < WITH_A_BEAT {
+        if ahead.len() < MAX_CORRECTIONS {
             self.clock.corrected.fetch_max(steps, Ordering::Relaxed);
         }
         Ok(())
@@ -40,7 +40,7 @@ impl Sqlite {
 /// A dead worker is detected as late after the step as it would have been without the step.
 fn correct_leases(connection: &Connection, now: i64) -> Result<(), SqliteError> {
     let mut correct = connection.prepare_cached(
-        "UPDATE relent_worker_1 SET until = until - (beat - ?1), beat = ?1 WHERE beat > ?2",
+        "UPDATE relent_worker_1 SET until = until - (heartbeat - ?1), heartbeat = ?1 WHERE heartbeat > ?2",
     )?;
     correct.execute((now, now.saturating_add(TOLERANCE)))?;
     Ok(())
@@ -53,7 +53,7 @@ fn ahead(connection: &Connection, now: i64) -> Result<Vec<i64>, SqliteError> {
          UNION ALL SELECT row FROM relent_delivery_1 WHERE state = 5 AND written > ?1",
     )?;
     let rows = select.query_map([now.saturating_add(TOLERANCE)], |row| row.get(0))?;
-    Ok(rows.take(WITH_A_BEAT).collect::<Result<_, _>>()?)
+    Ok(rows.take(MAX_CORRECTIONS).collect::<Result<_, _>>()?)
 }
 
 fn correct(connection: &Connection, now: i64, rows: &[i64]) -> Result<(), SqliteError> {

@@ -7,7 +7,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use super::error::SqliteError;
 use super::queue::Touched;
 use crate::message::{MessageId, NewEvent, NewMessage};
-use crate::store::hints::Got;
+use crate::store::hints::HintBuilder;
 use crate::store::later;
 use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
 use crate::topic;
@@ -36,7 +36,7 @@ pub(super) fn enqueue(
         delivery: connection.prepare_cached(DELIVERY)?,
         found: BTreeMap::new(),
         touched: Touched::default(),
-        got: Got::default(),
+        got: HintBuilder::default(),
     };
     let mut enqueued = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
@@ -91,7 +91,7 @@ struct Batch<'c, 'm> {
     /// The endpoints found so far, by tenant and name.
     found: BTreeMap<(&'m str, &'m str), i64>,
     touched: Touched,
-    got: Got,
+    got: HintBuilder,
 }
 
 impl<'m> Batch<'_, 'm> {

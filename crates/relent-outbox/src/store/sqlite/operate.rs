@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension};
 use super::error::SqliteError;
 use super::queue::Touched;
 use super::read;
-use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, EndpointStatus, text};
+use crate::endpoint::{Activity, Endpoint, OnDeadLetter};
+use crate::store::{Deletion, EndpointStatus, MAX_TRANSACTION_ROWS, text};
 
 /// Whether attempts of the endpoint run, which may still start by the old rules.
 pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
@@ -25,24 +25,24 @@ pub(super) fn put_endpoint(
         .map_err(|error| SqliteError::Stored(format!("the endpoint is no JSON: {error}")))?;
     let names = (&endpoint.tenant, &endpoint.name);
     let mut before = connection.prepare_cached(
-        "SELECT after_dead FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2",
+        "SELECT on_dead_letter FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2",
     )?;
     let before: Option<i64> = before.query_row(names, |row| row.get(0)).optional()?;
-    let after_dead = match endpoint.after_dead {
-        AfterDead::Block => 0,
-        AfterDead::Skip => 1,
+    let on_dead_letter = match endpoint.on_dead_letter {
+        OnDeadLetter::Block => 0,
+        OnDeadLetter::Skip => 1,
     };
     // The first revision is the time, so that it exceeds those of a deleted endpoint of the same name.
     let mut put = connection.prepare_cached(
-        "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision)
+        "INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, revision)
          VALUES (?1, ?2, ?3, ?4, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
          ON CONFLICT (tenant, name) DO UPDATE
-         SET spec = excluded.spec, after_dead = excluded.after_dead, revision = revision + 1
+         SET spec = excluded.spec, on_dead_letter = excluded.on_dead_letter, revision = revision + 1
          RETURNING id",
     )?;
-    let id = put.query_row((names.0, names.1, spec, after_dead), |row| row.get(0))?;
+    let id = put.query_row((names.0, names.1, spec, on_dead_letter), |row| row.get(0))?;
     subscribe(connection, id, endpoint)?;
-    if before.is_some_and(|before| before != after_dead) {
+    if before.is_some_and(|before| before != on_dead_letter) {
         // Messages behind dead letters may become free, or the reverse.
         let mut keys = connection.prepare(
             "SELECT DISTINCT order_key FROM relent_delivery_1
@@ -113,7 +113,7 @@ pub(super) fn delete_some(
     let mut some = connection
         .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
     let rows = some.query_map([id], |row| row.get(0))?;
-    let rows: Vec<i64> = rows.take(BATCH).collect::<Result<_, _>>()?;
+    let rows: Vec<i64> = rows.take(MAX_TRANSACTION_ROWS).collect::<Result<_, _>>()?;
     for table in ["relent_delivery_1", "relent_attempt_1", "relent_message_1"] {
         let mut delete =
             connection.prepare_cached(&format!("DELETE FROM {table} WHERE row = ?1"))?;
@@ -121,7 +121,7 @@ pub(super) fn delete_some(
             delete.execute([row])?;
         }
     }
-    let is_end = rows.len() < BATCH;
+    let is_end = rows.len() < MAX_TRANSACTION_ROWS;
     if is_end {
         for delete in [
             "DELETE FROM relent_subscription_1 WHERE endpoint = ?1",
@@ -131,7 +131,7 @@ pub(super) fn delete_some(
         }
     }
     let messages = rows.len() as u64;
-    Ok((Deletion::Done { messages }, is_end, runs))
+    Ok((Deletion::Deleted { messages }, is_end, runs))
 }
 
 /// Replaces the key check if it still equals `before`. Returns whether it did.

@@ -75,14 +75,14 @@ pub(super) const FIRST: &str = "
         SELECT min(row) AS row FROM line WHERE state = 0
         UNION ALL SELECT min(row) FROM line WHERE state = 5
         UNION ALL SELECT min(row) FROM line
-            WHERE state = 3 AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND after_dead = 0))";
+            WHERE state = 3 AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND on_dead_letter = 0))";
 
 /// Moves the wake-up of an endpoint to this time, if it is later.
 pub(super) const EARLIER: &str =
     "UPDATE relent_endpoint_1 SET wake = ?2 WHERE id = ?1 AND (wake IS NULL OR wake > ?2)";
 pub(super) const WAKE: &str =
     "SELECT fence + (owner = ''), wake FROM relent_endpoint_1 WHERE id = ?1";
-pub(super) const LEFT: &str =
+pub(super) const FIND_LEFT_RUNNING: &str =
     "SELECT 1 FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1 AND fence < ?2";
 pub(super) const NEXT: &str =
     "SELECT due FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 ORDER BY due";
@@ -96,7 +96,9 @@ pub(super) fn wake(connection: &Connection, endpoint: i64) -> rusqlite::Result<(
     let Some((fence, was)) = found else {
         return Ok(());
     };
-    let left = connection.prepare_cached(LEFT)?.exists((endpoint, fence))?;
+    let left = connection
+        .prepare_cached(FIND_LEFT_RUNNING)?
+        .exists((endpoint, fence))?;
     let is = if left {
         Some(0)
     } else {

@@ -8,8 +8,8 @@ use super::error::SqliteError;
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
 use crate::store::{
-    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageStatus, RECENT,
-    RECENT_ATTEMPTS, Recent, State, Summary,
+    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageState, MessageStatus, RECENT,
+    RECENT_ATTEMPTS, Recent, Summary,
 };
 use crate::topic;
 
@@ -112,7 +112,7 @@ pub(super) fn endpoints(
     found.take(most).map(|found| read_spec(found?)).collect()
 }
 
-pub(super) fn troubled(
+pub(super) fn needing_attention(
     connection: &Connection,
     now: i64,
     most: usize,
@@ -223,11 +223,11 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(state) = filter.state {
         // Constants, so that the partial indices by state are used.
         text.push_str(match state {
-            State::Pending => " AND d.state IN (0, 5)",
-            State::Running => " AND d.state = 1",
-            State::Delivered => " AND d.state = 2",
-            State::Dead => " AND d.state = 3",
-            State::Cancelled => " AND d.state = 4",
+            MessageState::Pending => " AND d.state IN (0, 5)",
+            MessageState::Running => " AND d.state = 1",
+            MessageState::Delivered => " AND d.state = 2",
+            MessageState::Dead => " AND d.state = 3",
+            MessageState::Cancelled => " AND d.state = 4",
         });
     }
     (text, values)
@@ -243,7 +243,7 @@ pub(super) fn messages(
         "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
              (SELECT error FROM relent_attempt_1 WHERE row = m.row ORDER BY id DESC LIMIT 1),
              d.attempt, m.created, d.due, d.ended, m.row,
-             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.after_dead = 0 THEN (
+             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.on_dead_letter = 0 THEN (
                  SELECT id FROM relent_message_1 WHERE row = (
                      SELECT min(row) FROM relent_delivery_1 AS b
                      WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
@@ -263,11 +263,11 @@ pub(super) fn messages(
 
 fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
     let state = match row.get(6)? {
-        0_i64 | 5 => State::Pending,
-        1 => State::Running,
-        2 => State::Delivered,
-        3 => State::Dead,
-        4 => State::Cancelled,
+        0_i64 | 5 => MessageState::Pending,
+        1 => MessageState::Running,
+        2 => MessageState::Delivered,
+        3 => MessageState::Dead,
+        4 => MessageState::Cancelled,
         other => {
             return Err(SqliteError::Stored(format!(
                 "it has a message in the state {other}, which this version of relent-outbox does not know"
@@ -288,13 +288,13 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
         event: text(3)?,
         topic: text(4)?,
         order: ordered.then(|| text(5)).transpose()?,
-        behind: row.get::<_, Option<String>>(14)?.map(MessageId::stored),
+        blocked_by: row.get::<_, Option<String>>(14)?.map(MessageId::stored),
         state,
         reason: text(7)?,
         last_error: text(8)?,
         attempts: row.get(9).unwrap_or_default(),
         created_ms: row.get::<_, i64>(10)? / 1000,
-        due_ms: (state == State::Pending).then_some(due / 1000),
+        due_ms: (state == MessageState::Pending).then_some(due / 1000),
         ended_ms: ended.map(|ended| ended / 1000),
     })
 }
@@ -349,8 +349,8 @@ pub(super) fn attempts(
     let attempts = select.query_map([id.as_str()], |row| {
         Ok(AttemptRecord {
             number: row.get(0)?,
-            began_ms: row.get(1)?,
-            took_ms: row.get(2)?,
+            started_ms: row.get(1)?,
+            duration_ms: row.get(2)?,
             status: row.get(3)?,
             error: row.get(4)?,
             excerpt: row.get(5)?,
@@ -364,7 +364,7 @@ pub(super) fn attempts(
 
 /// SQL condition for a delivery `d` and the time `?1`. Dead letters that block others are kept.
 pub(super) const PURGEABLE: &str = "d.ended < ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
-    AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
+    AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND on_dead_letter = 0)
     AND EXISTS (SELECT 1 FROM relent_delivery_1 AS next
         WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row AND next.state = 5))";
 

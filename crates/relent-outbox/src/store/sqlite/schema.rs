@@ -14,7 +14,7 @@ pub(super) const TABLES: &str = "
         name       TEXT    NOT NULL,
         spec       TEXT    NOT NULL,             -- JSON
         revision   INTEGER NOT NULL DEFAULT 1,   -- of spec
-        after_dead INTEGER NOT NULL,             -- 0 block, 1 skip
+        on_dead_letter INTEGER NOT NULL,             -- 0 block, 1 skip
         activity   INTEGER NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
         reason     TEXT    NOT NULL DEFAULT '',
         health     BLOB    NOT NULL DEFAULT x'',
@@ -28,7 +28,7 @@ pub(super) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS relent_worker_1 (
         id    TEXT    NOT NULL PRIMARY KEY,
         until INTEGER NOT NULL,                  -- of its lease; as all times in microseconds since 1970
-        beat  INTEGER NOT NULL DEFAULT 0         -- when that was written
+        heartbeat  INTEGER NOT NULL DEFAULT 0         -- when that was written
     );
     CREATE TABLE IF NOT EXISTS relent_message_1 (
         row          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
@@ -183,15 +183,15 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
         connection.execute_batch(TABLES)?;
         connection.execute_batch(
             "INSERT INTO relent_endpoint_1
-                 (id, tenant, name, spec, revision, after_dead, activity, reason, health, owner, fence, wake)
-             SELECT id, tenant, name, spec, revision, after_dead, activity, reason, health, owner, fence, wake
+                 (id, tenant, name, spec, revision, on_dead_letter, activity, reason, health, owner, fence, wake)
+             SELECT id, tenant, name, spec, revision, on_dead_letter, activity, reason, health, owner, fence, wake
              FROM relent_endpoint_0;
              DROP TABLE relent_endpoint_0;",
         )?;
     }
     connection.execute_batch(TABLES)?;
     for (table, column, kind) in [
-        ("relent_worker_1", "beat", "INTEGER NOT NULL DEFAULT 0"),
+        ("relent_worker_1", "heartbeat", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_delivery_1", "written", "INTEGER NOT NULL DEFAULT 0"),
         ("relent_attempt_1", "request", "TEXT NOT NULL DEFAULT ''"),
         ("relent_attempt_1", "response", "TEXT NOT NULL DEFAULT ''"),

@@ -6,7 +6,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::error::SqliteError;
 use super::queue::Touched;
-use crate::store::{AttemptRecord, Next, Settled, forgotten, text};
+use crate::store::{AfterAttempt, AttemptRecord, Settled, forgotten, text};
 use crate::store::{later, micros};
 
 /// Whether the endpoint has no owner, and its fencing token.
@@ -117,11 +117,13 @@ impl<'s> Batch<'_, 's> {
 
     fn write(&mut self, settled: &Settled, nobodys: bool) -> rusqlite::Result<bool> {
         let (state, due, ended, reason) = match &settled.next {
-            Next::Delivered => (2, None, Some(self.now), String::new()),
-            Next::Again(wait) => (0, Some(later(self.now, *wait)), None, String::new()),
-            Next::Unsent => (0, None, None, String::new()),
-            Next::Held(wait, reason) => (0, Some(later(self.now, *wait)), None, text(reason)),
-            Next::Dead(reason) => (3, None, Some(self.now), text(reason)),
+            AfterAttempt::Delivered => (2, None, Some(self.now), String::new()),
+            AfterAttempt::Again(wait) => (0, Some(later(self.now, *wait)), None, String::new()),
+            AfterAttempt::Unsent => (0, None, None, String::new()),
+            AfterAttempt::Held(wait, reason) => {
+                (0, Some(later(self.now, *wait)), None, text(reason))
+            }
+            AfterAttempt::Dead(reason) => (3, None, Some(self.now), text(reason)),
         };
         let values = params![
             settled.row,
@@ -140,7 +142,7 @@ impl<'s> Batch<'_, 's> {
         if self.settle.execute(values)? > 0 {
             match (&settled.next, due) {
                 // Under its current owner it was not counted as left running, so the wake-up stays valid.
-                (Next::Delivered | Next::Dead(_), _) if !nobodys => {}
+                (AfterAttempt::Delivered | AfterAttempt::Dead(_), _) if !nobodys => {}
                 (_, Some(due)) if !nobodys => self.touched.waits(settled.endpoint, due),
                 _ => self.touched.add(settled.endpoint, None),
             }
@@ -160,8 +162,8 @@ impl<'s> Batch<'_, 's> {
         self.attempt.execute(params![
             row,
             attempt.number,
-            attempt.began_ms,
-            attempt.took_ms,
+            attempt.started_ms,
+            attempt.duration_ms,
             attempt.status,
             text(&attempt.error),
             text(&attempt.excerpt),

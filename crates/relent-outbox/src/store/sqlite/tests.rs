@@ -11,7 +11,7 @@ use rusqlite::StatementStatus;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{AttemptRecord, Claimed, Next, Refusal};
+use crate::store::{AfterAttempt, AttemptRecord, Claimed, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -45,19 +45,19 @@ async fn shop(store: &Sqlite) {
 }
 
 /// The worker takes all endpoints with work.
-async fn take(store: &Sqlite, worker: &str) -> Vec<Owned> {
-    store.beat(worker, LEASE).await.unwrap();
+async fn take(store: &Sqlite, worker: &str) -> Vec<OwnedEndpoint> {
+    store.heartbeat(worker, LEASE).await.unwrap();
     let work = store.find_work(worker, Duration::ZERO, 100).await.unwrap();
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     store.acquire(worker, endpoints).await.unwrap()
 }
 
-async fn claim(store: &Sqlite, worker: &str, owned: &Owned) -> Vec<Claimed> {
-    let wanted = Wanted::of(owned, 10);
+async fn claim(store: &Sqlite, worker: &str, owned: &OwnedEndpoint) -> Vec<Claimed> {
+    let wanted = ClaimRequest::of(owned, 10);
     store.claim(worker, vec![wanted]).await.unwrap().messages
 }
 
-fn settled(claimed: &Claimed, next: Next) -> Settled {
+fn settled(claimed: &Claimed, next: AfterAttempt) -> Settled {
     Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
@@ -76,7 +76,7 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
 
 /// A message whose worker stalls beyond its lease and continues.
 #[tokio::test]
-async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_but_counted() {
+async fn a_late_worker_writes_nothing_and_its_attempt_counts_as_lost() {
     let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     store.enqueue(vec![message("paid")]).await.unwrap();
@@ -88,25 +88,27 @@ async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_bu
     time.fetch_add(30_000_000, Ordering::Relaxed);
     let second = take(&store, "second").await;
     assert!(second[0].fence > first[0].fence);
-    let refused = store.settle(vec![settled(&sent[0], Next::Delivered)]).await;
+    let refused = store
+        .settle(vec![settled(&sent[0], AfterAttempt::Delivered)])
+        .await;
     assert_eq!(refused.unwrap(), [false]);
     assert!(claim(&store, "first", &first[0]).await.is_empty());
 
     let lost = claim(&store, "second", &second[0]).await;
     assert_eq!((lost[0].attempt, lost[0].lost), (1, true));
     assert_eq!((&lost[0].id, lost[0].payload.len()), (&sent[0].id, 0));
-    let again = settled(&lost[0], Next::Again(Duration::ZERO));
+    let again = settled(&lost[0], AfterAttempt::Again(Duration::ZERO));
     assert_eq!(store.settle(vec![again.clone()]).await.unwrap(), [true]);
     let sent = claim(&store, "second", &second[0]).await;
     assert_eq!((sent[0].attempt, &sent[0].session[..]), (2, &[1][..]));
     // The response to the settle was lost, and it is repeated.
     assert_eq!(store.settle(vec![again]).await.unwrap(), [false]);
-    assert!(!store.beat("first", LEASE).await.unwrap().kept);
-    assert!(store.beat("second", LEASE).await.unwrap().kept);
+    assert!(!store.heartbeat("first", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("second", LEASE).await.unwrap().kept);
 }
 
 #[tokio::test]
-async fn of_an_order_key_one_is_claimed_after_another_and_the_others_are_no_work() {
+async fn messages_of_an_order_key_are_claimed_one_after_another() {
     let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     let messages = ["1", "2", "3"].map(|event| message(event).in_order("key"));
@@ -116,22 +118,22 @@ async fn of_an_order_key_one_is_claimed_after_another_and_the_others_are_no_work
         let claimed = claim(&store, "worker", &owned[0]).await;
         assert_eq!(claimed.len(), 1);
         assert_eq!((&claimed[0].id, claimed[0].ordered), (&enqueued.id, true));
-        let again = settled(&claimed[0], Next::Again(Duration::from_secs(60)));
+        let again = settled(&claimed[0], AfterAttempt::Again(Duration::from_secs(60)));
         assert_eq!(store.settle(vec![again]).await.unwrap(), [true]);
         let work = store.find_work("worker", Duration::from_secs(59), 10);
         assert_eq!(work.await.unwrap(), []);
         assert!(claim(&store, "worker", &owned[0]).await.is_empty());
         time.fetch_add(60_000_000, Ordering::Relaxed);
-        store.beat("worker", LEASE * 100).await.unwrap();
+        store.heartbeat("worker", LEASE * 100).await.unwrap();
         let claimed = claim(&store, "worker", &owned[0]).await;
-        let delivered = settled(&claimed[0], Next::Delivered);
+        let delivered = settled(&claimed[0], AfterAttempt::Delivered);
         assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
     }
     assert_eq!(store.summary().await.unwrap(), Summary::default());
 }
 
 #[tokio::test]
-async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_committed() {
+async fn a_message_exists_only_if_the_callers_transaction_commits() {
     let (store, directory) = open();
     shop(&store).await;
     let count = async || store.messages(Filter::default(), 10).await.unwrap().len();
@@ -172,7 +174,7 @@ async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_comm
 }
 
 #[tokio::test]
-async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_committed() {
+async fn messages_of_an_event_exist_only_if_its_transaction_commits() {
     let (store, directory) = open();
     for name in ["a", "b"] {
         let endpoint = Endpoint::new(name, "https://shop.example/").topics(["order.*"]);
@@ -205,7 +207,7 @@ async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_co
 }
 
 #[tokio::test]
-async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_listening() {
+async fn hints_are_kept_while_their_receiver_is_not_waiting() {
     let (store, _directory) = open();
     shop(&store).await;
     let mut hints = store.clone().hints();
@@ -256,7 +258,7 @@ fn backlog(connection: &Connection, due: i64, many: i64) {
 /// order key as with ten. The unit is instructions of SQLite's virtual machine, which do not depend on the machine's
 /// load.
 #[test]
-fn what_is_not_due_costs_nothing() {
+fn messages_that_are_not_due_do_not_slow_sqlite_calls() {
     let mut costs = Vec::new();
     for many in [10, 200_000] {
         let mut connection = Connection::open_in_memory().unwrap();
@@ -272,9 +274,9 @@ fn what_is_not_due_costs_nothing() {
         let endpoint = Endpoint::new("shop", "https://shop.example/notify");
         operate::put_endpoint(connection, &endpoint).unwrap();
         backlog(connection, 1_000_000_000, many);
-        work::beat(connection, 1, "worker", LEASE).unwrap();
+        work::heartbeat(connection, 1, "worker", LEASE).unwrap();
         let owned = work::acquire(connection, 1, "worker", &[1]).unwrap();
-        let wanted = Wanted::of(&owned[0], 10);
+        let wanted = ClaimRequest::of(&owned[0], 10);
         let cost = |claimed: usize| {
             let before = steps.load(Ordering::Relaxed);
             let messages = [
@@ -289,7 +291,9 @@ fn what_is_not_due_costs_nothing() {
                 .messages;
             assert_eq!(found.len(), claimed);
             let claimed = steps.load(Ordering::Relaxed);
-            let delivered = found.iter().map(|one| settled(one, Next::Delivered));
+            let delivered = found
+                .iter()
+                .map(|one| settled(one, AfterAttempt::Delivered));
             settle::settle(connection, 1, &delivered.collect::<Vec<_>>()).unwrap();
             let settled = steps.load(Ordering::Relaxed);
             [enqueued - before, claimed - enqueued, settled - claimed]
@@ -304,18 +308,18 @@ fn what_is_not_due_costs_nothing() {
 
 /// Searching for work reads only endpoints with work, and none of ten thousand others.
 #[tokio::test]
-async fn work_is_found_without_looking_at_each_endpoint() {
+async fn work_is_found_without_scanning_all_endpoints() {
     let (store, _directory) = open();
     shop(&store).await;
     store.enqueue(vec![message("0")]).await.unwrap();
     let fill = store.writer().run(|connection| {
         connection.execute(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
-             INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, owner, wake)
+             INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, owner, wake)
              SELECT '', i, '', 0, iif(i % 2, 'other', ''), iif(i % 4 < 2, 1, ?1) FROM n WHERE i % 4 <> 0",
             [micros(SystemTime::now()) + 3_600_000_000],
         )?;
-        connection.execute("INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead) VALUES ('', 'none', '', 0)", [])?;
+        connection.execute("INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter) VALUES ('', 'none', '', 0)", [])?;
         Ok::<_, WriterError>(())
     });
     fill.await.unwrap();
@@ -332,7 +336,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
             claim::ONE,
             claim::LOST,
             claim::NO_TIME,
-            queue::LEFT,
+            queue::FIND_LEFT_RUNNING,
             queue::NEXT,
         ] {
             let plan = format!("EXPLAIN QUERY PLAN {select}");
@@ -351,7 +355,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
 
 /// SQLite re-prepares some statements whenever their values change. No statement on the path of a message may be one.
 #[test]
-fn no_statement_is_prepared_twice() {
+fn no_sqlite_statement_is_prepared_twice() {
     let connection = &Connection::open_in_memory().unwrap();
     keep_statements(connection).unwrap();
     Sqlite::create_tables(connection).unwrap();
@@ -359,10 +363,10 @@ fn no_statement_is_prepared_twice() {
         let endpoint = Endpoint::new(name, "https://shop.example/notify");
         operate::put_endpoint(connection, &endpoint).unwrap();
     }
-    work::beat(connection, 1, "worker", LEASE).unwrap();
+    work::heartbeat(connection, 1, "worker", LEASE).unwrap();
     let owned = work::acquire(connection, 1, "worker", &[1, 2, 3]).unwrap();
     for round in 1..20 {
-        let message = |endpoint: &Owned| {
+        let message = |endpoint: &OwnedEndpoint| {
             let one = NewMessage::new(&*endpoint.endpoint.name, format!("{round}"), "{}");
             let other = NewMessage::new(&*endpoint.endpoint.name, format!("o{round}"), "{}");
             [one, other.in_order(format!("{}", round % 5))]
@@ -371,7 +375,7 @@ fn no_statement_is_prepared_twice() {
         enqueue::enqueue(connection, round, &messages).unwrap();
         let wanted = owned
             .iter()
-            .map(|owned| Wanted::of(owned, 1 + usize::try_from(round).unwrap() % 4));
+            .map(|owned| ClaimRequest::of(owned, 1 + usize::try_from(round).unwrap() % 4));
         let wanted: Vec<_> = wanted.collect();
         let claimed = claim::claim(connection, round, "worker", &wanted)
             .unwrap()
@@ -381,9 +385,9 @@ fn no_statement_is_prepared_twice() {
             ..settled(
                 claimed,
                 match round % 3 {
-                    0 => Next::Delivered,
-                    1 => Next::Again(Duration::from_micros(2)),
-                    _ => Next::Dead("no".to_owned()),
+                    0 => AfterAttempt::Delivered,
+                    1 => AfterAttempt::Again(Duration::from_micros(2)),
+                    _ => AfterAttempt::Dead("no".to_owned()),
                 },
             )
         });
@@ -405,7 +409,7 @@ fn no_statement_is_prepared_twice() {
         settle::ATTEMPT,
         queue::EARLIER,
         queue::WAKE,
-        queue::LEFT,
+        queue::FIND_LEFT_RUNNING,
         queue::NEXT,
         queue::RUNNING,
         queue::FIRST,
@@ -421,8 +425,8 @@ fn no_statement_is_prepared_twice() {
 fn attempt(number: u32) -> AttemptRecord {
     AttemptRecord {
         number,
-        began_ms: 1,
-        took_ms: 1,
+        started_ms: 1,
+        duration_ms: 1,
         status: None,
         error: String::new(),
         excerpt: String::new(),
@@ -433,7 +437,7 @@ fn attempt(number: u32) -> AttemptRecord {
 }
 
 #[test]
-fn a_database_in_memory_is_refused() {
+fn an_outbox_in_an_in_memory_database_is_refused() {
     for path in [":memory:", ""] {
         let refused = Sqlite::open(path).unwrap_err();
         assert!(matches!(refused, SqliteError::NotAFile), "{refused}");

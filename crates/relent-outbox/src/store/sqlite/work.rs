@@ -10,21 +10,21 @@ use super::read::{count, spec};
 use crate::endpoint::Endpoint;
 use crate::message::{InvalidMessage, is_name};
 use crate::store::later;
-use crate::store::{Beat, Fence, Owned, Work};
+use crate::store::{EndpointWork, Fence, Heartbeat, OwnedEndpoint};
 
-pub(super) fn beat(
+pub(super) fn heartbeat(
     connection: &Connection,
     now: i64,
     worker: &str,
     lease: Duration,
-) -> Result<Beat, SqliteError> {
+) -> Result<Heartbeat, SqliteError> {
     if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
-    let kept = lives(connection, now, worker)?;
+    let kept = has_lease(connection, now, worker)?;
     let mut put = connection.prepare_cached(
-        "INSERT INTO relent_worker_1 (id, until, beat) VALUES (?1, ?2, ?3)
-         ON CONFLICT (id) DO UPDATE SET until = excluded.until, beat = excluded.beat",
+        "INSERT INTO relent_worker_1 (id, until, heartbeat) VALUES (?1, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET until = excluded.until, heartbeat = excluded.heartbeat",
     )?;
     put.execute((worker, later(now, lease), now))?;
     forget_expired(connection, now)?;
@@ -34,13 +34,13 @@ pub(super) fn beat(
     )?;
     let (active, workers) = share.query_row([], |row| Ok((count(row, 0)?, count(row, 1)?)))?;
     let share = active.div_ceil(workers.max(1));
-    Ok(Beat {
+    Ok(Heartbeat {
         kept,
         share: usize::try_from(share).unwrap_or(usize::MAX),
     })
 }
 
-pub(super) fn lives(connection: &Connection, now: i64, worker: &str) -> rusqlite::Result<bool> {
+pub(super) fn has_lease(connection: &Connection, now: i64, worker: &str) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM relent_worker_1 WHERE id = ?1 AND until > ?2")?
         .exists((worker, now))
@@ -73,13 +73,13 @@ pub(super) fn find(
     worker: &str,
     within: Duration,
     most: usize,
-) -> Result<Vec<Work>, SqliteError> {
+) -> Result<Vec<EndpointWork>, SqliteError> {
     let mut found = Vec::new();
     for owner in ["", worker] {
         let mut find = connection.prepare_cached(FIND)?;
         let rows = find.query_map((owner, later(now, within)), |row| {
             let fence = Fence(row.get(1)?);
-            Ok(Work {
+            Ok(EndpointWork {
                 endpoint: row.get(0)?,
                 owned: (!owner.is_empty()).then_some(fence),
                 due: Duration::from_micros(
@@ -108,8 +108,8 @@ pub(super) fn acquire(
     now: i64,
     worker: &str,
     endpoints: &[i64],
-) -> Result<Vec<Owned>, SqliteError> {
-    if !lives(connection, now, worker)? {
+) -> Result<Vec<OwnedEndpoint>, SqliteError> {
+    if !has_lease(connection, now, worker)? {
         return Ok(Vec::new());
     }
     forget_expired(connection, now)?;
@@ -139,7 +139,7 @@ pub(super) fn acquire(
             }
         };
         owned.push(take.query_row((id, worker), |row| {
-            Ok(Owned {
+            Ok(OwnedEndpoint {
                 id,
                 fence: Fence(row.get(0)?),
                 endpoint,
@@ -156,13 +156,16 @@ pub(super) fn acquire(
 }
 
 /// The current form of an endpoint that a worker owns, if it can be read.
-pub(super) fn changed(connection: &Connection, id: i64) -> Result<Option<Owned>, SqliteError> {
+pub(super) fn changed(
+    connection: &Connection,
+    id: i64,
+) -> Result<Option<OwnedEndpoint>, SqliteError> {
     let mut select = connection.prepare_cached(
         "SELECT tenant, name, spec, fence, revision, health FROM relent_endpoint_1 WHERE id = ?1",
     )?;
     let (tenant, name, text, mut owned) = select.query_row([id], |row| {
         let text = |column| row.get::<_, String>(column);
-        let owned = Owned {
+        let owned = OwnedEndpoint {
             id,
             fence: Fence(row.get(3)?),
             endpoint: Endpoint::new("", ""),

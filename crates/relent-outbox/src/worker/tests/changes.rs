@@ -27,13 +27,13 @@ async fn put(store: &Memory, url: &str) -> Instant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_attempt_that_begins_after_a_change_has_returned_goes_by_the_old_rules() {
+async fn no_attempt_starts_by_old_rules_after_a_change_has_returned() {
     for seed in 0..6 {
         let store = Memory::new([endpoint(0), endpoint(1)]);
-        store.set_weather(memory::Weather {
+        store.set_call_faults(memory::CallFaults {
             random: relent::random::SessionRandom::with_seed(seed),
-            gust: 400,
-            ..memory::Weather::default()
+            latency_factor: 400,
+            ..memory::CallFaults::default()
         });
         // Some attempts hang, so a change must not wait for their end.
         let (receivers, begun) = noting(|job| match job.payload.first() {
@@ -71,7 +71,7 @@ async fn no_attempt_that_begins_after_a_change_has_returned_goes_by_the_old_rule
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_in_force_within_a_second_while_attempts_of_before_hang() {
+async fn a_change_applies_soon_although_earlier_attempts_hang() {
     let one = NonZeroU32::MIN;
     let store = Memory::new([endpoint(0).concurrency(one)]);
     let (receivers, begun) = noting(|job| match job.rules.endpoint.url.ends_with("/new") {
@@ -95,7 +95,7 @@ async fn a_change_is_in_force_within_a_second_while_attempts_of_before_hang() {
 
 /// Repeated changes of a rate allow no extra requests, and a lower rate applies from the next attempt on.
 #[tokio::test(start_paused = true)]
-async fn a_changed_request_rate_is_in_force_and_changes_make_no_room() {
+async fn a_changed_rate_limit_applies_and_allows_no_extra_requests() {
     let paced = |limit: &str| format!("{TEN}\nrequest_rate.limit = {limit}\n");
     let store = Memory::new([endpoint(0).policy(paced("20"))]);
     for _ in 0..2000 {
@@ -118,7 +118,7 @@ async fn a_changed_request_rate_is_in_force_and_changes_make_no_room() {
 
 /// A response of the old URL neither disables the endpoint nor counts as its failure.
 #[tokio::test(start_paused = true)]
-async fn what_the_old_url_answers_says_nothing_of_the_new_one() {
+async fn responses_of_the_old_url_do_not_count_for_the_new_one() {
     let store = Memory::new([endpoint(0)]);
     let (receivers, _) = noting(|job| match job.rules.endpoint.url.ends_with("/new") {
         true => (Duration::from_millis(20), None),
@@ -138,12 +138,12 @@ async fn what_the_old_url_answers_says_nothing_of_the_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_attempt_begins_after_an_endpoint_was_disabled_or_deleted() {
+async fn no_attempt_starts_after_an_endpoint_is_disabled_or_deleted() {
     for deleted in [false, true] {
         let store = Memory::new([endpoint(0)]);
-        store.set_weather(memory::Weather {
-            gust: 400,
-            ..memory::Weather::default()
+        store.set_call_faults(memory::CallFaults {
+            latency_factor: 400,
+            ..memory::CallFaults::default()
         });
         let (receivers, begun) = noting(|_| (Duration::from_millis(20), None));
         let running = start(&store, &receivers, config("one"));

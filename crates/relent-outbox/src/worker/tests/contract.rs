@@ -4,7 +4,7 @@ use relent_core::Hint;
 
 use super::*;
 use crate::fault::{FaultKind, LocalFault};
-use crate::worker::{Because, Watch};
+use crate::worker::{HoldMonitor, HoldReason};
 
 const CONTRACT: &str = r#"
 max_retries = 4
@@ -60,19 +60,19 @@ fn assert_kept(attempts: &[Vec<Instant>], messages: usize, takes: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_that_take_long_delay_no_contractual_schedule() {
+async fn slow_attempts_do_not_delay_a_contract_schedule() {
     let attempts = begun(100, |_| (3600 * SECOND, None)).await;
     assert_kept(&attempts, 100, 20 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_is_down_delays_no_contractual_schedule() {
+async fn an_endpoint_that_is_down_does_not_delay_a_contract_schedule() {
     let attempts = begun(100, |_| (SECOND / 10, Some(refused()))).await;
     assert_kept(&attempts, 100, SECOND / 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_after_delays_no_message_of_a_contractual_schedule() {
+async fn retry_after_does_not_delay_a_contract_schedule() {
     let attempts = begun(20, |_| {
         let hour = Hint::after(3600 * SECOND);
         let failure = Failure::throttled().cause(Cause::Status(429)).hint(hour);
@@ -83,17 +83,18 @@ async fn a_retry_after_delays_no_message_of_a_contractual_schedule() {
 }
 
 /// A transport whose attempts fail by a local fault until then, with the number of attempts.
-fn faulty(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>) {
+fn local_fault(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&made);
     let transport: Transport = Arc::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            let mut sent = Sent::not(Failure::not_processed(), String::new(), SECOND / 10);
+            let mut sent =
+                AttemptResult::failed(Failure::not_processed(), String::new(), SECOND / 10);
             sent.outcome = Ok(());
             if Instant::now() < until {
                 let error = "for a test".to_owned();
-                sent = Sent::faulty(&LocalFault { kind, error });
+                sent = AttemptResult::local_fault(&LocalFault { kind, error });
             }
             Ok(sent)
         })
@@ -102,14 +103,14 @@ fn faulty(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mended() {
+async fn a_local_fault_holds_messages_without_counting_attempts() {
     for (kind, name) in FaultKind::ALL {
         let store = Memory::new([endpoint(0), endpoint(1).policy(CONTRACT)]);
         let rows: Vec<i64> = (0..40)
             .map(|message| store.add(1 + message % 2, "x"))
             .collect();
-        let (transport, made) = faulty(kind, Instant::now() + 300 * SECOND);
-        let (watch, asked) = Watch::new("one".to_owned());
+        let (transport, made) = local_fault(kind, Instant::now() + 300 * SECOND);
+        let (watch, asked) = HoldMonitor::new("one".to_owned());
         let (stop, stopped) = oneshot::channel();
         let mut config = config("one");
         // A failure of the endpoint would disable it.
@@ -117,7 +118,7 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
             failing_for: Duration::ZERO,
             failures: 1,
         };
-        let scheduler = Scheduler::new(
+        let event_loop = EventLoop::new(
             store.clone(),
             sender(),
             Secrets::default(),
@@ -125,7 +126,7 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
             transport,
             Arc::new(Notify::new()),
         );
-        let worker = tokio::spawn(scheduler.asked(asked).run(async move {
+        let worker = tokio::spawn(event_loop.asked(asked).run(async move {
             let _ = stopped.await;
         }));
         sleep(200 * SECOND).await;
@@ -138,7 +139,7 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
         let held = watch.held().await;
         assert_eq!(held.len(), endpoints, "{name}: {held:?}");
         for held in held {
-            assert_eq!(held.because, Because::LocalFault, "{name}");
+            assert_eq!(held.hold_reason, HoldReason::LocalFault, "{name}");
             assert_eq!(held.error, "for a test");
             assert!(held.until.is_some());
         }
@@ -158,7 +159,7 @@ async fn a_local_fault_holds_messages_counts_no_attempt_and_ends_when_it_is_mend
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_this_process_cannot_sign_or_call_is_held_and_others_go() {
+async fn messages_that_cannot_be_signed_or_sent_are_held() {
     let mut unsigned = endpoint(0);
     unsigned.secrets = vec!["env:RELENT_NO_SUCH_VARIABLE".to_owned()];
     let mut sealed = endpoint(1);

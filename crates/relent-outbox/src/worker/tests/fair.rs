@@ -58,9 +58,9 @@ backoff.constant = { delay = "5s" }
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn a_good_message_begins_within_two_probes_however_many_fail_always() {
+async fn a_deliverable_message_starts_within_two_probes_beside_failing_ones() {
     let (often, now_and_then) = (SECOND / 10, 20 * SECOND);
-    for (failing, each, park) in [
+    for (failing, each, hold) in [
         (1, often, true),
         (50, often, true),
         (50, often, false),
@@ -68,18 +68,18 @@ async fn a_good_message_begins_within_two_probes_however_many_fail_always() {
         (200, SECOND, true),
         (1000, SECOND, true),
     ] {
-        let endpoint = endpoint(0).policy(ALWAYS).park(park);
+        let endpoint = endpoint(0).policy(ALWAYS).hold(hold);
         let lag = lag_beside_failing(failing, each, endpoint).await;
         assert!(
             lag <= 10 * SECOND,
-            "{failing} fail, one each {each:?}, held {park}: {lag:?}"
+            "{failing} fail, one each {each:?}, held {hold}: {lag:?}"
         );
     }
 }
 
 /// None of the others has been attempted when the deliverable message is enqueued behind them.
 #[tokio::test(start_paused = true)]
-async fn a_good_message_is_found_behind_as_many_that_are_still_to_fail() {
+async fn a_deliverable_message_is_found_behind_many_untried_failing_ones() {
     let store = Memory::new([endpoint(0).policy(ALWAYS)]);
     for _ in 0..1000 {
         store.add(1, "bad");
@@ -100,7 +100,7 @@ async fn a_good_message_is_found_behind_as_many_that_are_still_to_fail() {
 
 /// Each of many keys has a first message that always fails.
 #[tokio::test(start_paused = true)]
-async fn a_key_whose_first_message_always_fails_delays_no_other_key() {
+async fn a_failing_order_key_does_not_delay_other_keys() {
     let store = Memory::new([endpoint(0).policy(ALWAYS)]);
     let receivers = Receivers::new(|job| {
         let failure = (job.payload == "bad").then(refused);
@@ -179,7 +179,7 @@ async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at_most() {
+async fn three_thousand_hanging_endpoints_delay_others_by_at_most_three_seconds() {
     for have_answered in [false, true] {
         let lag = lag_beside_hanging(3000, have_answered).await;
         assert!(lag <= 3 * SECOND, "have answered {have_answered}: {lag:?}");
@@ -188,7 +188,7 @@ async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at
 
 /// Beyond all slots a new endpoint waits until attempts time out; a responsive one does not.
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang() {
+async fn responsive_endpoints_keep_half_of_the_slots() {
     let store = Memory::new((0..101).map(endpoint));
     let receivers = Receivers::new(|job| match &job.rules.endpoint.name[..] {
         "e100" => (Duration::from_millis(20), None),
@@ -215,7 +215,7 @@ async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang()
 
 /// The health that one owner has recorded applies for the next owner.
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_next_owner() {
+async fn a_silent_endpoint_takes_no_fast_slot_under_its_next_owner() {
     let store = Memory::new((0..40).map(endpoint));
     for endpoint in 1..=40 {
         store.add(endpoint, "x");
@@ -242,7 +242,7 @@ struct Bytes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
+async fn hanging_large_payloads_stay_within_the_memory_limit() {
     let mib = 1 << 20;
     static PAYLOAD: [u8; 1 << 20] = [0; 1 << 20];
     for body_bytes in [64 << 20, 4 << 20, 1] {
@@ -295,7 +295,7 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
 
 /// A payload is freed once it is written, so that messages for slow receivers do not wait for each other.
 #[tokio::test(start_paused = true)]
-async fn long_messages_are_all_delivered_with_room_for_one() {
+async fn large_payloads_are_delivered_with_memory_for_one() {
     static PAYLOAD: [u8; 100_000] = [7; 100_000];
     let store = Memory::new((0..3).map(endpoint));
     for message in 0..60 {

@@ -3,25 +3,27 @@
 use relent::random::SessionRandom;
 use relent_core::Scope;
 
-use super::memory::Weather;
+use super::memory::CallFaults;
 use super::*;
 
 /// Returns the number of concurrent attempts. Worker `one` loses its lease at 50 s while its claim is waiting for a
 /// response. `two` takes over. `one` gets a lease again before the response arrives at 65 s.
-async fn at_once_after_a_late_claim(beat_is_lost: bool) -> usize {
+async fn concurrent_attempts_after_a_late_claim(beat_is_lost: bool) -> usize {
     let store = Memory::new([endpoint(0)]);
-    store.set_weather(Weather::default());
+    store.set_call_faults(CallFaults::default());
     store.add(1, "x");
     let receivers = Receivers::new(|_| (14 * SECOND, None));
     let began = Instant::now();
     let at = |seconds: u32| tokio::time::sleep_until(began + seconds * SECOND);
-    let mute = |muted: bool| {
+    let without_heartbeats = |muted: bool| {
         let silent = muted.then(|| "one".to_owned());
-        store.weather(|weather| weather.mute = silent.into_iter().collect());
+        store.call_faults(|call_faults| {
+            call_faults.without_heartbeats = silent.into_iter().collect()
+        });
     };
     let one = start(&store, &receivers, config("one"));
     at(22).await;
-    mute(true);
+    without_heartbeats(true);
     at(44).await;
     let two = start(&store, &receivers, config("two"));
     at(45).await;
@@ -29,27 +31,27 @@ async fn at_once_after_a_late_claim(beat_is_lost: bool) -> usize {
     store.add(1, "x");
     at(55).await;
     if beat_is_lost {
-        store.fail("beat", &[Fault::After]);
+        store.fail("heartbeat", &[Fault::After]);
     }
-    mute(false);
+    without_heartbeats(false);
     until_ended(&store).await;
     let _ = (one.stop().await, two.stop().await);
     receivers.most_at_once.load(Ordering::Relaxed)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_claimed_with_a_lease_that_is_lost_is_not_sent_with_the_next() {
-    assert_eq!(at_once_after_a_late_claim(false).await, 1);
+async fn messages_claimed_with_a_lost_lease_are_not_sent_with_the_next() {
+    assert_eq!(concurrent_attempts_after_a_late_claim(false).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_lost_also_if_the_answer_that_says_so_is() {
-    assert_eq!(at_once_after_a_late_claim(true).await, 1);
+async fn a_lease_is_lost_even_if_that_response_is_lost() {
+    assert_eq!(concurrent_attempts_after_a_late_claim(true).await, 1);
 }
 
 /// A failed release does not keep the endpoint from other workers.
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_a_worker_has_no_room_for_is_given_back_in_the_end() {
+async fn an_endpoint_beyond_the_share_is_released_despite_a_failed_call() {
     let store = Memory::new((0..4).map(endpoint));
     // Each endpoint always has due messages.
     let receivers = Receivers::new(|_| (5 * SECOND, None));
@@ -77,7 +79,7 @@ async fn an_endpoint_that_a_worker_has_no_room_for_is_given_back_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_cannot_be_read_delays_no_other() {
+async fn an_unreadable_endpoint_delays_no_other() {
     let store = Memory::new((0..2).map(endpoint));
     store.make_unreadable(2);
     let receivers = quick();
@@ -106,12 +108,12 @@ async fn an_endpoint_that_cannot_be_read_delays_no_other() {
 
 /// A result that is written slowly does not delay the next attempt as much.
 #[tokio::test(start_paused = true)]
-async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
+async fn a_retry_is_on_time_even_if_the_store_writes_slowly() {
     for seed in 0..10 {
         let store = Memory::new([endpoint(0).policy(TEN.replace("1s", "300ms"))]);
-        store.set_weather(Weather {
+        store.set_call_faults(CallFaults {
             random: SessionRandom::with_seed(seed),
-            ..Weather::default()
+            ..CallFaults::default()
         });
         let began: Arc<Mutex<Vec<Instant>>> = Arc::default();
         let noted = Arc::clone(&began);
@@ -144,7 +146,7 @@ async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
 /// Several attempts run when the endpoint responds with 410, and each asks to disable the endpoint.
 #[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
-async fn one_disabling_of_an_endpoint_counts_once_however_often_it_is_written() {
+async fn disabling_an_endpoint_is_counted_once() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
     for faults in [

@@ -11,17 +11,17 @@ use relent_core::{Random, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::memory::{Memory, Weather};
+use super::memory::{CallFaults, Memory};
 use super::{Running, SECOND, TEN, config, refused, sender};
-use crate::acknowledgement::Refused;
+use crate::acknowledgement::NotAcknowledged;
 use crate::endpoint::Endpoint;
 use crate::secrets::Secrets;
-use crate::sender::Sent;
+use crate::sender::AttemptResult;
 use crate::store::Hinted;
 use crate::worker::attempt::{Job, Transport};
-use crate::worker::scheduler::Scheduler;
+use crate::worker::event_loop::EventLoop;
 
-const CALLS: [&str; 6] = ["beat", "find", "acquire", "claim", "settle", "release"];
+const CALLS: [&str; 6] = ["heartbeat", "find", "acquire", "claim", "settle", "release"];
 
 /// A running attempt.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,7 +53,7 @@ impl Drop for Begun {
     }
 }
 
-struct Fleet {
+struct WorkerFleet {
     store: Memory,
     seen: Arc<Mutex<Seen>>,
     random: Arc<Mutex<SessionRandom>>,
@@ -68,7 +68,7 @@ fn below(random: &Mutex<SessionRandom>, bound: u64) -> u64 {
     random.lock().unwrap().next_u64() % bound
 }
 
-impl Fleet {
+impl WorkerFleet {
     fn new(seed: u64, endpoints: usize) -> Self {
         let concurrency = NonZeroU32::new(2).unwrap();
         let store = Memory::new((0..endpoints).map(|name| {
@@ -76,10 +76,10 @@ impl Fleet {
                 .policy(TEN)
                 .concurrency(concurrency)
         }));
-        store.set_weather(Weather {
+        store.set_call_faults(CallFaults {
             random: SessionRandom::with_seed(seed + 1000),
-            gust: 20,
-            ..Weather::default()
+            latency_factor: 20,
+            ..CallFaults::default()
         });
         Self {
             store,
@@ -151,10 +151,10 @@ impl Fleet {
                 let fails = below(&random, 8) == 0;
                 sleep(takes).await;
                 drop(begun);
-                let mut sent = Sent::not(refused(), String::new(), takes);
+                let mut sent = AttemptResult::failed(refused(), String::new(), takes);
                 sent.outcome = match fails {
                     false => Ok(()),
-                    true => Err(Refused {
+                    true => Err(NotAcknowledged {
                         failure: refused().scope(Scope::Request),
                         error: String::new(),
                         gone: false,
@@ -169,7 +169,7 @@ impl Fleet {
         self.joined += 1;
         let name = format!("w{}", self.joined);
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let scheduler = Scheduler::new(
+        let event_loop = EventLoop::new(
             self.store.clone(),
             sender(),
             Secrets::default(),
@@ -177,7 +177,7 @@ impl Fleet {
             self.transport(&name),
             Arc::new(Notify::new()),
         );
-        let worker = tokio::spawn(scheduler.run(async move {
+        let worker = tokio::spawn(event_loop.run(async move {
             let _ = stopped.await;
         }));
         self.workers.push((name, Running { stop, worker }));
@@ -196,7 +196,8 @@ impl Fleet {
         if !self.workers.is_empty() {
             let at = usize::try_from(self.below(self.workers.len() as u64)).unwrap();
             let (name, worker) = self.workers.swap_remove(at);
-            self.store.weather(|weather| weather.mute.insert(name));
+            self.store
+                .call_faults(|call_faults| call_faults.without_heartbeats.insert(name));
             worker.worker.abort();
         }
     }
@@ -274,12 +275,14 @@ impl Fleet {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_to_workers_and_store_all_ends_and_nothing_runs_beside_its_like() {
+async fn with_random_faults_all_messages_end_and_all_limits_hold() {
     for seed in 0..12 {
         let endpoints = 1 + usize::try_from(seed % 6).unwrap();
-        let mut fleet = Fleet::new(seed, endpoints);
+        let mut fleet = WorkerFleet::new(seed, endpoints);
         fleet.join();
-        fleet.store.weather(|weather| weather.faulty = 20);
+        fleet
+            .store
+            .call_faults(|call_faults| call_faults.faulty = 20);
         for _ in 0..400 {
             match fleet.below(60) {
                 0 | 1 if fleet.workers.len() < 5 => fleet.join(),
@@ -288,10 +291,14 @@ async fn whatever_happens_to_workers_and_store_all_ends_and_nothing_runs_beside_
                 4 => {
                     let at = fleet.below(1 + fleet.joined as u64);
                     let silent = format!("w{at}");
-                    fleet.store.weather(|weather| weather.mute.insert(silent));
+                    fleet
+                        .store
+                        .call_faults(|call_faults| call_faults.without_heartbeats.insert(silent));
                 }
                 5 => {
-                    fleet.store.weather(|weather| weather.mute.clear());
+                    fleet
+                        .store
+                        .call_faults(|call_faults| call_faults.without_heartbeats.clear());
                 }
                 6..=8 => fleet.operate(),
                 9 => sleep(fleet.below(40) as u32 * SECOND).await,
@@ -300,9 +307,9 @@ async fn whatever_happens_to_workers_and_store_all_ends_and_nothing_runs_beside_
             sleep(Duration::from_millis(fleet.below(100))).await;
         }
         fleet.check(seed);
-        fleet.store.weather(|weather| {
-            weather.faulty = 0;
-            weather.mute.clear();
+        fleet.store.call_faults(|call_faults| {
+            call_faults.faulty = 0;
+            call_faults.without_heartbeats.clear();
         });
         for endpoint in fleet.endpoints.clone() {
             fleet.store.set_disabled(endpoint, false);
@@ -335,10 +342,10 @@ async fn whatever_happens_to_workers_and_store_all_ends_and_nothing_runs_beside_
 }
 
 #[tokio::test(start_paused = true)]
-async fn workers_that_share_endpoints_are_soon_and_call_the_store_little() {
+async fn workers_that_share_endpoints_deliver_promptly_with_few_store_calls() {
     for seed in 0..14 {
         let endpoints = 1 + usize::try_from(seed % 7).unwrap();
-        let mut fleet = Fleet::new(seed, endpoints);
+        let mut fleet = WorkerFleet::new(seed, endpoints);
         for _ in 0..=seed % 5 {
             fleet.join();
         }
@@ -372,7 +379,7 @@ async fn workers_that_share_endpoints_are_soon_and_call_the_store_little() {
             ("claim", 4 * begun),
             ("settle", 2 * begun),
             ("find", 5 * fleet.added + polls),
-            ("acquire", begun + calls["beat"] * endpoints),
+            ("acquire", begun + calls["heartbeat"] * endpoints),
             ("release", begun),
         ];
         for (call, bound) in bounds {

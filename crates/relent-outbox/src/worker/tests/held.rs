@@ -3,10 +3,10 @@
 use relent_core::Hint;
 
 use super::*;
-use crate::worker::{Because, Held, Watch};
+use crate::worker::{HeldEndpoint, HoldMonitor, HoldReason};
 
 #[tokio::test(start_paused = true)]
-async fn it_says_what_waits_until_when_and_why() {
+async fn a_worker_reports_held_endpoints_with_reason_and_time() {
     let paced = format!("{TEN}\nrequest_rate.limit = 0.03\n");
     let store = Memory::new([
         endpoint(0),
@@ -30,11 +30,11 @@ async fn it_says_what_waits_until_when_and_why() {
         "e5" => (100 * SECOND, None),
         _ => (SECOND / 10, None),
     });
-    let (watch, asked) = Watch::new("one".to_owned());
+    let (watch, asked) = HoldMonitor::new("one".to_owned());
     let (stop, stopped) = oneshot::channel();
     let mut config = config("one");
     config.slow_in_flight = 1;
-    let scheduler = Scheduler::new(
+    let event_loop = EventLoop::new(
         store.clone(),
         sender(),
         Secrets::default(),
@@ -42,33 +42,36 @@ async fn it_says_what_waits_until_when_and_why() {
         receivers.transport(),
         Arc::new(Notify::new()),
     );
-    let worker = tokio::spawn(scheduler.asked(asked).run(async move {
+    let worker = tokio::spawn(event_loop.asked(asked).run(async move {
         let _ = stopped.await;
     }));
     sleep(10 * SECOND).await;
     let mut held = watch.held().await;
     held.sort_by(|one, other| one.name.cmp(&other.name));
-    let left = |held: &Held| {
+    let left = |held: &HeldEndpoint| {
         let left = held.until?.duration_since(std::time::SystemTime::now());
         Some(left.unwrap_or_default().as_secs())
     };
     let of = |name: &str| held.iter().find(|one| one.name == name);
     let (down, pause) = (of("e0").unwrap(), of("e1").unwrap());
-    assert_eq!(down.because, Because::Down);
+    assert_eq!(down.hold_reason, HoldReason::Down);
     assert!(left(down).is_some_and(|left| left < 60), "{down:?}");
-    assert_eq!((pause.because, pause.running), (Because::Cooldown, 0));
+    assert_eq!(
+        (pause.hold_reason, pause.running),
+        (HoldReason::Cooldown, 0)
+    );
     assert!(
         left(pause).is_some_and(|left| (40..=120).contains(&left)),
         "{pause:?}"
     );
     let busy = of("e2").unwrap();
     assert_eq!(
-        (busy.because, busy.until, busy.running),
-        (Because::Concurrency, None, 1)
+        (busy.hold_reason, busy.until, busy.running),
+        (HoldReason::Concurrency, None, 1)
     );
     assert_eq!(of("e3"), None, "nothing of it waits");
     let paced = of("e4").unwrap();
-    assert_eq!(paced.because, Because::RequestRate);
+    assert_eq!(paced.hold_reason, HoldReason::RateLimit);
     assert!(
         left(paced).is_some_and(|left| (5..=100).contains(&left)),
         "{paced:?}"

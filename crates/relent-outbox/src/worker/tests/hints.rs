@@ -29,7 +29,7 @@ fn names(endpoints: impl IntoIterator<Item = i64>) -> Hinted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_hint_names_is_delivered_at_once_without_a_look() {
+async fn messages_named_by_a_hint_are_delivered_without_a_search() {
     let store = Memory::new((0..3).map(endpoint));
     let receivers = quick();
     let running = start(&store, &receivers, rarely("one"));
@@ -53,7 +53,7 @@ async fn what_a_hint_names_is_delivered_at_once_without_a_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_is_parked_is_not_asked_about_however_often_it_is_named() {
+async fn repeated_hints_for_a_held_endpoint_cause_no_search() {
     let store = Memory::new([endpoint(0)]);
     let receivers = Receivers::new(|_| (Duration::from_millis(20), Some(refused())));
     let running = start(&store, &receivers, rarely("one"));
@@ -77,7 +77,7 @@ async fn an_endpoint_that_is_parked_is_not_asked_about_however_often_it_is_named
 
 /// Each worker gets the hints of all endpoints.
 #[tokio::test(start_paused = true)]
-async fn what_another_worker_has_is_not_looked_for_each_time() {
+async fn hints_for_endpoints_of_another_worker_cause_no_search() {
     let store = Memory::new((0..40).map(endpoint));
     let receivers = quick();
     let one = start(&store, &receivers, rarely("one"));
@@ -142,7 +142,7 @@ fn lateness(takes: Duration) -> (Receivers, Arc<Mutex<Duration>>) {
 
 /// Whatever the worker does when a hint arrives, such as waiting for a claim.
 #[tokio::test(start_paused = true)]
-async fn no_hint_is_forgotten() {
+async fn no_hint_is_lost_while_a_worker_is_busy() {
     for seed in 0..40 {
         let mut random = SessionRandom::with_seed(seed);
         let mut below = |bound: u64| random.next_u64() % bound;
@@ -176,7 +176,7 @@ async fn no_hint_is_forgotten() {
 
 /// Several retries of one endpoint wait at the same time, although a search returns only the first due time.
 #[tokio::test(start_paused = true)]
-async fn each_repeat_of_an_endpoint_begins_when_it_is_due() {
+async fn each_retry_of_an_endpoint_starts_when_it_is_due() {
     let store = Memory::new([endpoint(0).policy(TEN.replace("1s", "300ms"))]);
     let began: Arc<Mutex<HashMap<String, Vec<Instant>>>> = Arc::default();
     let noted = Arc::clone(&began);
@@ -205,7 +205,7 @@ async fn each_repeat_of_an_endpoint_begins_when_it_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_hint_tells_of_is_found_within_a_poll() {
+async fn messages_without_a_hint_are_found_within_a_poll() {
     for seed in 0..40 {
         let mut random = SessionRandom::with_seed(seed);
         let mut below = |bound: u64| random.next_u64() % bound;

@@ -15,9 +15,10 @@ use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
 use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
-    Enqueued, Fence, Filter, First, Hinted, Hints, INLINE, MessageStatus, Next, Owned, Published,
-    Recent, Settled, Store, Summary, Wanted, Work,
+    AfterAttempt, AttemptRecord, ClaimOrder, ClaimRequest, Claimed, Claims, ConfirmRequest,
+    Content, Deletion, EndpointStatus, EndpointWork, EnqueueError, Enqueued, Fence, Filter,
+    Heartbeat, Hinted, Hints, INLINE, MessageStatus, OwnedEndpoint, Published, Recent, Settled,
+    Store, Summary,
 };
 
 #[derive(Clone)]
@@ -43,43 +44,47 @@ struct Tables {
     endpoints: BTreeMap<i64, EndpointRow>,
     rows: BTreeMap<i64, Row>,
     faults: HashMap<&'static str, Vec<Fault>>,
-    weather: Option<Weather>,
+    call_faults: Option<CallFaults>,
     calls: HashMap<&'static str, usize>,
     hints: broadcast::Sender<Hinted>,
 }
 
 /// Random latency and faults of calls.
-pub(super) struct Weather {
+pub(super) struct CallFaults {
     pub(super) random: SessionRandom,
-    /// A call takes up to twice its baseline latency; once in 64 calls it takes `gust` times as long.
-    pub(super) gust: u32,
+    /// A call takes up to twice its baseline latency; once in 64 calls it takes `latency_factor` times as long.
+    pub(super) latency_factor: u32,
     /// The number of faulty calls per 1,000.
     pub(super) faulty: u64,
     /// The workers whose heartbeats fail.
-    pub(super) mute: BTreeSet<String>,
+    pub(super) without_heartbeats: BTreeSet<String>,
 }
 
-impl Default for Weather {
+impl Default for CallFaults {
     /// Random latency without faults.
     fn default() -> Self {
         Self {
             random: SessionRandom::with_seed(1),
-            gust: 1,
+            latency_factor: 1,
             faulty: 0,
-            mute: BTreeSet::new(),
+            without_heartbeats: BTreeSet::new(),
         }
     }
 }
 
-impl Weather {
+impl CallFaults {
     fn below(&mut self, bound: u64) -> u64 {
         self.random.next_u64() % bound
     }
 
-    fn latency(&mut self, usual: Duration) -> Duration {
-        let gust = if self.below(64) == 0 { self.gust } else { 1 };
+    fn latency(&mut self, baseline: Duration) -> Duration {
+        let latency_factor = if self.below(64) == 0 {
+            self.latency_factor
+        } else {
+            1
+        };
         let percent = u32::try_from(self.below(200)).unwrap();
-        usual * gust * percent / 100
+        baseline * latency_factor * percent / 100
     }
 
     fn fault(&mut self) -> Option<Fault> {
@@ -137,7 +142,7 @@ impl Memory {
                 .collect(),
             rows: BTreeMap::new(),
             faults: HashMap::new(),
-            weather: None,
+            call_faults: None,
             calls: HashMap::new(),
             hints: broadcast::Sender::new(16),
         })))
@@ -250,12 +255,12 @@ impl Memory {
         row.fence += 1;
     }
 
-    pub(super) fn set_weather(&self, weather: Weather) {
-        self.lock().weather = Some(weather);
+    pub(super) fn set_call_faults(&self, call_faults: CallFaults) {
+        self.lock().call_faults = Some(call_faults);
     }
 
-    pub(super) fn weather<T>(&self, change: impl FnOnce(&mut Weather) -> T) -> Option<T> {
-        self.lock().weather.as_mut().map(change)
+    pub(super) fn call_faults<T>(&self, change: impl FnOnce(&mut CallFaults) -> T) -> Option<T> {
+        self.lock().call_faults.as_mut().map(change)
     }
 
     pub(super) fn set_disabled(&self, endpoint: i64, disabled: bool) {
@@ -300,7 +305,7 @@ impl Memory {
     pub(super) fn owner(&self, endpoint: i64) -> Option<String> {
         let tables = self.lock();
         let row = tables.endpoints.get(&endpoint)?;
-        tables.lives(&row.owner).then(|| row.owner.clone())
+        tables.has_lease(&row.owner).then(|| row.owner.clone())
     }
 
     /// The number of workers with a lease.
@@ -314,14 +319,17 @@ impl Memory {
         call: impl FnOnce(&mut Tables) -> T,
     ) -> Result<T, Broken> {
         // Writes take longer than reads.
-        let usual = Duration::from_millis(if name == "settle" { 6 } else { 2 });
+        let baseline = Duration::from_millis(if name == "settle" { 6 } else { 2 });
         let (latency, fault) = {
             let mut tables = self.lock();
             *tables.calls.entry(name).or_default() += 1;
             let planned = tables.faults.get_mut(name).and_then(Vec::pop);
-            match &mut tables.weather {
-                None => (usual, planned),
-                Some(weather) => (weather.latency(usual), planned.or_else(|| weather.fault())),
+            match &mut tables.call_faults {
+                None => (baseline, planned),
+                Some(call_faults) => (
+                    call_faults.latency(baseline),
+                    planned.or_else(|| call_faults.fault()),
+                ),
             }
         };
         sleep(latency / 2).await;
@@ -366,7 +374,7 @@ impl EndpointRow {
         rows: &BTreeMap<i64, Row>,
         now: Instant,
         most: usize,
-        first_of: First,
+        first_of: ClaimOrder,
     ) -> Vec<(Instant, i64)> {
         let mut taken: BTreeSet<u64> = self
             .running
@@ -383,9 +391,9 @@ impl EndpointRow {
         let mut due: Vec<_> = self.due.iter().take_while(|(due, _)| *due <= now).collect();
         let is_fresh = |row: &i64| rows[row].attempt == 0 && rows[row].session.is_empty();
         match first_of {
-            First::Due => {}
-            First::Fresh => due.sort_by_key(|(_, row)| !is_fresh(row)),
-            First::Newest => {
+            ClaimOrder::Due => {}
+            ClaimOrder::Fresh => due.sort_by_key(|(_, row)| !is_fresh(row)),
+            ClaimOrder::Newest => {
                 let rank = |(at, (_, row)): (usize, &&(Instant, i64))| match is_fresh(row) {
                     true => (0, usize::MAX - at),
                     false => (1, at),
@@ -409,8 +417,8 @@ impl EndpointRow {
         .collect()
     }
 
-    fn owned(&self, id: i64) -> Owned {
-        Owned {
+    fn owned(&self, id: i64) -> OwnedEndpoint {
+        OwnedEndpoint {
             id,
             fence: Fence(self.fence),
             endpoint: self.endpoint.clone(),
@@ -425,7 +433,7 @@ impl Tables {
         time(self.origin, at)
     }
 
-    fn lives(&self, worker: &str) -> bool {
+    fn has_lease(&self, worker: &str) -> bool {
         self.workers
             .get(worker)
             .is_some_and(|until| Instant::now() < *until)
@@ -457,13 +465,15 @@ impl Store for Memory {
         Hints::of(self.lock().hints.subscribe())
     }
 
-    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, Broken> {
-        if self.weather(|weather| weather.mute.contains(worker)) == Some(true) {
+    async fn heartbeat(&self, worker: &str, lease: Duration) -> Result<Heartbeat, Broken> {
+        if self.call_faults(|call_faults| call_faults.without_heartbeats.contains(worker))
+            == Some(true)
+        {
             sleep(Duration::from_millis(5)).await;
             return Err(Broken);
         }
-        self.call("beat", |tables| {
-            let kept = tables.lives(worker);
+        self.call("heartbeat", |tables| {
+            let kept = tables.has_lease(worker);
             tables
                 .workers
                 .insert(worker.to_owned(), Instant::now() + lease);
@@ -473,7 +483,7 @@ impl Store for Memory {
                 .values()
                 .filter(|row| row.disabled.is_none())
                 .count();
-            Beat {
+            Heartbeat {
                 kept,
                 share: active.div_ceil(tables.workers.len().max(1)),
             }
@@ -486,10 +496,10 @@ impl Store for Memory {
         worker: &str,
         within: Duration,
         most: usize,
-    ) -> Result<Vec<Work>, Broken> {
+    ) -> Result<Vec<EndpointWork>, Broken> {
         self.call("find", |tables| {
             let now = Instant::now();
-            let mut found: Vec<Work> = tables
+            let mut found: Vec<EndpointWork> = tables
                 .endpoints
                 .iter()
                 .filter(|(_, row)| {
@@ -503,7 +513,7 @@ impl Store for Memory {
                         .first()
                         .map(|(due, _)| due.saturating_duration_since(now));
                     let due = if lost { Duration::ZERO } else { due? };
-                    (due <= within).then_some(Work {
+                    (due <= within).then_some(EndpointWork {
                         endpoint: *id,
                         owned: (row.owner == worker).then_some(Fence(row.fence)),
                         due,
@@ -518,10 +528,14 @@ impl Store for Memory {
         .await
     }
 
-    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, Broken> {
+    async fn acquire(
+        &self,
+        worker: &str,
+        endpoints: Vec<i64>,
+    ) -> Result<Vec<OwnedEndpoint>, Broken> {
         let acquire = |tables: &mut Tables| {
             let (mut owned, mut unreadable) = (Vec::new(), false);
-            if !tables.lives(worker) {
+            if !tables.has_lease(worker) {
                 return Ok(owned);
             }
             for id in endpoints {
@@ -559,12 +573,12 @@ impl Store for Memory {
         .await
     }
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, Broken> {
+    async fn claim(&self, worker: &str, wanted: Vec<ClaimRequest>) -> Result<Claims, Broken> {
         self.call("claim", |tables| {
             let (now, mut claims) = (Instant::now(), Claims::default());
             let claimed = &mut claims.messages;
             let time = tables.time(now);
-            if !tables.lives(worker) {
+            if !tables.has_lease(worker) {
                 return claims;
             }
             for wanted in wanted {
@@ -624,10 +638,10 @@ impl Store for Memory {
     async fn confirm(
         &self,
         worker: &str,
-        attempts: Vec<Confirm>,
+        attempts: Vec<ConfirmRequest>,
     ) -> Result<Vec<Option<Bytes>>, Broken> {
         self.call("confirm", |tables| {
-            let one = |one: Confirm| {
+            let one = |one: ConfirmRequest| {
                 let (endpoint, row) = (
                     tables.endpoints.get(&one.endpoint)?,
                     tables.rows.get(&one.row)?,
@@ -669,12 +683,12 @@ impl Store for Memory {
                     row.began += Duration::from_micros(1);
                 }
                 match settled.next {
-                    Next::Delivered => row.ended = Some(Ok(())),
-                    Next::Dead(reason) => row.ended = Some(Err(reason)),
-                    Next::Again(after) | Next::Held(after, _) => {
+                    AfterAttempt::Delivered => row.ended = Some(Ok(())),
+                    AfterAttempt::Dead(reason) => row.ended = Some(Err(reason)),
+                    AfterAttempt::Again(after) | AfterAttempt::Held(after, _) => {
                         endpoint.due.insert((now + after, settled.row));
                     }
-                    Next::Unsent => {
+                    AfterAttempt::Unsent => {
                         endpoint.due.insert((now, settled.row));
                     }
                 }
@@ -733,7 +747,7 @@ impl Store for Memory {
         Err(EnqueueError::Store(Broken))
     }
 
-    async fn troubled_endpoints(&self, _: usize) -> Result<Vec<EndpointStatus>, Broken> {
+    async fn endpoints_needing_attention(&self, _: usize) -> Result<Vec<EndpointStatus>, Broken> {
         Err(Broken)
     }
 

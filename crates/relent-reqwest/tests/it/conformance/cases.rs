@@ -11,14 +11,16 @@ use std::time::Duration;
 use http::Method;
 use relent::clock::{Clock, TokioClock};
 use relent::driver::Driver;
-use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::policy::{
+    BudgetConfig, CircuitBreakerConfig, HedgeConfig, PolicyBuilder, RateLimitConfig,
+};
 use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy, StopReason};
 
 use crate::scripted::{Step, cut, pattern, response};
 
 pub const MILLI: Duration = Duration::from_millis(1);
 /// Longer than the cap of a streamed body.
-const LONG: usize = 100_000;
+const LONG_BODY_BYTES: usize = 100_000;
 /// The seed of the random stream of all implementations.
 pub const SEED: u64 = 7;
 
@@ -36,9 +38,9 @@ impl Content {
     pub const fn length(self) -> usize {
         match self {
             Self::None => 0,
-            Self::Known => LONG,
+            Self::Known => LONG_BODY_BYTES,
             Self::Short => 1000,
-            Self::Long => LONG,
+            Self::Long => LONG_BODY_BYTES,
         }
     }
 
@@ -49,7 +51,7 @@ impl Content {
 
 /// The history of the destination before the call.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Before {
+pub enum History {
     Nothing,
     /// All requests failed, so its circuit breaker is down, if the policy has one.
     Down,
@@ -61,7 +63,7 @@ pub enum Before {
     Exhausted,
 }
 
-impl Before {
+impl History {
     pub fn destination(self, policy: &Policy) -> Arc<Destination> {
         let there = Destination::new(policy.clone());
         let once = policy.clone().into_builder().max_retries(0);
@@ -70,7 +72,7 @@ impl Before {
             let mut other = Driver::builder(&once, TokioClock)
                 .destination(&there)
                 .start();
-            let Some(leave) = other.enter(None).leave() else {
+            let Some(leave) = other.enter(None).permit() else {
                 return false;
             };
             other.on_attempt(leave);
@@ -91,7 +93,10 @@ impl Before {
             }
             Self::Exhausted => {
                 let (budget, now) = (there.budget().unwrap(), TokioClock.now());
-                while budget.withdraw(now, relent::Kind::Ambiguous).is_some() {}
+                while budget
+                    .withdraw(now, relent::FailureKind::Ambiguous)
+                    .is_some()
+                {}
             }
         }
         Arc::new(there)
@@ -105,7 +110,7 @@ pub struct Case {
     pub method: Method,
     pub content: Content,
     pub policy: PolicyBuilder,
-    pub before: Before,
+    pub before: History,
     pub steps: Vec<Step>,
     /// The number of requests that arrive, and the reason to stop.
     pub requests: usize,
@@ -143,7 +148,7 @@ fn get(
         method: Method::GET,
         content: Content::None,
         policy: policy(),
-        before: Before::Nothing,
+        before: History::Nothing,
         steps: steps.into_iter().collect(),
         requests,
         reason,
@@ -167,7 +172,7 @@ impl Case {
         }
     }
 
-    fn after(self, before: Before) -> Self {
+    fn after(self, before: History) -> Self {
         Self { before, ..self }
     }
 
@@ -297,16 +302,16 @@ pub fn outcomes() -> Vec<Case> {
 }
 
 fn gated(policy: PolicyBuilder) -> PolicyBuilder {
-    policy.gate(GateConfig {
+    policy.circuit_breaker(CircuitBreakerConfig {
         first_probe: MILLI * 30,
-        ..GateConfig::DEFAULT
+        ..CircuitBreakerConfig::DEFAULT
     })
 }
 
 fn paced(policy: PolicyBuilder, per_second: f64) -> PolicyBuilder {
-    policy.request_rate(RequestRateConfig {
+    policy.rate_limit(RateLimitConfig {
         burst: Some(1),
-        ..RequestRateConfig::new(per_second)
+        ..RateLimitConfig::new(per_second)
     })
 }
 
@@ -314,7 +319,7 @@ fn budgeted(policy: PolicyBuilder) -> PolicyBuilder {
     policy.budget(BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
-        reserve: 5.0,
+        initial_tokens: 5.0,
         ..BudgetConfig::DEFAULT
     })
 }
@@ -325,28 +330,28 @@ pub fn held_back() -> Vec<Case> {
     let refused = || answer(503, &[]);
     let hour = MILLI * 3_600_000;
     vec![
-        get("a closed gate that opens", [ok()], 1, None)
+        get("a circuit breaker that is down that opens", [ok()], 1, None)
             .by(gated)
-            .after(Before::Down),
+            .after(History::Down),
         get(
-            "a closed gate that stays closed",
+            "a circuit breaker that is down that stays closed",
             [refused()],
             1,
-            Some(StopReason::Gate),
+            Some(StopReason::CircuitBreaker),
         )
         .by(|policy| {
-            policy.gate(GateConfig {
+            policy.circuit_breaker(CircuitBreakerConfig {
                 first_probe: hour,
                 max_probe: hour,
-                patience: MILLI * 400,
-                ..GateConfig::DEFAULT
+                max_queue_time: MILLI * 400,
+                ..CircuitBreakerConfig::DEFAULT
             })
         })
-        .after(Before::Down),
+        .after(History::Down),
         get("a probe that fails", [refused(), ok()], 2, None)
             .by(gated)
-            .after(Before::Down),
-        get("a cooldown that passes", [ok()], 1, None).after(Before::Busy(MILLI * 50)),
+            .after(History::Down),
+        get("a cooldown that passes", [ok()], 1, None).after(History::Busy(MILLI * 50)),
         get(
             "a cooldown beyond the deadline",
             [ok()],
@@ -354,10 +359,10 @@ pub fn held_back() -> Vec<Case> {
             Some(StopReason::RetryLater),
         )
         .by(|policy| policy.deadline(MILLI * 10_000))
-        .after(Before::Busy(MILLI * 60_000)),
+        .after(History::Busy(MILLI * 60_000)),
         get("a slot that comes", [ok()], 1, None)
             .by(|policy| paced(policy, 20.0))
-            .after(Before::Asked),
+            .after(History::Asked),
         get("slots for retries", [refused(), refused(), ok()], 3, None)
             .by(|policy| paced(policy, 20.0)),
         get(
@@ -367,7 +372,7 @@ pub fn held_back() -> Vec<Case> {
             Some(StopReason::RetryLater),
         )
         .by(|policy| paced(policy, 0.001).deadline(MILLI * 10_000))
-        .after(Before::Asked),
+        .after(History::Asked),
         get(
             "a retry whose slot comes too late",
             [refused(), ok()],
@@ -382,7 +387,7 @@ pub fn held_back() -> Vec<Case> {
             Some(StopReason::Budget),
         )
         .by(budgeted)
-        .after(Before::Exhausted),
+        .after(History::Exhausted),
     ]
 }
 
@@ -429,13 +434,13 @@ pub fn deadlines() -> Vec<Case> {
             Some(StopReason::Deadline),
         )
         .by(|policy| {
-            short(policy).gate(GateConfig {
+            short(policy).circuit_breaker(CircuitBreakerConfig {
                 first_probe: MILLI * 60_000,
                 max_probe: MILLI * 60_000,
-                ..GateConfig::DEFAULT
+                ..CircuitBreakerConfig::DEFAULT
             })
         })
-        .after(Before::Down),
+        .after(History::Down),
         get(
             "while a refusal is read",
             [refusal_without_end(), silence()],
@@ -482,7 +487,7 @@ pub fn hedges() -> Vec<Case> {
         )
         .hedged()
         .by(|policy| budgeted(policy).attempt_timeout(MILLI * 400))
-        .after(Before::Exhausted),
+        .after(History::Exhausted),
         get(
             "a POST, which no hedge joins",
             [Step::Slow(
@@ -512,9 +517,9 @@ pub fn dropped() -> Vec<Case> {
             2,
             None,
         ),
-        get("a slot", [refused(), ok()], 2, None).after(Before::Asked),
-        get("a cooldown", [ok()], 1, None).after(Before::Busy(MILLI * 40)),
-        get("a closed gate", [refused(), ok()], 2, None).after(Before::Down),
+        get("a slot", [refused(), ok()], 2, None).after(History::Asked),
+        get("a cooldown", [ok()], 1, None).after(History::Busy(MILLI * 40)),
+        get("a circuit breaker that is down", [refused(), ok()], 2, None).after(History::Down),
         get("a hedge", [silence(), ok()], 2, None).hedged(),
     ]
     .map(all)

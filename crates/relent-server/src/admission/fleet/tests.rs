@@ -6,7 +6,7 @@ use ::redis::AsyncCommands;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use relent_core::{Intake, KeyedLimiter, Limiter};
+use relent_core::admission::{AdmissionController, KeyedLimiter, Limiter};
 
 use super::*;
 use crate::servers;
@@ -23,9 +23,9 @@ const CENTURY: u64 = 3_200_000_000_000_000_000;
 
 impl Pair {
     async fn new(client: &Client, namespace: &str, configs: &[LimiterConfig]) -> Self {
-        let mut fleet = Fleet::closed(client.clone())
+        let mut fleet = RedisLimits::closed(client.clone())
             .namespace(namespace)
-            .patience(Duration::from_secs(30));
+            .max_wait(Duration::from_secs(30));
         fleet.script = script("local now = tonumber(redis.call('GET', 'clock'))\n");
         let quotas: Vec<Quota> = configs
             .iter()
@@ -42,18 +42,18 @@ impl Pair {
     }
 
     /// Returns the decisions of both on a request with these keys, one for each quota.
-    async fn judge(
+    async fn decision(
         &mut self,
         now: Instant,
         arrival: &Arrival,
         keys: &[Option<u64>],
-    ) -> [Judgement; 2] {
+    ) -> [Decision; 2] {
         let micros = now.as_nanos() / 1000;
         let _: () = self.connection.set("clock", micros).await.unwrap();
         let numbered = keys.iter().enumerate();
-        let applied: Vec<Applied> = numbered
+        let applied: Vec<AppliedQuota> = numbered
             .filter_map(|(quota, key)| {
-                Some(Applied {
+                Some(AppliedQuota {
                     quota,
                     key: Some((*key)?),
                 })
@@ -66,15 +66,15 @@ impl Pair {
             .zip(keys)
             .filter_map(|(keyed, key)| Some(keyed.limiter(now, (*key)?)))
             .collect();
-        let verdict = Intake::new().judge_with(now, arrival, &mut limiters);
-        let left = limiters
-            .iter_mut()
-            .zip(&applied)
-            .map(|(limiter, one)| Left::of(limiter, one.quota, now, arrival.cost, &verdict));
-        let core = Judgement {
+        let verdict = AdmissionController::new().admit_with(now, arrival, &mut limiters);
+        let left = limiters.iter_mut().zip(&applied).map(|(limiter, one)| {
+            RemainingQuota::of(limiter, one.quota, now, arrival.cost, &verdict)
+        });
+        let core = Decision {
             left: left.collect(),
-            verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, &applied))),
-            taken: Taken::Redis,
+            verdict: verdict
+                .map_err(|rejected| RateLimitRejection::Limits(by_quota(rejected, &applied))),
+            taken: QuotaSource::Redis,
         };
         // One in three admitted requests is not served.
         if core.verdict.is_ok() && (now.as_nanos() / 1000).is_multiple_of(3) {
@@ -114,7 +114,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 #[tokio::test]
-async fn the_script_judges_as_the_core_does() {
+async fn the_rate_limit_script_decides_like_the_core() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -145,12 +145,18 @@ async fn the_script_judges_as_the_core_does() {
             if own.iter().all(Option::is_none) {
                 continue;
             }
-            let [lua, core] = pair.judge(now, &arrival, own).await;
+            let [lua, core] = pair.decision(now, &arrival, own).await;
             assert_eq!(lua, core, "case {case} at {now:?}: {arrival:?} {configs:?}");
             decisions += 1;
-            tickets += u32::from(core.verdict == Ok(Admitted { ticket: true }));
+            tickets += u32::from(
+                core.verdict
+                    == Ok(Admitted {
+                        reserved_slot: true,
+                    }),
+            );
             refused += u32::from(core.verdict.is_err());
-            if let Err(Refused::Limits(Rejected::Limited { refusal, .. })) = core.verdict {
+            if let Err(RateLimitRejection::Limits(Rejected::Limited { refusal, .. })) = core.verdict
+            {
                 told = Some((refusal.delay(), arrival, keys));
             }
         }
@@ -163,7 +169,7 @@ async fn the_script_judges_as_the_core_does() {
 }
 
 #[tokio::test]
-async fn redis_forgets_by_itself_what_is_full_again() {
+async fn redis_expires_a_limiter_that_is_full_again() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -173,7 +179,7 @@ async fn redis_forgets_by_itself_what_is_full_again() {
         ..LimiterConfig::new(50, Duration::from_secs(1))
     };
     let quotas = [Quota::new("a", config).unwrap()];
-    let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
+    let fleet = Arc::new(RedisLimits::closed(client.clone()).max_wait(Duration::from_secs(30)));
     let limits = Limits::new(fleet, &quotas);
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for key in 0..100 {
@@ -182,7 +188,7 @@ async fn redis_forgets_by_itself_what_is_full_again() {
                 caller,
                 ..Arrival::FIRST
             };
-            let applied = [Applied {
+            let applied = [AppliedQuota {
                 quota: 0,
                 key: Some(key),
             }];
@@ -202,7 +208,7 @@ async fn redis_forgets_by_itself_what_is_full_again() {
 }
 
 #[tokio::test]
-async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
+async fn a_partly_evicted_limiter_still_limits() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -212,7 +218,7 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
         ..LimiterConfig::new(1, Duration::from_secs(60))
     };
     let quotas = [Quota::new("a", config).unwrap()];
-    let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
+    let fleet = Arc::new(RedisLimits::closed(client.clone()).max_wait(Duration::from_secs(30)));
     let limits = Limits::new(fleet, &quotas);
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for (number, kind, is_admitted) in [
@@ -227,8 +233,10 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
                 caller,
                 ..Arrival::FIRST
             };
-            let judgement = limits.ask(&arrival, &[Applied { quota: 0, key }]).await;
-            judgement.map(|judgement| judgement.unwrap().verdict.is_ok())
+            let decision = limits
+                .ask(&arrival, &[AppliedQuota { quota: 0, key }])
+                .await;
+            decision.map(|decision| decision.unwrap().verdict.is_ok())
         };
         for caller in [None, None, Some(1), Some(2)] {
             ask(caller).await.unwrap();
@@ -244,7 +252,7 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
 }
 
 #[test]
-fn limits_are_whole_microseconds_and_remember_a_bounded_number_of_slots() {
+fn redis_limits_use_whole_microseconds_and_bounded_slots() {
     let micros = |rate, burst| {
         let config = LimiterConfig {
             burst,
@@ -266,18 +274,18 @@ fn limits_are_whole_microseconds_and_remember_a_bounded_number_of_slots() {
     };
     assert_eq!(
         Micros::of(&Quota::new("a", slowest).unwrap()).interval,
-        FOREVER / 2
+        MAX_MICROS / 2
     );
     let longest = LimiterConfig {
         horizon: Duration::MAX,
         ..LimiterConfig::new(1, Duration::from_secs(1 << 24))
     };
     let longest = Micros::of(&Quota::new("a", longest).unwrap());
-    assert_eq!(longest.horizon, FOREVER, "a number of Lua holds no more");
+    assert_eq!(longest.horizon, MAX_MICROS, "a number of Lua holds no more");
 }
 
 #[test]
-fn a_share_is_a_part_of_the_rate_and_of_the_burst() {
+fn a_local_share_divides_rate_and_burst() {
     let config = LimiterConfig {
         burst: 10,
         ..LimiterConfig::new(100, Duration::from_secs(1))
@@ -290,31 +298,31 @@ fn a_share_is_a_part_of_the_rate_and_of_the_burst() {
 
 /// A missing number must not be read as 0, which would admit every request.
 #[test]
-fn a_reply_that_is_not_understood_is_no_judgement() {
-    let applied = [7, 9].map(|quota| Applied { quota, key: None });
+fn a_malformed_reply_is_not_a_decision() {
+    let applied = [7, 9].map(|quota| AppliedQuota { quota, key: None });
     let good = [3, 1, 5_000_000, 0, 5_000_000, 4, 0];
-    let judged = judgement(&good, &applied).unwrap();
+    let judged = decision(&good, &applied).unwrap();
     let refusal = Refusal::Shared(Duration::from_secs(5));
     let limited = Rejected::Limited {
         refusal,
         limiter: 9,
     };
-    assert_eq!(judged.verdict, Err(Refused::Limits(limited)));
+    assert_eq!(judged.verdict, Err(RateLimitRejection::Limits(limited)));
     for less in 0..good.len() {
-        assert_eq!(judgement(&good[..less], &applied), None, "{less} numbers");
+        assert_eq!(decision(&good[..less], &applied), None, "{less} numbers");
     }
     assert_eq!(
-        judgement(&[0, 0, 0, 1, 0, 1, 0, 0], &applied),
+        decision(&[0, 0, 0, 1, 0, 1, 0, 0], &applied),
         None,
         "one more"
     );
     assert_eq!(
-        judgement(&[5, 0, 0, 1, 0, 1, 0], &applied),
+        decision(&[5, 0, 0, 1, 0, 1, 0], &applied),
         None,
         "no such verdict"
     );
     assert_eq!(
-        judgement(&[3, 2, 0, 1, 0, 1, 0], &applied),
+        decision(&[3, 2, 0, 1, 0, 1, 0], &applied),
         None,
         "no such limiter"
     );
@@ -322,7 +330,7 @@ fn a_reply_that_is_not_understood_is_no_judgement() {
 
 /// Redis was stopped, so the process decided without it.
 #[tokio::test]
-async fn what_redis_executes_too_late_takes_no_quota() {
+async fn a_late_redis_call_takes_no_quota() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -332,9 +340,9 @@ async fn what_redis_executes_too_late_takes_no_quota() {
         ..LimiterConfig::new(1, Duration::from_secs(3600))
     };
     let quota = Quota::new("a", config).unwrap();
-    let fleet = Fleet::closed(client).patience(Duration::from_secs(30));
+    let fleet = RedisLimits::closed(client).max_wait(Duration::from_secs(30));
     let limits = Limits::new(Arc::new(fleet), &[quota]);
-    let applied = [Applied {
+    let applied = [AppliedQuota {
         quota: 0,
         key: None,
     }];

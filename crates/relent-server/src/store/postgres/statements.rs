@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::idempotency::{ClaimConfig, ClaimStage, Fingerprint, Lease, Record};
 
 use super::error::PostgresError;
-use crate::postgres::{Columns, CommitError, Opened, Session, Value};
+use crate::postgres::{Columns, CommitError, SqlSession, SqlTransaction, Value};
 use crate::server_clock::ServerClock;
-use crate::store::micros::{FOREVER, instant, of, span};
+use crate::store::micros::{MAX_MICROS, instant, of, span};
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
 /// The multiplier that hashes a key to its advisory lock number.
-const MIX: i64 = 0x517c_c1b7_2722_0a95;
+const LOCK_HASH_MULTIPLIER: i64 = 0x517c_c1b7_2722_0a95;
 /// How often a claim repeats its statement after concurrent changes of the record.
-pub(super) const LOOKS: usize = 10;
+pub(super) const MAX_CLAIM_ATTEMPTS: usize = 10;
 /// The remaining time that is returned while another transaction has the key.
-const SOON: Duration = Duration::from_millis(100);
+const LOCKED_KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// The start of the statement, in microseconds since 1970.
 pub(super) const CLOCK: &str = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint";
@@ -43,8 +43,8 @@ impl Sql {
                  new AS (
                      INSERT INTO relent_idempotency_1
                          (key, fingerprint, owner, fence, stage, until, step, repeated, expires)
-                     SELECT $1::bytea, $2::bytea, $3::bytea, 1, 0, least(now + $4::bigint, {FOREVER}),
-                         0, false, least(now + $4 + $5::bigint, {FOREVER})
+                     SELECT $1::bytea, $2::bytea, $3::bytea, 1, 0, least(now + $4::bigint, {MAX_MICROS}),
+                         0, false, least(now + $4 + $5::bigint, {MAX_MICROS})
                      FROM time WHERE held AND {in_time}
                      ON CONFLICT (key) DO NOTHING RETURNING key)
                  SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer,
@@ -60,12 +60,12 @@ impl Sql {
         let write = format!(
             "UPDATE relent_idempotency_1 SET
                  stage = {stage},
-                 until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {FOREVER}) WHEN $4 = 4 THEN until ELSE 0 END,
+                 until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {MAX_MICROS}) WHEN $4 = 4 THEN until ELSE 0 END,
                  step = CASE WHEN $4 = 4 THEN greatest(step, $7::bigint) ELSE step END,
                  expires = CASE
-                     WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {FOREVER})
+                     WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {MAX_MICROS})
                      WHEN $4 = 4 OR stage = {stage} THEN expires
-                     ELSE least(now + $6, {FOREVER}) END,
+                     ELSE least(now + $6, {MAX_MICROS}) END,
                  answer = $8::bytea
              FROM (SELECT {clock} AS now) AS time
              WHERE key = $1::bytea AND owner = $2::bytea AND (fence = $3::bigint OR $4::smallint = 5) AND expires > now
@@ -124,10 +124,10 @@ pub(super) fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError
     };
     let until = instant(row.long(4)?);
     let stage = match row.short(3)? {
-        0 => Some(Stage::Running { until }),
-        1 => Some(Stage::Completed),
-        2 => Some(Stage::Released),
-        3 => Some(Stage::Unknown),
+        0 => Some(ClaimStage::Running { until }),
+        1 => Some(ClaimStage::Completed),
+        2 => Some(ClaimStage::Released),
+        3 => Some(ClaimStage::Unknown),
         _ => None,
     };
     let record = || {
@@ -149,11 +149,11 @@ pub(super) fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError
     }
 }
 
-const fn stage(stage: Stage) -> i16 {
+const fn stage(stage: ClaimStage) -> i16 {
     match stage {
-        Stage::Running { .. } => 0,
-        Stage::Completed => 1,
-        Stage::Released => 2,
+        ClaimStage::Running { .. } => 0,
+        ClaimStage::Completed => 1,
+        ClaimStage::Released => 2,
         // Stages added to the enum later are stored as 3, which is never runnable.
         _ => 3,
     }
@@ -176,7 +176,7 @@ pub(crate) enum Mode<'c> {
 }
 
 impl Sql {
-    pub(crate) async fn claim<S: Session>(
+    pub(crate) async fn claim<S: SqlSession>(
         &self,
         session: &mut S,
         mode: Mode<'_>,
@@ -189,9 +189,9 @@ impl Sql {
         // Keys are usually digests, but callers may construct others, so all bytes are hashed.
         let (chunks, _) = key.0.as_chunks();
         let lock = chunks.iter().fold(0_i64, |lock, chunk| {
-            (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
+            (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(LOCK_HASH_MULTIPLIER)
         });
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_CLAIM_ATTEMPTS {
             let (statement, last, until) = match mode {
                 Mode::Until(clock, until) => (&self.claim, clock.at(until), clock.at(until)),
                 Mode::Locked => (&self.claim_locked, lock, i64::MAX),
@@ -201,7 +201,7 @@ impl Sql {
                 Value::Bytes(Some(&fingerprint.0)),
                 Value::Bytes(Some(&owner_bytes)),
                 Value::Long(span(config.lease)),
-                Value::Long(span(config.keep)),
+                Value::Long(span(config.retention)),
                 Value::Long(last),
             ];
             let Some(row) = session.query(statement, &parameters).await? else {
@@ -225,7 +225,7 @@ impl Sql {
             if let Some(after) = change {
                 // The transaction that holds the lock is about to change the record.
                 if !held {
-                    let claimed = Claimed::InFlight(SOON);
+                    let claimed = Claimed::InFlight(LOCKED_KEY_WAIT);
                     return Ok(Found {
                         claimed,
                         owner: None,
@@ -246,7 +246,7 @@ impl Sql {
         Err(PostgresError::Contended)
     }
 
-    pub(crate) async fn write<S: Session>(
+    pub(crate) async fn write<S: SqlSession>(
         &self,
         session: &mut S,
         key: &Key,
@@ -270,7 +270,7 @@ impl Sql {
     }
 
     /// Returns whether the lease is lost or the record is gone: expired, or the clock was set forward.
-    async fn why_not_written<S: Session>(
+    async fn why_not_written<S: SqlSession>(
         &self,
         session: &mut S,
         key: &Key,
@@ -287,7 +287,7 @@ impl Sql {
     /// Like `write`, and commits the transaction.
     pub(crate) async fn write_and_commit(
         &self,
-        transaction: impl Opened,
+        transaction: impl SqlTransaction,
         key: &Key,
         lease: &Lease,
         change: &Change,
@@ -301,7 +301,7 @@ impl Sql {
     }
 
     /// Replaces a record if it is unchanged and `until` has not passed; returns whether it did.
-    pub(super) async fn replace<S: Session>(
+    pub(super) async fn replace<S: SqlSession>(
         &self,
         session: &mut S,
         key: &Key,
@@ -311,7 +311,7 @@ impl Sql {
         until: i64,
     ) -> Result<bool, PostgresError> {
         let ends = |record: &Record| match record.stage {
-            Stage::Running { until } => of(until),
+            ClaimStage::Running { until } => of(until),
             _ => 0,
         };
         let (old_owner, new_owner) = (before.owner.to_be_bytes(), after.owner.to_be_bytes());
@@ -338,7 +338,7 @@ impl Sql {
     }
 
     /// Removes at most `most` expired records, and returns their number.
-    pub(super) async fn remove_expired<S: Session>(
+    pub(super) async fn remove_expired<S: SqlSession>(
         &self,
         session: &mut S,
         most: usize,
@@ -373,7 +373,7 @@ fn written<'a>(
         Value::Long(lease.fence.cast_signed()),
         Value::Short(what),
         Value::Long(span(config.lease)),
-        Value::Long(span(config.keep)),
+        Value::Long(span(config.retention)),
         Value::Long(step),
         Value::Bytes(answer),
     ]

@@ -3,7 +3,7 @@ use crate::servers;
 use crate::store::conformance;
 
 #[tokio::test]
-async fn the_statements_decide_as_the_core_does_at_each_time() {
+async fn the_sql_statements_decide_like_the_core_at_any_time() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };
@@ -40,7 +40,7 @@ async fn the_statements_decide_as_the_core_does_at_each_time() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_found_by_its_index_and_in_order() {
+async fn postgres_finds_unknown_outcomes_by_index_in_order() {
     let Some(server) = servers::postgres(&["fsync=off"]) else {
         return;
     };

@@ -1,15 +1,15 @@
 //! Unknown outcomes in a PostgreSQL database.
 
-use relent_core::claim::ClaimConfig;
+use relent_core::idempotency::ClaimConfig;
 
-use super::statements::{LOOKS, Sql, record};
+use super::statements::{MAX_CLAIM_ATTEMPTS, Sql, record};
 use super::{PostgresError, ResolveError};
-use crate::postgres::{Columns, Session, Value};
+use crate::postgres::{Columns, SqlSession, Value};
 use crate::store::micros::{instant, of};
 use crate::store::{Key, Resolution, UnknownOutcome};
 
 impl Sql {
-    pub(super) async fn find_unknown<S: Session>(
+    pub(super) async fn find_unknown<S: SqlSession>(
         &self,
         session: &mut S,
         after: Option<&UnknownOutcome>,
@@ -43,7 +43,7 @@ impl Sql {
     }
 
     /// Reads the record, lets the core decide, and replaces the record if it is unchanged.
-    pub(super) async fn resolve<S: Session>(
+    pub(super) async fn resolve<S: SqlSession>(
         &self,
         session: &mut S,
         found: &UnknownOutcome,
@@ -51,7 +51,7 @@ impl Sql {
         config: &ClaimConfig,
     ) -> Result<(), ResolveError<PostgresError>> {
         let answer = resolution.answer().map(|answer| answer.to_bytes());
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_CLAIM_ATTEMPTS {
             let key = [Value::Bytes(Some(&found.key().0))];
             let Some(row) = session.query(&self.look, &key).await? else {
                 continue;

@@ -3,14 +3,14 @@
 -- This is relent_core::claim in Lua; a property test compares all decisions of the two.
 
 -- In the year 2255; a Lua number is exact up to it.
-local FOREVER = 9007199254740991
+local MAX_MICROS = 9007199254740991
 local VERSION = 1
 local RUNNING, COMPLETED, RELEASED, UNKNOWN = 0, 1, 2, 3
 -- Version, stage, repeated, step, fencing token, end of the lease, expiry, owner, fingerprint. The response follows.
 local FORMAT = '>BBBI4I8I8I8c16c32'
 
 local function after(instant, span)
-    return math.min(instant + span, FOREVER)
+    return math.min(instant + span, MAX_MICROS)
 end
 
 -- Returns nil if the record has expired, whether Redis has removed it yet or not.

@@ -5,7 +5,7 @@ use crate::servers;
 use crate::store::conformance;
 
 #[tokio::test]
-async fn the_scripts_decide_as_the_core_does_at_each_time() {
+async fn the_redis_scripts_decide_like_the_core_at_any_time() {
     let Some(server) = servers::redis(&["--appendonly", "no"]) else {
         return;
     };
@@ -34,7 +34,7 @@ async fn the_scripts_decide_as_the_core_does_at_each_time() {
 }
 
 #[test]
-fn a_server_that_forgets_is_refused_as_far_as_it_says_so() {
+fn redis_info_reveals_eviction_and_missing_persistence() {
     let check = |text: &str| check(&InfoDict::new(text)).map_err(|error| error.to_string());
     assert_eq!(check(""), Ok(()));
     assert_eq!(

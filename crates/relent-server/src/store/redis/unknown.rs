@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use relent_core::claim::{ClaimConfig, Fingerprint, Record, Resolution as Decided, Stage};
+use relent_core::idempotency::{
+    ClaimConfig, ClaimStage, Fingerprint, Record, Resolution as Decided,
+};
 
 use super::super::micros::{instant, of, span};
 use super::{Redis, RedisError};
 use crate::store::{Key, Resolution, UnknownOutcome};
 
 /// Keys that one call scans, which blocks other clients for about 1 ms.
-const AT_ONCE: usize = 1000;
+const KEYS_PER_SCAN: usize = 1000;
 
 /// A record in the reply of the script: key, fingerprint, owner, fencing token, whether it runs, end of the lease,
 /// step, repeated, and expiry.
@@ -30,12 +32,14 @@ impl Redis {
             call.arg(&cursor)
                 .arg(self.pattern())
                 .arg(self.name(&Key([0; 32])).len())
-                .arg(AT_ONCE);
+                .arg(KEYS_PER_SCAN);
             let reply: (String, i64, Vec<Found>) = call.invoke_async(&mut connection).await?;
             let (next, now, found) = reply;
             for found in found {
                 let Some((key, record)) = read(found) else {
-                    return Err(RedisError::Record(crate::store::answer::InvalidAnswer));
+                    return Err(RedisError::Record(
+                        crate::store::answer::InvalidStoredResponse,
+                    ));
                 };
                 // A scan may report a key more than once.
                 let found = UnknownOutcome::of(key, record, instant(now), config);
@@ -75,7 +79,7 @@ impl Redis {
     ) -> Result<String, ::redis::RedisError> {
         let record = found.record();
         let (runs, ends) = match record.stage {
-            Stage::Running { until } => (1, of(until)),
+            ClaimStage::Running { until } => (1, of(until)),
             _ => (0, 0),
         };
         let (becomes, digest) = match resolution.decided() {
@@ -94,7 +98,7 @@ impl Redis {
             .arg(&record.fingerprint.0[..])
             .arg(becomes)
             .arg(&digest.to_be_bytes()[..])
-            .arg(span(config.keep))
+            .arg(span(config.retention))
             .arg(answer.unwrap_or_default());
         call.invoke_async(&mut self.connection.clone()).await
     }
@@ -108,9 +112,9 @@ fn read(found: Found) -> Option<(Key, Record)> {
         owner: u128::from_be_bytes(owner.try_into().ok()?),
         fence,
         stage: if runs == 1 {
-            Stage::Running { until }
+            ClaimStage::Running { until }
         } else {
-            Stage::Unknown
+            ClaimStage::Unknown
         },
         step,
         repeated: repeated != 0,

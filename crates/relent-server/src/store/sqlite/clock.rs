@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use relent_core::Instant;
-use relent_core::claim::ClaimConfig;
+use relent_core::idempotency::ClaimConfig;
 
 /// A jump of the machine's clock up to this is an ordinary adjustment.
-const ADJUSTED: Duration = Duration::from_secs(1);
+const MAX_CLOCK_ADJUSTMENT: Duration = Duration::from_secs(1);
 
 /// Computes the store's time from readings of the machine's clock and of a monotonic clock.
 ///
@@ -42,7 +42,7 @@ impl Clock {
         }
         if let Some(before) = self.machine {
             let jump = machine.saturating_since(before.saturating_add(passed));
-            if jump > ADJUSTED {
+            if jump > MAX_CLOCK_ADJUSTMENT {
                 self.behind = self.behind.saturating_add(jump);
                 self.left = self.lease;
             }
@@ -53,7 +53,7 @@ impl Clock {
         self.latest = self.latest.max(time);
         let config = ClaimConfig {
             lease: config.lease.saturating_add(self.behind),
-            keep: config.keep.saturating_add(self.behind),
+            retention: config.retention.saturating_add(self.behind),
             ..*config
         };
         (self.latest, config)
@@ -67,7 +67,7 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use relent_core::claim::{Claim, Fingerprint, Record};
+    use relent_core::idempotency::{Claim, Fingerprint, Record};
 
     use super::*;
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
+    fn the_store_clock_never_goes_back_with_the_machine_clock() {
         let mut clock = Clock::default();
         let second = Duration::from_secs(1);
         let ahead = began().saturating_add(HOUR);
@@ -94,8 +94,7 @@ mod tests {
 
     /// Uses the decisions of the core, and renews every third of the lease.
     #[test]
-    fn a_step_forward_ends_no_lease_that_is_renewed_and_a_lease_later_the_time_is_that_of_the_machine()
-     {
+    fn a_clock_jump_forward_ends_no_renewed_lease() {
         let mut clock = Clock::default();
         let (mut machine, third) = (began(), CONFIG.lease / 3);
         let (now, config) = clock.read(machine, Duration::ZERO, &CONFIG);

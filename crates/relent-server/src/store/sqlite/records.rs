@@ -1,14 +1,14 @@
 //! The records of a database, with the statements that read and write them.
 
 use relent_core::Instant;
-use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::idempotency::{ClaimConfig, ClaimStage, Fingerprint, Lease, Record};
 use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
 
 use super::error::SqliteError;
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
 /// The number of expired records that are removed together.
-const BATCH: i64 = 128;
+const EXPIRED_BATCH: i64 = 128;
 
 /// The decision on a request with a key.
 pub(crate) struct Found {
@@ -104,10 +104,10 @@ impl<'c> Records<'c> {
         let row = select.query_row([key.0], |row| {
             let until = instant(row.get(4)?);
             let stage = match row.get(3)? {
-                0_u8 => Some(Stage::Running { until }),
-                1 => Some(Stage::Completed),
-                2 => Some(Stage::Released),
-                3 => Some(Stage::Unknown),
+                0_u8 => Some(ClaimStage::Running { until }),
+                1 => Some(ClaimStage::Completed),
+                2 => Some(ClaimStage::Released),
+                3 => Some(ClaimStage::Unknown),
                 _ => None,
             };
             let record = stage.map(|stage| {
@@ -163,7 +163,7 @@ impl<'c> Records<'c> {
     /// Removes expired records. The limit is part of the text: SQLite prepares a statement with a bound limit again
     /// for each run.
     pub(super) fn remove_expired(&mut self, now: Instant) -> rusqlite::Result<usize> {
-        let delete = held(&mut self.remove, self.connection, &delete(BATCH))?;
+        let delete = held(&mut self.remove, self.connection, &delete(EXPIRED_BATCH))?;
         delete.execute([nanos(now)])
     }
 }
@@ -184,9 +184,9 @@ fn insert_by(
     answer: Option<&[u8]>,
 ) -> rusqlite::Result<usize> {
     let (stage, until) = match record.stage {
-        Stage::Running { until } => (0_u8, until),
-        Stage::Completed => (1, Instant::ORIGIN),
-        Stage::Released => (2, Instant::ORIGIN),
+        ClaimStage::Running { until } => (0_u8, until),
+        ClaimStage::Completed => (1, Instant::ORIGIN),
+        ClaimStage::Released => (2, Instant::ORIGIN),
         // Stages added to the enum later are stored as 3, which is never runnable.
         _ => (3, Instant::ORIGIN),
     };

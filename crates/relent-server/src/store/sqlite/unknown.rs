@@ -1,7 +1,7 @@
 //! Unknown outcomes in an SQLite database.
 
 use relent_core::Instant;
-use relent_core::claim::ClaimConfig;
+use relent_core::idempotency::ClaimConfig;
 use rusqlite::{Connection, params};
 
 use super::error::SqliteError;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_found_by_its_index_and_in_order() {
+    fn sqlite_finds_unknown_outcomes_by_index_in_order() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(super::super::TABLES).unwrap();
         let explain = format!("EXPLAIN QUERY PLAN {FIND}");

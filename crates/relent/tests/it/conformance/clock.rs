@@ -99,12 +99,12 @@ impl BlockingSleeper for Scripted {
 }
 
 /// A sleep until a time.
-pub struct Nap {
+pub struct ScriptedSleep {
     clock: Scripted,
     until: Duration,
 }
 
-impl Future for Nap {
+impl Future for ScriptedSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
@@ -119,10 +119,10 @@ impl Future for Nap {
 }
 
 impl Sleeper for Scripted {
-    type Sleep = Nap;
+    type Sleep = ScriptedSleep;
 
-    fn sleep(&self, duration: Duration) -> Nap {
-        Nap {
+    fn sleep(&self, duration: Duration) -> ScriptedSleep {
+        ScriptedSleep {
             clock: self.clone(),
             until: self.0.now.get() + duration,
         }

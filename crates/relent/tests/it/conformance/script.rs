@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use relent::clock::Instant;
-use relent::policy::{BudgetConfig, GateConfig, RequestRateConfig};
+use relent::policy::{BudgetConfig, CircuitBreakerConfig, RateLimitConfig};
 use relent::random::{Random, SessionRandom};
 use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy};
 
@@ -15,9 +15,9 @@ pub enum Hold {
     /// first.
     Cooldown(u32),
     /// There is one slot in two seconds, and another caller has just taken one.
-    RequestRate,
+    RateLimit,
     /// The circuit breaker is down.
-    Gate,
+    CircuitBreaker,
     /// The budget is empty.
     Budget,
 }
@@ -69,7 +69,7 @@ impl Script {
         match self.hold {
             Hold::Nothing => {}
             Hold::Cooldown(_) => self.begins(&there, 0, now),
-            Hold::RequestRate | Hold::Gate => {
+            Hold::RateLimit | Hold::CircuitBreaker => {
                 // Another caller was there before.
                 let once = self.policy.clone().into_builder().max_retries(0);
                 let once = once.build().unwrap();
@@ -77,19 +77,22 @@ impl Script {
                 for _ in 0..40 {
                     let driver = relent::driver::Driver::builder(&once, clock).destination(&there);
                     let mut driver = driver.start();
-                    let Some(leave) = driver.enter(None).leave() else {
+                    let Some(leave) = driver.enter(None).permit() else {
                         break;
                     };
                     driver.on_attempt(leave);
                     match self.hold {
-                        Hold::Gate => drop(driver.on_failure(&Failure::ambiguous())),
+                        Hold::CircuitBreaker => drop(driver.on_failure(&Failure::ambiguous())),
                         _ => driver.on_success(),
                     }
                 }
             }
             Hold::Budget => {
                 let budget = there.budget().unwrap();
-                while budget.withdraw(now, relent::Kind::Ambiguous).is_some() {}
+                while budget
+                    .withdraw(now, relent::FailureKind::Ambiguous)
+                    .is_some()
+                {}
             }
         }
         there
@@ -123,8 +126,8 @@ fn script(random: &mut SessionRandom, seed: u64) -> Script {
     let hold = match below(8) {
         0 => Hold::Cooldown(0),
         1 => Hold::Cooldown(1 + below(3) as u32),
-        2 | 3 => Hold::RequestRate,
-        4 => Hold::Gate,
+        2 | 3 => Hold::RateLimit,
+        4 => Hold::CircuitBreaker,
         5 => Hold::Budget,
         _ => Hold::Nothing,
     };
@@ -144,7 +147,7 @@ fn script(random: &mut SessionRandom, seed: u64) -> Script {
         policy = policy.budget(BudgetConfig {
             ratio: 0.0,
             per_second: 0.0,
-            reserve: 2.0,
+            initial_tokens: 2.0,
             ..BudgetConfig::DEFAULT
         });
     }
@@ -157,16 +160,16 @@ fn script(random: &mut SessionRandom, seed: u64) -> Script {
         policy = policy.attempt_timeout(Duration::from_secs(3));
     }
     match hold {
-        Hold::RequestRate => {
-            policy = policy.request_rate(RequestRateConfig {
+        Hold::RateLimit => {
+            policy = policy.rate_limit(RateLimitConfig {
                 burst: Some(1),
-                ..RequestRateConfig::new(0.5)
+                ..RateLimitConfig::new(0.5)
             });
         }
-        Hold::Gate => {
-            policy = policy.gate(GateConfig {
-                patience: Duration::from_secs(20),
-                ..GateConfig::DEFAULT
+        Hold::CircuitBreaker => {
+            policy = policy.circuit_breaker(CircuitBreakerConfig {
+                max_queue_time: Duration::from_secs(20),
+                ..CircuitBreakerConfig::DEFAULT
             });
         }
         _ => {}

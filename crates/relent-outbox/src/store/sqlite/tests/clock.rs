@@ -13,7 +13,7 @@ async fn due(store: &Sqlite, worker: &str, within: i64) -> bool {
 }
 
 #[test]
-fn time_stands_still_for_a_small_step_back_and_follows_a_large_one_and_each_step_forward() {
+fn store_time_stands_still_for_small_steps_back_only() {
     let time = Arc::new(AtomicI64::new(DAY));
     let machine = Arc::clone(&time);
     let clock = Clock::new(move || machine.load(Ordering::Relaxed));
@@ -34,7 +34,7 @@ fn time_stands_still_for_a_small_step_back_and_follows_a_large_one_and_each_step
 
 /// The machine is a day ahead for a while.
 #[tokio::test]
-async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_would_have() {
+async fn messages_written_with_the_clock_ahead_wait_no_longer_than_planned() {
     let (store, directory, time) = open_with_clock();
     shop(&store).await;
     let hour = Duration::from_secs(3600);
@@ -48,7 +48,7 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
     assert_eq!(claimed.len(), 2);
     let again = claimed
         .iter()
-        .map(|one| settled(one, Next::Again(Duration::from_secs(60))));
+        .map(|one| settled(one, AfterAttempt::Again(Duration::from_secs(60))));
     store.settle(again.collect()).await.unwrap();
     let minute = |event| message(event).delay(Duration::from_secs(60));
     let line = [minute("1").in_order("key"), minute("2").in_order("key")];
@@ -60,7 +60,7 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
 
     time.fetch_sub(DAY, Ordering::Relaxed);
     assert!(!due(&store, "worker", 3600 * SECOND).await);
-    assert!(store.beat("worker", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
     // The running attempts have been settled.
     assert!(!due(&store, "worker", 59 * SECOND).await);
     assert!(due(&store, "worker", 60 * SECOND).await);
@@ -68,12 +68,14 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
     // Times are corrected once, even by a process that has not seen the step.
     drop(store);
     let store = open_at(&directory, &time);
-    assert!(store.beat("worker", LEASE).await.unwrap().kept);
+    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
     time.fetch_add(40 * SECOND, Ordering::Relaxed);
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
     assert_eq!(claimed.len(), 3);
-    let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+    let delivered = claimed
+        .iter()
+        .map(|one| settled(one, AfterAttempt::Delivered));
     let written = store.settle(delivered.collect()).await.unwrap();
     assert_eq!(written, [true; 3]);
     // The message behind the first one of its key is free now.
@@ -84,22 +86,22 @@ async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_wo
 
 /// Messages written before the machine was ahead keep their due time, however late it is.
 #[tokio::test]
-async fn what_was_written_with_the_right_time_is_not_moved() {
+async fn due_times_written_with_the_right_clock_are_kept() {
     let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     let later = message("later").delay(Duration::from_secs(48 * 3600));
     store.enqueue(vec![later]).await.unwrap();
-    store.beat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE).await.unwrap();
     time.fetch_add(DAY, Ordering::Relaxed);
-    store.beat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE).await.unwrap();
     time.fetch_sub(DAY, Ordering::Relaxed);
-    store.beat("worker", LEASE).await.unwrap();
+    store.heartbeat("worker", LEASE).await.unwrap();
     assert!(!due(&store, "worker", 2 * DAY - SECOND).await);
     assert!(due(&store, "worker", 2 * DAY).await);
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_while_the_machine_is_ahead_is_found_a_lease_later() {
+async fn a_worker_dead_while_the_clock_is_ahead_is_detected_a_lease_later() {
     let (store, directory, time) = open_with_clock();
     shop(&store).await;
     store.enqueue(vec![message("paid")]).await.unwrap();
@@ -121,7 +123,7 @@ async fn a_worker_that_dies_while_the_machine_is_ahead_is_found_a_lease_later() 
 
 /// An attempt that runs while the machine's clock is set back is settled as usual.
 #[tokio::test]
-async fn an_attempt_over_a_step_back_is_written() {
+async fn an_attempt_across_a_clock_step_back_is_settled() {
     let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     time.fetch_add(DAY, Ordering::Relaxed);
@@ -129,7 +131,7 @@ async fn an_attempt_over_a_step_back_is_written() {
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
     time.fetch_sub(DAY, Ordering::Relaxed);
-    assert!(store.beat("worker", LEASE).await.unwrap().kept);
-    let delivered = settled(&claimed[0], Next::Delivered);
+    assert!(store.heartbeat("worker", LEASE).await.unwrap().kept);
+    let delivered = settled(&claimed[0], AfterAttempt::Delivered);
     assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
 }

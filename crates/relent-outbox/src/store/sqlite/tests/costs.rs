@@ -1,7 +1,7 @@
 //! The cost of a call in instructions of SQLite does not grow with the number of pending or ended messages.
 
 use super::*;
-use crate::store::State;
+use crate::store::MessageState;
 
 /// A store with `each` pending messages per endpoint, of which a quarter is not due and a tenth is behind another. As
 /// many are delivered, and one is dead.
@@ -11,7 +11,7 @@ fn filled(endpoints: i64, each: i64) -> (Connection, Arc<AtomicU64>) {
     Sqlite::create_tables(&connection).unwrap();
     let fill = format!(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {endpoints})
-         INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, wake)
+         INSERT INTO relent_endpoint_1 (tenant, name, spec, on_dead_letter, wake)
          SELECT '', i, json_object('name', '' || i, 'url', 'https://shop.example/'), 0, 1 FROM n;
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {endpoints} * {each} * 2)
          INSERT INTO relent_message_1 (row, id, endpoint, event, topic, content_type, payload, created)
@@ -49,8 +49,8 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     };
     let now = 500_000_000;
     let (mut owned, mut claimed) = (Vec::new(), Vec::new());
-    measure("beat", &mut || {
-        work::beat(connection, now, "worker", LEASE).unwrap();
+    measure("heartbeat", &mut || {
+        work::heartbeat(connection, now, "worker", LEASE).unwrap();
     });
     measure("find", &mut || {
         let found = work::find(connection, now, "worker", Duration::ZERO, 100);
@@ -60,7 +60,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
         owned = work::acquire(connection, now, "worker", &[1, 2, 3]).unwrap();
     });
     measure("claim", &mut || {
-        let wanted = owned.iter().map(|owned| Wanted::of(owned, 5));
+        let wanted = owned.iter().map(|owned| ClaimRequest::of(owned, 5));
         let wanted: Vec<_> = wanted.collect();
         claimed = claim::claim(connection, now, "worker", &wanted)
             .unwrap()
@@ -69,9 +69,9 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
     });
     measure("settle", &mut || {
         let next = |number| match number % 3 {
-            0 => Next::Delivered,
-            1 => Next::Again(LEASE),
-            _ => Next::Dead("no".to_owned()),
+            0 => AfterAttempt::Delivered,
+            1 => AfterAttempt::Again(LEASE),
+            _ => AfterAttempt::Dead("no".to_owned()),
         };
         let all = claimed.iter().enumerate();
         let all: Vec<_> = all
@@ -104,7 +104,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
         (
             "list of one state",
             Filter {
-                state: Some(State::Dead),
+                state: Some(MessageState::Dead),
                 ..all.clone()
             },
         ),
@@ -119,7 +119,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
             "list of a state of an endpoint",
             Filter {
                 endpoint: Some("9".to_owned()),
-                state: Some(State::Dead),
+                state: Some(MessageState::Dead),
                 ..all.clone()
             },
         ),
@@ -154,7 +154,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
 
 /// The cost may grow with the number of endpoints, or with that of messages per endpoint, but not with their product.
 #[test]
-fn no_call_looks_at_all_messages() {
+fn no_sqlite_call_scans_all_messages() {
     let (fewer_endpoints, fewer_each, many) = (steps(100, 100), steps(1000, 10), steps(1000, 100));
     for ((fewer_endpoints, fewer_each), (name, many)) in
         fewer_endpoints.iter().zip(&fewer_each).zip(&many)

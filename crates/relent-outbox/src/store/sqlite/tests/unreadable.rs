@@ -1,21 +1,21 @@
 //! Rows that other programs have written, or that are corrupted.
 
 use super::*;
-use crate::endpoint::AfterDead;
-use crate::store::{MessageStatus, State};
+use crate::endpoint::OnDeadLetter;
+use crate::store::{MessageState, MessageStatus};
 
-async fn states(store: &Sqlite) -> Vec<(String, State)> {
+async fn states(store: &Sqlite) -> Vec<(String, MessageState)> {
     let found = store.messages(Filter::default(), 10).await.unwrap();
     let state = |one: MessageStatus| (one.event, one.state);
     found.into_iter().rev().map(state).collect()
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
+async fn an_unreadable_message_becomes_a_dead_letter_and_blocks_no_other() {
     let (store, _directory) = open();
     let endpoint = Endpoint::new("shop", "https://shop.example/notify");
     store
-        .put_endpoint(endpoint.after_dead(AfterDead::Skip))
+        .put_endpoint(endpoint.on_dead_letter(OnDeadLetter::Skip))
         .await
         .unwrap();
     let plain = ["1", "2", "3"].map(message);
@@ -48,7 +48,7 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
     );
 
     let dead = Filter {
-        state: Some(State::Dead),
+        state: Some(MessageState::Dead),
         ..Filter::default()
     };
     let found = store.messages(dead.clone(), 10).await.unwrap();
@@ -72,10 +72,10 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
     let claimed = claim(&store, "worker", &owned[0]).await;
     assert_eq!((&claimed[0].id, claimed.len()), (&enqueued[1].id, 1));
     let is = [
-        ("1", State::Dead),
-        ("2", State::Running),
-        ("3", State::Running),
-        ("5", State::Running),
+        ("1", MessageState::Dead),
+        ("2", MessageState::Running),
+        ("3", MessageState::Running),
+        ("5", MessageState::Running),
     ];
     assert_eq!(
         states(&store).await,
@@ -85,7 +85,7 @@ async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
 
 /// An unreadable message that was running when its worker died.
 #[tokio::test]
-async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
+async fn an_unreadable_lost_message_becomes_a_dead_letter() {
     let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     store
@@ -106,7 +106,7 @@ async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
     let owned = take(&store, "worker").await;
     let claimed = claim(&store, "worker", &owned[0]).await;
     assert_eq!((claimed[0].row, claimed.len()), (2, 1));
-    let is = [("1", State::Dead), ("2", State::Running)];
+    let is = [("1", MessageState::Dead), ("2", MessageState::Running)];
     assert_eq!(
         states(&store).await,
         is.map(|(event, state)| (event.to_owned(), state))
@@ -115,7 +115,7 @@ async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
 
 /// Whatever is stored there: such a message does not wait for ever, and blocks nothing else.
 #[tokio::test]
-async fn one_that_waits_until_what_is_no_time_is_a_dead_letter() {
+async fn a_message_with_an_invalid_due_time_becomes_a_dead_letter() {
     for (due, busy) in [
         ("'2026-11-22 12:00:00'", false),
         ("'2026-11-22 12:00:00'", true),
@@ -139,7 +139,10 @@ async fn one_that_waits_until_what_is_no_time_is_a_dead_letter() {
             Ok::<_, WriterError>(())
         });
         spoil.await.unwrap();
-        assert_eq!(states(&store).await[0], ("1".to_owned(), State::Pending));
+        assert_eq!(
+            states(&store).await[0],
+            ("1".to_owned(), MessageState::Pending)
+        );
         store.summary().await.unwrap();
         store.endpoint("", "shop").await.unwrap();
         let owned = take(&store, "worker").await;
@@ -147,7 +150,7 @@ async fn one_that_waits_until_what_is_no_time_is_a_dead_letter() {
         let found: Vec<_> = claimed.iter().map(|one| one.row).collect();
         assert_eq!(found, if busy { vec![3] } else { vec![] });
         let dead = Filter {
-            state: Some(State::Dead),
+            state: Some(MessageState::Dead),
             ..Filter::default()
         };
         let dead = store.messages(dead, 9).await.unwrap();

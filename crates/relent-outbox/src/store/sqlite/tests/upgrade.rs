@@ -10,7 +10,7 @@ const BEFORE: &str = "
         name       TEXT    NOT NULL,
         spec       TEXT    NOT NULL,             -- JSON
         revision   INTEGER NOT NULL DEFAULT 1,   -- of spec
-        after_dead INTEGER NOT NULL,             -- 0 block, 1 skip
+        on_dead_letter INTEGER NOT NULL,             -- 0 block, 1 skip
         activity   INTEGER NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
         reason     TEXT    NOT NULL DEFAULT '',
         health     BLOB    NOT NULL DEFAULT x'',
@@ -118,7 +118,7 @@ fn schema(connection: &Connection) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_file_of_an_earlier_version_is_worked_on() {
+async fn an_outbox_of_an_earlier_version_is_upgraded_and_served() {
     let directory = tempfile::tempdir().unwrap();
     let before = write_before(&directory);
     let file = directory.path().join("outbox.db");
@@ -153,13 +153,15 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
         .map(|one| (one.id.as_str(), one.lost))
         .collect();
     assert_eq!(found, [("msg_3", true), ("msg_6", false)]);
-    let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+    let delivered = claimed
+        .iter()
+        .map(|one| settled(one, AfterAttempt::Delivered));
     let written = store.settle(delivered.collect()).await.unwrap();
     assert_eq!(written, [true, true]);
     for id in ["msg_2", "msg_4"] {
         let claimed = claim(&store, "worker", &owned[0]).await;
         assert_eq!((claimed[0].id.as_str(), claimed.len()), (id, 1));
-        let delivered = settled(&claimed[0], Next::Delivered);
+        let delivered = settled(&claimed[0], AfterAttempt::Delivered);
         assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
     }
     // A stored event stays a duplicate, and row numbers continue.
@@ -181,7 +183,7 @@ async fn a_file_of_an_earlier_version_is_worked_on() {
 }
 
 #[test]
-fn a_file_that_cannot_be_brought_up_to_date_stays_as_it_is() {
+fn a_failed_upgrade_of_an_outbox_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut connection = write_before(&directory);
     // The temporary name of the old table is taken.
@@ -225,7 +227,7 @@ fn open_at_once(file: &std::path::Path) -> Vec<Sqlite> {
 }
 
 #[tokio::test]
-async fn several_that_open_an_earlier_file_at_once_all_have_it() {
+async fn concurrent_opens_upgrade_an_outbox_once() {
     for _ in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let before = write_before(&directory);
@@ -246,7 +248,7 @@ async fn several_that_open_an_earlier_file_at_once_all_have_it() {
 }
 
 #[tokio::test]
-async fn several_that_make_a_file_at_once_all_have_it() {
+async fn concurrent_opens_create_an_outbox_once() {
     for _ in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let stores = open_at_once(&directory.path().join("outbox.db"));
@@ -260,7 +262,7 @@ async fn several_that_make_a_file_at_once_all_have_it() {
 }
 
 #[test]
-fn a_file_of_a_later_version_is_refused() {
+fn an_outbox_of_a_later_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let connection = write_before(&directory);
     connection
@@ -277,7 +279,7 @@ fn a_file_of_a_later_version_is_refused() {
 }
 
 #[test]
-fn what_depends_on_a_table_that_is_made_anew_is_named() {
+fn dependents_of_a_recreated_table_are_named() {
     for (dependent, name) in [
         (
             "CREATE VIEW shops AS SELECT name FROM relent_endpoint_1",

@@ -1,0 +1,89 @@
+//! The reason why a call waits at its destination, and its notice to the caller.
+
+use core::time::Duration;
+
+use super::destination_state::{DestinationState, Stage};
+use super::{Call, DestinationSlot, Environment, Queued, QueuedBy};
+use crate::destination::Destination;
+use crate::destination::circuit_breaker::CircuitBreakerConfig;
+use crate::destination::outbound::BlockedBy;
+use crate::time::Instant;
+
+impl<L: DestinationSlot> Call<'_, L> {
+    /// The reason why the next attempt waits; `None` if it does not wait.
+    #[must_use]
+    pub fn blocked_by(&self) -> Option<BlockedBy> {
+        self.blocked_since().map(|(blocked_by, _)| blocked_by)
+    }
+
+    pub(super) fn blocked_since(&self) -> Option<(BlockedBy, Instant)> {
+        match self.destination_state.get()?.stage {
+            Stage::Waiting { by, since, .. } => Some((by, since)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        if let Some(slot) = self.destination_state.slot() {
+            match slot {
+                Some(entered) => entered.stage = stage,
+                // It was rejected on arrival.
+                None => *slot = Some(DestinationState { id: 0, stage }),
+            }
+        }
+    }
+
+    /// Reports a change at the destination. `before` held the attempt until now. `now` is `None` if the
+    /// call leaves.
+    pub(super) fn report_admission<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+        before: Option<(BlockedBy, Instant)>,
+        now: Option<Instant>,
+    ) {
+        let held = before.map(|(by, since)| {
+            let held = now.map_or(Duration::ZERO, |now| now.saturating_since(since));
+            (by, held)
+        });
+        environment.on_admission(held, self.blocked_by(), now);
+    }
+
+    /// Details for a queued attempt that requests admission again at `until`; `None` if it is not
+    /// queued.
+    pub(super) fn queued<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+        until: Instant,
+    ) -> Option<Queued> {
+        let (by, since) = self.blocked_since()?;
+        let policy = environment.policy();
+        let started = self.session.started();
+        let last = self.last_start(environment);
+        let latest = match by {
+            BlockedBy::Cooldown => until,
+            BlockedBy::RateLimit => last.min(since.saturating_add(policy.max_hint())),
+            BlockedBy::CircuitBreaker => {
+                let circuit_breaker = policy
+                    .circuit_breaker()
+                    .unwrap_or(&CircuitBreakerConfig::DEFAULT);
+                last.min(started.saturating_add(circuit_breaker.max_queue_time))
+            }
+        };
+        Some(Queued {
+            attempt: self.session.attempts().saturating_add(1),
+            by: match by {
+                BlockedBy::Cooldown => QueuedBy::Cooldown,
+                BlockedBy::RateLimit => QueuedBy::RateLimit,
+                // A breaker that is down also holds retries that are paid for.
+                BlockedBy::CircuitBreaker
+                    if self.session.is_unpaid()
+                        && !environment.destination().is_some_and(Destination::is_down) =>
+                {
+                    QueuedBy::Budget
+                }
+                BlockedBy::CircuitBreaker => QueuedBy::CircuitBreaker,
+            },
+            at_most: Some(latest.saturating_since(since)),
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Decisions of a session.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// Decision after a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// Attempt again, this long after the failure. Zero means immediately, without a timer.
+    Retry {
+        /// The delay.
+        after: Duration,
+    },
+    /// Give up; the last outcome is final.
+    Stop(Stop),
+}
+
+impl Decision {
+    /// The stop, if it is one.
+    #[must_use]
+    pub const fn stop(&self) -> Option<Stop> {
+        match self {
+            Self::Retry { .. } => None,
+            Self::Stop(stop) => Some(*stop),
+        }
+    }
+}
+
+/// Why a session gave up, and when the server allows another attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stop {
+    /// The reason for giving up.
+    pub reason: StopReason,
+    /// The instant of the server's `Retry-After`, on the driver's time line, if the last failure had
+    /// one.
+    pub retry_at: Option<Instant>,
+}
+
+/// The reason for giving up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StopReason {
+    /// The allowed number of retries is used up, or retries are off.
+    RetriesExhausted,
+    /// The next attempt would start after `max_elapsed`.
+    MaxElapsed,
+    /// The next attempt would start at or after the deadline, or the deadline cut an attempt off.
+    Deadline,
+    /// The failure is permanent: a retry cannot help.
+    Permanent,
+    /// The attempt may have taken effect, and the operation may not run twice.
+    NotRepeatable,
+    /// The outcome is unknown (in doubt): the server's response is what an earlier attempt would cause
+    /// if it took effect, and one may have.
+    OutcomeUnknown,
+    /// The request cannot be sent again.
+    NotReplayable,
+    /// The server asked not to retry.
+    DoNotRetry,
+    /// The retry budget of the destination is exhausted.
+    Budget,
+    /// The circuit breaker considers the destination down.
+    CircuitBreaker,
+    /// The server's `Retry-After` exceeds the limits; [`Stop::retry_at`] has the instant.
+    RetryLater,
+    /// The destination, or a layer below it, is overloaded and asked not to retry.
+    Overloaded,
+    /// The policy hedges at a percentile, but no destination records latencies of successes. No attempt
+    /// was made.
+    NoDestination,
+    /// The caller cancelled the call.
+    Cancelled,
+}
+
+impl StopReason {
+    /// Its name in traces, such as `retries_exhausted`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RetriesExhausted => "retries_exhausted",
+            Self::MaxElapsed => "max_elapsed",
+            Self::Deadline => "deadline",
+            Self::Permanent => "permanent",
+            Self::NotRepeatable => "not_repeatable",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::NotReplayable => "not_replayable",
+            Self::DoNotRetry => "do_not_retry",
+            Self::Budget => "budget",
+            Self::CircuitBreaker => "circuit_breaker",
+            Self::RetryLater => "retry_later",
+            Self::Overloaded => "overloaded",
+            Self::NoDestination => "no_destination",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A phrase for people, such as "the retries are used up".
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RetriesExhausted => "the retries are used up",
+            Self::MaxElapsed => "the time for retries is used up",
+            Self::Deadline => "the deadline leaves no time",
+            Self::Permanent => "repeating cannot help",
+            Self::NotRepeatable => "it may have taken effect, and repeating it is not safe",
+            Self::OutcomeUnknown => {
+                "the outcome is unknown: an earlier attempt may have done it already"
+            }
+            Self::NotReplayable => "what was sent cannot be sent again",
+            Self::DoNotRetry => "the server said not to retry",
+            Self::Budget => "the retry budget of the destination is used up",
+            Self::CircuitBreaker => "the destination is down",
+            Self::RetryLater => "the server said to come back later than the limits allow",
+            Self::Overloaded => "the destination is overloaded and asked not to be retried",
+            Self::NoDestination => {
+                "hedging at a percentile needs a destination: give it one, or a fixed delay to [hedge]"
+            }
+            Self::Cancelled => "it was cancelled",
+        })
+    }
+}

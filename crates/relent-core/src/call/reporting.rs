@@ -1,0 +1,179 @@
+//! Reports of a call to its destination when an attempt is over, and when the call goes away.
+
+use core::mem;
+
+use super::destination_state::Stage;
+use super::{Call, DestinationSlot, Environment, refundable_budget};
+use crate::destination::circuit_breaker::{AttemptOutcome, Waiter};
+use crate::destination::outbound::{BlockedBy, Permit};
+use crate::failure::{Cause, Failure};
+use crate::time::Instant;
+
+impl<L: DestinationSlot> Call<'_, L> {
+    /// The destination responded, whatever the result.
+    #[inline]
+    pub fn answered<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() && !self.has_left() {
+            self.end_answered(environment);
+        }
+    }
+
+    #[inline(never)]
+    fn end_answered<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+        let mut ended = None;
+        if let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.destination_state.slot())
+            && let Stage::Permitted(permit) = &entered.stage
+            && permit.has_begun()
+        {
+            let now = environment.now();
+            if destination.answered_while_healthy(now, permit) {
+                // It is only counted.
+                entered.stage = Stage::Idle;
+                return;
+            }
+            ended = Some(now);
+        }
+        self.end_there(environment, AttemptOutcome::Answered, ended);
+    }
+
+    /// The running attempt is over, or the call goes away.
+    #[inline]
+    pub(super) fn end_stage<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+        ended: AttemptOutcome,
+    ) {
+        if !self.has_left() {
+            self.end_there(environment, ended, None);
+        }
+    }
+
+    /// Whether the destination holds nothing of this call that has to be released.
+    #[inline]
+    pub(super) fn has_left(&self) -> bool {
+        match self.destination_state.get() {
+            None => true,
+            Some(entered) => matches!(
+                entered.stage,
+                Stage::NotRequired | Stage::Idle | Stage::Stopped(..)
+            ),
+        }
+    }
+
+    #[inline(never)]
+    fn end_there<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+        ended: AttemptOutcome,
+        at: Option<Instant>,
+    ) {
+        let before = self.blocked_since();
+        self.leave_there(environment, ended, at);
+        self.report_admission(environment, before, None);
+    }
+
+    /// `at`: the time, if the clock was read.
+    fn leave_there<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+        ended: AttemptOutcome,
+        at: Option<Instant>,
+    ) {
+        let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.destination_state.slot())
+        else {
+            return;
+        };
+        if let Stage::Stopped(..) | Stage::NotRequired = entered.stage {
+            return;
+        }
+        let now = || at.unwrap_or_else(|| environment.now());
+        match mem::replace(&mut entered.stage, Stage::Idle) {
+            Stage::Waiting { by, answer_by, .. } => {
+                let caller = Waiter {
+                    until: answer_by,
+                    since: self.session.started(),
+                    id: entered.id,
+                };
+                destination.leave(&caller, by == BlockedBy::Cooldown, now);
+            }
+            Stage::Permitted(permit) if permit.has_begun() => {
+                destination.end(now(), permit, ended);
+            }
+            Stage::Permitted(permit) => destination.cancel(now(), permit),
+            Stage::Idle | Stage::NotRequired | Stage::Stopped(..) => {}
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn failed_there<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        failure: &Failure,
+    ) {
+        let Some(destination) = environment.destination() else {
+            return;
+        };
+        let before = self.blocked_since();
+        let stage = self.destination_state.slot().and_then(Option::as_mut);
+        let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
+        let started = permit.as_ref().map_or(now, Permit::started);
+        match permit {
+            Some(permit)
+                if failure.cause == Cause::Timeout
+                    && self.had_little_time(environment, now, started) =>
+            {
+                destination.end(now, permit, AttemptOutcome::Unknown);
+            }
+            permit => {
+                if destination.failed(now, started, permit, failure) {
+                    environment.on_cooldown();
+                }
+            }
+        }
+        // An attempt that was not running has no outcome to report.
+        self.leave_there(environment, AttemptOutcome::Unknown, None);
+        self.report_admission(environment, before, None);
+    }
+
+    /// Whether the call's deadline cut the attempt off before half of its normal time limit. That is no
+    /// evidence about the destination: a queued request that starts in its last milliseconds would
+    /// count as a timeout, and keep the breaker from releasing others.
+    fn had_little_time<E: Environment<DestinationSlot = L>>(
+        &self,
+        environment: &E,
+        now: Instant,
+        started: Instant,
+    ) -> bool {
+        let answer_by = self.answer_by(environment);
+        let whole = answer_by.saturating_since(self.session.started());
+        let given = self.session.attempt_timeout(environment.policy());
+        let given = given.map_or(whole, |given| given.min(whole));
+        now >= answer_by && now.saturating_since(started) < given / 2
+    }
+
+    /// Whether it has something to release when it goes away: see [`leave`](Self::leave).
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.session.holds() || !self.has_left()
+    }
+
+    /// The call goes away without an outcome, as when a future is dropped. Returns what it was granted,
+    /// and leaves its destination. Does nothing if it is over.
+    #[inline]
+    pub fn leave<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() && self.holds() {
+            self.leave_now(environment);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
+        self.end_stage(environment, AttemptOutcome::Unknown);
+        self.session.on_cancel(refundable_budget(environment));
+        self.give_back_hedge_slot(environment);
+    }
+}

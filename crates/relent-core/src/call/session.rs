@@ -1,0 +1,869 @@
+//! State of one operation across its attempts: the retry session.
+
+mod final_attempt;
+mod hedging;
+mod saved;
+
+use core::time::Duration;
+
+use crate::call::decision::{Decision, Stop, StopReason};
+use crate::destination::budget::{Budget, Charge, Payment, Taken};
+use crate::failure::{Cause, Failure, FailureKind, Network, Scope};
+use crate::hint::{Advice, Audience, HintMode};
+use crate::policy::backoff::BackoffPosition;
+use crate::policy::ceiling::Ceiling;
+use crate::policy::pattern::Pattern;
+use crate::policy::{MAX_RULES, Policy, Rule};
+use crate::random::{Random, up_to};
+use crate::repeatable::Repeatable;
+use crate::time::{Instant, nanos, share_of};
+pub use saved::InvalidSavedSession;
+
+/// The rule that matched, with its index.
+type Matched<'p> = (usize, &'p Rule);
+
+/// Flag: a retry was granted that has not started.
+const RETRY_PENDING: u8 = 64;
+/// Flag: a hedge was granted that has not been sent.
+const HEDGE_PENDING: u8 = 128;
+/// Flag: a delay was shortened so that a final attempt fits before a time limit.
+const FINAL_DELAY_SHORTENED: u8 = 32;
+/// Flag: the budget delays the retry, or the circuit breaker queues it if it is unpaid.
+const DELAYED_BY_BUDGET: u8 = 16;
+
+/// No rule has matched yet.
+const NO_RULE: u8 = u8::MAX;
+/// AWS retries 2.1: a hint is clamped to [computed backoff, computed backoff + 5 s].
+const MAX_CLAMP_NANOS: u64 = 5_000_000_000;
+/// `Retry-After` jitter for a reserved slot, given in milliseconds or in seconds. In nanoseconds.
+const RESERVED_MILLIS_JITTER_NANOS: u64 = 100_000_000;
+const RESERVED_SECONDS_JITTER_NANOS: u64 = 1_000_000_000;
+
+/// State of one operation across its attempts: a small plain value.
+///
+/// A driver reports when an attempt starts and how it failed; the session returns a [`Decision`]. It
+/// does no I/O, reads no clock and owns no randomness, so the same code runs in a blocking loop, a
+/// future, a proxy and a simulator.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Policy, Session};
+///
+/// let policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+///     .max_retries(1)
+///     .build()?;
+/// let now = Instant::ORIGIN;
+/// let mut session = Session::new(now, true);
+/// session.on_attempt();
+/// let decision = session.on_failure(&policy, now, &Failure::ambiguous(), &mut FixedRandom::at(0.5), None);
+/// assert_eq!(decision, Decision::Retry { after: Duration::from_millis(50) });
+/// session.on_attempt();
+/// let decision = session.on_failure(&policy, now, &Failure::ambiguous(), &mut FixedRandom::at(0.5), None);
+/// assert_eq!(decision.stop().map(|stop| stop.reason.name()), Some("retries_exhausted"));
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    started: Instant,
+    /// The origin of backoff kinds that depend on elapsed time; later than `started` after a reset.
+    since: Instant,
+    /// The previous computed backoff, before any hint, in nanoseconds; input of a random walk.
+    previous: u64,
+    attempts: u32,
+    /// The attempt from which retries are counted: the first, or the last one that made progress.
+    base: u32,
+    /// Retries by the policy's own backoff since it last restarted.
+    step: u32,
+    /// Tokens taken for the pending or running retry.
+    taken: Taken,
+    /// Retries granted under each rule, for its limit.
+    rule_retries: [u8; MAX_RULES],
+    /// Retries granted under each rule since its backoff last restarted.
+    rule_steps: [u8; MAX_RULES],
+    /// The rule of the last failure.
+    rule: u8,
+    /// Flags: causes that were retried once (bits of [`once_bit`]), [`RETRY_PENDING`], [`HEDGE_PENDING`],
+    /// [`FINAL_DELAY_SHORTENED`] and [`DELAYED_BY_BUDGET`]. One byte keeps a session at 64 bytes.
+    flags: u8,
+    repeatable: Repeatable,
+    /// Whether an attempt so far may have taken effect.
+    may_have_taken_effect: bool,
+    /// Tokens taken for the pending hedge.
+    hedge_taken: Taken,
+}
+
+impl Session {
+    /// Starts a session at `now`. `repeatable`: whether it is known that the operation may run twice
+    /// without harm, by its nature, a key, a precondition, or the caller's word. If not, the policy's
+    /// `assume_repeatable` decides. A caller that rules it out calls
+    /// [`set_repeatable`](Self::set_repeatable).
+    ///
+    /// If [`Policy::needs_time`] is false, `now` does not matter and no clock need be read.
+    #[inline]
+    #[must_use]
+    pub const fn new(now: Instant, repeatable: bool) -> Self {
+        Self {
+            started: now,
+            since: now,
+            previous: 0,
+            attempts: 0,
+            base: 1,
+            step: 0,
+            taken: Taken::NOTHING,
+            rule_retries: [0; MAX_RULES],
+            rule_steps: [0; MAX_RULES],
+            rule: NO_RULE,
+            flags: 0,
+            repeatable: Repeatable::known(repeatable),
+            may_have_taken_effect: false,
+            hedge_taken: Taken::NOTHING,
+        }
+    }
+
+    /// Sets whether the operation may run twice without harm, if that is found out late, or if the
+    /// caller rules it out. Call it before the first failure.
+    #[inline]
+    pub const fn set_repeatable(&mut self, repeatable: Repeatable) {
+        self.repeatable = repeatable;
+    }
+
+    /// Moves the start of the session to `now`, for a driver that reads its clock late.
+    pub const fn begin(&mut self, now: Instant) {
+        self.started = now;
+        self.since = now;
+    }
+
+    /// Records that an attempt starts. Returns its number; the first is 1.
+    #[inline]
+    pub const fn on_attempt(&mut self) -> u32 {
+        match self.attempts.checked_add(1) {
+            Some(attempts) => self.attempts = attempts,
+            // The number saturates; retries are still counted.
+            None => self.base = self.base.saturating_sub(1),
+        }
+        self.flags &= !(RETRY_PENDING | DELAYED_BY_BUDGET);
+        self.attempts
+    }
+
+    /// Records that the operation succeeded.
+    #[inline]
+    pub fn on_success(&mut self, budget: Option<&Budget>) {
+        if let Some(budget) = budget {
+            budget.on_success(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+    }
+
+    /// The caller cancels the operation. A retry that was granted but not started is refunded.
+    #[inline]
+    pub fn on_cancel(&mut self, budget: Option<&Budget>) {
+        if self.flags & RETRY_PENDING != 0
+            && let Some(budget) = budget
+        {
+            budget.refund(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+        self.flags &= !(RETRY_PENDING | DELAYED_BY_BUDGET);
+        self.call_off_hedge(budget);
+    }
+
+    /// Whether the next attempt is a retry that the budget could not pay for.
+    #[inline]
+    pub(crate) const fn is_unpaid(&self) -> bool {
+        self.flags & DELAYED_BY_BUDGET != 0 && self.taken.is_nothing()
+    }
+
+    /// Whether it has tokens from the budget that [`on_cancel`](Self::on_cancel) returns.
+    #[inline]
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.flags & (RETRY_PENDING | HEDGE_PENDING) != 0
+    }
+
+    /// Restarts the backoff, after activity while polling or a long healthy run. Time limits are not
+    /// moved.
+    pub const fn reset(&mut self, now: Instant) {
+        self.since = now;
+        self.step = 0;
+        self.previous = 0;
+        self.rule_steps = [0; MAX_RULES];
+    }
+
+    /// Restarts the backoff during a delay that ends at `until`. Returns the new end: after the first
+    /// delay of the backoff, but never later than before. Do not call it for a delay that a
+    /// `Retry-After` has set.
+    ///
+    /// A delay that is a first one already stays as it is; otherwise the shortest of several jitter
+    /// draws would count. For the same reason, call it once for each delay.
+    pub fn shorten_delay(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        until: Instant,
+        random: &mut (impl Random + ?Sized),
+    ) -> Instant {
+        let index = usize::from(self.rule);
+        let rule = policy.rules.get(index).map(|rule| (index, rule));
+        let (backoff, step) = match rule.and_then(|(_, rule)| rule.backoff.as_ref()) {
+            Some(backoff) => (backoff, u32::from(self.rule_steps[index])),
+            None => (&policy.backoff, self.step),
+        };
+        let is_first = step <= 1 && !backoff.depends_on_elapsed();
+        self.reset(now);
+        // A retry that the budget delays goes no sooner.
+        if is_first || self.flags & DELAYED_BY_BUDGET != 0 {
+            return until;
+        }
+        match self.computed_backoff(
+            policy,
+            now,
+            FailureKind::NotProcessed,
+            rule,
+            DelaySource::Backoff,
+            random,
+        ) {
+            Some(first) => until.min(Instant::from_nanos(now.as_nanos().saturating_add(first))),
+            None => until,
+        }
+    }
+
+    /// The running attempt fails, but it made permanent progress before, which no later attempt
+    /// repeats: for example a resumed download.
+    /// [`Progress`](crate::call::Progress) defines when that counts. Call it before reporting the failure.
+    ///
+    /// Progress counts as success: the retry count, the backoff and causes that are retried once
+    /// restart, as for a new operation that does the rest. The tokens of the attempt, if it was a
+    /// retry, are refunded. A retry after progress is still paid for, until it has made progress
+    /// itself. So a transfer that advances holds at most one retry, however often it is cut off. One
+    /// that does not advance costs as much as any other.
+    ///
+    /// Time limits are not moved: `max_elapsed` and the deadline count from the start of the session.
+    /// Earlier attempts may still have taken effect.
+    pub fn on_progress(&mut self, now: Instant, budget: Option<&Budget>) {
+        if let Some(budget) = budget {
+            budget.refund(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+        self.base = self.attempts.max(1);
+        self.rule_retries = [0; MAX_RULES];
+        self.flags &= RETRY_PENDING | HEDGE_PENDING | FINAL_DELAY_SHORTENED;
+        self.reset(now);
+    }
+
+    /// Attempts started so far.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// When the session started.
+    #[must_use]
+    pub const fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// How long an attempt that starts at `now` may run: the attempt timeout of the policy, or of
+    /// the rule of the last failure, and never past the deadline. `None` for no limit.
+    #[must_use]
+    pub fn attempt_limit(&self, policy: &Policy, now: Instant) -> Option<Duration> {
+        match (self.attempt_timeout(policy), self.remaining(policy, now)) {
+            (Some(timeout), Some(remaining)) => Some(timeout.min(remaining)),
+            (timeout, remaining) => timeout.or(remaining),
+        }
+    }
+
+    /// The attempt timeout of the rule of the last failure, or of the policy.
+    pub(crate) fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
+        policy
+            .rules
+            .get(usize::from(self.rule))
+            .and_then(|rule| rule.attempt_timeout)
+            .or(policy.attempt_timeout)
+    }
+
+    /// The last instant at which an attempt may start, by `max_elapsed` and the deadline:
+    /// [`Instant::MAX`] without either.
+    #[must_use]
+    pub fn last_start(&self, policy: &Policy) -> Instant {
+        policy.last_start(self.started)
+    }
+
+    /// The reason why no attempt may start at `at`, after [`last_start`](Self::last_start).
+    #[must_use]
+    pub fn limit_at(&self, policy: &Policy, at: Instant) -> StopReason {
+        self.limit_reached(policy, at, 0)
+    }
+
+    /// The time left until the deadline, zero if it has passed; `None` without a deadline.
+    #[must_use]
+    pub fn remaining(&self, policy: &Policy, now: Instant) -> Option<Duration> {
+        let deadline = self.started.saturating_add(policy.deadline?);
+        Some(deadline.saturating_since(now))
+    }
+
+    /// When it started, or last made progress.
+    #[inline]
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Records that an attempt failed at `now`. Returns whether to retry after a delay, or to stop.
+    ///
+    /// The order of the checks: eligibility, count, then backoff → cap → jitter → hint → `Retry-After`
+    /// jitter → time limits → budget.
+    #[inline]
+    pub fn on_failure(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        self.on_failure_until(policy, now, failure, random, budget, Instant::MAX)
+    }
+
+    /// Like [`on_failure`](Self::on_failure); no attempt may start after `latest`, whatever the policy
+    /// says.
+    #[inline]
+    pub(crate) fn on_failure_until(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Decision {
+        match self.fast_path_delay(policy, now, failure, random, budget, latest) {
+            Some(wait) => decision(Ok(wait)),
+            None => self.decide_in_full(policy, now, failure, random, budget, latest),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_in_full(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Decision {
+        decision(self.decide(
+            policy,
+            now,
+            failure,
+            DelaySource::Backoff,
+            random,
+            budget,
+            latest,
+        ))
+    }
+
+    /// Like [`on_failure`](Self::on_failure), with the caller's own delay instead of the policy's
+    /// backoff, from any iterator of durations; `None` means that the iterator has ended. Cap, jitter,
+    /// hints and limits of the policy still apply.
+    pub fn on_failure_with(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: Option<Duration>,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        self.on_failure_with_until(policy, now, failure, own, random, budget, Instant::MAX)
+    }
+
+    /// Like [`on_failure_with`](Self::on_failure_with); no attempt may start after `latest`, whatever
+    /// the policy says.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "they are what a decision is made of"
+    )]
+    pub(crate) fn on_failure_with_until(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: Option<Duration>,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Decision {
+        let own = own.map_or(DelaySource::Ended, |own| DelaySource::Given(nanos(own)));
+        decision(self.decide(policy, now, failure, own, random, budget, latest))
+    }
+
+    /// [`on_failure`](Self::on_failure) in nanoseconds, which are cheaper than a `Duration`.
+    #[inline]
+    pub(crate) fn delay_or_stop(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Result<u64, Stop> {
+        let latest = Instant::MAX;
+        match self.fast_path_delay(policy, now, failure, random, budget, latest) {
+            Some(wait) => Ok(wait),
+            None => self.decide(
+                policy,
+                now,
+                failure,
+                DelaySource::Backoff,
+                random,
+                budget,
+                latest,
+            ),
+        }
+    }
+
+    /// The delay before a retry, by the fast path of the policy. `None`, without changes, if other
+    /// checks are needed.
+    #[inline]
+    fn fast_path_delay(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Option<u64> {
+        let fast_path = policy.fast_path.as_ref()?;
+        let retries = self.attempts.saturating_sub(self.base);
+        if !self.is_simple(policy, failure)
+            || !fast_path.allows_after(retries)
+            || latest != Instant::MAX && fast_path.longest(self.step) > latest.nanos_since(now)
+        {
+            return None;
+        }
+        self.taken = match budget {
+            // A reload may have removed the budget that paid for the retry before.
+            None => Taken::NOTHING,
+            Some(_) if failure.cause.is_regular_response() => return None,
+            Some(budget) => budget.withdraw_fast(now, Charge::of(failure.kind, failure.cause))?,
+        };
+        self.rule = NO_RULE;
+        self.may_have_taken_effect |= matches!(failure.kind, FailureKind::Ambiguous);
+        let wait = fast_path.wait(self.step, random);
+        self.grant(policy, None, None, wait, false);
+        Some(wait)
+    }
+
+    /// Whether only count and delay remain to be decided, for a policy with a fast path.
+    #[inline]
+    const fn is_simple(&self, policy: &Policy, failure: &Failure) -> bool {
+        let kind = failure.kind;
+        !matches!(kind, FailureKind::Permanent | FailureKind::Overloaded)
+            && (!matches!(kind, FailureKind::Ambiguous) || self.repeatable.is_allowed_by(policy))
+            && failure.is_single_request()
+            && once_bit(failure.cause).is_none()
+            && failure.hint.delay_nanos().is_none()
+            && matches!(failure.hint.advice, Advice::None)
+    }
+
+    #[inline(never)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "they are what a decision is made of"
+    )]
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: DelaySource,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+        latest: Instant,
+    ) -> Result<u64, Stop> {
+        let seen;
+        let failure = if failure.as_if_in_progress {
+            seen = self.in_view_of_earlier(*failure);
+            &seen
+        } else {
+            failure
+        };
+        let hint = failure.hint.delay_nanos();
+        let stop = |reason| {
+            Err(Stop {
+                reason,
+                retry_at: hint
+                    .map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay))),
+            })
+        };
+
+        let retryable_kind = self.retryable_kind(policy, failure);
+        if let Some(budget) = budget
+            && self.concerns_server_health(failure, retryable_kind)
+        {
+            budget.on_failure(Charge::of(
+                retryable_kind.unwrap_or(failure.kind),
+                failure.cause,
+            ));
+        }
+        let kind = match retryable_kind {
+            Ok(kind) => kind,
+            Err(StopReason::Permanent)
+                if (failure.as_if_applied || failure.as_if_in_progress)
+                    && (self.may_have_taken_effect || !failure.is_single_request()) =>
+            {
+                return stop(StopReason::OutcomeUnknown);
+            }
+            Err(reason) => return stop(reason),
+        };
+        self.note_effect(failure, kind);
+        let Some((rule, once)) = self.count(policy, failure) else {
+            return stop(StopReason::RetriesExhausted);
+        };
+        let Some(own) = self.computed_backoff(policy, now, kind, rule, own, random) else {
+            return stop(StopReason::RetriesExhausted);
+        };
+
+        let by_policy = policy.last_start(self.started);
+        let last_start = by_policy.min(latest).as_nanos();
+        let room = last_start.saturating_sub(now.as_nanos());
+        let (mut wait, earliest) = match apply_retry_after(policy, own, failure, room, random) {
+            Ok(wait) => wait,
+            Err(reason) => return stop(reason),
+        };
+        if policy.final_attempt_before_deadline
+            && last_start != u64::MAX
+            && let Some(earliest) = earliest
+        {
+            wait = match self
+                .final_attempt_before_deadline(policy, now, wait, earliest, latest, random)
+            {
+                Ok(wait) => wait,
+                Err(reason) => return stop(reason),
+            };
+        }
+        if now.as_nanos().saturating_add(wait) > last_start {
+            return stop(match latest < by_policy {
+                true => StopReason::MaxElapsed,
+                false => self.limit_reached(policy, now, wait),
+            });
+        }
+
+        self.taken = Taken::NOTHING;
+        if let Some(budget) = budget {
+            // Exempt are retries with a reserved slot, attempts that a live connection provably never
+            // saw (once), and responses of a healthy destination. The latter are polls of an unfinished
+            // job, which repeat nothing, and write conflicts, each caused by a write that took effect.
+            // A contended key must not use up the retries of other keys.
+            let unsent = once == Some(UNSENT) && failure.is_single_request();
+            let exempt = unsent
+                || failure.cause.is_regular_response()
+                || failure.hint.audience != Audience::Shared && hint.is_some();
+            if !exempt {
+                let useful = if policy.final_attempt_before_deadline {
+                    self.latest_useful_start(policy, now, latest)
+                        .nanos_since(now)
+                        .max(wait)
+                } else {
+                    room
+                };
+                let most = policy.max_delay().unwrap_or(policy.max_hint);
+                let longest = useful.min(nanos(most));
+                let charge = Charge::of(kind, failure.cause);
+                match budget.withdraw_within(now, charge, longest, random) {
+                    Payment::Paid(taken) => self.taken = taken,
+                    Payment::PaidAfter(taken, pause) => {
+                        self.taken = taken;
+                        if pause > wait {
+                            wait = pause;
+                            // Delayed without tokens would mean unpaid; a free retry is not.
+                            if !taken.is_nothing() {
+                                self.flags |= DELAYED_BY_BUDGET;
+                            }
+                        }
+                    }
+                    Payment::QueueAtBreaker => self.flags |= DELAYED_BY_BUDGET,
+                    Payment::Refused => return stop(StopReason::Budget),
+                }
+            }
+        }
+        self.grant(policy, rule, once, own, hint.is_some());
+        Ok(wait)
+    }
+
+    /// The failure in view of earlier attempts. One that is the response [if an earlier attempt were
+    /// still in progress](Failure::as_if_in_progress) counts as throttled if an attempt may be. A
+    /// session applies this itself; a driver calls it to display the result.
+    #[must_use]
+    pub const fn in_view_of_earlier(&self, mut failure: Failure) -> Failure {
+        if failure.as_if_in_progress
+            && self.may_have_taken_effect
+            && matches!(failure.kind, FailureKind::Permanent)
+        {
+            failure.kind = FailureKind::Throttled;
+        }
+        failure
+    }
+
+    /// Whether the failure may be retried: did the attempt run, and may it run twice?
+    #[inline]
+    fn retryable_kind(
+        &self,
+        policy: &Policy,
+        failure: &Failure,
+    ) -> Result<FailureKind, StopReason> {
+        let mut kind = failure.kind;
+        if failure.hint.advice == Advice::DoNotRetry {
+            return Err(StopReason::DoNotRetry);
+        }
+        if kind == FailureKind::Overloaded {
+            return Err(StopReason::Overloaded);
+        }
+        let asked_to = failure.hint.advice == Advice::DoRetry;
+        match &policy.retry_on {
+            // Listed failures may be retried; whether the operation may run twice is checked below.
+            Some(listed) if Pattern::list(listed, failure) => {
+                kind = match kind {
+                    FailureKind::Permanent => FailureKind::Ambiguous,
+                    kind => kind,
+                };
+            }
+            // A list of failures does not apply to responses that are none.
+            Some(_) if !asked_to && !failure.cause.is_regular_response() => {
+                kind = FailureKind::Permanent
+            }
+            _ => {}
+        }
+        if kind == FailureKind::Permanent && asked_to {
+            kind = FailureKind::Ambiguous;
+        }
+        if kind == FailureKind::Permanent || Pattern::any(&policy.stop_on, failure) {
+            return Err(StopReason::Permanent);
+        }
+        // A failure of the last of several calls, and its reclassification by the policy, is true of
+        // that call only.
+        let alone = failure.is_single_request();
+        if kind == FailureKind::Ambiguous && alone && Pattern::any(&policy.not_processed, failure) {
+            kind = FailureKind::NotProcessed;
+        }
+        if (kind == FailureKind::Ambiguous || !alone) && !self.repeatable.is_allowed_by(policy) {
+            return Err(StopReason::NotRepeatable);
+        }
+        Ok(kind)
+    }
+
+    /// Records whether the failed attempt, which counts as `kind`, may have taken effect. A failure
+    /// that was only listed as worth a retry is no evidence that it has.
+    #[inline]
+    fn note_effect(&mut self, failure: &Failure, kind: FailureKind) {
+        self.may_have_taken_effect |= failure.kind == FailureKind::Ambiguous
+            && kind == FailureKind::Ambiguous
+            || !failure.is_single_request();
+    }
+
+    /// Whether the failure concerns the health of the server (gRFC A6): retryable ones, and those that
+    /// the server asked not to retry. Not failures of a single request, nor, once, an attempt that the
+    /// server never saw.
+    #[inline]
+    fn concerns_server_health(
+        &self,
+        failure: &Failure,
+        retryable_kind: Result<FailureKind, StopReason>,
+    ) -> bool {
+        let unsent = once_bit(failure.cause) == Some(UNSENT) && self.flags & UNSENT == 0;
+        !unsent
+            && failure.scope == Scope::Destination
+            && retryable_kind != Err(StopReason::Permanent)
+    }
+
+    /// The rule for the failure, and the cause that may be retried only once; `None` if the retries are
+    /// used up.
+    #[inline]
+    fn count<'p>(
+        &mut self,
+        policy: &'p Policy,
+        failure: &Failure,
+    ) -> Option<(Option<Matched<'p>>, Option<u8>)> {
+        let rule = policy.rule_for(failure);
+        self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
+        let retries = self.attempts.saturating_sub(self.base);
+        if policy.max_retries().is_some_and(|most| retries >= most) {
+            return None;
+        }
+        if let Some((index, rule)) = rule
+            && rule
+                .max_retries
+                .is_some_and(|most| u32::from(self.rule_retries[index]) >= most)
+        {
+            return None;
+        }
+        let once = once_bit(failure.cause);
+        match once {
+            Some(bit) if self.flags & bit != 0 && bit != UNSENT => None,
+            Some(bit) if self.flags & bit != 0 => Some((rule, None)),
+            once => Some((rule, once)),
+        }
+    }
+
+    /// The computed backoff in nanoseconds: backoff → cap → jitter.
+    fn computed_backoff(
+        &self,
+        policy: &Policy,
+        now: Instant,
+        kind: FailureKind,
+        rule: Option<(usize, &Rule)>,
+        own: DelaySource,
+        random: &mut (impl Random + ?Sized),
+    ) -> Option<u64> {
+        let source = policy.wait_source(rule.map(|(_, rule)| rule));
+        let ceiling = source.max_delay.map_or(u64::MAX, nanos);
+        let (before, after) = match policy.ceiling {
+            Ceiling::BeforeJitter => (ceiling, u64::MAX),
+            Ceiling::AfterJitter => (u64::MAX, ceiling),
+        };
+        let backoff = match own {
+            DelaySource::Given(given) => given.min(before),
+            DelaySource::Ended => return None,
+            DelaySource::Backoff => {
+                let retry = match rule {
+                    Some((index, _)) if source.own => u32::from(self.rule_steps[index]),
+                    _ => self.step,
+                };
+                let initial = match policy.throttled_initial {
+                    Some(initial) if kind == FailureKind::Throttled && !source.own => {
+                        Some(nanos(initial))
+                    }
+                    _ => None,
+                };
+                let step = BackoffPosition {
+                    retry,
+                    previous: self.previous,
+                    elapsed: now.nanos_since(self.since),
+                    initial,
+                    ceiling: before,
+                };
+                source.backoff.wait(step, random)?
+            }
+        };
+        Some(source.jitter.apply(backoff, random).min(after))
+    }
+
+    fn limit_reached(&self, policy: &Policy, now: Instant, wait: u64) -> StopReason {
+        let start = Duration::from_nanos(wait).saturating_add(policy.min_attempt_time);
+        let elapsed = now.saturating_since(self.started).saturating_add(start);
+        match policy.max_elapsed {
+            Some(limit) if elapsed > limit => StopReason::MaxElapsed,
+            _ => StopReason::Deadline,
+        }
+    }
+
+    #[inline]
+    fn grant(
+        &mut self,
+        policy: &Policy,
+        rule: Option<(usize, &Rule)>,
+        once: Option<u8>,
+        own: u64,
+        hinted: bool,
+    ) {
+        // gRFC A6: the sequence restarts after a pushback.
+        let restarts = hinted && policy.hint == HintMode::Exact;
+        if let Some((index, rule)) = rule {
+            self.rule_retries[index] = self.rule_retries[index].saturating_add(1);
+            if rule.backoff.is_some() {
+                self.rule_steps[index] = match restarts {
+                    true => 0,
+                    false => self.rule_steps[index].saturating_add(1),
+                };
+            }
+        }
+        if restarts {
+            self.step = 0;
+        } else if rule.is_none_or(|(_, rule)| rule.backoff.is_none()) {
+            self.step = self.step.saturating_add(1);
+        }
+        self.flags |= once.unwrap_or(0);
+        self.previous = own;
+        self.flags |= RETRY_PENDING;
+    }
+}
+
+#[inline]
+const fn decision(wait: Result<u64, Stop>) -> Decision {
+    match wait {
+        Ok(nanos) => Decision::Retry {
+            after: Duration::from_nanos(nanos),
+        },
+        Err(stop) => Decision::Stop(stop),
+    }
+}
+
+/// The source of the delay before jitter.
+#[derive(Clone, Copy)]
+enum DelaySource {
+    Backoff,
+    Given(u64),
+    Ended,
+}
+
+/// Attempts that a live connection provably never saw: free of charge, once.
+const UNSENT: u8 = 1;
+
+/// Causes that are retried once: 421 on a new connection, 425 without early data, a name that does not
+/// exist after a second look-up, an invalid HTTP response. Unsent attempts are *free* once.
+#[inline]
+const fn once_bit(cause: Cause) -> Option<u8> {
+    match cause {
+        Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),
+        Cause::Network(Network::NameNotFound) => Some(2),
+        Cause::Status(421) => Some(4),
+        // All bits are in use. A server that responds with 425 speaks HTTP, so these two can share one.
+        Cause::Status(425) | Cause::Network(Network::Malformed) => Some(8),
+        _ => None,
+    }
+}
+
+/// Applies the server's `Retry-After` to the computed backoff; `room` is the time until the last
+/// instant at which an attempt may start. The second value is the lower bound for shortening the delay:
+/// the `Retry-After` if there is one, `None` if the delay may not be shortened.
+fn apply_retry_after(
+    policy: &Policy,
+    own: u64,
+    failure: &Failure,
+    room: u64,
+    random: &mut (impl Random + ?Sized),
+) -> Result<(u64, Option<u64>), StopReason> {
+    let Some(hint) = failure.hint.delay_nanos() else {
+        return Ok((own, Some(0)));
+    };
+    let earliest = (hint < own).then_some(hint);
+    match policy.hint {
+        HintMode::Ignore => return Ok((own, Some(0))),
+        HintMode::Clamp => {
+            return Ok((
+                hint.clamp(own, own.saturating_add(MAX_CLAMP_NANOS)),
+                earliest,
+            ));
+        }
+        HintMode::Floor | HintMode::Replace | HintMode::Exact => {}
+    }
+    if hint > nanos(policy.max_hint) || hint > room {
+        return Err(StopReason::RetryLater);
+    }
+    if policy.hint != HintMode::Floor {
+        return Ok((hint, None));
+    }
+    let floor = hint.max(own);
+    let spread = match failure.hint.audience {
+        Audience::Shared => share_of(hint, policy.retry_after_jitter),
+        Audience::TicketSeconds => RESERVED_SECONDS_JITTER_NANOS,
+        Audience::TicketMillis => RESERVED_MILLIS_JITTER_NANOS,
+    };
+    // Limited to the time left: jitter is no reason to give up.
+    let spread = spread.min(room.saturating_sub(floor));
+    Ok((floor.saturating_add(up_to(spread, random)), earliest))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

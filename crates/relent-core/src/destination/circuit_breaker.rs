@@ -1,0 +1,862 @@
+//! Circuit breaker: tracks whether a destination is up and how many attempts it can sustain.
+//!
+//! A retry budget limits retries by a ratio, and no fixed ratio is right. To hide independent failures
+//! of rate p it needs p/(1 − p). In overload it has to be nearly zero (see *retry budget* in the rules
+//! of decision). The breaker tells the two cases apart and acts accordingly:
+//!
+//! - **Normal**: every attempt is admitted. While attempts fail but successes keep their baseline
+//!   latency, the failures do not depend on load. [`CircuitBreaker::ratio`] then raises the budget's ratio to the
+//!   value that hides them.
+//! - **Limited**: more attempts fail than the baseline, and successes are slow or attempts time out:
+//!   the destination has a queue. Retries that the budget cannot pay for also start this state. All
+//!   attempts together are limited to a multiple of the demand. Failures reduce the multiple. It grows
+//!   in steps while nothing fails and successes are fast (AIMD). It holds while successes are slow, and
+//!   shrinks while they become slower. So the server's queue is never empty and seldom full. New
+//!   requests go first; queued ones go as headroom allows. The step is halved if more attempts fail
+//!   right after it, or if the breaker then goes down for a load-induced reason.
+//! - **Down**: more attempts failed in a row than chance explains, or one timed out and nothing
+//!   succeeded meanwhile. Requests are queued, and one probe at a time is sent. After a successful
+//!   probe the breaker is limited first, so that the queue does not become a thundering herd. It
+//!   becomes normal immediately if timeouts alone caused it, the success has baseline latency, and few
+//!   requests are queued.
+//!
+//! Many processes call one destination without coordination, so each measures in units of its own
+//! demand. Ten thousand clients with one request per ten seconds each probe and drain in proportion to
+//! their normal rate. The first sign of overload is the latency of successes, not their number: a
+//! process that makes more attempts takes the share of the others.
+//!
+//! The default must not complete fewer requests than no retries. First attempts are therefore held back
+//! only where most would fail. While the breaker is down, a queued request makes one late first
+//! attempt before its time is over. A cooldown or the rate limit may prevent that. In a
+//! high-traffic process only one in eight does so after three seconds of timeouts or overload.
+//!
+//! A low-traffic process sees too little to measure gradually. As soon as anything fails, one success
+//! far slower than the baseline counts as overload. The process releases queued requests evenly, over a
+//! multiple of the time in which they arrived.
+
+mod config;
+mod down;
+mod evidence;
+mod flapping;
+mod limit;
+mod measure;
+mod queued;
+mod run;
+
+use core::time::Duration;
+
+use crate::destination::budget::BreakerSignal;
+use crate::destination::sharded_counters::BatchCounts;
+use crate::failure::{Cause, Failure, FailureKind, Hop, Scope};
+use crate::policy::error::PolicyError;
+use crate::random::Random;
+use crate::time::Instant;
+pub use config::CircuitBreakerConfig;
+use down::Down;
+use evidence::Evidence;
+use flapping::Flapping;
+use limit::{DEMAND_ONLY_FACTOR, Limit, StepScale};
+use measure::{Baseline, Demand, Share, Tally};
+use queued::Queue;
+use run::Run;
+
+/// A request that waits for permission to make an attempt. Among queued requests, the one with the
+/// earliest deadline goes first, then the one that has waited longest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Waiter {
+    /// When the request no longer needs a response; [`Instant::MAX`] for never.
+    pub until: Instant,
+    /// When the request was made.
+    pub since: Instant,
+    /// Distinguishes the requests at one breaker; chosen by the driver.
+    pub id: u64,
+}
+
+/// The kind of attempt for which permission is requested.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AttemptKind {
+    /// The first attempt of a request. It would also be made with retries disabled.
+    First,
+    /// A retry that the budget has paid for, or that needs no payment.
+    FundedRetry,
+    /// A retry that an exhausted budget could not pay for. It goes only where the breaker finds
+    /// headroom. See
+    /// [`BudgetConfig::queue_when_exhausted`](crate::BudgetConfig::queue_when_exhausted).
+    UnfundedRetry,
+}
+
+/// Permit for one attempt. Return it with [`CircuitBreaker::on_end`] when the attempt is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BreakerPermit {
+    started: Instant,
+    probe: bool,
+}
+
+impl BreakerPermit {
+    /// A permit for an attempt that starts now: without a breaker, or when something else delayed the
+    /// attempt after the breaker had admitted it.
+    #[must_use]
+    pub const fn new(started: Instant, probe: bool) -> Self {
+        Self { started, probe }
+    }
+
+    /// When the permit was issued, which is when the attempt starts.
+    #[must_use]
+    pub const fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Whether the attempt is a probe of a destination that is down.
+    #[must_use]
+    pub const fn is_probe(&self) -> bool {
+        self.probe
+    }
+}
+
+/// Outcome of an attempt, as far as the breaker is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttemptOutcome {
+    /// The destination did the work, or reported a permanent failure: it is up.
+    Answered,
+    /// It failed with an error that is neither overload nor a timeout.
+    Failed,
+    /// The destination rejected it because of overload.
+    Overloaded,
+    /// It timed out.
+    TimedOut,
+    /// Rejected with a `Retry-After`. Not counted as overload, because the server controls its own
+    /// load.
+    Deferred,
+    /// No information: the attempt was cancelled.
+    Unknown,
+}
+
+impl AttemptOutcome {
+    /// The outcome of an attempt with this failure.
+    #[must_use]
+    pub const fn of(failure: &Failure) -> Self {
+        match (failure.kind, failure.cause) {
+            // It responded with the redirect to the host that failed.
+            _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
+            (FailureKind::Permanent, _) => Self::Answered,
+            _ if matches!(failure.scope, Scope::Request) => Self::Answered,
+            (FailureKind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Deferred,
+            (FailureKind::Throttled | FailureKind::Overloaded, _) => Self::Overloaded,
+            (_, Cause::Timeout) => Self::TimedOut,
+            (FailureKind::NotProcessed | FailureKind::Ambiguous, _) => Self::Failed,
+        }
+    }
+}
+
+/// The multiple of the demand from which the limited state ends, if nothing is queued.
+const NORMAL_FACTOR: f64 = 1.2;
+/// Requests per second from which a process sees enough to hold back first attempts; slower processes
+/// never do. And the lower bound of the multiple.
+const HIGH_TRAFFIC_PER_SECOND: f64 = 4.0;
+const MIN_FACTOR: f64 = 0.05;
+/// The budget's ratio is not raised for this long after overload, nor above this share of failures, nor
+/// beyond this ratio. The margin adds to the average need.
+const OVERLOAD_MEMORY: Duration = Duration::from_secs(15);
+const MAX_HIDDEN_FAILURE_SHARE: f64 = 0.7;
+const MAX_RATIO: f64 = 1.5;
+const RATIO_MARGIN: f64 = 1.25;
+const NANOS_PER_SECOND: f64 = 1e9;
+/// A destination that responded to one of this many requests still responds. If four of five are
+/// rejected, thirty rejections in a row happen by chance once in eight hundred times.
+const RECENT_REQUESTS: f64 = 30.0;
+
+/// So few queued requests make no thundering herd when they go immediately.
+const SMALL_QUEUE_LEN: usize = 4;
+
+/// A period in which requests and fast successes do not change the state of a normal breaker. They can
+/// be counted and delivered later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Healthy {
+    /// The end of the period.
+    pub(crate) until: Instant,
+    /// A success that took more nanoseconds is slow.
+    pub(crate) longest: u64,
+    /// A success that took fewer nanoseconds is the fastest of the window.
+    pub(crate) shortest: u64,
+}
+
+/// State of the destination, as the breaker sees it.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Normal,
+    Limited(Limit),
+    Down(Down),
+}
+
+/// Adaptive circuit breaker for one destination in one process. A plain value; the driver keeps it
+/// behind a lock.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Caller, Claim, FixedRandom, Ended, CircuitBreakerConfig, Instant};
+/// use relent_core::destination::CircuitBreaker;
+///
+/// let mut breaker = CircuitBreaker::new(&CircuitBreakerConfig::DEFAULT)?;
+/// let mut now = Instant::ORIGIN;
+/// let caller = |id, now| Caller { until: Instant::MAX, since: now, id };
+/// let mut id = 0;
+/// while let Some(pass) = breaker.admit(now, caller(id, now), Claim::First) {
+///     breaker.on_request(now);
+///     breaker.on_end(now, pass, Ended::Failed, &mut FixedRandom::at(0.5));
+///     now = now.saturating_add(Duration::from_millis(20));
+///     id += 1;
+/// }
+/// // Only failures: this request is queued, and becomes the first probe half a second later.
+/// assert!(breaker.is_closed());
+/// now = now.saturating_add(Duration::from_millis(500));
+/// let (released, pass) = breaker.release(now).expect("it is time");
+/// assert_eq!((released.id, pass.is_probe()), (id, true));
+/// breaker.on_end(now, pass, Ended::Answered, &mut FixedRandom::at(0.5));
+/// assert!(!breaker.is_closed());
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Debug)]
+pub struct CircuitBreaker {
+    config: CircuitBreakerConfig,
+    state: State,
+    queue: Queue,
+    demand: Demand,
+    tally: Tally,
+    baseline: Baseline,
+    /// Share of attempts that fail; and share that fails by neither timeout nor overload.
+    share: Share,
+    plain_failure: Share,
+    run: Run,
+    /// Whether the first probe succeeded when the breaker was last down.
+    false_alarm: bool,
+    /// When the breaker last left the normal state; the demand at that time is kept.
+    left_normal: Instant,
+    /// When the last success was far slower than the baseline; `None` if it was not.
+    slowed: Option<Instant>,
+    /// Mean latency of recent successes, in seconds.
+    recent: f64,
+    /// When overload was last seen.
+    overload: Option<Instant>,
+    evidence: Evidence,
+    flapping: Flapping,
+    step_scale: StepScale,
+}
+
+impl CircuitBreaker {
+    /// Creates a breaker in the normal state.
+    ///
+    /// # Errors
+    /// Returns an error if the configured times contradict each other.
+    pub fn new(config: &CircuitBreakerConfig) -> Result<Self, PolicyError> {
+        config.check()?;
+        Ok(Self::from_checked(config))
+    }
+
+    pub(crate) fn from_checked(config: &CircuitBreakerConfig) -> Self {
+        Self {
+            config: *config,
+            state: State::Normal,
+            queue: Queue::default(),
+            demand: Demand::new(),
+            tally: Tally::default(),
+            baseline: Baseline::default(),
+            share: Share::default(),
+            plain_failure: Share::default(),
+            run: Run::default(),
+            false_alarm: false,
+            left_normal: Instant::ORIGIN,
+            slowed: None,
+            recent: 0.0,
+            overload: None,
+            evidence: Evidence::default(),
+            flapping: Flapping::new(),
+            step_scale: StepScale::WHOLE,
+        }
+    }
+
+    /// Reads each part, to prefetch it: see [`Outbound::touch`](crate::destination::Outbound::touch).
+    #[inline]
+    pub(crate) fn prefetch(&self) -> u64 {
+        self.demand.touch()
+            ^ self.config.first_probe.as_secs()
+            ^ self.config.max_queue_time.as_secs()
+            ^ u64::from(self.is_normal())
+            ^ u64::from(self.evidence.is_lossy())
+            ^ self.queue.len() as u64
+            ^ self.tally.earliest().as_nanos()
+            ^ self.baseline.took().to_bits()
+            ^ self.share.get().to_bits()
+            ^ self.plain_failure.get().to_bits()
+            ^ self.left_normal.as_nanos()
+            ^ self.recent.to_bits()
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub const fn config(&self) -> &CircuitBreakerConfig {
+        &self.config
+    }
+
+    /// Counts a request. Call it once for each, before its first attempt.
+    pub fn on_request(&mut self, now: Instant) {
+        self.demand.add(now);
+    }
+
+    /// Returns the period in which only failures, slow successes and a new fastest success can change
+    /// the state; `None` if there is none. Until its end no evaluation is due, and no window of demand
+    /// or latency restarts.
+    pub(crate) fn healthy(&self, now: Instant) -> Option<Healthy> {
+        let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
+        let ends = ends.min(self.evidence.window_ends());
+        // If many attempts have failed, one more success can make an early evaluation due. Otherwise
+        // successes only lower the share of failures.
+        let nothing_pends = self.queue.len() == 0 && !self.tally.has_many_failures();
+        (self.is_normal() && nothing_pends && now < ends).then(|| Healthy {
+            until: ends,
+            longest: self.baseline.longest_fast(),
+            shortest: self.evidence.shortest_of_window(),
+        })
+    }
+
+    /// Adds the counts of a [calm](Self::calm) period.
+    pub(crate) fn on_counted(&mut self, counted: &BatchCounts) {
+        self.demand.add_many(counted.at, counted.requests);
+        if counted.successes > 0 {
+            self.run.on_success(counted.answered);
+            self.share.add_successes(counted.successes);
+            self.plain_failure.add_successes(counted.successes);
+            self.slowed = None;
+            self.tally.add(counted.successes, counted.took);
+        }
+    }
+
+    /// Whether the breaker is normal: nothing is held back, and the budget alone limits retries.
+    /// Otherwise the breaker paces queued requests.
+    #[must_use]
+    pub const fn is_normal(&self) -> bool {
+        matches!(self.state, State::Normal)
+    }
+
+    /// Whether the breaker is down: only probes are sent.
+    #[must_use]
+    pub const fn is_down(&self) -> bool {
+        matches!(self.state, State::Down(_))
+    }
+
+    /// Whether a request that is queued without an attempt makes one now that its time is nearly over.
+    /// Only a breaker that is down returns `true`. It does so for every request, or for one in eight
+    /// after three seconds of timeouts or overload in a high-traffic process. Call it once for each
+    /// request.
+    pub(crate) fn grants_late_first_attempt(&mut self, now: Instant) -> bool {
+        let demand = self.demand.baseline(now);
+        match &mut self.state {
+            State::Down(down) => down.grants_late_first_attempt(now, demand),
+            State::Normal | State::Limited(_) => false,
+        }
+    }
+
+    /// Number of queued requests.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The id of the queued request with the earliest deadline.
+    pub(crate) fn first_queued(&self) -> Option<u64> {
+        self.queue.first()
+    }
+
+    /// The ids of all queued requests, earliest deadline first.
+    pub(crate) fn all_queued(&self) -> impl Iterator<Item = u64> {
+        self.queue.all()
+    }
+
+    /// Whether this request is queued.
+    pub(crate) fn has_queued(&self, caller: &Waiter) -> bool {
+        self.queue.has(caller)
+    }
+
+    /// The ratio of retries to requests that hides the failures seen, while they do not depend on load;
+    /// otherwise 0.
+    #[must_use]
+    pub fn ratio(&self, now: Instant) -> f64 {
+        let bound = self.saw_overload_recently(now)
+            || self.plain_failure.is_above(MAX_HIDDEN_FAILURE_SHARE);
+        match self.is_normal() && self.fails_after_service() && !bound {
+            true => self.max_ratio(),
+            false => 0.0,
+        }
+    }
+
+    /// Whether a timeout may be taken for packet loss. If the breaker is limited and the last success
+    /// was slow, the attempt waited in a queue instead.
+    fn detects_packet_loss(&self) -> bool {
+        match self.state {
+            State::Normal => true,
+            State::Limited(_) => self.slowed.is_none(),
+            State::Down(_) => false,
+        }
+    }
+
+    /// Whether failures take about as long as successes, and so are not caused by load.
+    fn fails_after_service(&self) -> bool {
+        self.evidence
+            .fails_after_service(self.recent_success_seconds(), &self.baseline)
+    }
+
+    /// Mean latency of recent successes, in seconds. Before the first evaluation, of those counted so
+    /// far; 0 if there are none.
+    fn recent_success_seconds(&self) -> f64 {
+        match self.recent {
+            0.0 => self.tally.mean().unwrap_or(0.0) / NANOS_PER_SECOND,
+            recent => recent,
+        }
+    }
+
+    /// Whether overload was seen recently.
+    fn saw_overload_recently(&self, now: Instant) -> bool {
+        self.overload
+            .is_some_and(|seen| now < seen.saturating_add(OVERLOAD_MEMORY))
+    }
+
+    /// The findings that the budget of the destination acts on.
+    pub fn signal(&mut self, now: Instant) -> BreakerSignal {
+        BreakerSignal {
+            ratio: self.ratio(now),
+            has_queue: true,
+            maybe_overload: !self.fails_after_service(),
+            consecutive_failures: self.run.is_repeated(),
+            timeouts_are_loss: self.detects_packet_loss() && self.evidence.is_lossy(),
+            // A process with few requests cannot tell whether it is one of very many.
+            retries_free: !self.is_normal() && self.demand.is_rate_known(now),
+            limited: !self.is_normal() && !self.is_down(),
+        }
+    }
+
+    /// Whether something succeeded within this many nanoseconds, and among the last few requests. An
+    /// earlier success does not show that the destination still responds.
+    pub(crate) fn has_success_within(&mut self, now: Instant, nanos: u64) -> bool {
+        let few = RECENT_REQUESTS / self.demand.baseline(now).max(1e-9) * NANOS_PER_SECOND;
+        let then = now.as_nanos().saturating_sub(nanos.min(few as u64));
+        self.run.has_success_since(Instant::from_nanos(then))
+    }
+
+    /// Upper bound of the [ratio](Self::ratio) as long as nothing fails.
+    pub(crate) fn max_ratio(&self) -> f64 {
+        let failing = self.plain_failure.get();
+        (RATIO_MARGIN * failing / (1.0 - failing)).min(MAX_RATIO)
+    }
+
+    /// Requests permission for an attempt. `None`: the request is queued until
+    /// [`release`](Self::release) returns it, or the driver [forgets](Self::forget) it. An unpaid retry
+    /// switches a normal breaker to limited, and goes when there is headroom.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        caller: Waiter,
+        claim: AttemptKind,
+    ) -> Option<BreakerPermit> {
+        self.evaluate_if_due(now);
+        if claim == AttemptKind::UnfundedRetry && self.is_normal() {
+            self.limit(now, DEMAND_ONLY_FACTOR.max(1.0 + self.ratio(now)));
+        }
+        let fresh = claim == AttemptKind::First;
+        let (go, probe) = match &mut self.state {
+            State::Normal => (true, false),
+            State::Limited(limit) => {
+                let demand = self.demand.baseline(now);
+                if fresh {
+                    limit.on_first_attempt(now, demand);
+                }
+                (fresh && limit.admits(now, demand), false)
+            }
+            State::Down(down) => {
+                let go = fresh && down.admits(now, &self.config);
+                (go, go)
+            }
+        };
+        if go {
+            return Some(BreakerPermit::new(now, probe));
+        }
+        if self.queue.len() == 0
+            && let State::Limited(limit) = &mut self.state
+        {
+            limit.on_first_queued(now, self.demand.baseline(now));
+        }
+        self.queue.add(caller);
+        None
+    }
+
+    /// The next queued request that may go now. Call it until it returns `None`, and again at
+    /// [`next_release`](Self::next_release).
+    pub fn release(&mut self, now: Instant) -> Option<(Waiter, BreakerPermit)> {
+        self.evaluate_if_due(now);
+        if self.next_release(now)? > now {
+            return None;
+        }
+        let answered = after(now, self.recent);
+        let mut probe = false;
+        let caller = match &mut self.state {
+            State::Normal => self.queue.take_first(Instant::ORIGIN)?,
+            State::Limited(limit) => {
+                let caller = self.queue.take_first(answered)?;
+                limit.on_release(now, self.demand.baseline(now));
+                caller
+            }
+            State::Down(down) => {
+                // The last one has the most time left for a response.
+                let caller = self.queue.take_last()?;
+                down.on_probe(now);
+                probe = true;
+                caller
+            }
+        };
+        Some((caller, BreakerPermit::new(now, probe)))
+    }
+
+    /// When a queued request may go if nothing else happens before. `None` if no queued request could
+    /// still get its response in time.
+    pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
+        // A normal breaker holds back nothing, however little time is left.
+        let answered = match self.state {
+            State::Normal => Instant::ORIGIN,
+            State::Limited(_) | State::Down(_) => after(now, self.recent),
+        };
+        if !self.queue.has_any(answered) {
+            return None;
+        }
+        Some(match &self.state {
+            State::Normal => now,
+            // It releases one request, or ends by itself.
+            State::Limited(limit) => {
+                let demand = self.demand.baseline(now);
+                let ends = match self.slowed {
+                    None => limit.until,
+                    Some(_) => Instant::MAX,
+                };
+                let spreads = limit
+                    .spread_at(OVERLOAD_MEMORY)
+                    .filter(|_| demand < HIGH_TRAFFIC_PER_SECOND);
+                limit
+                    .next(demand)
+                    .min(ends)
+                    .min(spreads.unwrap_or(Instant::MAX))
+            }
+            State::Down(down) => down.next(&self.config),
+        })
+    }
+
+    /// Removes a request from the queue. Does nothing if it is not queued.
+    pub fn forget(&mut self, caller: &Waiter) {
+        self.queue.remove(caller);
+    }
+
+    /// Changes the configuration. The planned probe comes no later than the new times allow.
+    pub(crate) fn apply(&mut self, now: Instant, config: &CircuitBreakerConfig) {
+        self.config = *config;
+        let demand = self.demand.baseline(now);
+        match &mut self.state {
+            State::Normal => {}
+            State::Limited(limit) => limit.spread_within(now, config.max_queue_time / 2, demand),
+            State::Down(down) => down.apply(now, config, demand),
+        }
+    }
+
+    /// Reports the outcome of an attempt.
+    pub fn on_end(
+        &mut self,
+        now: Instant,
+        pass: BreakerPermit,
+        ended: AttemptOutcome,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        match ended {
+            AttemptOutcome::Answered => {
+                let took = now.nanos_since(pass.started);
+                self.evidence.on_response(now, took);
+                self.run.on_success(now);
+                self.share.add(false);
+                self.plain_failure.add(false);
+                self.slowed = self.baseline.proves_queue(took).then_some(now);
+                if let State::Down(down) = self.state {
+                    self.false_alarm = down.is_false_alarm();
+                    let factor = self.flapping.on_up(now, self.step_scale.headroom());
+                    // A queue would have made it slow. So a packet was lost, or one of several nodes is
+                    // down.
+                    let few = self.queue.len() <= SMALL_QUEUE_LEN;
+                    if self.false_alarm
+                        && down.by_lone_timeout
+                        && few
+                        && self.baseline.is_within_baseline(took as f64)
+                    {
+                        return self.open(now);
+                    }
+                    return self.limit(now, factor);
+                }
+                self.tally.add(1, took);
+            }
+            AttemptOutcome::Failed | AttemptOutcome::Overloaded | AttemptOutcome::TimedOut => {
+                self.on_failure(now, pass, ended, random);
+                if self.is_down() {
+                    return;
+                }
+            }
+            AttemptOutcome::Deferred => {
+                let demand = self.demand.baseline(now);
+                if pass.probe
+                    && let State::Down(down) = &mut self.state
+                {
+                    down.on_deferred_probe(now, demand, random);
+                }
+            }
+            AttemptOutcome::Unknown => {
+                if pass.probe
+                    && let State::Down(down) = &mut self.state
+                {
+                    down.on_lost_probe();
+                }
+            }
+        }
+        self.evaluate_early(now);
+        self.evaluate_if_due(now);
+    }
+
+    fn on_failure(
+        &mut self,
+        now: Instant,
+        pass: BreakerPermit,
+        ended: AttemptOutcome,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        let demand = self.demand.baseline(now);
+        let silence = self.baseline.silence(demand);
+        let plain_failure = ended == AttemptOutcome::Failed;
+        let silent = ended == AttemptOutcome::TimedOut && now.nanos_since(pass.started) >= silence;
+        self.run.on_failure(pass.started, silent, &self.share);
+        self.share.add(true);
+        let knows = (&self.baseline, &self.run, &self.share);
+        let lost = ended == AttemptOutcome::TimedOut
+            && self.detects_packet_loss()
+            && self.evidence.on_timeout(
+                now,
+                pass.started,
+                (self.recent, demand),
+                knows,
+                self.false_alarm,
+            );
+        let ended = if lost { AttemptOutcome::Failed } else { ended };
+        let harmless = ended == AttemptOutcome::Failed;
+        if harmless {
+            let took = now.nanos_since(pass.started);
+            if !lost {
+                self.evidence.on_response(now, took);
+            }
+            self.evidence
+                .on_failure(took, self.recent_success_seconds(), &self.baseline);
+        }
+        self.plain_failure.add(harmless);
+        self.flapping.on_failure(pass.started, plain_failure);
+        let overloaded = ended != AttemptOutcome::Failed;
+        if let State::Down(down) = &mut self.state {
+            if pass.probe {
+                down.on_failed_probe(now, &self.config, demand, overloaded, random);
+            }
+            return;
+        }
+        self.tally.failure(ended);
+        if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
+            let is_flapping = self.flapping.on_down(now, self.run.since());
+            if overloaded && !self.is_normal() {
+                self.step_scale.halve();
+            }
+            self.leave_normal(now);
+            let mut down = Down::new(now, &self.config, demand, overloaded, random);
+            down.is_flapping = is_flapping;
+            down.by_lone_timeout = self.run.is_lone_timeout();
+            self.state = State::Down(down);
+        }
+    }
+
+    fn leave_normal(&mut self, now: Instant) {
+        if self.is_normal() {
+            self.left_normal = now;
+            self.demand.keep(now);
+        }
+    }
+
+    fn limit(&mut self, now: Instant, factor: f64) {
+        self.leave_normal(now);
+        self.keep_queued(now);
+        self.tally.clear(now);
+        let demand = self.demand.baseline(now);
+        let mut limit = Limit::new(now, factor, &self.baseline);
+        if self.is_down() && demand < HIGH_TRAFFIC_PER_SECOND {
+            let longest = self.config.max_queue_time / 2;
+            limit.spread(now, self.left_normal, longest, self.queue.len());
+        }
+        limit.next = after(now, 1.0 / limit.pace(demand));
+        self.state = State::Limited(limit);
+    }
+
+    fn open(&mut self, now: Instant) {
+        self.tally.clear(now);
+        self.flapping.on_growth(NORMAL_FACTOR);
+        self.step_scale = StepScale::WHOLE;
+        self.state = State::Normal;
+    }
+
+    /// Evaluates early. In a low-traffic process, a failure and a success far slower than the baseline
+    /// are overload, unless the failure took full service time. A high-traffic process need not wait
+    /// for half a second.
+    fn evaluate_early(&mut self, now: Instant) {
+        let served = self.fails_after_service();
+        if !self.is_normal() || !self.baseline.fails_above_baseline(&self.tally, served) {
+            return;
+        }
+        if self.tally.allows_early_evaluation(now)
+            && self.tally.has_many_failures()
+            && self.baseline.is_slow(&self.tally)
+        {
+            return self.evaluate(now);
+        }
+        let slowed = self
+            .slowed
+            .is_some_and(|then| then.saturating_add(OVERLOAD_MEMORY) > now);
+        if slowed
+            && !(served && self.tally.has_only_plain_failures())
+            && self.demand.baseline(now) < HIGH_TRAFFIC_PER_SECOND
+        {
+            self.overload = Some(now);
+            self.limit(now, DEMAND_ONLY_FACTOR);
+        }
+    }
+
+    /// Evaluates the counts when there are enough of them, or enough time has passed.
+    fn evaluate_if_due(&mut self, now: Instant) {
+        if let State::Limited(limit) = self.state
+            && now >= limit.until
+            && self.slowed.is_none()
+        {
+            return self.open(now);
+        }
+        if self.tally.is_due(now) {
+            self.evaluate(now);
+        }
+        self.spread_if_due(now);
+    }
+
+    /// A low-traffic process may see nothing that would end its limit. After a while without contrary
+    /// evidence, queued requests are spread as after an outage.
+    fn spread_if_due(&mut self, now: Instant) {
+        let State::Limited(limit) = self.state else {
+            return;
+        };
+        if limit.spread_at(OVERLOAD_MEMORY).is_some_and(|at| now >= at) {
+            let demand = self.demand.baseline(now);
+            if demand < HIGH_TRAFFIC_PER_SECOND && self.queue.len() > 0 {
+                let mut limit = limit;
+                let longest = self.config.max_queue_time / 2;
+                limit.spread(now, self.left_normal, longest, self.queue.len());
+                limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
+                self.state = State::Limited(limit);
+            }
+        }
+    }
+
+    /// Queued requests count as demand, since their callers make no new ones.
+    fn keep_queued(&mut self, now: Instant) {
+        let came_in = now.nanos_since(self.left_normal);
+        self.demand.keep_queued(self.queue.len(), came_in);
+    }
+
+    fn evaluate(&mut self, now: Instant) {
+        let tally = self.tally;
+        self.tally.clear(now);
+        let mut rising = 0.0;
+        if let Some(mean) = tally.mean() {
+            let mean = mean / NANOS_PER_SECOND;
+            rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
+            self.recent = mean;
+        }
+        if !self.is_normal() {
+            self.keep_queued(now);
+        }
+        let demand = self.demand.baseline(now);
+        // Do not hold back attempts that would succeed without retries.
+        let least = if demand >= HIGH_TRAFFIC_PER_SECOND && tally.loses_little_if_held() {
+            MIN_FACTOR
+        } else {
+            DEMAND_ONLY_FACTOR
+        };
+        let slow = self.baseline.is_slow(&tally);
+        let served = self.fails_after_service();
+        let failing = self.baseline.fails_above_baseline(&tally, served);
+        let overload = failing && (slow || self.baseline.is_overload_by_timeouts(&tally));
+        if overload {
+            self.flapping.on_overload();
+            self.overload = Some(now);
+        } else if !slow && tally.is_faultless() {
+            self.flapping.on_faultless();
+        }
+        // Under packet loss, a low-traffic process cannot measure gradually.
+        let lost = demand < HIGH_TRAFFIC_PER_SECOND
+            && served
+            && tally.has_only_plain_failures()
+            && self.evidence.is_lossy();
+        let kept = tally.kept(&self.baseline);
+        match &mut self.state {
+            State::Normal if overload => {
+                if tally.has_many_failures() {
+                    self.limit(now, kept.max(least));
+                }
+            }
+            State::Normal => {
+                if !slow && !tally.has_rejections() {
+                    self.baseline.learn(&tally);
+                }
+            }
+            State::Limited(limit) => {
+                if overload {
+                    limit.cut(now, kept, least);
+                } else if slow {
+                    limit.hold(now, self.baseline.is_very_slow(&tally), rising);
+                } else if failing && lost {
+                    return self.open(now);
+                } else if failing && !served {
+                    if limit.is_demand_only() {
+                        self.baseline.relearn_failure_share(&tally);
+                    } else {
+                        self.step_scale.halve();
+                    }
+                    limit.reduce_extra(now, kept, &self.baseline);
+                } else {
+                    if failing {
+                        // The failures are not caused by load, and are no reason to reduce the limit.
+                        self.baseline.relearn_failure_share(&tally);
+                    }
+                    self.baseline.learn_while_limited(&tally);
+                    limit.grow(tally.weight(), &mut self.step_scale);
+                    self.flapping.on_growth(limit.factor);
+                    if self.queue.len() == 0 && limit.factor >= NORMAL_FACTOR {
+                        return self.open(now);
+                    }
+                }
+                if failing && tally.has_no_timeouts() {
+                    limit.set_replaceable_share(tally.served(now), demand);
+                }
+                limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
+            }
+            State::Down(_) => {}
+        }
+    }
+}
+
+fn after(now: Instant, seconds: f64) -> Instant {
+    Instant::from_nanos(
+        now.as_nanos()
+            .saturating_add((seconds * NANOS_PER_SECOND) as u64),
+    )
+}
+
+#[cfg(test)]
+mod tests;
