@@ -281,7 +281,7 @@ async fn carry(mut client: TcpStream, to: &str, fault: ConnectionFault) -> std::
     let mut server = TcpStream::connect(to).await?;
     match fault {
         ConnectionFault::NoFault => {
-            drop(tokio::io::copy_bidirectional(&mut client, &mut server).await)
+            drop(tokio::io::copy_bidirectional(&mut client, &mut server).await);
         }
         ConnectionFault::Cut => {
             let mut part = [0; 100];

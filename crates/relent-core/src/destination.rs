@@ -209,7 +209,7 @@ impl<A> Destination<A> {
         &self.cooldown
     }
 
-    /// Prefetches the parts beside the outbound: see [`Outbound::touch`].
+    /// Prefetches the parts beside the outbound: see [`Outbound::prefetch`].
     #[inline]
     pub fn prefetch(&self) {
         black_box((

@@ -22,7 +22,7 @@
 //! - `critical-section`: for processors without compare-and-exchange, such as Cortex-M0.
 //!
 //! # Systems
-//! Any system with `core` and `alloc`. [`Budget`], [`Cooldown`], [`Hedge`] and [`Latencies`] use
+//! Any system with `core` and `alloc`. The budget, cooldown, hedges and latencies of a [`destination`] use
 //! 64-bit atomics. On processors without them, such as Cortex-M, `portable-atomic` provides
 //! lock-based ones; elsewhere that crate is not built. A processor without compare-and-exchange
 //! also needs the feature `critical-section` and an implementation of the crate of that name.

@@ -77,7 +77,7 @@ pub struct ErrorResponse {
 }
 
 impl ErrorResponse {
-    /// The response to a request that an [`Intake`](relent_core::Intake) has rejected.
+    /// The response to a request that an [`AdmissionController`](relent_core::admission::AdmissionController) has rejected.
     #[must_use]
     pub const fn rejected(rejected: &Rejected) -> Self {
         let (status, code, detail) = match rejected {

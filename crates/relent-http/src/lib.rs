@@ -13,7 +13,7 @@
 //! # Writing responses
 //! A server can write all of these headers: [`set_hint`] and [`retry_after`], [`rate_limit`], [`Mark::set`],
 //! `problem`, and for gRPC [`grpc::set_pushback`] and `grpc::Status`. Times are rounded up, never down.
-//! [`ErrorResponse`] combines them for a request that a [`relent_core::Intake`] has rejected, or whose own call to
+//! [`ErrorResponse`] combines them for a request that a [`relent_core::admission::AdmissionController`] has rejected, or whose own call to
 //! another service was given up.
 //!
 //! # Features

@@ -302,7 +302,7 @@ pub fn describe() {
             MetricKind::Counter => metrics::describe_counter!(metric.name, unit, metric.meaning),
             MetricKind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.meaning),
             MetricKind::Histogram => {
-                metrics::describe_histogram!(metric.name, unit, metric.meaning)
+                metrics::describe_histogram!(metric.name, unit, metric.meaning);
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::route::Route;
 ///
 /// Clones share connections, policy and destinations. Each origin (scheme, host and port) has its own retry
 /// budget, circuit breaker and cooldown, which all requests to it share ([`Destinations`]). After a
-/// [redirect](crate::tracked), a failure counts for the origin that the redirect led to. An attempt that
+/// [redirect](crate::track_redirects), a failure counts for the origin that the redirect led to. An attempt that
 /// the attempt timeout or the deadline cuts off may have taken effect.
 ///
 /// # How long a call takes
@@ -87,7 +87,7 @@ type NewBuilder = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 /// Builder of the reqwest client that [`Client::new`] uses; start from it for a client of your own.
 ///
 /// It sets rustls, HTTP/1 and HTTP/2, proxies from the environment, and [`Resolver`], which distinguishes failed
-/// DNS look-ups. reqwest's own retries are off, because no policy would count them. Redirects are [`limited`] to
+/// DNS look-ups. reqwest's own retries are off, because no policy would count them. Redirects are [`limit_redirects`] to
 /// ten, without loops. A header field folded over several lines is read as one (RFC 9112 §5.2).
 pub fn default_builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
@@ -98,7 +98,7 @@ pub fn default_builder() -> reqwest::ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client with its own connections, built by [`recipe`].
+    /// Creates a client with its own connections, built by [`default_builder`].
     ///
     /// # Errors
     /// If the system's certificates or the proxies in the environment cannot be read.
@@ -111,8 +111,8 @@ impl Client {
     /// The function is called a second time if a server responds with 421, to build a client that keeps no
     /// connections. reqwest's own retries are turned off, because no policy would count them.
     ///
-    /// If the function sets a redirect policy, wrap that policy in [`tracked`](crate::tracked). Otherwise a request
-    /// that is not repeatable is never sent again, as described at [`over`](Self::over).
+    /// If the function sets a redirect policy, wrap that policy in [`track_redirects`](crate::track_redirects). Otherwise a request
+    /// that is not repeatable is never sent again, as described at [`from_client`](Self::from_client).
     ///
     /// # Errors
     /// The error of building the reqwest client.
@@ -130,7 +130,7 @@ impl Client {
 
     /// Creates a client from an existing reqwest client.
     ///
-    /// Build the reqwest client with [`recipe`]; otherwise its own retries are not counted. After a 421 its pool
+    /// Build the reqwest client with [`default_builder`]; otherwise its own retries are not counted. After a 421 its pool
     /// may return the same connection again.
     ///
     /// Such a client may send a request more often than Relent can see. It may follow a redirect after a `POST`
@@ -149,9 +149,9 @@ impl Client {
         }))
     }
 
-    /// Declares that an [existing client](Self::over) tracks its redirects and has no retries of its own.
+    /// Declares that an [existing client](Self::from_client) tracks its redirects and has no retries of its own.
     ///
-    /// Redirects are tracked if the redirect policy comes from [`tracked`](crate::tracked) or [`recipe`]. A request
+    /// Redirects are tracked if the redirect policy comes from [`track_redirects`](crate::track_redirects) or [`default_builder`]. A request
     /// that is not repeatable is then sent again after a response that proves that it was not processed.
     ///
     /// ```
@@ -184,7 +184,7 @@ impl Client {
     }
 
     /// Takes the destination of each origin from this set, to share it with other clients. The name of an origin is
-    /// its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
+    /// its scheme, host and port, such as `https://one.example`; see [`Destinations::get_or_create`].
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
         self.options().destinations = DestinationSource::ByOrigin(destinations);
@@ -210,7 +210,7 @@ impl Client {
     /// whole attempt. A time set here applies in addition to them. After a part of the request has been sent, it can
     /// take up to twice this time to detect the silence.
     ///
-    /// It also applies to an [existing client](Self::over), in addition to that client's own `read_timeout`.
+    /// It also applies to an [existing client](Self::from_client), in addition to that client's own `read_timeout`.
     /// reqwest's `read_timeout` also ends a longer upload while the server is still reading; this one does not.
     ///
     /// ```

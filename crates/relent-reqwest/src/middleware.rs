@@ -42,7 +42,7 @@ use crate::request_template::Template;
 /// With the feature `tracing` it emits events for delays and give-ups, but no spans: for these add another
 /// middleware after it, such as reqwest-tracing.
 ///
-/// Build the reqwest client with [`recipe`](crate::recipe), so that its own retries do not multiply. A request sets
+/// Build the reqwest client with [`default_builder`](crate::default_builder), so that its own retries do not multiply. A request sets
 /// its own policy with `.with_extension(Arc<Policy>)`. With `.with_extension(Repeatable::No)` or `Yes` it declares
 /// whether it may run twice, regardless of its method and headers.
 ///
@@ -86,8 +86,8 @@ impl RetryMiddleware {
 
     /// Declares that every call of an attempt is visible.
     ///
-    /// That requires three conditions. The redirect policy of the reqwest client is [`tracked`](crate::tracked), as
-    /// that of [`recipe`](crate::recipe) is. The client has no retries of its own. No middleware after this one
+    /// That requires three conditions. The redirect policy of the reqwest client is [`track_redirects`](crate::track_redirects), as
+    /// that of [`default_builder`](crate::default_builder) is. The client has no retries of its own. No middleware after this one
     /// sends a request twice.
     ///
     /// Without this declaration, an attempt may follow a redirect after a `POST` that was processed, and the last

@@ -48,7 +48,7 @@ thread_local! {
 ///
 /// After a redirect, a refused connection or a 429 describes the last request only. An earlier request, such as a
 /// `POST` with response 303, may have taken effect, so a request that is not repeatable is not sent again.
-/// [`recipe`](crate::recipe) tracks its own policy. Wrap every other redirect policy in this function, including
+/// [`default_builder`](crate::default_builder) tracks its own policy. Wrap every other redirect policy in this function, including
 /// [`Policy::none`]. Where redirects are not tracked, a request that is not repeatable is never sent again.
 ///
 /// ```
@@ -83,7 +83,7 @@ pub fn track_redirects(policy: Policy) -> Policy {
 
 /// Follows at most `most` redirects, and neither loops nor redirects to a scheme other than HTTP.
 ///
-/// Like [`Policy::limited`], but [tracked](tracked). A redirect beyond these limits ends the attempt with
+/// Like [`Policy::limited`], but [track_redirects](track_redirects). A redirect beyond these limits ends the attempt with
 /// [`RedirectRefused`], which is permanent. A loop ends at its first repetition: the same method and the same URL.
 /// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
@@ -159,7 +159,7 @@ fn may_keep_cookies() -> bool {
     returned(|builder| builder.cookie_store(true)) != TypeId::of::<MissingMethod>()
 }
 
-/// Error of a redirect that [`limited`] does not follow.
+/// Error of a redirect that [`limit_redirects`] does not follow.
 ///
 /// It is the innermost source of the reqwest error. The URL in its text has no credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]

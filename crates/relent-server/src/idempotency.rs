@@ -255,7 +255,7 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// Rejects a request with 412 if its client first sent it longer ago than responses are
-    /// [kept](ClaimConfig::keep). Its record may be gone, so a duplicate would run again. The client states the time
+    /// [kept](ClaimConfig::retention). Its record may be gone, so a duplicate would run again. The client states the time
     /// in `Repeatability-First-Sent`, an HTTP date (OASIS Repeatable Requests 1.0). A malformed date is rejected with
     /// 400. A request without the header passes.
     ///

@@ -1,6 +1,6 @@
 //! Load shedding: a service serves as many requests concurrently as it can, queues a few, and rejects the others.
 //!
-//! The concurrency limit is adaptive ([`Concurrency`](relent_core::admission::Concurrency)); [`Slots`] decides which
+//! The concurrency limit is adaptive ([`Concurrency`](relent_core::admission::Concurrency)); [`ConcurrencyLimiter`] decides which
 //! requests wait and which are rejected. A request holds its slot until its response body has ended or its client has
 //! disconnected, and for [60 s](OverloadLayer::slot_timeout) at most.
 //!
@@ -102,7 +102,7 @@ impl OverloadLayer {
     /// Creates a layer with this configuration.
     ///
     /// # Errors
-    /// An invalid configuration: see [`Slots::new`].
+    /// An invalid configuration: see [`ConcurrencyLimiter::new`].
     pub fn new(config: &ConcurrencyLimiterConfig) -> Result<Self, PolicyError> {
         let settings = Settings {
             criticality: Arc::new(|_| None),
@@ -194,7 +194,7 @@ impl OverloadLayer {
 }
 
 impl Default for OverloadLayer {
-    /// Uses [`SlotsConfig::DEFAULT`].
+    /// Uses [`ConcurrencyLimiterConfig::DEFAULT`].
     fn default() -> Self {
         #[allow(clippy::expect_used, reason = "the default is valid: a test makes it")]
         Self::new(&ConcurrencyLimiterConfig::DEFAULT).expect("the default is valid")

@@ -125,7 +125,7 @@
 //! [8 days](KEEP). A message that comes after its record has expired is handled again, so the record must outlive the
 //! sender's schedule. The longest schedule of the built-in presets is `standard-webhooks` with 83 h, including
 //! jitter. The rest is for a sender that is stopped over a long weekend. If a sender repeats older messages by hand,
-//! increase [`keep`](WebhookLayer::keep).
+//! increase [`retention`](WebhookLayer::retention).
 //!
 //! # The order of layers
 //! Outside: tracing, rate limits and overload. Then this layer. Inside: a timeout, so that it ends the handler. No
@@ -184,7 +184,7 @@ impl<S: Store> WebhookLayer<S> {
     /// Creates a layer for several senders. `sender` returns the claimed sender of a request, such as by its path,
     /// before the request is verified. It is called for each request, so keys can change at runtime. `None` gets the
     /// response of a wrong signature. A message is rejected with 500 if its sender's signatures are valid for longer
-    /// than messages are [kept](Self::keep).
+    /// than messages are [kept](Self::retention).
     #[must_use]
     pub fn for_senders(
         store: S,

@@ -111,7 +111,7 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
 }
 
 /// An error that carries its own classification. The operation returns `Result<T, Marked<E>>`, and
-/// [`Retry::marked`](crate::Retry::marked) reads it.
+/// [`Retry::classify_by_error`](crate::Retry::classify_by_error) reads it.
 ///
 /// `?` makes an error [`Transient`](Self::Transient).
 ///
@@ -142,7 +142,7 @@ impl<E> From<E> for RetryableError<E> {
     }
 }
 
-/// Classifies [`Marked`] errors.
+/// Classifies [`RetryableError`] errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByRetryableError;
 

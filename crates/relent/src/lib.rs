@@ -28,12 +28,12 @@
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |
-//! | poll until a job is done | [`poll`] |
-//! | read, modify and write, and repeat all three on a conflict | [`update`] |
+//! | poll_until until a job is done | [`poll_until`] |
+//! | read, modify and write, and repeat all three on a conflict | [`retry_on_conflict`] |
 //! | write the loop yourself | [`Ticker`], or [`Driver`](driver::Driver) with everything |
 //!
 //! Each returns a [`Retry`], a builder for the remaining settings: which errors ([`Retry::when`],
-//! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, a
+//! [`Retry::classify`], [`Retry::classify_by_error`]) or values ([`Retry::classify_outcome`]) are failures, a
 //! callback for them ([`Retry::notify`]), the [`Destination`], cancellation ([`Retry::cancel_on`]),
 //! the clock and the random source. Calling one of these functions declares that the operation may
 //! safely run twice. For an operation that may not, use

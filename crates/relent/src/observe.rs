@@ -25,7 +25,7 @@
 //! # Metrics
 //! The number of requests is the number of attempts without retries and hedges:
 //! `relent_attempts_total - relent_retries_total - relent_hedges_total`. Each call of a
-//! [`poll`](crate::poll) closure is an attempt, and a job that is not completed is not a failure.
+//! [`poll_until`](crate::poll_until) closure is an attempt, and a job that is not completed is not a failure.
 //! The ticks of a [`Ticker`](crate::Ticker) are not reported. A session whose future is dropped is
 //! not a give-up.
 

@@ -61,7 +61,7 @@ where
 
 impl Destination {
     /// Calls `look` until it returns [`PollOutcome::Done`] or the policy of this destination gives up.
-    /// This is [`poll`] with this destination and its policy.
+    /// This is [`poll_until`] with this destination and its policy.
     ///
     /// ```
     /// use relent::{Destination, Policy, PollOutcome};

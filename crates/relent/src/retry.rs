@@ -36,7 +36,7 @@ pub type DefaultClock = crate::clock::StdClock;
 /// Calls `operation` until it succeeds or the policy gives up. Await the result.
 ///
 /// Calling this declares that the operation may safely run twice. A plain `Err` may have taken
-/// effect and is retried; see [`Retry::when`], [`Retry::classify`] and [`Retry::marked`] to
+/// effect and is retried; see [`Retry::when`], [`Retry::classify`] and [`Retry::classify_by_error`] to
 /// classify errors.
 ///
 /// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a
@@ -205,7 +205,7 @@ impl<F: FnMut() -> Fut, Fut: Future> RetryExt<Fut> for F {}
 /// with `run`.
 ///
 /// Set the classification of outcomes ([`when`](Self::when), [`classify`](Self::classify),
-/// [`classify_outcome`](Self::classify_outcome), [`marked`](Self::marked)) before
+/// [`classify_outcome`](Self::classify_outcome), [`classify_by_error`](Self::classify_by_error)) before
 /// [`notify`](Self::notify), whose closure receives the error.
 #[must_use = "nothing is attempted until it is awaited or run"]
 pub struct Retry<
@@ -379,7 +379,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     }
 
     /// Retries by the classification that each error carries itself; see
-    /// [`Marked`](crate::classify::Marked).
+    /// [`RetryableError`](crate::classify::RetryableError).
     #[inline]
     pub fn classify_by_error(self) -> Retry<'p, O, ByRetryableError, H, K, R, X, D>
     where
@@ -578,7 +578,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     }
 
     /// Restarts the backoff, and shortens a running wait to the first delay, whenever
-    /// [`Activity::touch`] is called. Asynchronous forms only. It never delays the next attempt,
+    /// [`Activity::notify`] is called. Asynchronous forms only. It never delays the next attempt,
     /// and it does not shorten a wait that the server asked for.
     #[inline]
     pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>, D>

@@ -82,7 +82,7 @@ where
 
 impl Destination {
     /// Repeats a whole read-modify-write until it has no conflict or the policy of this destination
-    /// gives up. This is [`update`] with this destination and its policy.
+    /// gives up. This is [`retry_on_conflict`] with this destination and its policy.
     ///
     /// ```
     /// use relent::{Destination, Policy, WriteOutcome};

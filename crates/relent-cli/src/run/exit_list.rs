@@ -43,7 +43,7 @@ impl fmt::Display for ExitListError {
         match problem {
             ExitListProblem::Empty => write!(f, "entry {position} is empty")?,
             ExitListProblem::NotANumber => {
-                write!(f, "entry {position}, \"{entry}\", is not a number")?
+                write!(f, "entry {position}, \"{entry}\", is not a number")?;
             }
             ExitListProblem::TooLarge => {
                 write!(

@@ -11,7 +11,7 @@ use crate::admission::load_shedder::{Arrival, Shedder, ShedderConfig};
 use crate::policy::error::{Found, PolicyError};
 use crate::time::Instant;
 
-/// The configuration of [`Slots`].
+/// The configuration of [`ConcurrencyLimiter`].
 ///
 /// # Default
 /// An adaptive limit; a queue delay of 20 ms as in [`ShedderConfig`]; at most 1000 waiting
@@ -44,7 +44,7 @@ impl Default for ConcurrencyLimiterConfig {
     }
 }
 
-/// The slot of a request that is being served, until [`Slots::end`] or [`Slots::give_back`].
+/// The slot of a request that is being served, until [`ConcurrencyLimiter::end`] or [`ConcurrencyLimiter::give_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a slot that is not given back is lost for the server"]
 pub struct Slot(Started);
@@ -63,8 +63,8 @@ pub struct QueuePosition {
 pub enum Enqueued {
     /// It is served.
     Start(Slot),
-    /// It waits for its [turn](Slots::next), until this time at the latest; then it must
-    /// [leave](Slots::leave).
+    /// It waits for its [turn](ConcurrencyLimiter::next), until this time at the latest; then it must
+    /// [leave](ConcurrencyLimiter::leave).
     Wait(QueuePosition, Instant),
 }
 
@@ -96,7 +96,7 @@ struct Waiter<W> {
 ///   its last request is rejected.
 /// - The most important request is served first; within a class first attempts before retries, each
 ///   in order of arrival.
-/// - No request waits past its caller's deadline or [`max_wait`](SlotsConfig::max_wait), and none
+/// - No request waits past its caller's deadline or [`max_wait`](ConcurrencyLimiterConfig::max_wait), and none
 ///   starts after its deadline.
 ///
 /// `W` identifies a waiter for the driver. A driver shares one value behind a lock. After each call

@@ -88,7 +88,7 @@ impl Rejected {
 ///
 /// # Several limiters
 /// For example one for all callers, and one for each caller that is kept elsewhere and passed to
-/// [`judge_with`](Self::judge_with). If several reject a request, the caller gets the latest of
+/// [`admit_with`](Self::admit_with). If several reject a request, the caller gets the latest of
 /// their times. A slot is reserved in that limiter, and in other limiters if it would still be
 /// valid at that time. A limiter with free quota reserves nothing, and may reject at the time of
 /// the ticket: then the ticket stays valid for its grace.
@@ -162,7 +162,7 @@ impl AdmissionController {
         self.admit_with(now, arrival, &mut [])
     }
 
-    /// Like [`judge`](Self::judge), with more limiters that are checked after the own ones, such as
+    /// Like [`admit`](Self::admit), with more limiters that are checked after the own ones, such as
     /// one for each caller.
     ///
     /// # Errors

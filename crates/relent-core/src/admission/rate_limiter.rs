@@ -282,7 +282,7 @@ impl Refusal {
 ///
 /// An attempt may cost more than one: it then counts as that many concurrent attempts, and its
 /// ticket is for all of them. To combine several limits or a [`Shedder`](crate::admission::Shedder), use
-/// [`Intake`](crate::Intake), in which a rejection by one consumes nothing of the others.
+/// [`AdmissionController`](crate::admission::AdmissionController), in which a rejection by one consumes nothing of the others.
 ///
 /// ```
 /// use core::time::Duration;
@@ -428,7 +428,7 @@ impl Limiter {
         verdict
     }
 
-    /// The result that [`judge`](Self::judge) would have for this attempt now. Nothing is consumed,
+    /// The result that [`admit`](Self::admit) would have for this attempt now. Nothing is consumed,
     /// reserved or counted.
     ///
     /// ```

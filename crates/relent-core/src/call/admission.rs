@@ -54,7 +54,7 @@ impl NextStep {
 }
 
 /// Permit to begin an attempt immediately: issued by [`Call::next`], consumed by [`Call::begin`]. If
-/// the attempt cannot begin after all, call [`Call::step_back`].
+/// the attempt cannot begin after all, call [`Call::release_permit`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "begin the attempt, or step back"]
 pub struct CallPermit {

@@ -631,7 +631,7 @@ impl Session {
             }
             // A list of failures does not apply to responses that are none.
             Some(_) if !asked_to && !failure.cause.is_regular_response() => {
-                kind = FailureKind::Permanent
+                kind = FailureKind::Permanent;
             }
             _ => {}
         }

@@ -150,7 +150,7 @@ impl Outbound {
         black_box(circuit_breaker ^ self.queue.touch() ^ due ^ self.respread_until.as_nanos());
     }
 
-    /// Prefetches the first waiting callers. Call it after [`touch`](Self::touch).
+    /// Prefetches the first waiting callers. Call it after [`prefetch`](Self::prefetch).
     #[inline]
     pub fn prefetch_first(&self) {
         let queued = self
@@ -219,7 +219,7 @@ impl Outbound {
         self.queue.blocked_by(caller.id).or_else(queued)
     }
 
-    /// Counts a request. Call it once for each, before it first [requests admission](Self::ask).
+    /// Counts a request. Call it once for each, before it first [requests admission](Self::admit).
     /// `false` if the throttle rejects it.
     pub fn on_request(&mut self, now: Instant, random: &mut impl Random) -> bool {
         let throttle = self.throttle.as_mut();
@@ -277,7 +277,7 @@ impl Outbound {
         starts.then(|| Permit::for_hedge(now, self.rate.is_some()))
     }
 
-    /// Reports a failure to an adaptive rate limit. Returns the outcome to [report](Self::ended) to the
+    /// Reports a failure to an adaptive rate limit. Returns the outcome to [report](Self::end) to the
     /// breaker: if the rate limit handles the throttling, the breaker does not.
     pub fn on_failure(
         &mut self,

@@ -22,7 +22,7 @@ use cubic::Cubic;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RateLimitConfig {
     /// Attempts per second of all callers together; from 0.00001, which is about one a day, to 1e9.
-    /// `None` for no fixed limit, which requires [`adapt`](Self::adapt).
+    /// `None` for no fixed limit, which requires [`adaptive`](Self::adaptive).
     pub limit: Option<f64>,
     /// The number of attempts that may start together after a pause, at least 1. `None`, the
     /// default, is the number of a tenth of a second, at least 1.

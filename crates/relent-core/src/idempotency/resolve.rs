@@ -101,7 +101,7 @@ impl Record {
     /// the record. Zero if it [is not unknown](Self::is_unknown).
     ///
     /// In the second case this is computed from the expiry of the record, so `config` must have the
-    /// [`keep`](ClaimConfig::keep) with which the record was written.
+    /// [`retention`](ClaimConfig::retention) with which the record was written.
     #[must_use]
     pub fn unknown_for(&self, now: Instant, config: &ClaimConfig) -> Duration {
         match self.stage {

@@ -16,7 +16,7 @@ use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcom
 /// A store in the memory of this process, for tests and for single-process services whose effects are also lost at a
 /// restart.
 ///
-/// Each claim removes two expired records, so the store holds about the records of one [`ClaimConfig::keep`]. It
+/// Each claim removes two expired records, so the store holds about the records of one [`ClaimConfig::retention`]. It
 /// never holds more than [`at_most`](Self::at_most) records, or responses of more than
 /// [`at_most_bytes`](Self::at_most_bytes).
 ///

@@ -227,7 +227,7 @@ impl Store for Wrong {
             let mut record = *record;
             match (self.fault, record.stage) {
                 (Fault::FindsRunning, ClaimStage::Running { .. }) => {
-                    record.stage = ClaimStage::Unknown
+                    record.stage = ClaimStage::Unknown;
                 }
                 (Fault::FindsOnlyEnded, ClaimStage::Running { .. }) => return None,
                 _ => {}

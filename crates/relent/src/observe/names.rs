@@ -34,7 +34,7 @@ pub const REQUEST_RATE: &str = "relent_request_rate";
 pub const BY: &str = "by";
 /// Label: `normal`, `limited` or `down`.
 pub const STATE: &str = "state";
-/// Label: the name of a [kind](relent_core::Kind) of failure.
+/// Label: the name of a [kind](relent_core::FailureKind) of failure.
 pub const KIND: &str = "kind";
 /// Label: where the server named the time: the name of a [source](relent_core::HintSource), or
 /// `none`.

@@ -49,7 +49,7 @@ pub struct BudgetConfig {
     /// initial tokens left, the retry is also delayed by 4 to 8 s, within `max_delay`.
     pub overload_reserve: f64,
     /// Whether a retry is queued at the [`CircuitBreaker`](crate::destination::CircuitBreaker) when the budget is exhausted, until there
-    /// is headroom ([`Claim::Unpaid`](crate::Claim::Unpaid)). Not after a timeout, since the next
+    /// is headroom ([`AttemptKind::UnfundedRetry`](crate::destination::AttemptKind::UnfundedRetry)). Not after a timeout, since the next
     /// attempt would cost the destination as much again. Without a circuit breaker, or with
     /// [`charge_failures`](Self::charge_failures), this has no effect: an exhausted budget ends the
     /// request.

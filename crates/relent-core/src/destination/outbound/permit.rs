@@ -3,8 +3,8 @@
 use crate::destination::circuit_breaker::BreakerPermit;
 use crate::time::Instant;
 
-/// Permit for one attempt, from [`Outbound::ask`](super::Outbound::ask). It ends in exactly one of
-/// [`ended`](super::Outbound::ended) and [`cancel`](super::Outbound::cancel), and cannot be copied.
+/// Permit for one attempt, from [`Outbound::admit`](super::Outbound::admit). It ends in exactly one of
+/// [`end`](super::Outbound::end) and [`cancel`](super::Outbound::cancel), and cannot be copied.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "end it by `ended` or `cancel`, else a circuit breaker that is down waits for its probe"]
 pub struct Permit {

@@ -58,7 +58,7 @@ pub enum Admission {
     Wait(Instant, BlockedBy),
     /// Give up. The caller is no longer in the queue.
     Stop(Stop),
-    /// Its [`last_start`](Asking::last_start) has passed while it waited. It is no longer in the queue.
+    /// Its [`last_start`](AdmissionRequest::last_start) has passed while it waited. It is no longer in the queue.
     TooLate,
 }
 
@@ -88,7 +88,7 @@ impl BlockedBy {
 
 impl Outbound {
     /// Requests admission for a caller that does not wait yet. A caller that has to wait [requests
-    /// again](Self::ask_again) when it is woken, and at the instant that it got.
+    /// again](Self::admit_again) when it is woken, and at the instant that it got.
     #[inline]
     pub fn admit(
         &mut self,

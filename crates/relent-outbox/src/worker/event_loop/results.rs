@@ -662,7 +662,7 @@ impl<S: Store> EventLoop<S> {
                 }
                 AfterAttempt::Unsent => self.mark_due(id),
                 AfterAttempt::Delivered | AfterAttempt::Dead(_) if pending.settled.ordered => {
-                    self.mark_due(id)
+                    self.mark_due(id);
                 }
                 _ => {}
             }

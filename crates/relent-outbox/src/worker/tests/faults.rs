@@ -18,7 +18,7 @@ async fn concurrent_attempts_after_a_late_claim(beat_is_lost: bool) -> usize {
     let without_heartbeats = |muted: bool| {
         let silent = muted.then(|| "one".to_owned());
         store.call_faults(|call_faults| {
-            call_faults.without_heartbeats = silent.into_iter().collect()
+            call_faults.without_heartbeats = silent.into_iter().collect();
         });
     };
     let one = start(&store, &receivers, config("one"));
