@@ -43,7 +43,7 @@ Examples:
       relent simulate --format
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
-  FixedRandom charts: all numbers in one file for a browser, or one picture:
+  Draw charts: all numbers in one file for a browser, or one picture:
       relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.svg
 
@@ -253,7 +253,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE.html", value_parser = charts::page)]
     report: Option<PathBuf>,
 
-    /// FixedRandom one scenario
+    /// Draw one scenario
     #[arg(long, value_name = "FILE.svg", value_parser = charts::picture)]
     plot: Option<PathBuf>,
 

@@ -234,7 +234,7 @@ impl Default for CallOptions<'_> {
 /// ```
 /// use core::convert::Infallible;
 /// use core::time::Duration;
-/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Next, Policy};
+/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, NextStep, Policy};
 /// use relent_core::call::{Call, CallOptions, Environment};
 /// use relent_core::destination::{Budget, Destination};
 ///
@@ -262,7 +262,7 @@ impl Default for CallOptions<'_> {
 /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(1).build()?;
 /// let mut alone = Alone(policy, FixedRandom::at(1.0));
 /// let mut call = Call::new(CallOptions::new(), &alone);
-/// let Next::Start(leave) = call.next(&mut alone, None) else {
+/// let NextStep::Start(leave) = call.next(&mut alone, None) else {
 ///     unreachable!("nobody has to be asked");
 /// };
 /// let (attempt, _) = call.begin(&mut alone, leave);

@@ -249,7 +249,7 @@ impl<A> Destination<A> {
     /// Records that an attempt got a response.
     #[inline]
     fn on_response(&self) {
-        // WriteOutcome only once, so that the cache line stays shared.
+        // Written only once, so that the cache line stays shared.
         if !self.has_responded() {
             self.responded.store(true, Ordering::Relaxed);
         }

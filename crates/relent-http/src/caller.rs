@@ -28,7 +28,7 @@ use crate::histogram;
 ///     .header("relent-deadline-ms", "1500")
 ///     .header("relent-histogram", "60, 3")
 ///     .body(())?;
-/// let caller = CallerContext::of(request.headers());
+/// let caller = CallerContext::from_headers(request.headers());
 /// assert_eq!(caller.attempt, 2);
 /// assert_eq!(caller.remaining, Some(Duration::from_millis(1500)));
 /// assert_eq!(caller.histogram, Some([60, 3, 0, 0, 0, 0, 0, 0]));
@@ -114,7 +114,7 @@ impl CallerContext {
     /// use relent_http::CallerContext;
     ///
     /// let above = http::Request::get("/").header("relent-deadline-ms", "1500").body(())?;
-    /// let caller = CallerContext::of(above.headers());
+    /// let caller = CallerContext::from_headers(above.headers());
     /// let mut below = http::Request::get("/").body(())?;
     /// caller.pass_on(Duration::from_millis(200), below.headers_mut());
     /// assert_eq!(below.headers()["relent-deadline-ms"], "1300");

@@ -43,7 +43,7 @@ use crate::set_hint;
 /// use relent_core::admission::{Refusal, Rejected};
 /// use relent_http::ErrorResponse;
 ///
-/// // A rejection by an `Intake`.
+/// // A rejection by an `AdmissionController`.
 /// let refusal = Refusal::Ticket(Duration::from_millis(20));
 /// let limited = ErrorResponse::rejected(&Rejected::Limited { refusal, limiter: 0 }).into_http();
 /// assert_eq!(limited.status(), 429);

@@ -88,7 +88,7 @@ impl Client {
     /// # Errors
     /// If the thread cannot be started, or for the reasons of [`Client::new`](crate::Client::new).
     pub fn new(policy: impl Into<Arc<Policy>>) -> Result<Self, Error> {
-        Self::over(crate::Client::new(policy).map_err(|error| Error::Request(error.into()))?)
+        Self::from_client(crate::Client::new(policy).map_err(|error| Error::Request(error.into()))?)
     }
 
     /// Creates a blocking client from an async client, and keeps its options (routes, keys, limits, read timeout).
@@ -103,11 +103,11 @@ impl Client {
     ///
     /// let client = relent_reqwest::Client::new(Policy::STANDARD)?
     ///     .read_timeout(Duration::from_secs(10));
-    /// let client = blocking::Client::over(client)?;
+    /// let client = blocking::Client::from_client(client)?;
     /// # drop(client);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn over(client: crate::Client) -> Result<Self, Error> {
+    pub fn from_client(client: crate::Client) -> Result<Self, Error> {
         let runtime_thread =
             RuntimeThread::start().map_err(|error| Error::Request(error.into()))?;
         Ok(Self {

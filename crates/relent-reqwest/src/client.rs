@@ -157,10 +157,10 @@ impl Client {
     /// ```
     /// use relent::Policy;
     /// use relent_reqwest::Client;
-    /// use relent_reqwest::recipe;
+    /// use relent_reqwest::default_builder;
     ///
-    /// let http = recipe().build()?;
-    /// let client = Client::over(http, Policy::STANDARD.clone()).redirects_are_tracked();
+    /// let http = default_builder().build()?;
+    /// let client = Client::from_client(http, Policy::STANDARD.clone()).redirects_are_tracked();
     /// # drop(client);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -42,7 +42,8 @@ impl<'c> Download<'c> {
     ///
     /// ```no_run
     /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
-    ///     /// use relent::Failure;
+    /// use std::time::Duration;
+    /// use relent::Failure;
     /// use relent_reqwest::{Body, Download, DownloadHook, FailedAttempt};
     ///
     /// struct Log;

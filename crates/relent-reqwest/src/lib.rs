@@ -42,10 +42,10 @@
 //!
 //! ```
 //! use relent::Policy;
-//! use relent_reqwest::{Client, recipe, reqwest};
+//! use relent_reqwest::{Client, default_builder, reqwest};
 //!
-//! let named = || recipe().user_agent("orders/1.0");
-//! let client = Client::made_by(named, Policy::STANDARD)?;
+//! let named = || default_builder().user_agent("orders/1.0");
+//! let client = Client::from_builder(named, Policy::STANDARD)?;
 //! let url: reqwest::Url = "https://example.com/".parse()?;
 //! # drop((client, url));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

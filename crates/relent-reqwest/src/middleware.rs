@@ -48,11 +48,11 @@ use crate::request_template::Template;
 ///
 /// ```no_run
 /// use relent::Policy;
-/// use relent_reqwest::{RetryMiddleware, recipe};
+/// use relent_reqwest::{RetryMiddleware, default_builder};
 /// use reqwest_middleware::ClientBuilder;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = ClientBuilder::new(recipe().build()?)
+/// let client = ClientBuilder::new(default_builder().build()?)
 ///     .with(RetryMiddleware::new(Policy::STANDARD).redirects_are_tracked())
 ///     .build();
 /// let response = client.get("https://example.com/").send().await?;

@@ -54,11 +54,11 @@ thread_local! {
 /// ```
 /// use relent::Policy;
 /// use relent_reqwest::Client;
-/// use relent_reqwest::{recipe, tracked};
+/// use relent_reqwest::{default_builder, track_redirects};
 /// use reqwest::redirect;
 ///
-/// let recipe = || recipe().redirect(tracked(redirect::Policy::limited(3)));
-/// let client = Client::made_by(recipe, Policy::STANDARD.clone())?;
+/// let builder = || default_builder().redirect(track_redirects(redirect::Policy::limited(3)));
+/// let client = Client::from_builder(builder, Policy::STANDARD.clone())?;
 /// # drop(client);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -83,15 +83,15 @@ pub fn track_redirects(policy: Policy) -> Policy {
 
 /// Follows at most `most` redirects, and neither loops nor redirects to a scheme other than HTTP.
 ///
-/// Like [`Policy::limited`], but [track_redirects](track_redirects). A redirect beyond these limits ends the attempt with
+/// Like [`Policy::limited`], but [tracked](track_redirects). A redirect beyond these limits ends the attempt with
 /// [`RedirectRefused`], which is permanent. A loop ends at its first repetition: the same method and the same URL.
 /// In a program with reqwest's feature `cookies`, it ends at the second one, because the cookies may differ.
 ///
 /// ```
-/// use relent_reqwest::{limited, recipe};
+/// use relent_reqwest::{default_builder, limit_redirects};
 ///
-/// let recipe = || recipe().redirect(limited(3));
-/// # let _ = recipe;
+/// let builder = || default_builder().redirect(limit_redirects(3));
+/// # let _ = default_builder;
 /// ```
 #[must_use]
 pub fn limit_redirects(most: usize) -> Policy {

@@ -151,7 +151,7 @@ async fn cut_to(file: &mut File, length: u64) -> io::Result<()> {
 
 /// Sink that passes a body on to any [`AsyncWrite`], such as a socket, a pipe or an encoder.
 ///
-/// WriteOutcome bytes cannot be undone. A response that is cut short is therefore resumed if possible; if it would have
+/// Written bytes cannot be undone. A response that is cut short is therefore resumed if possible; if it would have
 /// to restart, the download ends with [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable). The
 /// body of an error response is written, too; use [`RequestBuilder::send`](crate::RequestBuilder::send) to see the
 /// status first. The writer is flushed at the end, but not shut down.

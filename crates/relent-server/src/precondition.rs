@@ -8,8 +8,7 @@
 //! use http::{HeaderMap, HeaderValue};
 //! use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 //!
-//! /// `UPDATE carts SET …, version = version + 1 WHERE id = $1 AND version = $2`: returns the number of changed
-//! rows.
+//! // `UPDATE carts SET …, version = version + 1 WHERE id = $1 AND version = $2`, and the number of changed rows.
 //! fn update(version: u64) -> u64 {
 //!     u64::from(version == 7)
 //! }

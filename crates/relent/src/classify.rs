@@ -117,12 +117,12 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
 ///
 /// ```
 /// use relent::{Policy, StopReason, blocking};
-/// use relent::classify::Marked;
+/// use relent::classify::RetryableError;
 ///
-/// let result = blocking::retry(Policy::PATIENT, || -> Result<u32, Marked<_>> {
-///     "12a".parse().map_err(Marked::Permanent)
+/// let result = blocking::retry(Policy::PATIENT, || -> Result<u32, RetryableError<_>> {
+///     "12a".parse().map_err(RetryableError::Permanent)
 /// })
-/// .marked()
+/// .classify_by_error()
 /// .run();
 /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
 /// ```

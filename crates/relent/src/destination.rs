@@ -45,7 +45,7 @@ use crate::random::SessionRandom;
 /// let database = Destination::new(Policy::STANDARD);
 /// let answer = database.retry(|| async { Ok::<_, std::io::Error>(42) }).await;
 /// assert_eq!(answer.unwrap(), 42);
-/// assert!(!database.is_closed());
+/// assert!(!database.is_down());
 /// # }
 /// ```
 pub struct Destination {
@@ -166,7 +166,7 @@ impl Destination {
     /// use relent::policy::RateLimitConfig;
     ///
     /// // A contract of 100 requests per second, or fewer if the service throttles.
-    /// let config = RateLimitConfig { adapt: true, ..RateLimitConfig::new(100.0) };
+    /// let config = RateLimitConfig { adaptive: true, ..RateLimitConfig::new(100.0) };
     /// let rate = RateLimit::new(&config)?;
     /// let there = Destination::new(Policy::STANDARD).with_rate_limit(rate);
     /// # Ok::<(), relent::policy::PolicyError>(())

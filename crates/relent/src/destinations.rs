@@ -20,9 +20,9 @@ use crate::destination::Destination;
 /// use relent::{Destinations, Policy};
 ///
 /// let destinations = Destinations::new(Policy::STANDARD);
-/// let one = destinations.of("one.example");
-/// assert!(std::sync::Arc::ptr_eq(&one, &destinations.of("one.example")));
-/// assert!(!std::sync::Arc::ptr_eq(&one, &destinations.of("two.example")));
+/// let one = destinations.get_or_create("one.example");
+/// assert!(std::sync::Arc::ptr_eq(&one, &destinations.get_or_create("one.example")));
+/// assert!(!std::sync::Arc::ptr_eq(&one, &destinations.get_or_create("two.example")));
 /// ```
 pub struct Destinations {
     most: usize,
@@ -80,9 +80,9 @@ impl Destinations {
     /// use relent::clock::StdClock;
     ///
     /// let origins = Destinations::new(Policy::STANDARD);
-    /// let one = origins.of("https://one.example");
+    /// let one = origins.get_or_create("https://one.example");
     /// origins.set_policy(Policy::STANDARD.clone().without_retries(), &StdClock);
-    /// assert!(one.policy().is_off() && origins.of("https://two.example").policy().is_off());
+    /// assert!(one.policy().is_off() && origins.get_or_create("https://two.example").policy().is_off());
     /// ```
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>, clock: &impl Clock) {
         let policy = policy.into();

@@ -36,10 +36,10 @@ pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestina
 /// ```
 /// use relent::{Failure, Policy};
 /// use relent::clock::StdClock;
-/// use relent::driver::{Decision, Driver, Next};
+/// use relent::driver::{Decision, Driver, NextStep};
 ///
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-/// let Next::Start(leave) = driver.enter(None) else {
+/// let NextStep::Start(leave) = driver.enter(None) else {
 ///     unreachable!("without a destination nothing holds it back");
 /// };
 /// let attempt = driver.on_attempt(leave);
@@ -214,10 +214,10 @@ where
     /// ```
     /// use relent::{Failure, Policy, StopReason};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let Next::Start(leave) = driver.enter(None) {
+    /// if let NextStep::Start(leave) = driver.enter(None) {
     ///     driver.on_attempt(leave);
     ///     driver.set_repeatable(false);
     ///     let stop = driver.on_failure(&Failure::ambiguous()).stop();
@@ -262,10 +262,10 @@ where
     /// ```
     /// use relent::{Failure, Policy, StopReason};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let Next::Start(leave) = driver.enter(None) {
+    /// if let NextStep::Start(leave) = driver.enter(None) {
     ///     driver.on_attempt(leave);
     ///     let unable = || Some(StopReason::NotReplayable);
     ///     let stop = driver.on_failure_unless(&Failure::ambiguous(), unable).stop();
@@ -306,10 +306,10 @@ where
     /// ```
     /// use relent::{Failure, Policy, StopReason};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Decision, Driver, Next};
+    /// use relent::driver::{Decision, Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let Next::Start(leave) = driver.enter(None) {
+    /// if let NextStep::Start(leave) = driver.enter(None) {
     ///     driver.on_attempt(leave);
     ///     let failure = Failure::ambiguous();
     ///     if let Decision::Retry { .. } = driver.on_failure(&failure) {
@@ -343,14 +343,14 @@ where
     /// ```
     /// use relent::{Failure, Policy};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Decision, Driver, Next};
+    /// use relent::driver::{Decision, Driver, NextStep};
     /// use relent::failure::Progress;
     ///
     /// let policy = Policy::STANDARD.clone().into_builder().max_retries(1).build()?;
     /// let mut driver = Driver::builder(&policy, StdClock).start();
     /// let (mut progress, total) = (Progress::new(0), Some(5 << 20));
     /// for mebibytes in 1..5 {
-    ///     let Next::Start(leave) = driver.enter(None) else {
+    ///     let NextStep::Start(leave) = driver.enter(None) else {
     ///         unreachable!("without a destination nothing holds it back");
     ///     };
     ///     driver.on_attempt(leave);
@@ -379,12 +379,12 @@ where
     /// use std::time::Duration;
     /// use relent::{Destination, Failure, Hint, Policy};
     /// use relent::clock::{Clock, StdClock};
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     /// use relent::failure::Hop;
     ///
     /// let (asked, answered) = (Destination::new(Policy::STANDARD), Destination::new(Policy::STANDARD));
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).destination(&asked).start();
-    /// let Next::Start(leave) = driver.enter(None) else {
+    /// let NextStep::Start(leave) = driver.enter(None) else {
     ///     unreachable!("the destination is new");
     /// };
     /// driver.on_attempt(leave);

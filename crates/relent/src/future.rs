@@ -467,7 +467,7 @@ where
                 this.state.set(State::Running { attempt, limit });
             }
             Err(reason) => {
-                this.driver.step_back(leave);
+                this.driver.release_permit(leave);
                 let stop = this
                     .driver
                     .on_retry_abandoned(&Failure::permanent(), reason);
@@ -565,7 +565,7 @@ where
         };
         match this.otherwise.take() {
             Some(otherwise) => Poll::Ready(Err(gave_up.into_last_or_else(otherwise))),
-            // PollOutcome again by mistake after completion.
+            // Polled again by mistake after completion.
             None => Poll::Pending,
         }
     }

@@ -72,7 +72,7 @@ impl<S: Future> Interrupt for CancelOn<S> {
 ///
 /// ```
 /// let activity = relent::Activity::new();
-/// activity.touch(); // without a waiter: no effect
+/// activity.notify(); // without a waiter: no effect
 /// ```
 #[derive(Clone, Default)]
 pub struct Activity {

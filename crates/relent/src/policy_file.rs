@@ -104,13 +104,13 @@ pub struct NamedPolicy {
 /// [budget]                  # in tokens; the values shown are the defaults
 /// ratio = 0.1               # deposited by every request
 /// success = 0               # by every success
-/// reserve = 10              # initial tokens
+/// initial_tokens = 10              # initial tokens
 /// per_second = 0.1          # by time
 /// capacity = 100            # the maximum
 /// cost = 1                  # of a retry
 /// throttled_cost = 1        # of a retry after a throttled failure
 /// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
-/// floor = 0                 # the minimum balance after a retry
+/// min_tokens = 0                 # the minimum balance after a retry
 /// overload_reserve = 0        # added to the minimum after failures that may be overload; needs a [circuit_breaker]
 /// queue_when_exhausted = false   # queues a retry that the budget cannot pay; needs a [circuit_breaker]
 /// refund_on_success = false # a success refunds the last cost
@@ -120,14 +120,14 @@ pub struct NamedPolicy {
 /// first_probe = "500ms"     # after it goes down; each later delay is 1.5 times the previous one, but a
 ///                           # high-traffic process probes once per ten requests
 /// max_probe = "5s"          # the longest delay between two probes while requests are made
-/// patience = "5m"           # no request is queued for longer
+/// max_queue_time = "5m"           # no request is queued for longer
 /// max_queue_time_without_deadline = "30s" # no attempt starts later, without a deadline and max_elapsed
 /// max_queue_time_without_response = "9s"  # as above, while the destination has never responded
 ///
 /// [rate_limit]            # attempts per second to a destination, first attempts included; none if absent
 /// limit = 100               # the maximum; optional if it adapts
 /// burst = 10                # immediately after a pause; a tenth of a second's worth if absent
-/// adapt = false             # decreases after a throttled failure, then increases again
+/// adaptive = false             # decreases after a throttled failure, then increases again
 ///
 /// [hedge]                   # a second attempt beside a slow one; none if absent
 /// percentile = 0.95         # starts after this percentile of recent success latencies,

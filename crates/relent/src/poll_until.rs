@@ -40,7 +40,7 @@ pub enum PollOutcome<T> {
 ///     .build()?;
 /// let started = tokio::time::Instant::now();
 /// let mut looks = 0;
-/// let state = poll(&policy, || {
+/// let state = poll_until(&policy, || {
 ///     looks += 1;
 ///     let done = started.elapsed() > Duration::from_secs(60);
 ///     async move { Ok::<_, std::io::Error>(if done { PollOutcome::Done("paid") } else { PollOutcome::Pending }) }
@@ -75,7 +75,7 @@ impl Destination {
     ///     let state = if looks < 3 { PollOutcome::Pending } else { PollOutcome::Done("paid") };
     ///     async move { Ok::<_, std::io::Error>(state) }
     /// };
-    /// assert_eq!(jobs.poll(look).await.unwrap(), "paid");
+    /// assert_eq!(jobs.poll_until(look).await.unwrap(), "paid");
     /// # }
     /// ```
     #[inline]

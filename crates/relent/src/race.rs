@@ -172,7 +172,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         P: Deref<Target = Policy>,
         D: Target,
     {
-        driver.call_off_hedge();
+        driver.cancel_hedge();
         (self.granted, self.postpone) = (false, false);
     }
 

@@ -52,7 +52,7 @@ impl<T, E> WriteOutcome<T, E> {
 /// # async fn main() {
 /// let (version, row) = (Cell::new(1), Cell::new(10));
 /// let reads = Cell::new(0);
-/// let result = update(Policy::STANDARD, async || {
+/// let result = retry_on_conflict(Policy::STANDARD, async || {
 ///     let (seen, value) = (version.get(), row.get());
 ///     reads.set(reads.get() + 1);
 ///     if reads.get() == 1 {
@@ -96,7 +96,7 @@ impl Destination {
     ///     let written = if writers < 3 { WriteOutcome::Conflict("version moved") } else { WriteOutcome::Done(writers) };
     ///     async move { written }
     /// };
-    /// assert_eq!(orders.update(whole).await.unwrap(), 3);
+    /// assert_eq!(orders.retry_on_conflict(whole).await.unwrap(), 3);
     /// # }
     /// ```
     #[inline]

@@ -1,4 +1,4 @@
-//! Tests of all documents: links lead to existing files and headings, and the words are those of the field.
+//! Tests of all documents: their links, their words, and the tests that the rules cite.
 
 use std::collections::HashMap;
 use std::fs;
@@ -184,4 +184,43 @@ fn documents_use_no_word_of_the_list_of_banned_words() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The tests that the rules of decision cite: the file below `crates` and the function.
+fn cited(rules: &str) -> Vec<(String, String)> {
+    let (mut cited, mut in_tests, mut file) = (Vec::new(), false, None);
+    for line in rules.lines() {
+        if line.starts_with("**") || line.starts_with('#') {
+            in_tests = line.starts_with("**Tests");
+        }
+        if line.starts_with("- ") {
+            file = None;
+        }
+        for span in line.split('`').skip(1).step_by(2).filter(|_| in_tests) {
+            let name = span.rsplit("::").next().unwrap();
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            if span.ends_with(".rs") {
+                file = Some(span.to_owned());
+            } else if name.matches('_').count() > 1
+                && name.chars().all(is_name)
+                && let Some(file) = &file
+            {
+                cited.push((file.clone(), name.to_owned()));
+            }
+        }
+    }
+    cited
+}
+
+#[test]
+fn every_test_that_the_rules_cite_stands_in_its_file() {
+    let rules = fs::read_to_string(root().join("docs/spec/rules.md")).unwrap();
+    let cited = cited(&rules);
+    assert!(cited.len() > 100, "{} tests", cited.len());
+    let is_missing = |(file, name): &&(String, String)| {
+        let text = fs::read_to_string(root().join("crates").join(file)).unwrap_or_default();
+        !text.contains(&format!("fn {name}("))
+    };
+    let missing = cited.iter().filter(is_missing).collect::<Vec<_>>();
+    assert!(missing.is_empty(), "{missing:#?}");
 }

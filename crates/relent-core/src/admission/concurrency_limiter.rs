@@ -107,21 +107,21 @@ struct Waiter<W> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::admission::{ConcurrencyConfig, Completion, Placement, Slots, SlotsConfig, Turn};
+/// use relent_core::admission::{ConcurrencyConfig, Completion, Enqueued, ConcurrencyLimiter, ConcurrencyLimiterConfig, Dequeued};
 /// use relent_core::{Criticality, Instant};
 /// use relent_core::admission::Arrival;
 ///
-/// let config = SlotsConfig { concurrency: ConcurrencyConfig::fixed(1), ..SlotsConfig::DEFAULT };
-/// let mut slots = Slots::new(&config)?;
+/// let config = ConcurrencyLimiterConfig { concurrency: ConcurrencyConfig::fixed(1), ..ConcurrencyLimiterConfig::DEFAULT };
+/// let mut slots = ConcurrencyLimiter::new(&config)?;
 /// let (now, first) = (Instant::ORIGIN, Arrival::FIRST);
 /// let served = slots.enter(now, first, Criticality::Critical, || "never waits");
-/// let Ok(Placement::Start(slot)) = served else { unreachable!() };
+/// let Ok(Enqueued::Start(slot)) = served else { unreachable!() };
 /// for (name, class) in [("batch", Criticality::Sheddable), ("user", Criticality::Critical)] {
-///     assert!(matches!(slots.enter(now, first, class, || name), Ok(Placement::Wait(..))));
+///     assert!(matches!(slots.enter(now, first, class, || name), Ok(Enqueued::Wait(..))));
 /// }
 /// assert_eq!(slots.next(now), None);
 /// slots.end(now, slot, Completion::Served);
-/// assert!(matches!(slots.next(now), Some(("user", Turn::Start(_)))));
+/// assert!(matches!(slots.next(now), Some(("user", Dequeued::Start(_)))));
 /// assert_eq!(slots.next(now), None);
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```

@@ -102,26 +102,27 @@ impl Rejected {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Instant, Intake};
+/// use relent_core::Instant;
+/// use relent_core::admission::AdmissionController;
 /// use relent_core::admission::{Arrival, Limiter, LimiterConfig, Refusal, Rejected, Shedder, ShedderConfig};
 ///
 /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(100, Duration::from_secs(1)) };
 /// let limiter = Limiter::new(&config)?;
 /// let shedder = Shedder::new(&ShedderConfig { in_flight: 2, ..ShedderConfig::DEFAULT })?;
-/// let mut intake = Intake::new().limiter(limiter).shedder(shedder);
+/// let mut intake = AdmissionController::new().limiter(limiter).shedder(shedder);
 ///
 /// let now = Instant::ORIGIN;
 /// let arrival = Arrival { caller: Some(7), ..Arrival::FIRST };
 /// // A shed request takes nothing from the limiter: the next is admitted.
 /// let busy = Arrival { in_flight: 2, ..arrival };
-/// assert!(matches!(intake.judge(now, &busy), Err(Rejected::Shed(_))));
-/// assert!(intake.judge(now, &arrival).is_ok());
+/// assert!(matches!(intake.admit(now, &busy), Err(Rejected::Shed(_))));
+/// assert!(intake.admit(now, &arrival).is_ok());
 /// // Now the limit is reached, and the caller gets a reserved slot.
 /// let refusal = Refusal::Ticket(Duration::from_millis(10));
-/// assert_eq!(intake.judge(now, &arrival), Err(Rejected::Limited { refusal, limiter: 0 }));
+/// assert_eq!(intake.admit(now, &arrival), Err(Rejected::Limited { refusal, limiter: 0 }));
 /// // The deadline of this one has passed.
 /// let late = Arrival { remaining: Some(Duration::ZERO), ..arrival };
-/// assert_eq!(intake.judge(now, &late), Err(Rejected::Expired));
+/// assert_eq!(intake.admit(now, &late), Err(Rejected::Expired));
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -170,21 +171,22 @@ impl AdmissionController {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use relent_core::{Instant, Intake};
+    /// use relent_core::Instant;
+    /// use relent_core::admission::AdmissionController;
     /// use relent_core::admission::{Arrival, Limiter, LimiterConfig, Rejected};
     ///
     /// let second = Duration::from_secs(1);
-    /// let mut intake = Intake::new().limiter(Limiter::new(&LimiterConfig::new(100, second))?);
+    /// let mut intake = AdmissionController::new().limiter(Limiter::new(&LimiterConfig::new(100, second))?);
     /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, second) };
     /// let mut of_ann = Limiter::new(&config)?;
     ///
     /// let (now, ann) = (Instant::ORIGIN, Arrival { caller: Some(1), ..Arrival::FIRST });
-    /// assert!(intake.judge_with(now, &ann, &mut [&mut of_ann]).is_ok());
+    /// assert!(intake.admit_with(now, &ann, &mut [&mut of_ann]).is_ok());
     /// // After 10 ms others have quota again; she must wait, and takes nothing from them.
     /// let soon = now.saturating_add(Duration::from_millis(10));
-    /// let rejected = intake.judge_with(soon, &ann, &mut [&mut of_ann]);
+    /// let rejected = intake.admit_with(soon, &ann, &mut [&mut of_ann]);
     /// assert!(matches!(rejected, Err(Rejected::Limited { limiter: 1, .. })));
-    /// assert!(intake.judge(soon, &Arrival { caller: Some(2), ..ann }).is_ok());
+    /// assert!(intake.admit(soon, &Arrival { caller: Some(2), ..ann }).is_ok());
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
     pub fn admit_with(

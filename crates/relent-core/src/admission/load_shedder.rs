@@ -67,7 +67,7 @@ impl ShedderConfig {
             ("retry_in_flight_share", self.retry_in_flight_share),
             ("retry_share", self.retry_share),
         ] {
-            // WriteOutcome so that NaN fails.
+            // Written so that NaN fails.
             if !(0.0..=1.0).contains(&share) {
                 return Err(PolicyError::new(
                     key,

@@ -293,15 +293,15 @@ impl Refusal {
 /// let mut limiter = Limiter::new(&config)?;
 /// let start = Instant::ORIGIN;
 /// let (ann, bob) = (Some(1), Some(2));
-/// assert_eq!(limiter.judge(start, ann, 1), Verdict::Admitted { ticket: false });
+/// assert_eq!(limiter.admit(start, ann, 1), Verdict::Admitted { ticket: false });
 ///
 /// // Rejected, with a reserved slot; if he comes early, he gets the same slot.
 /// let ticket = Refusal::Ticket(Duration::from_millis(100));
-/// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
-/// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
+/// assert_eq!(limiter.admit(start, bob, 1), Verdict::Refused(ticket));
+/// assert_eq!(limiter.admit(start, bob, 1), Verdict::Refused(ticket));
 ///
 /// let slot = start.saturating_add(ticket.delay());
-/// assert_eq!(limiter.judge(slot, bob, 1), Verdict::Admitted { ticket: true });
+/// assert_eq!(limiter.admit(slot, bob, 1), Verdict::Admitted { ticket: true });
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -440,7 +440,7 @@ impl Limiter {
     /// let mut limiter = Limiter::new(&config)?;
     /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
     /// assert_eq!(limiter.peek(now, Some(1), 1), admitted);
-    /// assert_eq!(limiter.judge(now, Some(2), 1), admitted, "it is still there");
+    /// assert_eq!(limiter.admit(now, Some(2), 1), admitted, "it is still there");
     /// assert_eq!(limiter.peek(now, Some(1), 2), Verdict::Impossible, "above the burst of 1");
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
@@ -462,9 +462,9 @@ impl Limiter {
     /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(10, Duration::from_secs(1)) };
     /// let mut limiter = Limiter::new(&config)?;
     /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
-    /// assert_eq!(limiter.judge(now, Some(1), 1), admitted);
+    /// assert_eq!(limiter.admit(now, Some(1), 1), admitted);
     /// limiter.give_back(now, 1);
-    /// assert_eq!(limiter.judge(now, Some(2), 1), admitted);
+    /// assert_eq!(limiter.admit(now, Some(2), 1), admitted);
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
     pub fn give_back(&mut self, now: Instant, cost: u32) {

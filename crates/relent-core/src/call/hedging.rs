@@ -87,7 +87,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             let permit = destination.try_hedge(now);
             granted = permit.is_some();
             if !granted {
-                self.session.call_off_hedge(refundable_budget(environment));
+                self.session.cancel_hedge(refundable_budget(environment));
             }
             if let Some(extras) = &mut *self.extras {
                 extras.hedge = permit;
@@ -126,7 +126,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// The granted hedge cannot be sent yet. Refunds it; call [`grant_hedge`](Self::grant_hedge) again
     /// when it can.
     pub fn defer_hedge<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) {
-        self.session.call_off_hedge(refundable_budget(environment));
+        self.session.cancel_hedge(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
     }
 

@@ -162,7 +162,7 @@ impl Race {
             .filter(|kept| clarity(kept) > clarity(failure));
         if !others || session.ends_race(policy, failure) {
             self.close();
-            session.call_off_hedge(budget);
+            session.cancel_hedge(budget);
             let fatal = others;
             return match kept_decides {
                 Some(kept) if !fatal => {
@@ -182,7 +182,7 @@ impl Race {
         session.charge(policy, failure, budget);
         if is_pushback(failure) {
             self.close();
-            session.call_off_hedge(budget);
+            session.cancel_hedge(budget);
         } else {
             self.due = now;
         }

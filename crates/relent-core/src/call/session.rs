@@ -164,7 +164,7 @@ impl Session {
         }
         self.taken = Taken::NOTHING;
         self.flags &= !(RETRY_PENDING | DELAYED_BY_BUDGET);
-        self.call_off_hedge(budget);
+        self.cancel_hedge(budget);
     }
 
     /// Whether the next attempt is a retry that the budget could not pay for.

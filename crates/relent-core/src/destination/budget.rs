@@ -76,7 +76,7 @@ const LIMITED: u8 = 4;
 /// use relent_core::{BudgetConfig, Instant, FailureKind};
 /// use relent_core::destination::Budget;
 ///
-/// let budget = Budget::new(&BudgetConfig { reserve: 1.0, per_second: 0.0, ..BudgetConfig::DEFAULT })?;
+/// let budget = Budget::new(&BudgetConfig { initial_tokens: 1.0, per_second: 0.0, ..BudgetConfig::DEFAULT })?;
 /// let now = Instant::ORIGIN;
 /// let taken = budget.withdraw(now, FailureKind::Ambiguous).expect("one in reserve");
 /// assert!(budget.withdraw(now, FailureKind::Ambiguous).is_none());

@@ -193,26 +193,27 @@ enum State {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Caller, Claim, FixedRandom, Ended, CircuitBreakerConfig, Instant};
+/// use relent_core::{FixedRandom, CircuitBreakerConfig, Instant};
+/// use relent_core::destination::{Waiter, AttemptKind, AttemptOutcome};
 /// use relent_core::destination::CircuitBreaker;
 ///
 /// let mut breaker = CircuitBreaker::new(&CircuitBreakerConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;
-/// let caller = |id, now| Caller { until: Instant::MAX, since: now, id };
+/// let caller = |id, now| Waiter { until: Instant::MAX, since: now, id };
 /// let mut id = 0;
-/// while let Some(pass) = breaker.admit(now, caller(id, now), Claim::First) {
+/// while let Some(pass) = breaker.admit(now, caller(id, now), AttemptKind::First) {
 ///     breaker.on_request(now);
-///     breaker.on_end(now, pass, Ended::Failed, &mut FixedRandom::at(0.5));
+///     breaker.on_end(now, pass, AttemptOutcome::Failed, &mut FixedRandom::at(0.5));
 ///     now = now.saturating_add(Duration::from_millis(20));
 ///     id += 1;
 /// }
 /// // Only failures: this request is queued, and becomes the first probe half a second later.
-/// assert!(breaker.is_closed());
+/// assert!(breaker.is_down());
 /// now = now.saturating_add(Duration::from_millis(500));
 /// let (released, pass) = breaker.release(now).expect("it is time");
 /// assert_eq!((released.id, pass.is_probe()), (id, true));
-/// breaker.on_end(now, pass, Ended::Answered, &mut FixedRandom::at(0.5));
-/// assert!(!breaker.is_closed());
+/// breaker.on_end(now, pass, AttemptOutcome::Answered, &mut FixedRandom::at(0.5));
+/// assert!(!breaker.is_down());
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Debug)]

@@ -122,7 +122,7 @@ impl HedgeConfig {
         else {
             return Ok(());
         };
-        // WriteOutcome so that NaN fails.
+        // Written so that NaN fails.
         if !(percentile >= 0.5 && percentile <= 0.999) {
             return Err(PolicyError::new(
                 "percentile",

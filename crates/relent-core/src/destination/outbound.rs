@@ -62,29 +62,30 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Answer, Asking, Claim, FixedRandom, Ended, Instant, Policy};
+/// use relent_core::{FixedRandom, Instant, Policy};
+/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, AttemptOutcome};
 /// use relent_core::destination::{Cooldown, Outbound};
 ///
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), FixedRandom::at(0.5));
 /// let now = Instant::ORIGIN;
 /// assert!(outbound.on_request(now, &mut random), "there is no throttle");
-/// let request = Asking {
+/// let request = AdmissionRequest {
 ///     id: 1,
 ///     since: now,
 ///     last_start: Instant::MAX,
 ///     answer_by: Instant::MAX,
 ///     longest: Duration::from_secs(300),
 ///     jitter: 1.0,
-///     claim: Claim::First,
+///     kind: AttemptKind::First,
 ///     stays: false,
 ///     rate_limit_only: false,
 /// };
-/// let Answer::Start(permit) = outbound.ask(now, &request, &cooldown, &mut random) else {
+/// let Admission::Start(permit) = outbound.admit(now, &request, &cooldown, &mut random) else {
 ///     unreachable!("the circuit breaker is normal");
 /// };
 /// let later = now.saturating_add(Duration::from_millis(5));
-/// outbound.ended(later, permit, Ended::Answered, &cooldown, &mut random);
+/// outbound.end(later, permit, AttemptOutcome::Answered, &cooldown, &mut random);
 /// assert_eq!(outbound.waiting(), 0);
 /// ```
 #[derive(Default, Debug)]

@@ -15,7 +15,7 @@ use cubic::Cubic;
 ///
 /// // A limit by contract.
 /// let fixed = RateLimitConfig::new(100.0);
-/// assert_eq!((fixed.limit, fixed.burst, fixed.adapt), (Some(100.0), None, false));
+/// assert_eq!((fixed.limit, fixed.burst, fixed.adaptive), (Some(100.0), None, false));
 /// // An unknown limit, which is found by adapting.
 /// assert_eq!(RateLimitConfig::ADAPTIVE.limit, None);
 /// ```
@@ -65,12 +65,12 @@ impl RateLimitConfig {
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {
         match self.limit {
-            // WriteOutcome so that NaN fails.
+            // Written so that NaN fails.
             Some(limit) if !(limit >= 0.000_01 && limit <= 1e9) => {
                 return Err(PolicyError::new(
                     "limit",
                     Found::Number(limit),
-                    "attempts per second, from 0.00001 to 1000000000; for no limit, leave it out and set adapt",
+                    "attempts per second, from 0.00001 to 1000000000; for no limit, leave it out and set adaptive = true",
                 ));
             }
             None if !self.adaptive => {

@@ -381,7 +381,7 @@ mod loom_tests {
         models(|apart| {
             let shared = Shared::open();
             let other = shared.clone();
-            // HealthyPeriod only in the second period, in which it is slow.
+            // Calm only in the second period, in which it is slow.
             let there = thread::spawn(move || other.add_success(apart, 150, 110));
             shared.take(90);
             shared.0.open(calm(200, 30), Some(&shared.1));

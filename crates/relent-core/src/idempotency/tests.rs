@@ -71,7 +71,7 @@ enum Action {
     Claim,
     Act,
     Complete,
-    /// WriteOutcome, but the reply is lost: the process writes it again.
+    /// Written, but the reply is lost: the process writes it again.
     CompleteTwice,
     Release,
     GiveUp,

@@ -112,7 +112,7 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
     if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {
         return Err(error);
     }
-    // WriteOutcome so that NaN fails.
+    // Written so that NaN fails.
     if !(policy.retry_after_jitter > 0.0 && policy.retry_after_jitter <= 1.0) {
         return Err(PolicyError::new(
             "retry_after_jitter",
@@ -260,7 +260,7 @@ const fn check_waits(
         ));
     }
     match jitter {
-        // WriteOutcome so that NaN fails.
+        // Written so that NaN fails.
         Jitter::Proportional(fraction) if !(fraction >= 0.0 && fraction <= 1.0) => {
             return Err(PolicyError::new(
                 "jitter",

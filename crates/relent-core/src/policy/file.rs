@@ -73,13 +73,13 @@ table!(RuleForm {
 table!(BudgetForm {
     ratio: f64,
     success: f64,
-    reserve: f64,
+    initial_tokens: f64,
     per_second: f64,
     capacity: f64,
     cost: f64,
     throttled_cost: f64,
     timeout_cost: f64,
-    floor: f64,
+    min_tokens: f64,
     overload_reserve: f64,
     queue_when_exhausted: bool,
     refund_on_success: bool,
@@ -89,7 +89,7 @@ table!(BudgetForm {
 table!(CircuitBreakerForm {
     first_probe: DurationText,
     max_probe: DurationText,
-    patience: DurationText,
+    max_queue_time: DurationText,
     max_queue_time_without_deadline: DurationText,
     max_queue_time_without_response: DurationText,
 });
@@ -97,7 +97,7 @@ table!(CircuitBreakerForm {
 table!(RateLimitForm {
     limit: f64,
     burst: Count,
-    adapt: bool,
+    adaptive: bool,
 });
 
 table!(ThrottleForm {
@@ -286,13 +286,13 @@ impl BudgetForm {
         Self {
             ratio: non_default(config.ratio, &default.ratio),
             success: non_default(config.success, &default.success),
-            reserve: non_default(config.initial_tokens, &default.initial_tokens),
+            initial_tokens: non_default(config.initial_tokens, &default.initial_tokens),
             per_second: non_default(config.per_second, &default.per_second),
             capacity: non_default(config.capacity, &default.capacity),
             cost: non_default(config.cost, &default.cost),
             throttled_cost: non_default(config.throttled_cost, &default.throttled_cost),
             timeout_cost: config.timeout_cost,
-            floor: non_default(config.min_tokens, &default.min_tokens),
+            min_tokens: non_default(config.min_tokens, &default.min_tokens),
             overload_reserve: non_default(config.overload_reserve, &default.overload_reserve),
             queue_when_exhausted: non_default(
                 config.queue_when_exhausted,
@@ -308,13 +308,13 @@ impl BudgetForm {
         BudgetConfig {
             ratio: self.ratio.unwrap_or(default.ratio),
             success: self.success.unwrap_or(default.success),
-            initial_tokens: self.reserve.unwrap_or(default.initial_tokens),
+            initial_tokens: self.initial_tokens.unwrap_or(default.initial_tokens),
             per_second: self.per_second.unwrap_or(default.per_second),
             capacity: self.capacity.unwrap_or(default.capacity),
             cost: self.cost.unwrap_or(default.cost),
             throttled_cost: self.throttled_cost.unwrap_or(default.throttled_cost),
             timeout_cost: self.timeout_cost,
-            min_tokens: self.floor.unwrap_or(default.min_tokens),
+            min_tokens: self.min_tokens.unwrap_or(default.min_tokens),
             overload_reserve: self.overload_reserve.unwrap_or(default.overload_reserve),
             queue_when_exhausted: self
                 .queue_when_exhausted
@@ -331,7 +331,8 @@ impl CircuitBreakerForm {
         Self {
             first_probe: non_default(config.first_probe, &default.first_probe).map(DurationText),
             max_probe: non_default(config.max_probe, &default.max_probe).map(DurationText),
-            patience: non_default(config.max_queue_time, &default.max_queue_time).map(DurationText),
+            max_queue_time: non_default(config.max_queue_time, &default.max_queue_time)
+                .map(DurationText),
             max_queue_time_without_deadline: non_default(
                 config.max_queue_time_without_deadline,
                 &default.max_queue_time_without_deadline,
@@ -350,7 +351,9 @@ impl CircuitBreakerForm {
         CircuitBreakerConfig {
             first_probe: self.first_probe.map_or(default.first_probe, |span| span.0),
             max_probe: self.max_probe.map_or(default.max_probe, |span| span.0),
-            max_queue_time: self.patience.map_or(default.max_queue_time, |span| span.0),
+            max_queue_time: self
+                .max_queue_time
+                .map_or(default.max_queue_time, |span| span.0),
             max_queue_time_without_deadline: self
                 .max_queue_time_without_deadline
                 .map_or(default.max_queue_time_without_deadline, |span| span.0),
@@ -366,7 +369,7 @@ impl RateLimitForm {
         Self {
             limit: config.limit,
             burst: config.burst.map(Count),
-            adapt: non_default(config.adaptive, &false),
+            adaptive: non_default(config.adaptive, &false),
         }
     }
 
@@ -374,7 +377,7 @@ impl RateLimitForm {
         RateLimitConfig {
             limit: self.limit,
             burst: self.burst.map(|burst| burst.0),
-            adaptive: self.adapt.unwrap_or(false),
+            adaptive: self.adaptive.unwrap_or(false),
         }
     }
 }

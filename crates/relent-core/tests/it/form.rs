@@ -56,7 +56,7 @@ attempt_timeout = "120s"
 [budget]
 ratio = 0.2
 success = 1
-reserve = 500
+initial_tokens = 500
 per_second = 0
 capacity = 500
 cost = 14
@@ -64,7 +64,7 @@ throttled_cost = 5
 timeout_cost = 10
 overload_reserve = 2
 queue_when_exhausted = true
-floor = 1
+min_tokens = 1
 refund_on_success = true
 charge_failures = false
 

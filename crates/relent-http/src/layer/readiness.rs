@@ -68,7 +68,7 @@ impl Reserve {
                             return Poll::Ready(Err(CannotStart::Broken(error)));
                         }
                         Poll::Pending => {
-                            driver.step_back(leave);
+                            driver.release_permit(leave);
                             *self = Self::Readiness { timed: false };
                         }
                     }

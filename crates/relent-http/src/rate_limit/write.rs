@@ -84,7 +84,7 @@ impl<'q> Quota<'q> {
     ///
     /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, Duration::from_secs(60)) };
     /// let mut limiter = Limiter::new(&config)?;
-    /// limiter.judge(Instant::ORIGIN, Some(1), 1);
+    /// limiter.admit(Instant::ORIGIN, Some(1), 1);
     ///
     /// let soon = Instant::ORIGIN.saturating_add(Duration::from_millis(500));
     /// let quota = Quota::of("per-minute", &config, &mut limiter, soon);

@@ -12,7 +12,7 @@ fn client() -> Client {
     let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)));
     let policy = policy.max_retries(2).build().unwrap();
     let plain = || default_builder().no_proxy().tls_certs_only([]);
-    Client::over(relent_reqwest::Client::from_builder(plain, policy).unwrap()).unwrap()
+    Client::from_client(relent_reqwest::Client::from_builder(plain, policy).unwrap()).unwrap()
 }
 
 fn busy_then(body: &[u8]) -> Server {

@@ -37,7 +37,7 @@ use crate::store::failure::{Explained, explain};
 ///
 /// // While Redis is unreachable, each of four processes admits a quarter.
 /// let fleet = RedisLimits::local(redis::Client::open("redis://127.0.0.1/")?, 4).namespace("shop");
-/// let layer = AdmissionLayer::fleet(fleet)
+/// let layer = AdmissionLayer::redis_limits(fleet)
 ///     .quota(Quota::new("service", LimiterConfig::new(1000, Duration::from_secs(1)))?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -223,7 +223,7 @@ impl<C: Connections> Store for Postgres<C> {
 impl<C> fmt::Debug for Postgres<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("patience", &self.max_wait)
+            .field("max_wait", &self.max_wait)
             .finish_non_exhaustive()
     }
 }

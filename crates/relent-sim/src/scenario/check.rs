@@ -404,7 +404,7 @@ pub(super) fn time(nanos: u64, key: &'static str) -> Checked {
     )
 }
 
-/// WriteOutcome so that NaN fails; from about one per week to a million per second.
+/// Written so that NaN fails; from about one per week to a million per second.
 fn positive(rate: f64) -> bool {
     (1e-6..=1e6).contains(&rate)
 }

@@ -42,7 +42,7 @@ where
     /// use relent::{Destination, Policy};
     /// use relent::clock::StdClock;
     /// use relent::destination::RateLimit;
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     /// use relent::policy::RateLimitConfig;
     ///
     /// let config = RateLimitConfig { burst: Some(1), ..RateLimitConfig::new(0.01) };
@@ -50,13 +50,13 @@ where
     /// let there = Destination::new(Policy::STANDARD).with_rate_limit(rate);
     /// let driver = || Driver::builder(Policy::STANDARD, StdClock).destination(&there).start();
     /// let (mut one, mut other) = (driver(), driver());
-    /// if let Next::Start(leave) = one.enter(None) {
-    ///     one.step_back(leave);
+    /// if let NextStep::Start(leave) = one.enter(None) {
+    ///     one.release_permit(leave);
     /// }
-    /// assert!(matches!(other.enter(None), Next::Start(_)));
+    /// assert!(matches!(other.enter(None), NextStep::Start(_)));
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
-    pub fn step_back(&mut self, leave: CallPermit) {
+    pub fn release_permit(&mut self, leave: CallPermit) {
         self.call.release_permit(&mut self.environment, leave);
     }
 

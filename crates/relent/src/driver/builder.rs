@@ -56,12 +56,12 @@ where
     /// use std::sync::Arc;
     /// use relent::{Destination, Policy};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     ///
     /// let policy = Arc::new(Policy::STANDARD.clone());
     /// let there = Some(Arc::new(Destination::new(policy.clone())));
     /// let mut driver = Driver::shared(policy, there, StdClock).start();
-    /// assert!(matches!(driver.enter(None), Next::Start(_)));
+    /// assert!(matches!(driver.enter(None), NextStep::Start(_)));
     /// ```
     #[inline]
     pub const fn shared(
@@ -115,11 +115,11 @@ where
     /// ```
     /// use relent::{Failure, Policy, StopReason};
     /// use relent::clock::StdClock;
-    /// use relent::driver::{Driver, Next};
+    /// use relent::driver::{Driver, NextStep};
     ///
     /// let assuming = Policy::STANDARD.clone().into_builder().assume_repeatable(true).build()?;
     /// let mut driver = Driver::builder(&assuming, StdClock).repeatable(false).start();
-    /// # let Next::Start(leave) = driver.enter(None) else { unreachable!() };
+    /// # let NextStep::Start(leave) = driver.enter(None) else { unreachable!() };
     /// driver.on_attempt(leave);
     /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
     /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));

@@ -66,7 +66,7 @@ where
     }
 
     /// Cancels the granted hedge, which cannot be sent, and refunds it. No other hedge joins.
-    pub fn call_off_hedge(&mut self) {
+    pub fn cancel_hedge(&mut self) {
         self.call.cancel_hedge(&mut self.environment);
     }
 

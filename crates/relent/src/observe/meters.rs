@@ -40,7 +40,7 @@ static UNLABELLED_KEYS: Keys = Keys {
 ///
 /// let payments = Label::new("payments");
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).label(payments.clone()).start();
-/// let leave = driver.enter(None).leave().expect("nothing holds it back");
+/// let leave = driver.enter(None).permit().expect("nothing holds it back");
 /// driver.on_attempt(leave);
 /// assert_eq!(payments.name(), "payments");
 /// ```

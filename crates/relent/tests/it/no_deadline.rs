@@ -299,7 +299,7 @@ async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
     let NextStep::Start(leave) = driver.enter(None) else {
         unreachable!("it is new");
     };
-    driver.step_back(leave);
+    driver.release_permit(leave);
     assert_eq!(driver.room(), Some(WITHOUT_RESPONSE));
     clock.advance(11 * SECOND);
     assert_eq!(driver.too_late(), Some(StopReason::MaxElapsed));

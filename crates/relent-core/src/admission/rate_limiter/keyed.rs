@@ -42,9 +42,9 @@ const END_OF_CHAIN: u32 = u32::MAX;
 /// let mut accounts = KeyedLimiter::new(limiter, 100_000);
 /// let (now, ann, bob) = (Instant::ORIGIN, 7, 8);
 /// let admitted = Verdict::Admitted { ticket: false };
-/// assert_eq!(accounts.limiter(now, ann).judge(now, None, 1), admitted);
-/// assert_eq!(accounts.limiter(now, bob).judge(now, None, 1), admitted);
-/// assert!(matches!(accounts.limiter(now, ann).judge(now, None, 1), Verdict::Refused(_)));
+/// assert_eq!(accounts.limiter(now, ann).admit(now, None, 1), admitted);
+/// assert_eq!(accounts.limiter(now, bob).admit(now, None, 1), admitted);
+/// assert!(matches!(accounts.limiter(now, ann).admit(now, None, 1), Verdict::Refused(_)));
 ///
 /// // Both are full again, and the next new key removes them.
 /// let later = now.saturating_add(Duration::from_secs(60));

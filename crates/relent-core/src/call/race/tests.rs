@@ -139,9 +139,9 @@ fn an_unsent_hedge_is_refunded_to_the_retry_budget() {
     let mut table = TestRace::new(hedge_after_50_ms(), policy(), true);
     assert!(table.grant(at(50)));
     assert_eq!(table.budget.balance(), 2.0);
-    table.session.call_off_hedge(Some(&table.budget));
+    table.session.cancel_hedge(Some(&table.budget));
     assert_eq!(table.budget.balance(), 3.0);
-    table.session.call_off_hedge(Some(&table.budget));
+    table.session.cancel_hedge(Some(&table.budget));
     assert_eq!(table.budget.balance(), 3.0, "once");
 
     assert!(table.grant(at(50)));
@@ -523,7 +523,7 @@ proptest! {
                     prop_assert_eq!(number, attempts);
                 }
                 Step::Unsent if waits_to_be_sent => {
-                    table.session.call_off_hedge(Some(&table.budget));
+                    table.session.cancel_hedge(Some(&table.budget));
                     table.race.close();
                     waits_to_be_sent = false;
                 }

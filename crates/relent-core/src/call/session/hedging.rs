@@ -23,7 +23,7 @@ impl Session {
         {
             return false;
         }
-        self.call_off_hedge(budget);
+        self.cancel_hedge(budget);
         self.hedge_taken = match budget {
             None => Taken::NOTHING,
             Some(budget) => match budget.withdraw(now, FailureKind::Ambiguous) {
@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// A granted hedge is not sent: refunds its tokens.
-    pub fn call_off_hedge(&mut self, budget: Option<&Budget>) {
+    pub fn cancel_hedge(&mut self, budget: Option<&Budget>) {
         if self.flags & HEDGE_PENDING != 0
             && let Some(budget) = budget
         {
@@ -63,7 +63,7 @@ impl Session {
 
     /// The attempt that took these tokens won the race.
     pub(crate) fn on_race_won(&mut self, taken: Taken, budget: Option<&Budget>) {
-        self.call_off_hedge(budget);
+        self.cancel_hedge(budget);
         self.taken = taken;
         self.on_success(budget);
     }

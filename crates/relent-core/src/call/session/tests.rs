@@ -1565,7 +1565,7 @@ fn progress_keeps_a_granted_hedge() {
     assert!(session.grant_hedge(&policy, Instant::ORIGIN, None));
     session.on_progress(Instant::ORIGIN, None);
     assert!(session.holds());
-    session.call_off_hedge(None);
+    session.cancel_hedge(None);
     assert!(!session.holds());
 }
 

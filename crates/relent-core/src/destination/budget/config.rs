@@ -17,7 +17,7 @@ const MIN_PER_SECOND: f64 = 1e-9;
 /// use relent_core::BudgetConfig;
 /// use relent_core::destination::Budget;
 ///
-/// let budget = Budget::new(&BudgetConfig { reserve: 5.0, ..BudgetConfig::DEFAULT })?;
+/// let budget = Budget::new(&BudgetConfig { initial_tokens: 5.0, ..BudgetConfig::DEFAULT })?;
 /// assert_eq!(budget.balance(), 5.0);
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
@@ -90,18 +90,18 @@ impl BudgetConfig {
         let amounts = [
             ("ratio", self.ratio),
             ("success", self.success),
-            ("reserve", self.initial_tokens),
+            ("initial_tokens", self.initial_tokens),
             ("capacity", self.capacity),
             ("cost", self.cost),
             ("throttled_cost", self.throttled_cost),
             ("timeout_cost", self.timeout_cost_or_cost()),
-            ("floor", self.min_tokens),
+            ("min_tokens", self.min_tokens),
             ("overload_reserve", self.overload_reserve),
         ];
         let mut index = 0;
         while index < amounts.len() {
             let (key, amount) = amounts[index];
-            // WriteOutcome so that NaN fails.
+            // Written so that NaN fails.
             if !(amount >= 0.0 && amount <= 1_000_000.0) {
                 return Err(PolicyError::new(
                     key,
@@ -129,9 +129,9 @@ impl BudgetConfig {
         }
         if self.initial_tokens > self.capacity {
             return Err(PolicyError::new(
-                "reserve",
+                "initial_tokens",
                 Found::Number(self.initial_tokens),
-                "the reserve of a budget may not be above its capacity",
+                "initial_tokens may not exceed the capacity",
             ));
         }
         let costs = [

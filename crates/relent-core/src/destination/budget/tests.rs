@@ -194,7 +194,7 @@ fn contradictions_do_not_build() {
                 initial_tokens: 200.0,
                 ..NO_REFILL
             },
-            "reserve",
+            "initial_tokens",
         ),
         (
             BudgetConfig {
