@@ -154,7 +154,7 @@ fn is_exact(callers: u32, deaf_one_in: u32) {
     for attempt in 1..=TRIES {
         let run = run(callers, deaf_one_in);
         let text = format!(
-            "{callers} callers, one in {deaf_one_in} ignoring_caller: {:.3} of the ideal time, {:.3} attempts; {:?}, {:?}",
+            "{callers} callers, one in {deaf_one_in} ignores the time: {:.3} of the ideal time, {:.3} attempts; {:?}, {:?}",
             run.time, run.attempts, run.late, run.share
         );
         eprintln!("{text}");

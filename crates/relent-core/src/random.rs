@@ -74,7 +74,7 @@ impl Random for FixedRandom {
 /// A uniform draw from `0..=most`.
 #[inline]
 pub(crate) fn up_to(most: u64, random: &mut (impl Random + ?Sized)) -> u64 {
-    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. WriteOutcome as bits
+    // The high half of bits · (most + 1): no division, and a bias below 2⁻⁶⁴·most. Written as bits
     // · most + bits, which needs only one 64-bit multiplication.
     let bits = u128::from(random.next_u64());
     ((bits * u128::from(most) + bits) >> 64) as u64

@@ -1,4 +1,4 @@
-//! FailureKind and scope of a failure by its HTTP status.
+//! Kind and scope of a failure by its HTTP status.
 
 use http::StatusCode;
 use relent_core::{FailureKind, Hint, Scope};

@@ -121,7 +121,7 @@ impl fmt::Display for InvalidTarget {
             Self::TooLong => write!(f, "a URL may have {MAX_URL_BYTES} bytes"),
             Self::Scheme => f.write_str("the scheme of a URL has to be https"),
             Self::NotEncrypted => f.write_str(
-                "the scheme of a URL has to be https; whoever runs the sender can allow http as well",
+                "the scheme of a URL has to be https; the operator of the sender can allow http as well",
             ),
             Self::User => f.write_str(
                 "a user or a password in a URL is not sent: sign the messages, or put a token into the path",

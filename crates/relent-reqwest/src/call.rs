@@ -266,7 +266,7 @@ impl Future for CallFuture {
         }
         match this.rest {
             Some(rest) => rest.as_mut().poll(context),
-            // PollOutcome after completion.
+            // Polled after completion.
             None => Poll::Pending,
         }
     }

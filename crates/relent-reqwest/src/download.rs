@@ -467,7 +467,7 @@ impl<'c> Download<'c> {
         let own_range = self.template.headers().is_some_and(has_own_range);
         self.partial = None;
         if !sink.can_start_over() {
-            let what = "this response begins anew, and a part of another has left";
+            let what = "this response starts from the beginning, but the reader already has a part of another one";
             let mut broken = AttemptFailure::unexpected_response(what);
             broken.stop = Some(StopReason::NotReplayable);
             return Err(broken);

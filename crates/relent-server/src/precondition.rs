@@ -286,7 +286,7 @@ impl PreconditionError {
                 "If-Match and If-None-Match are lists of entity tags in quotes, or *"
             }
             Self::Required => "send If-Match with the ETag of the version that is to be changed",
-            Self::Failed => "the resource has another version by now: read it, and decide anew",
+            Self::Failed => "the resource has another version: read it, and decide again",
         }
     }
 }

@@ -54,7 +54,7 @@ pub fn bound(scenario: &Scenario, seed: u64) -> Result<f64, &'static str> {
     let limiter = service
         .limiter
         .map_or(0.0, |limiter| f64::from(limiter.burst));
-    // The number of services that may have services_ahead beyond the rate.
+    // The number of services that may have begun beyond the rate.
     let ahead = (workers * services_ahead(service.time)).max(limiter) - 1.0;
     let (mut next, mut done) = (0.0_f64, 0_u64);
     for request in &requests {
@@ -88,7 +88,7 @@ pub fn mean_bound(scenario: &Scenario, seeds: &[u64]) -> Result<f64, &'static st
     Ok(bounds.iter().sum::<f64>() / bounds.len().max(1) as f64)
 }
 
-/// The number of services, on average and at most, that a worker has services_ahead beyond its rate. At most t/m + E(S²)/m²
+/// The number of services, on average and at most, that a worker has begun beyond its rate. At most t/m + E(S²)/m²
 /// services of mean m begin in a time t (Lorden, "On Excess over the Boundary", 1970). For lognormal times this grows
 /// fast with sigma. For constant and exponential times it is at most t/m + 1.
 fn services_ahead(time: ServiceTime) -> f64 {

@@ -444,7 +444,7 @@ impl fmt::Debug for Destination {
             .field("budget", &self.budget())
             .field("cooldown", &self.cooldown())
             .field("down", &self.is_down())
-            .field("parked", &self.queued_while_down())
+            .field("queued_while_down", &self.queued_while_down())
             .finish_non_exhaustive()
     }
 }

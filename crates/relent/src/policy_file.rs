@@ -76,7 +76,7 @@ pub struct NamedPolicy {
 /// throttled_initial = "2s"  # the first delay after a throttled failure; not for none, slotted, schedule
 /// hint = "floor"            # replace, clamp, exact, ignore
 /// max_hint = "5m"
-/// retry_after_jitter = 1           # Retry-After jitter, as a share of a shared hint; above 0
+/// retry_after_jitter = 1    # Retry-After jitter, as a share of a shared hint; above 0
 /// retry_on = ["5xx", 429, "timeout", "network"] # only these; see `Pattern`
 /// stop_on = [501]
 /// not_processed = [503]     # the server is assumed not to have started
@@ -104,30 +104,30 @@ pub struct NamedPolicy {
 /// [budget]                  # in tokens; the values shown are the defaults
 /// ratio = 0.1               # deposited by every request
 /// success = 0               # by every success
-/// initial_tokens = 10              # initial tokens
+/// initial_tokens = 10       # initial tokens
 /// per_second = 0.1          # by time
 /// capacity = 100            # the maximum
 /// cost = 1                  # of a retry
 /// throttled_cost = 1        # of a retry after a throttled failure
 /// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
-/// min_tokens = 0                 # the minimum balance after a retry
-/// overload_reserve = 0        # added to the minimum after failures that may be overload; needs a [circuit_breaker]
+/// min_tokens = 0            # the minimum balance after a retry
+/// overload_reserve = 0      # added to the minimum after failures that may be overload; needs a [circuit_breaker]
 /// queue_when_exhausted = false   # queues a retry that the budget cannot pay; needs a [circuit_breaker]
 /// refund_on_success = false # a success refunds the last cost
 /// charge_failures = false   # every failure costs tokens, instead of every retry
 ///
-/// [circuit_breaker]                    # queues and probes while the destination is down; the defaults
+/// [circuit_breaker]         # queues and probes while the destination is down; the defaults
 /// first_probe = "500ms"     # after it goes down; each later delay is 1.5 times the previous one, but a
 ///                           # high-traffic process probes once per ten requests
 /// max_probe = "5s"          # the longest delay between two probes while requests are made
-/// max_queue_time = "5m"           # no request is queued for longer
+/// max_queue_time = "5m"     # no request is queued for longer
 /// max_queue_time_without_deadline = "30s" # no attempt starts later, without a deadline and max_elapsed
 /// max_queue_time_without_response = "9s"  # as above, while the destination has never responded
 ///
-/// [rate_limit]            # attempts per second to a destination, first attempts included; none if absent
+/// [rate_limit]              # attempts per second to a destination, first attempts included; none if absent
 /// limit = 100               # the maximum; optional if it adapts
 /// burst = 10                # immediately after a pause; a tenth of a second's worth if absent
-/// adaptive = false             # decreases after a throttled failure, then increases again
+/// adaptive = false          # decreases after a throttled failure, then increases again
 ///
 /// [hedge]                   # a second attempt beside a slow one; none if absent
 /// percentile = 0.95         # starts after this percentile of recent success latencies,

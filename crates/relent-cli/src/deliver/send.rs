@@ -354,7 +354,7 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
 fn with_option_hint(error: &str) -> String {
     error
         .replace(
-            "whoever runs the sender can allow http as well",
+            "the operator of the sender can allow http as well",
             "it is allowed by --allow-http",
         )
         .replace(

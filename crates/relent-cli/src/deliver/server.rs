@@ -306,7 +306,7 @@ const ADVICE: &[(&str, &str)] = &[
         "register it first by `relent deliver endpoints add`",
     ),
     (
-        "whoever runs the sender can allow http as well",
+        "the operator of the sender can allow http as well",
         "`relent deliver serve --allow-http` allows http as well",
     ),
     (

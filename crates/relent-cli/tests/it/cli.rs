@@ -494,7 +494,7 @@ fn policy_check_has_a_separate_exit_status_for_warnings() {
         (3, format!("{doubtful}#fine: ok\n"))
     );
     for warning in [
-        "deadline: 1s are over before the first wait of up to 2s is",
+        "deadline: 1s is shorter than the first delay (up to 2s), so no retry can happen",
         "retry_on: 404 is never retried: stop_on lists 404",
         "rules[0].on: 429 has no effect: retry_on does not list it",
         "budget.ratio: 2 is above 1",

@@ -237,7 +237,8 @@ fn a_file_is_replaced_only_when_the_body_is_complete() {
             fetched
                 .stderr
                 .lines()
-                .any(|line| line.starts_with("relent: gave up")),
+                .any(|line| line.starts_with("relent: gave up")
+                    || line.starts_with("relent: failed after 1 attempt")),
             "{}",
             fetched.stderr
         );

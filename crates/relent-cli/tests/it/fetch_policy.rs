@@ -69,7 +69,7 @@ fn a_fetch_that_keeps_failing_is_probed_by_the_circuit_breaker() {
 
 #[test]
 fn without_a_deadline_a_fetch_from_a_closed_port_ends_with_a_reason() {
-    let policy = policy("[circuit_breaker]\npatience_unanswered = '1s'");
+    let policy = policy("[circuit_breaker]\nmax_queue_time_without_response = '1s'");
     let (began, url) = (Instant::now(), format!("http://{}/", refused()));
     let policy = policy.path().to_str().unwrap();
     let fetched = fetch(&["--policy", policy, "--max-retries", "unlimited", &url]);

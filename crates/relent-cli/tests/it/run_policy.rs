@@ -64,7 +64,7 @@ fn a_run_that_keeps_failing_is_probed_by_the_circuit_breaker() {
 
 #[test]
 fn without_a_deadline_a_queued_run_ends_with_a_reason() {
-    let policy = policy("[circuit_breaker]\npatience_without_deadline = '1s'");
+    let policy = policy("[circuit_breaker]\nmax_queue_time_without_deadline = '1s'");
     let (began, options) = (Instant::now(), ["--policy", path(&policy)]);
     let result = output(sh_with_messages(&options, "exit 7"));
     assert!(

@@ -235,7 +235,7 @@ fn without_a_time_limit_no_clock_is_read_before_a_failure() {
     start(&mut call, &mut without_destination);
     call.failed(&mut without_destination, &Failure::ambiguous());
     start(&mut call, &mut without_destination);
-    assert_eq!(clock.reads.get(), 1, "for the failure without_destination");
+    assert_eq!(clock.reads.get(), 1, "for the failure alone");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl fmt::Display for Severity {
 /// assert_eq!((findings[0].severity(), findings[0].key()), (Severity::Warning, "deadline"));
 /// assert_eq!(
 ///     findings[0].to_string(),
-///     "deadline: 5s are over before the first wait of up to 10s is: raise the deadline, or set \
+///     "deadline: 5s is shorter than the first delay (up to 10s), so no retry can happen: raise the deadline, or set \
 ///      final_attempt_before_deadline = true"
 /// );
 /// assert_eq!(late.build()?.lint(), findings);
@@ -160,7 +160,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
             findings.warn(
                 key,
                 format!(
-                    "{shown} are over before the first wait of up to {first} is: raise {name}, or \
+                    "{shown} is shorter than the first delay (up to {first}), so no retry can happen: raise {name}, or \
                      set final_attempt_before_deadline = true"
                 ),
             );
@@ -175,7 +175,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
         let (elapsed, deadline) = (format_duration(elapsed), format_duration(deadline));
         findings.warn(
             "max_elapsed",
-            format!("{elapsed} have no effect: the deadline of {deadline} comes first"),
+            format!("{elapsed} has no effect: the deadline of {deadline} comes first"),
         );
     }
     if let Some(elapsed) = policy.max_elapsed()
@@ -187,7 +187,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
         );
         findings.warn(
             "min_attempt_time",
-            format!("{room} never fit into the max_elapsed of {elapsed}: nothing is retried"),
+            format!("{room} never fits into the max_elapsed of {elapsed}: nothing is retried"),
         );
     }
     if let Backoff::Elapsed { fraction, .. } = policy.backoff()
@@ -195,7 +195,7 @@ fn limits(policy: &Policy, findings: &mut Findings) {
     {
         findings.warn(
             "backoff.elapsed.fraction",
-            format!("{fraction} is above 1: each wait is longer than all the time before it"),
+            format!("{fraction} is above 1: each delay is longer than all the time before it"),
         );
     }
 }
@@ -206,7 +206,7 @@ fn hints(policy: &Policy, findings: &mut Findings) {
         findings.warn(
             "retry_after_jitter",
             format!(
-                "{} has no effect: there is a spread only with hint = \"floor\"",
+                "{} has no effect: Retry-After jitter applies only with hint = \"floor\"",
                 policy.retry_after_jitter()
             ),
         );
@@ -223,8 +223,7 @@ fn whole_limit(limit: (&str, Duration), key: &str, timeout: Duration, findings: 
     findings.warn(
         key,
         format!(
-            "{timeout} are no less than the {limit_key} of {limit}: what times out is never \
-             retried"
+            "{timeout} is not below the {limit_key} of {limit}: a timed-out attempt is never retried"
         ),
     );
 }
@@ -270,7 +269,7 @@ fn no_failure(policy: &Policy, key: &str, pattern: &Pattern, findings: &mut Find
     {
         findings.warn(
             key,
-            format!("{pattern} is no failure unless retry_on or a rule lists it"),
+            format!("{pattern} is not a failure unless retry_on or a rule lists it"),
         );
     }
 }
@@ -303,7 +302,7 @@ fn one_rule(policy: &Policy, index: usize, rule: &Rule, findings: &mut Findings)
     {
         findings.warn(
             key("max_retries"),
-            format!("{own} are never reached: the policy allows {most} retries in all"),
+            format!("{own} is never reached: the policy allows {most} retries in total"),
         );
     }
     if let Some(timeout) = rule.attempt_timeout {
@@ -337,7 +336,7 @@ fn hedge(policy: &Policy, findings: &mut Findings) {
             let (soonest, limit) = (format_duration(soonest), format_duration(limit));
             findings.warn(
                 key,
-                format!("{soonest} are no less than the {limit_key} of {limit}: nothing is hedged"),
+                format!("{soonest} is not below the {limit_key} of {limit}: nothing is hedged"),
             );
         }
     }
@@ -439,11 +438,11 @@ mod tests {
         let timeout = base().attempt_timeout(10 * SECOND);
         warns(
             timeout.clone().deadline(10 * SECOND),
-            &["attempt_timeout: 10s are no less than the deadline of 10s"],
+            &["attempt_timeout: 10s is not below the deadline of 10s"],
         );
         warns(
             timeout.clone().max_elapsed(9 * SECOND),
-            &["attempt_timeout: 10s are no less than the max_elapsed of 9s"],
+            &["attempt_timeout: 10s is not below the max_elapsed of 9s"],
         );
         warns(timeout.deadline(11 * SECOND), &[]);
         let ruled = base().deadline(10 * SECOND).rule(Rule {
@@ -458,7 +457,7 @@ mod tests {
         let both = base().deadline(10 * SECOND);
         warns(
             both.clone().max_elapsed(10 * SECOND),
-            &["max_elapsed: 10s have no effect"],
+            &["max_elapsed: 10s has no effect"],
         );
         warns(both.max_elapsed(9 * SECOND), &[]);
         let room = base().max_elapsed(3 * SECOND).min_attempt_time(3 * SECOND);
@@ -510,7 +509,7 @@ mod tests {
     fn a_listed_success_status_without_effect_is_a_warning() {
         warns(
             base().stop_on(patterns(&["204"])),
-            &["stop_on: 204 is no failure unless"],
+            &["stop_on: 204 is not a failure unless"],
         );
         warns(
             base().retry_on(patterns(&["2xx", "503"])),
@@ -555,7 +554,7 @@ mod tests {
             max_retries: Some(4),
             ..rule(&["503"])
         });
-        warns(ruled, &["rules[0].max_retries: 4 are never reached"]);
+        warns(ruled, &["rules[0].max_retries: 4 is never reached"]);
     }
 
     #[test]
@@ -564,7 +563,7 @@ mod tests {
         warns(hedged.clone().attempt_timeout(2 * SECOND), &[]);
         warns(
             hedged.clone().attempt_timeout(SECOND),
-            &["hedge.delay: 1s are no less than the attempt_timeout of 1s"],
+            &["hedge.delay: 1s is not below the attempt_timeout of 1s"],
         );
         warns(
             hedged.clone().max_retries(0),
@@ -583,7 +582,7 @@ mod tests {
         };
         warns(
             base().hedge(late).deadline(5 * SECOND),
-            &["hedge.least: 5s are no less than the deadline of 5s"],
+            &["hedge.least: 5s is not below the deadline of 5s"],
         );
         warns(base().hedge(HedgeConfig::percentile(0.95)), &[]);
     }

@@ -259,7 +259,7 @@ fn a_written_policy_omits_every_default() {
     let written = toml::to_string(&Policy::PATIENT).unwrap();
     assert_eq!(
         written,
-        "max_retries = 10\ncut_last_wait = true\nmax_delay = \"32s\"\nhint_spread = 0.25\n\n\
+        "max_retries = 10\nfinal_attempt_before_deadline = true\nmax_delay = \"32s\"\nretry_after_jitter = 0.25\n\n\
          [backoff.exponential]\ninitial = \"1s\"\n"
     );
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
@@ -288,7 +288,7 @@ fn errors_for_wrong_values_name_the_accepted_ones() {
         ("deadline = true", &["boolean", "duration such as"]),
         (
             "max_retries = -1",
-            &["\"-1\" is no number of retries", "unlimited"],
+            &["invalid number of retries \"-1\"", "unlimited"],
         ),
         ("max_retries = 99999999999", &["no number of retries"]),
         ("max_retries = 1.5", &["no number of retries"]),

@@ -30,7 +30,7 @@ pub fn describe() {
             ),
             (
                 RATE_LOCAL,
-                "Requests that were judged while Redis was away, by what happens then.",
+                "Requests decided while Redis was unreachable, by the decision.",
             ),
             (ADMITTED, "Requests that got a slot, by criticality."),
             (

@@ -250,7 +250,7 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     );
     let _ = writeln!(
         text,
-        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_reserve}\nwait_when_empty = \
+        "[budget]\nratio = {}\ninitial_tokens = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_reserve = {overload_reserve}\nqueue_when_exhausted = \
          true\nrefund_on_success = true",
         figure(ratio)
     );

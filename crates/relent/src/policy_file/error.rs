@@ -238,7 +238,31 @@ fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, Vec<&'m str>)
     Some((unknown, known))
 }
 
+/// Keys under their names before version 0.1, and their names since.
+const RENAMED: [(&str, &str); 13] = [
+    ("gate", "circuit_breaker"),
+    ("request_rate", "rate_limit"),
+    ("attempt_room", "min_attempt_time"),
+    ("cut_last_wait", "final_attempt_before_deadline"),
+    ("hint_spread", "retry_after_jitter"),
+    ("reserve", "initial_tokens"),
+    ("floor", "min_tokens"),
+    ("overload_floor", "overload_reserve"),
+    ("wait_when_empty", "queue_when_exhausted"),
+    ("patience", "max_queue_time"),
+    (
+        "patience_without_deadline",
+        "max_queue_time_without_deadline",
+    ),
+    ("patience_unanswered", "max_queue_time_without_response"),
+    ("adapt", "adaptive"),
+];
+
 fn correction(unknown: &str, known: &[&str]) -> String {
+    let renamed = RENAMED.iter().find(|(old, _)| *old == unknown);
+    if let Some((_, new)) = renamed.filter(|(_, new)| known.contains(new)) {
+        return format!("it is called `{new}` now");
+    }
     match nearest(unknown, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("known are {}", known.join(", ")),

@@ -139,6 +139,31 @@ fn the_error_for_an_unknown_policy_lists_the_known_ones() {
 }
 
 #[test]
+fn the_error_for_a_former_key_names_the_present_one() {
+    for (text, former, present) in [
+        ("gate = {}", "gate", "circuit_breaker"),
+        (
+            "cut_last_wait = true",
+            "cut_last_wait",
+            "final_attempt_before_deadline",
+        ),
+        ("budget.reserve = 10", "reserve", "initial_tokens"),
+        (
+            "circuit_breaker.patience = '5m'",
+            "patience",
+            "max_queue_time",
+        ),
+        ("rate_limit.adapt = true", "adapt", "adaptive"),
+    ] {
+        let error = refused(&format!("backoff = 'none'\n{text}"));
+        let expected = format!("unknown key `{former}` (line 2, column ");
+        assert!(error.starts_with(&expected), "{error}");
+        let expected = format!("): it is called `{present}` now\n");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
 fn the_error_for_an_unknown_key_has_its_line_and_the_nearest_key() {
     assert_eq!(
         refused("backoff = 'none'\n\nmax_retrys = 10"),

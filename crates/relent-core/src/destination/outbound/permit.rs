@@ -6,7 +6,7 @@ use crate::time::Instant;
 /// Permit for one attempt, from [`Outbound::admit`](super::Outbound::admit). It ends in exactly one of
 /// [`end`](super::Outbound::end) and [`cancel`](super::Outbound::cancel), and cannot be copied.
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "end it by `ended` or `cancel`, else a circuit breaker that is down waits for its probe"]
+#[must_use = "end it by `end` or `cancel`, else a circuit breaker that is down waits for its probe"]
 pub struct Permit {
     started: Instant,
     /// Nanoseconds from taking the slot of the rate limit to the start; [`NO_SLOT`] if no slot can be

@@ -178,7 +178,7 @@ impl Queue {
         self.put(request.id, Position::Queued(place));
     }
 
-    /// The circuit breaker has queued it. If it is the leader, it waits_without_limit so.
+    /// The circuit breaker has queued it. If it is the leader, it stays so.
     pub(super) fn move_to_breaker(&mut self, id: u64) {
         if let Some(place) = self.places.remove(&id) {
             self.take_out(id, place);

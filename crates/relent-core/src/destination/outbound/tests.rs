@@ -681,7 +681,7 @@ fn with_retries_off_only_the_rate_limit_applies() {
 
 proptest! {
     /// If no caller leaves, each one that requests admission at its time gets its slot then: none
-    /// starves, and no slot waits_without_limit unused.
+    /// starves, and no slot stays unused.
     #[test]
     fn every_caller_is_served_at_its_announced_time(count in 1..60_u64, limit in 20.0..1000.0_f64, burst in 1..5_u32) {
         let mut there = TestDestination::paced(limit, burst);

@@ -112,7 +112,7 @@ text!(
         _ => match count(text) {
             Some(retries) => Ok(Some(retries)),
             None => Err(alloc::format!(
-                "{text:?} is no number of retries: use a whole number from 0 to {}, or {UNLIMITED}",
+                "invalid number of retries {text:?}: use an integer from 0 to {}, or {UNLIMITED}",
                 u32::MAX
             )),
         },

@@ -96,7 +96,7 @@ async fn a_change_applies_soon_although_earlier_attempts_hang() {
 /// Repeated changes of a rate allow no extra requests, and a lower rate applies from the next attempt on.
 #[tokio::test(start_paused = true)]
 async fn a_changed_rate_limit_applies_and_allows_no_extra_requests() {
-    let paced = |limit: &str| format!("{TEN}\nrequest_rate.limit = {limit}\n");
+    let paced = |limit: &str| format!("{TEN}\nrate_limit.limit = {limit}\n");
     let store = Memory::new([endpoint(0).policy(paced("20"))]);
     for _ in 0..2000 {
         store.add(1, "x");

@@ -7,7 +7,7 @@ use crate::worker::{HeldEndpoint, HoldMonitor, HoldReason};
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_reports_held_endpoints_with_reason_and_time() {
-    let paced = format!("{TEN}\nrequest_rate.limit = 0.03\n");
+    let paced = format!("{TEN}\nrate_limit.limit = 0.03\n");
     let store = Memory::new([
         endpoint(0),
         endpoint(1),

@@ -330,11 +330,11 @@ pub fn held_back() -> Vec<Case> {
     let refused = || answer(503, &[]);
     let hour = MILLI * 3_600_000;
     vec![
-        get("a circuit breaker that is down that opens", [ok()], 1, None)
+        get("a down circuit breaker that opens", [ok()], 1, None)
             .by(gated)
             .after(History::Down),
         get(
-            "a circuit breaker that is down that stays closed",
+            "a down circuit breaker that stays closed",
             [refused()],
             1,
             Some(StopReason::CircuitBreaker),

@@ -362,7 +362,7 @@ impl World {
                     == Some(BlockedBy::CircuitBreaker)
             {
                 let until = client.request.since.saturating_add(patience.unwrap());
-                assert!(self.now <= until, "queued for longer than the patience");
+                assert!(self.now <= until, "queued for longer than the limit");
             }
         }
     }
