@@ -21,7 +21,7 @@ fuzz_target!(|fields: Vec<(u8, Vec<u8>)>| {
             headers.append(name, value);
         }
     }
-    let caller = CallerContext::of(&headers);
+    let caller = CallerContext::from_headers(&headers);
     assert!(caller.attempt >= 1);
     if let Some(counts) = caller.histogram {
         let again = histogram::format(&counts).map(|value| histogram::parse(value.as_bytes()));
@@ -33,5 +33,5 @@ fuzz_target!(|fields: Vec<(u8, Vec<u8>)>| {
     }
     let mut below = HeaderMap::new();
     caller.pass_on(std::time::Duration::ZERO, &mut below);
-    assert_eq!(CallerContext::of(&below).remaining, caller.remaining);
+    assert_eq!(CallerContext::from_headers(&below).remaining, caller.remaining);
 });

@@ -614,7 +614,7 @@ mod loom_tests {
 
     fn budget(reserve: f64, per_second: f64) -> Arc<Budget> {
         let config = BudgetConfig {
-            reserve,
+            initial_tokens: reserve,
             per_second,
             ..BudgetConfig::DEFAULT
         };

@@ -303,7 +303,7 @@ mod loom_tests {
         }
 
         fn lane(&self, apart: bool) -> &Shard {
-            if apart { self.1.of(1) } else { self.0.lane() }
+            if apart { self.1.of(1) } else { self.0.shard() }
         }
 
         fn add_success(&self, apart: bool, now: u64, started: u64) -> bool {
