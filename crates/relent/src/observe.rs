@@ -41,6 +41,7 @@ use std::time::Duration;
 #[cfg(feature = "metrics")]
 use relent_core::Cause;
 use relent_core::call::Queued;
+#[cfg(feature = "metrics")]
 use relent_core::destination::{BlockedBy, Budget};
 use relent_core::{Decision, Failure, StopReason};
 
