@@ -77,6 +77,15 @@ fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
     ids
 }
 
+/// Loads the page until it shows the reason why the depot waits. While a probe runs, nothing holds the depot.
+fn load_while_held(browser: &mut Browser, page: &str, width: u32, dark: bool) -> String {
+    until("the page shows that the depot is held", || {
+        browser.load(page, width, dark);
+        let seen = text(browser);
+        seen.contains("is probed now and then").then_some(seen)
+    })
+}
+
 fn text(browser: &mut Browser) -> String {
     browser
         .value("document.body.innerText")
@@ -166,8 +175,7 @@ fn the_page_shows_stuck_messages_with_reasons_and_actions() {
     let ids = filled(&server, &receiver);
     for (width, dark) in [(1200, false), (1200, true), (360, false), (360, true)] {
         let look = format!("{width}-{}", if dark { "dark" } else { "light" });
-        browser.load(&page("/"), width, dark);
-        let seen = text(&mut browser);
+        let seen = load_while_held(&mut browser, &page("/"), width, dark);
         for part in [
             "1 dead letter and 1 disabled endpoint need somebody",
             "410",
@@ -193,9 +201,7 @@ fn the_page_shows_stuck_messages_with_reasons_and_actions() {
             "{seen}"
         );
         looked_at(&mut browser, &server, &format!("message-{look}"));
-        browser.load(&page("/endpoints/depot"), width, dark);
-        let seen = text(&mut browser);
-        assert!(seen.contains("is probed now and then"), "{seen}");
+        let seen = load_while_held(&mut browser, &page("/endpoints/depot"), width, dark);
         assert!(!seen.contains("another process"), "{seen}");
         looked_at(&mut browser, &server, &format!("depot-{look}"));
         browser.load(&page("/endpoints/old%2Dshop?tenant=acme"), width, dark);
@@ -260,8 +266,7 @@ fn the_page_shows_stuck_messages_with_reasons_and_actions() {
         let spec = json!({ "url": receiver.url("/ok") }).to_string();
         server.ask("PUT", &format!("/v1/endpoints/spare-{spare}"), &spec);
     }
-    browser.load(&page("/"), 360, true);
-    let seen = text(&mut browser);
+    let seen = load_while_held(&mut browser, &page("/"), 360, true);
     let place = |what: &str| seen.find(what).expect(what);
     assert!(place("moves until noon") < place("is probed now and then"));
     assert!(place("is probed now and then") < place("spare-"));

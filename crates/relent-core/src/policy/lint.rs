@@ -421,7 +421,10 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_first_delay_is_a_warning_unless_shortened() {
-        warns(base().deadline(SECOND), &["deadline: 1s are over before"]);
+        warns(
+            base().deadline(SECOND),
+            &["deadline: 1s is shorter than the first delay"],
+        );
         warns(
             base().max_elapsed(2 * SECOND),
             &["max_elapsed: 2s are over"],
@@ -449,7 +452,7 @@ mod tests {
             attempt_timeout: Some(20 * SECOND),
             ..rule(&["timeout"])
         });
-        warns(ruled, &["rules[0].attempt_timeout: 20s are no less"]);
+        warns(ruled, &["rules[0].attempt_timeout: 20s is not below"]);
     }
 
     #[test]
@@ -461,7 +464,7 @@ mod tests {
         );
         warns(both.max_elapsed(9 * SECOND), &[]);
         let room = base().max_elapsed(3 * SECOND).min_attempt_time(3 * SECOND);
-        warns(room, &["min_attempt_time: 3s never fit"]);
+        warns(room, &["min_attempt_time: 3s never fits"]);
     }
 
     #[test]
