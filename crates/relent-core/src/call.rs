@@ -234,7 +234,8 @@ impl Default for CallOptions<'_> {
 /// ```
 /// use core::convert::Infallible;
 /// use core::time::Duration;
-/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, NextStep, Policy};
+/// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Policy};
+/// use relent_core::call::NextStep;
 /// use relent_core::call::{Call, CallOptions, Environment};
 /// use relent_core::destination::{Budget, Destination};
 ///

@@ -78,7 +78,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 ///     longest: Duration::from_secs(300),
 ///     jitter: 1.0,
 ///     kind: AttemptKind::First,
-///     stays: false,
+///     waits_without_limit: false,
 ///     rate_limit_only: false,
 /// };
 /// let Admission::Start(permit) = outbound.admit(now, &request, &cooldown, &mut random) else {

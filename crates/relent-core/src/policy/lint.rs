@@ -427,7 +427,7 @@ mod tests {
         );
         warns(
             base().max_elapsed(2 * SECOND),
-            &["max_elapsed: 2s are over"],
+            &["max_elapsed: 2s is shorter than the first delay"],
         );
         warns(
             base().deadline(SECOND).final_attempt_before_deadline(true),
