@@ -1,47 +1,37 @@
 //! A call: one operation over its attempts, the state machine behind every retry loop.
 //!
 //! ```text
-//! Call::new ──► next ──► Start(Leave) ──► begin ──► the transport makes the attempt
-//!                ▲  │                                      │
-//!                │  ├──► Wait, until then or until woken   ▼
-//!                │  └──► Stop                    succeeded | failed ──► Stop
-//!                │                                            │
-//!                └──────────────── Retry, after a wait ◄──────┘
+//! Call::new ──► next ──► Start(CallPermit) ──► begin ──► the transport makes the attempt
+//!                ▲  │                                           │
+//!                │  ├──► Wait, until then or until woken        ▼
+//!                │  └──► Stop                         succeeded | failed ──► Stop
+//!                │                                                 │
+//!                └───────────────── Retry, after a delay ◄─────────┘
 //! ```
 //!
 //! A transport sleeps, wakes, sends, and reports outcomes. It decides nothing.
 
-pub(crate) mod cold;
-pub(crate) mod decision;
-pub(crate) mod fast_path;
-pub(crate) mod progress;
-pub(crate) mod race;
-pub(crate) mod session;
-pub(crate) mod trace;
-
-pub use cold::Cold;
-pub use progress::Progress;
-pub use race::{Race, RaceOutcome};
-pub use session::InvalidSavedSession;
-
 mod admission;
 mod blocked_by;
+pub(crate) mod cold;
+pub(crate) mod decision;
 mod destination_state;
 mod extras;
+pub(crate) mod fast_path;
 mod hedging;
 mod outcome;
+pub(crate) mod progress;
 mod queued;
+pub(crate) mod race;
 mod recording;
 mod reporting;
+pub(crate) mod session;
+pub(crate) mod trace;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::destination::budget::Budget;
-
-use crate::call::decision::{Decision, Stop, StopReason};
-use crate::call::session::Session;
-use crate::call::trace::Trace;
 use crate::destination::outbound::BlockedBy;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
@@ -50,10 +40,17 @@ use crate::random::Random;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
+pub use cold::Cold;
+use decision::{Decision, Stop, StopReason};
 pub use destination_state::{DestinationSlot, DestinationState};
 use extras::Extras;
 pub use hedging::RaceAttempt;
+pub use progress::Progress;
 pub use queued::{Queued, QueuedBy};
+pub use race::{Race, RaceOutcome};
+pub use session::InvalidSavedSession;
+use session::Session;
+use trace::Trace;
 
 /// Start of a call whose clock has not been read.
 const UNREAD_CLOCK: Instant = Instant::MAX;
@@ -235,8 +232,7 @@ impl Default for CallOptions<'_> {
 /// use core::convert::Infallible;
 /// use core::time::Duration;
 /// use relent_core::{Backoff, Decision, FixedRandom, Failure, Instant, Policy};
-/// use relent_core::call::NextStep;
-/// use relent_core::call::{Call, CallOptions, Environment};
+/// use relent_core::call::{Call, CallOptions, Environment, NextStep};
 /// use relent_core::destination::{Budget, Destination};
 ///
 /// struct Alone(Policy, FixedRandom);

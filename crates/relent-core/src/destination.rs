@@ -13,8 +13,20 @@ pub(crate) mod rate_limit;
 pub(crate) mod sharded_counters;
 pub(crate) mod throttle;
 
+use core::convert::Infallible;
+use core::fmt;
+use core::hint::black_box;
+use core::sync::atomic::AtomicBool;
+use core::time::Duration;
+
+use crate::failure::{Failure, Hop, Scope};
+use crate::policy::Policy;
+use crate::random::{FixedRandom, Random};
+use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::time::{Instant, nanos};
 pub use backlog::Backlog;
 pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
+use circuit_breaker::Healthy;
 pub use circuit_breaker::{
     AttemptKind, AttemptOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
 };
@@ -24,23 +36,8 @@ pub use latencies::Latencies;
 pub use outbound::{Admission, AdmissionRequest, BlockedBy, Outbound, Permit};
 pub use rate_limit::{RateLimit, RateLimitConfig};
 pub use sharded_counters::ShardedCounters;
+use sharded_counters::{Batch, Shard};
 pub use throttle::{Throttle, ThrottleConfig};
-
-use core::convert::Infallible;
-use core::fmt;
-use core::hint::black_box;
-use core::sync::atomic::AtomicBool;
-use core::time::Duration;
-
-use crate::destination::sharded_counters::{Batch, Shard};
-
-use crate::destination::circuit_breaker::Healthy;
-use crate::failure::{Failure, Hop, Scope};
-
-use crate::policy::Policy;
-use crate::random::{FixedRandom, Random};
-use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::time::{Instant, nanos};
 
 /// The service that several callers call (usually one per host), with the state they share.
 ///

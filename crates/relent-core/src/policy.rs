@@ -1,25 +1,18 @@
 //! The policy: the immutable retry configuration of an operation.
 
 pub(crate) mod backoff;
+mod builder;
 pub(crate) mod ceiling;
+mod check;
 pub(crate) mod error;
 #[cfg(feature = "serde")]
 mod file;
 pub(crate) mod jitter;
+mod lint;
 pub(crate) mod pattern;
 mod presets;
-pub(crate) mod waits;
-
-pub use backoff::Phase;
-pub use error::PolicyError;
-pub use jitter::JitterError;
-pub use pattern::PatternError;
-pub use waits::Waits;
-
-mod builder;
-mod check;
-mod lint;
 mod rule;
+pub(crate) mod waits;
 
 #[cfg(target_has_atomic = "ptr")]
 use alloc::sync::Arc;
@@ -34,15 +27,20 @@ use crate::destination::rate_limit::{RateLimit, RateLimitConfig};
 use crate::destination::throttle::{Throttle, ThrottleConfig};
 use crate::failure::Failure;
 use crate::hint::HintMode;
-use crate::policy::backoff::Backoff;
-use crate::policy::ceiling::{Ceiling, default_max_delay};
-use crate::policy::jitter::Jitter;
-use crate::policy::pattern::Pattern;
 use crate::time::Instant;
+use backoff::Backoff;
+pub use backoff::Phase;
 pub use builder::PolicyBuilder;
+use ceiling::{Ceiling, default_max_delay};
+pub use error::PolicyError;
+use jitter::Jitter;
+pub use jitter::JitterError;
 pub use lint::{Finding, Severity};
+use pattern::Pattern;
+pub use pattern::PatternError;
 use rule::WaitSource;
 pub use rule::{MAX_RULES, Rule};
+pub use waits::Waits;
 
 /// The immutable retry configuration of an operation. It has no state, so any number of sessions
 /// and threads can share it.

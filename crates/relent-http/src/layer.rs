@@ -153,7 +153,7 @@ pub use overrides::{FreshConnection, Override};
 /// Requests after the first, and a first one that was held or may be hedged, carry their
 /// [`Attempt`] as an extension, for your own services.
 ///
-/// A service cannot be told to open a new connection. After a 421, or a response that arrived before the
+/// The layer cannot make a service open a new connection. After a 421, or a response that arrived before the
 /// request was fully sent, the next request carries the extension [`FreshConnection`] for
 /// your own services. Other services may reuse the same connection.
 #[derive(Clone)]

@@ -90,7 +90,7 @@ use tower_layer::Layer;
 pub use fleet::RedisLimits;
 pub use quota::{InvalidQuota, Quota};
 pub use relent_core::admission::{Admitted, LimiterConfig};
-pub use service::{Admission, ResponseFuture};
+pub use service::{AdmissionService, ResponseFuture};
 
 pub(crate) use quota::{Identify, identify};
 use shared::{Limits, Settings, Shared};
@@ -203,10 +203,10 @@ impl Default for AdmissionLayer {
 }
 
 impl<I> Layer<I> for AdmissionLayer {
-    type Service = Admission<I>;
+    type Service = AdmissionService<I>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        Admission::new(inner, Arc::clone(self.shared()))
+        AdmissionService::new(inner, Arc::clone(self.shared()))
     }
 }
 

@@ -281,10 +281,10 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// ```
     /// use relent_server::idempotency::IdempotencyLayer;
-    /// use relent_server::store::{FailureKind, Memory};
+    /// use relent_server::store::{StoreFailureKind, Memory};
     ///
     /// let layer = IdempotencyLayer::anonymous(Memory::new()).on_store_failure(|failure| {
-    ///     if failure.kind == FailureKind::Full {
+    ///     if failure.kind == StoreFailureKind::Full {
     ///         eprintln!("{failure}, at the request {}", failure.key);
     ///     }
     /// });

@@ -13,8 +13,7 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::admission::ConcurrencyLimiter;
-use relent_core::admission::{Admitted, Rejected, Shed};
+use relent_core::admission::{Admitted, ConcurrencyLimiter, Rejected, Shed};
 use relent_core::{Advice, Criticality};
 
 #[cfg(feature = "metrics")]
@@ -22,7 +21,7 @@ pub use meters::describe;
 pub use names::*;
 
 #[cfg(feature = "redis")]
-use crate::store::FailureKind;
+use crate::store::StoreFailureKind;
 use crate::store::{Key, StoreFailure};
 
 /// The rate limits admitted a request.
@@ -60,7 +59,7 @@ pub(crate) fn rate_limits_down() {
 /// Redis has started to fail, so the rate limits are no longer shared.
 #[cfg(feature = "redis")]
 #[cold]
-pub(crate) fn rate_failed((kind, code): (FailureKind, Option<String>)) {
+pub(crate) fn rate_failed((kind, code): (StoreFailureKind, Option<String>)) {
     #[cfg(feature = "tracing")]
     events::rate_failed(kind.name(), code.as_deref());
     let _ = (kind, code);

@@ -80,8 +80,7 @@ use tower_layer::Layer;
 pub use body::SlotBody;
 pub(crate) use held::{HeldSlot, WeakSlot};
 pub use relent_core::Criticality;
-pub use relent_core::admission::ShedderConfig;
-pub use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+pub use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig, ShedderConfig};
 pub use service::{Overload, OverloadFuture};
 
 use held::Shared;

@@ -30,7 +30,7 @@ pub use self::postgres::{Postgres, PostgresError};
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisError};
 pub use answer::StoredResponse;
-pub use failure::{FailureKind, StoreFailure};
+pub use failure::{StoreFailure, StoreFailureKind};
 pub use key::Key;
 pub use memory::{Full, Memory};
 pub use relent_core::idempotency::NotResolved;

@@ -39,7 +39,7 @@ pub(crate) const MAX_OUTPUT_WAIT: Duration = Duration::from_secs(10);
 /// has left the group may hold them open.
 const LAST_OUTPUT_SILENCE: Duration = Duration::from_millis(50);
 
-/// On a terminal, the user is told after this time that output is buffered.
+/// The delay before a message on a terminal explains that output is buffered.
 const BUFFER_NOTICE_AFTER: Duration = Duration::from_secs(3);
 
 /// The longest wait for killed processes. They end immediately unless they hang in the kernel.
@@ -71,7 +71,7 @@ pub(crate) struct Attempt {
     pub(crate) stream: bool,
     /// The most bytes of its standard output that are buffered: longer output is passed on immediately.
     pub(crate) most: u64,
-    /// Output is shown on a terminal, so the user is told if it is buffered for long.
+    /// Output is shown on a terminal, so a message explains output that is buffered for long.
     pub(crate) advise: bool,
 }
 

@@ -3,9 +3,8 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-use crate::admission::adaptive_limit::{Completion, Concurrency, ConcurrencyConfig, Started};
-
 use crate::Criticality;
+use crate::admission::adaptive_limit::{Completion, Concurrency, ConcurrencyConfig, Started};
 use crate::admission::controller::Rejected;
 use crate::admission::load_shedder::{Arrival, Shedder, ShedderConfig};
 use crate::policy::error::{Found, PolicyError};
@@ -20,7 +19,7 @@ use crate::time::Instant;
 pub struct ConcurrencyLimiterConfig {
     /// The limit of concurrent requests.
     pub concurrency: ConcurrencyConfig,
-    /// The limit of the queue delay, and when rejected requests are told not to retry.
+    /// The limit of the queue delay, and when rejections ask the caller not to retry.
     pub shedder: ShedderConfig,
     /// The maximum number of waiting requests; 0 for a server without a queue.
     pub queue: u32,
@@ -107,9 +106,8 @@ struct Waiter<W> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::admission::{ConcurrencyConfig, Completion, Enqueued, ConcurrencyLimiter, ConcurrencyLimiterConfig, Dequeued};
+/// use relent_core::admission::{Arrival, Completion, ConcurrencyConfig, ConcurrencyLimiter, ConcurrencyLimiterConfig, Dequeued, Enqueued};
 /// use relent_core::{Criticality, Instant};
-/// use relent_core::admission::Arrival;
 ///
 /// let config = ConcurrencyLimiterConfig { concurrency: ConcurrencyConfig::fixed(1), ..ConcurrencyLimiterConfig::DEFAULT };
 /// let mut slots = ConcurrencyLimiter::new(&config)?;

@@ -103,8 +103,7 @@ impl Rejected {
 /// ```
 /// use core::time::Duration;
 /// use relent_core::Instant;
-/// use relent_core::admission::AdmissionController;
-/// use relent_core::admission::{Arrival, Limiter, LimiterConfig, Refusal, Rejected, Shedder, ShedderConfig};
+/// use relent_core::admission::{AdmissionController, Arrival, Limiter, LimiterConfig, Refusal, Rejected, Shedder, ShedderConfig};
 ///
 /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(100, Duration::from_secs(1)) };
 /// let limiter = Limiter::new(&config)?;
@@ -172,8 +171,7 @@ impl AdmissionController {
     /// ```
     /// use core::time::Duration;
     /// use relent_core::Instant;
-    /// use relent_core::admission::AdmissionController;
-    /// use relent_core::admission::{Arrival, Limiter, LimiterConfig, Rejected};
+    /// use relent_core::admission::{AdmissionController, Arrival, Limiter, LimiterConfig, Rejected};
     ///
     /// let second = Duration::from_secs(1);
     /// let mut intake = AdmissionController::new().limiter(Limiter::new(&LimiterConfig::new(100, second))?);

@@ -30,7 +30,7 @@ pub struct ShedderConfig {
     /// The share of [`in_flight`](Self::in_flight) up to which retries are admitted; the rest is
     /// reserved for first attempts. From 0 to 1.
     pub retry_in_flight_share: f64,
-    /// The share of retries above which rejected requests are told not to retry. It must be
+    /// The share of retries above which rejections ask the caller not to retry. It must be
     /// exceeded among the attempts, and among the latest attempts of all callers. From 0 to 1.
     pub retry_share: f64,
 }
@@ -147,7 +147,7 @@ pub struct Shed {
 /// - **By requests in flight**, for servers without a queue or with nothing but queues.
 ///
 /// A retry is shed before a first attempt: a first attempt has cost nothing yet, and in overload
-/// retries are expendable. If most attempts are retries, rejected requests are told not to retry
+/// retries are expendable. If most attempts are retries, rejections ask the caller not to retry
 /// ("Handling Overload", Site Reliability Engineering).
 ///
 /// # Trust in clients

@@ -11,7 +11,7 @@
 //!   the destination has a queue. Retries that the budget cannot pay for also start this state. All
 //!   attempts together are limited to a multiple of the demand. Failures reduce the multiple. It grows
 //!   in steps while nothing fails and successes are fast (AIMD). It holds while successes are slow, and
-//!   shrinks while they become slower. So the server's queue is never empty and seldom full. New
+//!   shrinks while they become slower. So the server's queue is never empty and rarely full. New
 //!   requests go first; queued ones go as headroom allows. The step is halved if more attempts fail
 //!   right after it, or if the breaker then goes down for a load-induced reason.
 //! - **Down**: more attempts failed in a row than chance explains, or one timed out and nothing
@@ -194,8 +194,7 @@ enum State {
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, CircuitBreakerConfig, Instant};
-/// use relent_core::destination::{Waiter, AttemptKind, AttemptOutcome};
-/// use relent_core::destination::CircuitBreaker;
+/// use relent_core::destination::{AttemptKind, AttemptOutcome, CircuitBreaker, Waiter};
 ///
 /// let mut breaker = CircuitBreaker::new(&CircuitBreakerConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;

@@ -5,10 +5,10 @@
 //! form one queue. So no caller can be overtaken because of a rule that does not apply to it:
 //!
 //! ```text
-//! ask ──► cooldown? ──► rate limit? ──► breaker? ──► Start(Permit) ──► ended | cancel
-//!            │              │              │             ▲
-//!            ▼              ▼              ▼             │
-//!           held          queued         queued ──► offered
+//! admit ──► cooldown? ──► rate limit? ──► breaker? ──► Start(Permit) ──► end | cancel
+//!              │              │              │              ▲
+//!              ▼              ▼              ▼              │
+//!             held           held          queued ──► offered
 //! ```
 //!
 //! - A permit that becomes available for a waiting caller is an *offer*, and the driver gets the
@@ -63,8 +63,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, Instant, Policy};
-/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, AttemptOutcome};
-/// use relent_core::destination::{Cooldown, Outbound};
+/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, AttemptOutcome, Cooldown, Outbound};
 ///
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), FixedRandom::at(0.5));

@@ -16,8 +16,8 @@ use crate::time::Instant;
 /// open, in one atomic step, so none reaches a breaker that went down meanwhile. A request that has
 /// seen the calm state goes, as if it had come a moment earlier, and is counted with the next batch.
 ///
-/// All threads share the one [`Lane`] here until two of them use it concurrently. From then on each
-/// uses one of the [`Lanes`], and this one is only read, until a thread takes a turn.
+/// All threads share the one [`Shard`] here until two of them use it concurrently. From then on each
+/// uses one of the [`ShardedCounters`], and this one is only read, until a thread takes a turn.
 ///
 /// Unless stated otherwise, the atomics are relaxed: each is an independent count, and guards no other
 /// memory.

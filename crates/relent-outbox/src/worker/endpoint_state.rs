@@ -342,7 +342,7 @@ impl EndpointState {
             self.probed = None;
             return asked;
         };
-        // With little traffic a queued request probes seldom. A new request may probe after the longest time between
+        // With little traffic a queued request rarely probes. A new request may probe after the longest time between
         // two probes.
         let again = self
             .probed

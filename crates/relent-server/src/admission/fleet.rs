@@ -24,7 +24,7 @@ use super::decision::{
 use super::quota::Quota;
 use crate::observe;
 use crate::server_clock::ServerClock;
-use crate::store::FailureKind;
+use crate::store::StoreFailureKind;
 use crate::store::failure::{Explained, explain};
 
 /// Rate limits that several processes share in Redis 6.2 or later, or a compatible server. Each request takes one
@@ -230,9 +230,9 @@ impl Limits {
                         return decision;
                     }
                     // A reply that cannot be parsed is a failure.
-                    Ok(Ok(None)) => (FailureKind::Other, None),
+                    Ok(Ok(None)) => (StoreFailureKind::Other, None),
                     Ok(Err(error)) => explain(&error),
-                    Err(_) => (FailureKind::TimedOut, None),
+                    Err(_) => (StoreFailureKind::TimedOut, None),
                 };
                 limits.fleet.failed(now(), failure);
             }

@@ -31,18 +31,18 @@ use crate::refusal::{Body, not_applied, refuse};
 ///
 /// It is always ready. A rejection waits for nothing; an admitted request waits until the service inside is ready.
 #[derive(Clone)]
-pub struct Admission<I> {
+pub struct AdmissionService<I> {
     inner: I,
     shared: Arc<Shared>,
 }
 
-impl<I> Admission<I> {
+impl<I> AdmissionService<I> {
     pub(super) const fn new(inner: I, shared: Arc<Shared>) -> Self {
         Self { inner, shared }
     }
 }
 
-impl<I, B, R> Service<Request<B>> for Admission<I>
+impl<I, B, R> Service<Request<B>> for AdmissionService<I>
 where
     I: Service<Request<B>, Response = Response<R>> + Clone,
 {
@@ -234,7 +234,7 @@ struct Waiting<I, B> {
 }
 
 pin_project! {
-    /// The future of [`Admission`].
+    /// The future of [`AdmissionService`].
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<I, B, R>
     where
@@ -370,9 +370,9 @@ where
     }
 }
 
-impl<I: fmt::Debug> fmt::Debug for Admission<I> {
+impl<I: fmt::Debug> fmt::Debug for AdmissionService<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission")
+        f.debug_struct("AdmissionService")
             .field("inner", &self.inner)
             .finish_non_exhaustive()
     }

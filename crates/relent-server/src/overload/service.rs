@@ -11,8 +11,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use relent_core::Criticality;
-use relent_core::admission::Completion;
-use relent_core::admission::{Admitted, Arrival, Rejected};
+use relent_core::admission::{Admitted, Arrival, Completion, Rejected};
 use relent_http::CallerContext;
 use tower_service::Service;
 

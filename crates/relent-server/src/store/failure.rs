@@ -19,7 +19,7 @@ pub struct StoreFailure {
     /// The digest of the key of the request.
     pub key: Key,
     /// The kind of failure.
-    pub kind: FailureKind,
+    pub kind: StoreFailureKind,
     /// The code of the database or operating system; `None` if there is none. Examples are an SQLSTATE (`42P01`), a
     /// name (`SQLITE_READONLY`), the first word of a Redis error (`OOM`), and an [`io::ErrorKind`] (`NotFound`).
     pub code: Option<String>,
@@ -29,7 +29,7 @@ pub struct StoreFailure {
 
 impl StoreFailure {
     /// Classifies an error of a store. It searches the chain of [sources](Error::source) for an error of this crate,
-    /// SQLite, PostgreSQL, Redis or the operating system. Any other error is [`FailureKind::Other`].
+    /// SQLite, PostgreSQL, Redis or the operating system. Any other error is [`StoreFailureKind::Other`].
     #[must_use]
     pub fn new(operation: &'static str, key: Key, error: &(dyn Error + 'static)) -> Self {
         Self::of(operation, key, explain(error))
@@ -37,7 +37,7 @@ impl StoreFailure {
 
     /// The store has not responded within the limit of this process, so there is no code.
     pub(crate) fn timed_out(operation: &'static str, key: Key) -> Self {
-        Self::of(operation, key, (FailureKind::TimedOut, None))
+        Self::of(operation, key, (StoreFailureKind::TimedOut, None))
     }
 
     fn of(operation: &'static str, key: Key, (kind, code): Explained) -> Self {
@@ -64,7 +64,7 @@ impl fmt::Display for StoreFailure {
 /// The kind of a store failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum FailureKind {
+pub enum StoreFailureKind {
     /// There is no connection, or it was lost.
     Unreachable,
     /// The store has not responded in time.
@@ -85,7 +85,7 @@ pub enum FailureKind {
     Other,
 }
 
-impl FailureKind {
+impl StoreFailureKind {
     /// Returns the name of the kind, as in the event.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -130,7 +130,7 @@ impl FailureKind {
     }
 }
 
-pub(crate) type Explained = (FailureKind, Option<String>);
+pub(crate) type Explained = (StoreFailureKind, Option<String>);
 
 /// Returns the first error of the chain that can be classified.
 pub(crate) fn explain(error: &(dyn Error + 'static)) -> Explained {
@@ -141,12 +141,12 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> Explained {
         }
         next = error.source();
     }
-    (FailureKind::Other, None)
+    (StoreFailureKind::Other, None)
 }
 
 fn known(error: &(dyn Error + 'static)) -> Option<Explained> {
     if error.is::<Full>() {
-        return Some((FailureKind::Full, None));
+        return Some((StoreFailureKind::Full, None));
     }
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return Some(of_io(error));
@@ -184,13 +184,13 @@ fn of_io(error: &io::Error) -> Explained {
         | Kind::NetworkUnreachable
         | Kind::NetworkDown
         | Kind::BrokenPipe
-        | Kind::UnexpectedEof => FailureKind::Unreachable,
-        Kind::TimedOut => FailureKind::TimedOut,
-        Kind::PermissionDenied => FailureKind::Denied,
-        Kind::StorageFull | Kind::QuotaExceeded | Kind::OutOfMemory => FailureKind::Full,
-        Kind::ReadOnlyFilesystem => FailureKind::ReadOnly,
-        Kind::InvalidData => FailureKind::Corrupt,
-        _ => FailureKind::Other,
+        | Kind::UnexpectedEof => StoreFailureKind::Unreachable,
+        Kind::TimedOut => StoreFailureKind::TimedOut,
+        Kind::PermissionDenied => StoreFailureKind::Denied,
+        Kind::StorageFull | Kind::QuotaExceeded | Kind::OutOfMemory => StoreFailureKind::Full,
+        Kind::ReadOnlyFilesystem => StoreFailureKind::ReadOnly,
+        Kind::InvalidData => StoreFailureKind::Corrupt,
+        _ => StoreFailureKind::Other,
     };
     (kind, Some(format!("{:?}", error.kind())))
 }
@@ -201,7 +201,7 @@ mod sqlite {
 
     use rusqlite::{ErrorCode, ffi};
 
-    use super::{Explained, FailureKind};
+    use super::{Explained, StoreFailureKind};
     use crate::sqlite::{FileProblem, WriterError};
     use crate::store::SqliteError;
 
@@ -209,7 +209,7 @@ mod sqlite {
         if let Some(error) = error.downcast_ref::<SqliteError>() {
             return Some(match error {
                 SqliteError::Writer(error) => of_writer(error),
-                SqliteError::Record(_) => (FailureKind::Corrupt, None),
+                SqliteError::Record(_) => (StoreFailureKind::Corrupt, None),
             });
         }
         if let Some(error) = error.downcast_ref::<WriterError>() {
@@ -223,12 +223,12 @@ mod sqlite {
             WriterError::Sqlite(error) => of(error),
             WriterError::Commit(error) => of(error),
             WriterError::File { problem, .. } => match problem {
-                FileProblem::ReadOnly => (FailureKind::ReadOnly, None),
-                FileProblem::NotADatabase => (FailureKind::Corrupt, None),
-                _ => (FailureKind::Unreachable, None),
+                FileProblem::ReadOnly => (StoreFailureKind::ReadOnly, None),
+                FileProblem::NotADatabase => (StoreFailureKind::Corrupt, None),
+                _ => (StoreFailureKind::Unreachable, None),
             },
-            WriterError::Undone => (FailureKind::Busy, None),
-            WriterError::TransactionEnded | WriterError::Ended => (FailureKind::Other, None),
+            WriterError::Undone => (StoreFailureKind::Busy, None),
+            WriterError::TransactionEnded | WriterError::Ended => (StoreFailureKind::Other, None),
         }
     }
 
@@ -238,28 +238,33 @@ mod sqlite {
                 (error, text.as_deref().unwrap_or_default())
             }
             rusqlite::Error::SqlInputError { error, msg, .. } => (error, &**msg),
-            _ => return (FailureKind::Other, None),
+            _ => return (StoreFailureKind::Other, None),
         };
         let missing = ["no such table", "no such column"].map(|what| text.starts_with(what));
         let missing = missing.contains(&true) || text.contains("has no column named");
         let (kind, name) = match error.code {
-            ErrorCode::Unknown if missing => (FailureKind::Missing, "SQLITE_ERROR"),
-            ErrorCode::Unknown => (FailureKind::Other, "SQLITE_ERROR"),
-            ErrorCode::ReadOnly => (FailureKind::ReadOnly, "SQLITE_READONLY"),
-            ErrorCode::DiskFull => (FailureKind::Full, "SQLITE_FULL"),
-            ErrorCode::OutOfMemory => (FailureKind::Full, "SQLITE_NOMEM"),
-            ErrorCode::CannotOpen => (FailureKind::Unreachable, "SQLITE_CANTOPEN"),
-            ErrorCode::DatabaseBusy => (FailureKind::Busy, "SQLITE_BUSY"),
-            ErrorCode::DatabaseLocked => (FailureKind::Busy, "SQLITE_LOCKED"),
-            ErrorCode::PermissionDenied => (FailureKind::Denied, "SQLITE_PERM"),
-            ErrorCode::AuthorizationForStatementDenied => (FailureKind::Denied, "SQLITE_AUTH"),
-            ErrorCode::DatabaseCorrupt => (FailureKind::Corrupt, "SQLITE_CORRUPT"),
-            ErrorCode::NotADatabase => (FailureKind::Corrupt, "SQLITE_NOTADB"),
+            ErrorCode::Unknown if missing => (StoreFailureKind::Missing, "SQLITE_ERROR"),
+            ErrorCode::Unknown => (StoreFailureKind::Other, "SQLITE_ERROR"),
+            ErrorCode::ReadOnly => (StoreFailureKind::ReadOnly, "SQLITE_READONLY"),
+            ErrorCode::DiskFull => (StoreFailureKind::Full, "SQLITE_FULL"),
+            ErrorCode::OutOfMemory => (StoreFailureKind::Full, "SQLITE_NOMEM"),
+            ErrorCode::CannotOpen => (StoreFailureKind::Unreachable, "SQLITE_CANTOPEN"),
+            ErrorCode::DatabaseBusy => (StoreFailureKind::Busy, "SQLITE_BUSY"),
+            ErrorCode::DatabaseLocked => (StoreFailureKind::Busy, "SQLITE_LOCKED"),
+            ErrorCode::PermissionDenied => (StoreFailureKind::Denied, "SQLITE_PERM"),
+            ErrorCode::AuthorizationForStatementDenied => (StoreFailureKind::Denied, "SQLITE_AUTH"),
+            ErrorCode::DatabaseCorrupt => (StoreFailureKind::Corrupt, "SQLITE_CORRUPT"),
+            ErrorCode::NotADatabase => (StoreFailureKind::Corrupt, "SQLITE_NOTADB"),
             ErrorCode::SystemIoFailure if error.extended_code == ffi::SQLITE_IOERR_WRITE => {
-                (FailureKind::Full, "SQLITE_IOERR_WRITE")
+                (StoreFailureKind::Full, "SQLITE_IOERR_WRITE")
             }
-            ErrorCode::SystemIoFailure => (FailureKind::Other, "SQLITE_IOERR"),
-            _ => return (FailureKind::Other, Some(error.extended_code.to_string())),
+            ErrorCode::SystemIoFailure => (StoreFailureKind::Other, "SQLITE_IOERR"),
+            _ => {
+                return (
+                    StoreFailureKind::Other,
+                    Some(error.extended_code.to_string()),
+                );
+            }
         };
         (kind, Some(name.to_owned()))
     }
@@ -273,7 +278,7 @@ mod postgres {
 
     #[cfg(feature = "sqlx")]
     use super::of_io;
-    use super::{Explained, FailureKind, explain};
+    use super::{Explained, StoreFailureKind, explain};
     use crate::postgres::ConnectionError;
     use crate::store::PostgresError;
 
@@ -281,8 +286,8 @@ mod postgres {
         if let Some(error) = error.downcast_ref::<PostgresError>() {
             return Some(match error {
                 PostgresError::Connection(error) => of_connection(error),
-                PostgresError::Record(_) => (FailureKind::Corrupt, None),
-                PostgresError::Contended => (FailureKind::Busy, None),
+                PostgresError::Record(_) => (StoreFailureKind::Corrupt, None),
+                PostgresError::Contended => (StoreFailureKind::Busy, None),
             });
         }
         if let Some(error) = error.downcast_ref::<ConnectionError>() {
@@ -303,10 +308,10 @@ mod postgres {
             #[cfg(feature = "sqlx")]
             ConnectionError::Sqlx(error) => of_sqlx(error),
             ConnectionError::Pool(PoolError::Timeout(_)) | ConnectionError::TimedOut(_) => {
-                (FailureKind::TimedOut, None)
+                (StoreFailureKind::TimedOut, None)
             }
-            ConnectionError::Pool(_) => (FailureKind::Unreachable, None),
-            ConnectionError::Config(_) => (FailureKind::Other, None),
+            ConnectionError::Pool(_) => (StoreFailureKind::Unreachable, None),
+            ConnectionError::Config(_) => (StoreFailureKind::Other, None),
         }
     }
 
@@ -314,11 +319,13 @@ mod postgres {
         match (error.code(), error.source()) {
             (Some(code), _) => of_state(code.code()),
             (None, Some(source)) => match explain(source) {
-                (FailureKind::Other, None) if error.is_closed() => (FailureKind::Unreachable, None),
+                (StoreFailureKind::Other, None) if error.is_closed() => {
+                    (StoreFailureKind::Unreachable, None)
+                }
                 explained => explained,
             },
-            (None, None) if error.is_closed() => (FailureKind::Unreachable, None),
-            (None, None) => (FailureKind::Other, None),
+            (None, None) if error.is_closed() => (StoreFailureKind::Unreachable, None),
+            (None, None) => (StoreFailureKind::Other, None),
         }
     }
 
@@ -327,29 +334,29 @@ mod postgres {
         match error {
             ::sqlx::Error::Database(error) => match error.code() {
                 Some(code) => of_state(&code),
-                None => (FailureKind::Other, None),
+                None => (StoreFailureKind::Other, None),
             },
             ::sqlx::Error::Io(error) => of_io(error),
-            ::sqlx::Error::PoolTimedOut => (FailureKind::TimedOut, None),
-            ::sqlx::Error::PoolClosed => (FailureKind::Unreachable, None),
-            _ => (FailureKind::Other, None),
+            ::sqlx::Error::PoolTimedOut => (StoreFailureKind::TimedOut, None),
+            ::sqlx::Error::PoolClosed => (StoreFailureKind::Unreachable, None),
+            _ => (StoreFailureKind::Other, None),
         }
     }
 
     /// Classifies an SQLSTATE.
     fn of_state(state: &str) -> Explained {
         let kind = match state {
-            "42P01" | "42703" | "3D000" | "3F000" => FailureKind::Missing,
-            "25006" => FailureKind::ReadOnly,
-            "53100" | "53200" => FailureKind::Full,
-            "53300" | "55P03" | "40001" | "40P01" | "57P03" => FailureKind::Busy,
-            "57014" => FailureKind::TimedOut,
-            "42501" => FailureKind::Denied,
-            "57P01" | "57P02" => FailureKind::Unreachable,
-            "XX001" | "XX002" => FailureKind::Corrupt,
-            state if state.starts_with("28") => FailureKind::Denied,
-            state if state.starts_with("08") => FailureKind::Unreachable,
-            _ => FailureKind::Other,
+            "42P01" | "42703" | "3D000" | "3F000" => StoreFailureKind::Missing,
+            "25006" => StoreFailureKind::ReadOnly,
+            "53100" | "53200" => StoreFailureKind::Full,
+            "53300" | "55P03" | "40001" | "40P01" | "57P03" => StoreFailureKind::Busy,
+            "57014" => StoreFailureKind::TimedOut,
+            "42501" => StoreFailureKind::Denied,
+            "57P01" | "57P02" => StoreFailureKind::Unreachable,
+            "XX001" | "XX002" => StoreFailureKind::Corrupt,
+            state if state.starts_with("28") => StoreFailureKind::Denied,
+            state if state.starts_with("08") => StoreFailureKind::Unreachable,
+            _ => StoreFailureKind::Other,
         };
         (kind, Some(state.to_owned()))
     }
@@ -361,16 +368,16 @@ mod redis {
 
     use ::redis::ErrorKind;
 
-    use super::{Explained, FailureKind};
+    use super::{Explained, StoreFailureKind};
     use crate::store::RedisError;
 
     pub(super) fn known(error: &(dyn Error + 'static)) -> Option<Explained> {
         if let Some(error) = error.downcast_ref::<RedisError>() {
             return Some(match error {
                 RedisError::Redis(error) => of(error),
-                RedisError::Late => (FailureKind::TimedOut, None),
-                RedisError::Record(_) => (FailureKind::Corrupt, None),
-                RedisError::Evicts { .. } | RedisError::Volatile => (FailureKind::Other, None),
+                RedisError::Late => (StoreFailureKind::TimedOut, None),
+                RedisError::Record(_) => (StoreFailureKind::Corrupt, None),
+                RedisError::Evicts { .. } | RedisError::Volatile => (StoreFailureKind::Other, None),
             });
         }
         error.downcast_ref().map(of)
@@ -378,14 +385,14 @@ mod redis {
 
     fn of(error: &::redis::RedisError) -> Explained {
         let refused = |code: &str| match code {
-            "OOM" | "MISCONF" => FailureKind::Full,
-            "READONLY" => FailureKind::ReadOnly,
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => FailureKind::Denied,
+            "OOM" | "MISCONF" => StoreFailureKind::Full,
+            "READONLY" => StoreFailureKind::ReadOnly,
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => StoreFailureKind::Denied,
             "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => {
-                FailureKind::Busy
+                StoreFailureKind::Busy
             }
-            "RELENTVERSION" => FailureKind::Corrupt,
-            _ => FailureKind::Other,
+            "RELENTVERSION" => StoreFailureKind::Corrupt,
+            _ => StoreFailureKind::Other,
         };
         match error.code() {
             // A code is a word of capital letters; anything else may be text with secrets.
@@ -394,16 +401,18 @@ mod redis {
             {
                 (refused(code), Some(code.to_owned()))
             }
-            _ if error.is_timeout() => (FailureKind::TimedOut, None),
+            _ if error.is_timeout() => (StoreFailureKind::TimedOut, None),
             _ if error.is_connection_refusal() => (
-                FailureKind::Unreachable,
+                StoreFailureKind::Unreachable,
                 Some("ConnectionRefused".to_owned()),
             ),
             _ if error.is_io_error() || error.is_connection_dropped() => {
-                (FailureKind::Unreachable, None)
+                (StoreFailureKind::Unreachable, None)
             }
-            _ if error.kind() == ErrorKind::AuthenticationFailed => (FailureKind::Denied, None),
-            _ => (FailureKind::Other, None),
+            _ if error.kind() == ErrorKind::AuthenticationFailed => {
+                (StoreFailureKind::Denied, None)
+            }
+            _ => (StoreFailureKind::Other, None),
         }
     }
 }

@@ -15,7 +15,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
 use relent::VirtualClock;
 use relent_core::admission::{Admitted, LimiterConfig};
-use relent_server::admission::{Admission, AdmissionLayer, Quota};
+use relent_server::admission::{AdmissionLayer, AdmissionService, Quota};
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::store::Memory;
 use tower::{Layer, Service, ServiceExt};
@@ -81,7 +81,7 @@ fn cost(parts: &http::request::Parts) -> u32 {
         .unwrap_or(1)
 }
 
-fn site(layer: AdmissionLayer) -> Site<Admission<Served>> {
+fn site(layer: AdmissionLayer) -> Site<AdmissionService<Served>> {
     let clock = VirtualClock::new();
     let service = layer.clock(clock.clone()).layer(Served::default());
     Site { service, clock }

@@ -15,8 +15,9 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use relent_core::Criticality;
-use relent_core::admission::{Admitted, LimiterConfig, ShedderConfig};
-use relent_core::admission::{ConcurrencyConfig, ConcurrencyLimiterConfig};
+use relent_core::admission::{
+    Admitted, ConcurrencyConfig, ConcurrencyLimiterConfig, LimiterConfig, ShedderConfig,
+};
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::IdempotencyLayer;
 use relent_server::overload::{OverloadLayer, SlotBody};

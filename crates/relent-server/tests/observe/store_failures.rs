@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::postgres::pool;
 use relent_server::store::{
-    FailureKind, Key, Memory, Postgres, Redis, Sqlite, Store, StoreFailure,
+    Key, Memory, Postgres, Redis, Sqlite, Store, StoreFailure, StoreFailureKind,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -130,7 +130,7 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
     let nothing = async || {};
 
     let full = learned(&runtime, Memory::new().at_most(0), nothing);
-    expect("full memory", full, FailureKind::Full, None);
+    expect("full memory", full, StoreFailureKind::Full, None);
 
     let directory = tempfile::tempdir().unwrap();
     let open = |name: &str| Sqlite::open(directory.path().join(name)).unwrap();
@@ -147,7 +147,7 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
     expect(
         "no table of SQLite",
         missing,
-        FailureKind::Missing,
+        StoreFailureKind::Missing,
         Some("SQLITE_ERROR"),
     );
     let sqlite = open("b");
@@ -165,7 +165,7 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
     expect(
         "SQLite that is read",
         only_read,
-        FailureKind::ReadOnly,
+        StoreFailureKind::ReadOnly,
         Some("SQLITE_READONLY"),
     );
 
@@ -174,7 +174,7 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
     expect(
         "no PostgreSQL",
         away,
-        FailureKind::Unreachable,
+        StoreFailureKind::Unreachable,
         Some("NotFound"),
     );
     if let Some(server) = servers::postgres(&["fsync=off"]) {
@@ -183,7 +183,12 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
             Postgres::new(pool(&server.config(), 2).unwrap())
         };
         let missing = learned(&runtime, store(), nothing);
-        expect("no table", missing, FailureKind::Missing, Some("42P01"));
+        expect(
+            "no table",
+            missing,
+            StoreFailureKind::Missing,
+            Some("42P01"),
+        );
         let create = async || store().create_tables().await.unwrap();
         runtime.block_on(create());
         let run = async |script: &str| {
@@ -196,19 +201,24 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
         expect(
             "a PostgreSQL that is read",
             only_read,
-            FailureKind::ReadOnly,
+            StoreFailureKind::ReadOnly,
             Some("25006"),
         );
         let nobody = server.config().replace("user=relent", "user=nobody");
         let denied = learned(&runtime, Postgres::new(pool(&nobody, 1).unwrap()), nothing);
-        expect("no such user", denied, FailureKind::Denied, Some("28000"));
+        expect(
+            "no such user",
+            denied,
+            StoreFailureKind::Denied,
+            Some("28000"),
+        );
         server.server.signal("STOP");
         let stopped = store().max_wait(Duration::from_millis(50));
         let stopped = learned(&runtime, stopped, nothing);
         expect(
             "a PostgreSQL that is stopped",
             stopped,
-            FailureKind::TimedOut,
+            StoreFailureKind::TimedOut,
             None,
         );
     }
@@ -227,7 +237,12 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
             set.exec_async(&mut connection).await.unwrap();
         };
         let full = learned(&runtime, connect(), async || set("maxmemory", "1").await);
-        expect("a Redis that is full", full, FailureKind::Full, Some("OOM"));
+        expect(
+            "a Redis that is full",
+            full,
+            StoreFailureKind::Full,
+            Some("OOM"),
+        );
         runtime.block_on(set("maxmemory", "0"));
         let store = connect();
         server.server.signal("STOP");
@@ -235,14 +250,14 @@ fn a_store_failure_is_reported_to_the_operator_and_not_the_client() {
         expect(
             "a Redis that is stopped",
             stopped,
-            FailureKind::TimedOut,
+            StoreFailureKind::TimedOut,
             None,
         );
         server.server.signal("CONT");
         let store = connect();
         drop(server);
         let away = learned(&runtime, store, nothing);
-        assert!(away.is_some_and(|away| away.kind == FailureKind::Unreachable));
+        assert!(away.is_some_and(|away| away.kind == StoreFailureKind::Unreachable));
     }
     drop(std::panic::take_hook());
     let wrong: Vec<_> = (learned_all.iter())

@@ -47,7 +47,7 @@ enum Position {
     Unplaced,
 }
 
-/// Compact copy of an [`Asking`] from when it joined the queue, by which the breaker will know it. A
+/// Compact copy of an [`AdmissionRequest`] from when it joined the queue, by which the breaker will know it. A
 /// hundred thousand may wait.
 #[derive(Debug)]
 struct WaitState {
