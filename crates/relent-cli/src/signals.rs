@@ -16,8 +16,9 @@ const FORWARDED: [&[Signal]; 2] = [
     &[Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH],
 ];
 
-/// Signals that end a process: from a user, a terminal, a watchdog (SIGABRT), a timer, `ulimit -t` (SIGXCPU) or a power
-/// supply. Their default action would end relent, and leave the command behind.
+/// Signals that end a process: from a user, a terminal, a watchdog (SIGABRT), a timer, `ulimit -t` (SIGXCPU), a debugger
+/// (SIGTRAP), a filter of system calls (SIGSYS) or a power supply. Their default action would end relent, and leave the
+/// command behind.
 const TERMINATING: &[Signal] = &[
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -29,8 +30,15 @@ const TERMINATING: &[Signal] = &[
     Signal::SIGPROF,
     Signal::SIGXCPU,
     Signal::SIGIO,
+    Signal::SIGTRAP,
+    Signal::SIGSYS,
     #[cfg(target_os = "linux")]
     Signal::SIGPWR,
+    #[cfg(all(
+        target_os = "linux",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    ))]
+    Signal::SIGSTKFLT,
 ];
 
 /// Whether `signal` cancels the session: no attempt is made after it.

@@ -30,15 +30,22 @@ fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
         Signal::SIGTERM,
         Signal::SIGHUP,
         Signal::SIGQUIT,
-        // From a watchdog, a timer, `ulimit -t`, and others that end a process by default.
+        // From a watchdog, a timer, `ulimit -t`, a debugger, and others that end a process by default.
         Signal::SIGABRT,
         Signal::SIGALRM,
         Signal::SIGVTALRM,
         Signal::SIGPROF,
         Signal::SIGXCPU,
         Signal::SIGIO,
+        Signal::SIGTRAP,
+        Signal::SIGSYS,
         #[cfg(target_os = "linux")]
         Signal::SIGPWR,
+        #[cfg(all(
+            target_os = "linux",
+            any(target_arch = "x86_64", target_arch = "aarch64")
+        ))]
+        Signal::SIGSTKFLT,
     ] {
         // A shell starts background commands with SIGINT and SIGQUIT ignored; a pipeline's are not.
         let script = "sleep 1000 | { sleep 1000 | (echo $$ >&2; exec sleep 1000); }";
