@@ -8,7 +8,8 @@ use super::canvas::{Area, DrawError, FINE, escape};
 use super::chart::Size;
 use super::frame::{SMALL, TITLE, line, style};
 use super::palette::{Swatch, picture_css};
-use super::{Section, over_time, raster};
+use super::section::Section;
+use super::{over_time, raster};
 use crate::recording::Recording;
 
 /// The space for the title and the legend, and between panels.

@@ -3,7 +3,11 @@ use std::sync::OnceLock;
 use relent_core::Policy;
 
 use super::*;
+use crate::recording::Recording;
+use crate::scenario::Scenario;
+use crate::study::RunResult;
 use crate::study::run_all;
+use crate::too_many_events::TooManyEvents;
 use crate::{record, scenarios};
 
 const SEEDS: [u64; 2] = [1, 2];
