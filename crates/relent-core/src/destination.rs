@@ -28,7 +28,7 @@ pub use backlog::Backlog;
 pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
 use circuit_breaker::Healthy;
 pub use circuit_breaker::{
-    AttemptKind, AttemptOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
+    AttemptKind, BreakerOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
 };
 pub use cooldown::Cooldown;
 pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};
@@ -520,8 +520,8 @@ impl<A: Access> Destination<A> {
 
     /// An attempt that has started is over.
     #[inline]
-    pub(crate) fn end(&self, now: Instant, permit: Permit, ended: AttemptOutcome) {
-        if ended == AttemptOutcome::Answered {
+    pub(crate) fn end(&self, now: Instant, permit: Permit, ended: BreakerOutcome) {
+        if ended == BreakerOutcome::Answered {
             if self.answered_while_healthy(now, &permit) {
                 return;
             }
@@ -567,7 +567,7 @@ impl<A: Access> Destination<A> {
         &self,
         now: Instant,
         permit: Permit,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         outbound: &mut Outbound,
         random: &mut A::Random,
     ) {
@@ -588,7 +588,7 @@ impl<A: Access> Destination<A> {
         let permit = started.map(Permit::for_redirect);
         let Some(failure) = failure else {
             if let Some(permit) = permit {
-                self.end(now, permit, AttemptOutcome::Answered);
+                self.end(now, permit, BreakerOutcome::Answered);
             }
             return false;
         };

@@ -12,7 +12,7 @@ use std::task::Waker;
 use relent_core::Instant;
 use relent_core::destination::{Access, Admission, Outbound, ShardedCounters};
 pub use relent_core::destination::{
-    AttemptOutcome, BlockedBy, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge, Latencies,
+    BlockedBy, BreakerOutcome, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge, Latencies,
     RateLimit, Taken, Waiter,
 };
 use relent_core::{HedgeConfig, Policy, Random};

@@ -7,7 +7,7 @@ use super::destination_state::{DestinationSlot, DestinationState, Stage};
 use super::queued::Queued;
 use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
 use crate::call::decision::{Stop, StopReason};
-use crate::destination::circuit_breaker::{AttemptKind, AttemptOutcome};
+use crate::destination::circuit_breaker::{AttemptKind, BreakerOutcome};
 use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy, Permit};
 use crate::destination::{Access, Destination};
 use crate::time::Instant;
@@ -495,7 +495,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         leave: CallPermit,
     ) {
         leave.use_up();
-        self.end_stage(environment, AttemptOutcome::Unknown);
+        self.end_stage(environment, BreakerOutcome::Unknown);
     }
 
     /// The call reaches its destination with retries off. The circuit breaker counts the request all

@@ -2,7 +2,7 @@
 
 use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget, stop_after};
 use crate::call::decision::{Decision, Stop, StopReason};
-use crate::destination::circuit_breaker::AttemptOutcome;
+use crate::destination::circuit_breaker::BreakerOutcome;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
 use crate::time::Instant;
@@ -244,7 +244,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: Option<&Failure>,
         stop: Stop,
     ) {
-        self.end_stage(environment, AttemptOutcome::Unknown);
+        self.end_stage(environment, BreakerOutcome::Unknown);
         self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
         environment.on_stop(self.session.attempts(), failure, stop.reason);

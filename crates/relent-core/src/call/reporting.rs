@@ -4,7 +4,7 @@ use core::mem;
 
 use super::destination_state::Stage;
 use super::{Call, DestinationSlot, Environment, refundable_budget};
-use crate::destination::circuit_breaker::{AttemptOutcome, Waiter};
+use crate::destination::circuit_breaker::{BreakerOutcome, Waiter};
 use crate::destination::outbound::{BlockedBy, Permit};
 use crate::failure::{Cause, Failure};
 use crate::time::Instant;
@@ -34,7 +34,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             }
             ended = Some(now);
         }
-        self.end_there(environment, AttemptOutcome::Answered, ended);
+        self.end_there(environment, BreakerOutcome::Answered, ended);
     }
 
     /// The running attempt is over, or the call goes away.
@@ -42,7 +42,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     pub(super) fn end_stage<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
     ) {
         if !self.has_left() {
             self.end_there(environment, ended, None);
@@ -65,7 +65,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     fn end_there<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         at: Option<Instant>,
     ) {
         let before = self.blocked_since();
@@ -77,7 +77,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     fn leave_there<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         at: Option<Instant>,
     ) {
         let (Some(destination), Some(Some(entered))) =
@@ -125,7 +125,7 @@ impl<L: DestinationSlot> Call<'_, L> {
                 if failure.cause == Cause::Timeout
                     && self.had_little_time(environment, now, started) =>
             {
-                destination.end(now, permit, AttemptOutcome::Unknown);
+                destination.end(now, permit, BreakerOutcome::Unknown);
             }
             permit => {
                 if destination.failed(now, started, permit, failure) {
@@ -134,7 +134,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             }
         }
         // An attempt that was not running has no outcome to report.
-        self.leave_there(environment, AttemptOutcome::Unknown, None);
+        self.leave_there(environment, BreakerOutcome::Unknown, None);
         self.report_admission(environment, before, None);
     }
 
@@ -172,7 +172,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     #[inline(never)]
     fn leave_now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
-        self.end_stage(environment, AttemptOutcome::Unknown);
+        self.end_stage(environment, BreakerOutcome::Unknown);
         self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
     }

@@ -13,7 +13,7 @@ use super::*;
 use crate::call::race::RaceOutcome;
 use crate::call::trace::TraceEntry;
 use crate::destination::budget::BudgetConfig;
-use crate::destination::circuit_breaker::{AttemptOutcome, CircuitBreakerConfig};
+use crate::destination::circuit_breaker::{BreakerOutcome, CircuitBreakerConfig};
 use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::outbound::Outbound;
 use crate::destination::rate_limit::RateLimitConfig;
@@ -548,7 +548,7 @@ fn a_running_attempt_ends_at_its_destination_once() {
     assert!(call.holds());
     call.succeeded(&mut at);
     assert!(!call.holds());
-    call.end_stage(&at, AttemptOutcome::Unknown);
+    call.end_stage(&at, BreakerOutcome::Unknown);
     assert!(!call.holds());
 }
 

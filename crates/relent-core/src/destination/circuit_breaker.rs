@@ -115,7 +115,7 @@ impl BreakerPermit {
 
 /// Outcome of an attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AttemptOutcome {
+pub enum BreakerOutcome {
     /// The destination did the work, or reported a permanent failure: it is up.
     Answered,
     /// It failed with an error that is neither overload nor a timeout.
@@ -131,7 +131,7 @@ pub enum AttemptOutcome {
     Unknown,
 }
 
-impl AttemptOutcome {
+impl BreakerOutcome {
     /// The outcome of an attempt with this failure.
     #[must_use]
     pub const fn of(failure: &Failure) -> Self {
@@ -194,7 +194,7 @@ enum State {
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, CircuitBreakerConfig, Instant};
-/// use relent_core::destination::{AttemptKind, AttemptOutcome, CircuitBreaker, Waiter};
+/// use relent_core::destination::{AttemptKind, BreakerOutcome, CircuitBreaker, Waiter};
 ///
 /// let mut breaker = CircuitBreaker::new(&CircuitBreakerConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;
@@ -202,7 +202,7 @@ enum State {
 /// let mut id = 0;
 /// while let Some(pass) = breaker.admit(now, caller(id, now), AttemptKind::First) {
 ///     breaker.on_request(now);
-///     breaker.on_end(now, pass, AttemptOutcome::Failed, &mut FixedRandom::at(0.5));
+///     breaker.on_end(now, pass, BreakerOutcome::Failed, &mut FixedRandom::at(0.5));
 ///     now = now.saturating_add(Duration::from_millis(20));
 ///     id += 1;
 /// }
@@ -211,7 +211,7 @@ enum State {
 /// now = now.saturating_add(Duration::from_millis(500));
 /// let (released, pass) = breaker.release(now).expect("it is time");
 /// assert_eq!((released.id, pass.is_probe()), (id, true));
-/// breaker.on_end(now, pass, AttemptOutcome::Answered, &mut FixedRandom::at(0.5));
+/// breaker.on_end(now, pass, BreakerOutcome::Answered, &mut FixedRandom::at(0.5));
 /// assert!(!breaker.is_down());
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
@@ -567,11 +567,11 @@ impl CircuitBreaker {
         &mut self,
         now: Instant,
         pass: BreakerPermit,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         random: &mut (impl Random + ?Sized),
     ) {
         match ended {
-            AttemptOutcome::Answered => {
+            BreakerOutcome::Answered => {
                 let took = now.nanos_since(pass.started);
                 self.evidence.on_response(now, took);
                 self.run.on_success(now);
@@ -595,13 +595,13 @@ impl CircuitBreaker {
                 }
                 self.tally.add(1, took);
             }
-            AttemptOutcome::Failed | AttemptOutcome::Overloaded | AttemptOutcome::TimedOut => {
+            BreakerOutcome::Failed | BreakerOutcome::Overloaded | BreakerOutcome::TimedOut => {
                 self.on_failure(now, pass, ended, random);
                 if self.is_down() {
                     return;
                 }
             }
-            AttemptOutcome::Deferred => {
+            BreakerOutcome::Deferred => {
                 let demand = self.demand.baseline(now);
                 if pass.probe
                     && let State::Down(down) = &mut self.state
@@ -609,7 +609,7 @@ impl CircuitBreaker {
                     down.on_deferred_probe(now, demand, random);
                 }
             }
-            AttemptOutcome::Unknown => {
+            BreakerOutcome::Unknown => {
                 if pass.probe
                     && let State::Down(down) = &mut self.state
                 {
@@ -625,17 +625,17 @@ impl CircuitBreaker {
         &mut self,
         now: Instant,
         pass: BreakerPermit,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         random: &mut (impl Random + ?Sized),
     ) {
         let demand = self.demand.baseline(now);
         let silence = self.baseline.silence(demand);
-        let plain_failure = ended == AttemptOutcome::Failed;
-        let silent = ended == AttemptOutcome::TimedOut && now.nanos_since(pass.started) >= silence;
+        let plain_failure = ended == BreakerOutcome::Failed;
+        let silent = ended == BreakerOutcome::TimedOut && now.nanos_since(pass.started) >= silence;
         self.run.on_failure(pass.started, silent, &self.share);
         self.share.add(true);
         let knows = (&self.baseline, &self.run, &self.share);
-        let lost = ended == AttemptOutcome::TimedOut
+        let lost = ended == BreakerOutcome::TimedOut
             && self.detects_packet_loss()
             && self.evidence.on_timeout(
                 now,
@@ -644,8 +644,8 @@ impl CircuitBreaker {
                 knows,
                 self.false_alarm,
             );
-        let ended = if lost { AttemptOutcome::Failed } else { ended };
-        let harmless = ended == AttemptOutcome::Failed;
+        let ended = if lost { BreakerOutcome::Failed } else { ended };
+        let harmless = ended == BreakerOutcome::Failed;
         if harmless {
             let took = now.nanos_since(pass.started);
             if !lost {
@@ -656,7 +656,7 @@ impl CircuitBreaker {
         }
         self.plain_failure.add(harmless);
         self.flapping.on_failure(pass.started, plain_failure);
-        let overloaded = ended != AttemptOutcome::Failed;
+        let overloaded = ended != BreakerOutcome::Failed;
         if let State::Down(down) = &mut self.state {
             if pass.probe {
                 down.on_failed_probe(now, &self.config, demand, overloaded, random);

@@ -11,7 +11,7 @@ use crate::call::decision::Decision;
 use crate::call::session::Session;
 use crate::destination::budget::{BreakerSignal, Budget, BudgetConfig};
 use crate::destination::circuit_breaker::{
-    AttemptKind, AttemptOutcome, CircuitBreaker, CircuitBreakerConfig, Waiter,
+    AttemptKind, BreakerOutcome, CircuitBreaker, CircuitBreakerConfig, Waiter,
 };
 use crate::destination::outbound::{Admission, AdmissionRequest, Outbound};
 use crate::destination::{Access, Destination};
@@ -145,7 +145,7 @@ fn an_exhausted_quota_stops_attempts_soon() {
         permit.begin();
         let ended = at(id * 100 + 20);
         if id < 200 {
-            there.end(ended, permit, AttemptOutcome::Answered);
+            there.end(ended, permit, BreakerOutcome::Answered);
         } else {
             refusals += 1;
             there.failed(ended, now, Some(permit), &refused);
@@ -162,7 +162,7 @@ fn caller(id: u64, since: Instant) -> Waiter {
     }
 }
 
-fn one(circuit_breaker: &mut CircuitBreaker, now: u64, took: u64, ended: AttemptOutcome) {
+fn one(circuit_breaker: &mut CircuitBreaker, now: u64, took: u64, ended: BreakerOutcome) {
     circuit_breaker.on_request(at(now));
     if let Some(pass) = circuit_breaker.admit(at(now), caller(now, at(now)), AttemptKind::First) {
         circuit_breaker.on_end(at(now + took), pass, ended, &mut FixedRandom::at(0.5));
@@ -175,14 +175,14 @@ fn one_very_slow_failure_does_not_hide_fast_ones() {
     let mut circuit_breaker = CircuitBreaker::new(&CircuitBreakerConfig::DEFAULT).unwrap();
     let mut now = 0;
     for _ in 0..800 {
-        one(&mut circuit_breaker, now, 20, AttemptOutcome::Answered);
+        one(&mut circuit_breaker, now, 20, BreakerOutcome::Answered);
         now += 25;
     }
     let refused = |circuit_breaker: &mut CircuitBreaker, now: &mut u64| {
         for id in 0..40 {
             let (took, ended) = match id % 2 {
-                0 => (1, AttemptOutcome::Failed),
-                _ => (20, AttemptOutcome::Answered),
+                0 => (1, BreakerOutcome::Failed),
+                _ => (20, BreakerOutcome::Answered),
             };
             one(circuit_breaker, *now, took, ended);
             *now += 25;
@@ -195,13 +195,13 @@ fn one_very_slow_failure_does_not_hide_fast_ones() {
         .admit(at(now), caller(now, at(now)), AttemptKind::First)
         .unwrap();
     for _ in 0..400 {
-        one(&mut circuit_breaker, now, 20, AttemptOutcome::Answered);
+        one(&mut circuit_breaker, now, 20, BreakerOutcome::Answered);
         now += 25;
     }
     circuit_breaker.on_end(
         at(now),
         pass,
-        AttemptOutcome::Failed,
+        BreakerOutcome::Failed,
         &mut FixedRandom::at(0.5),
     );
     refused(&mut circuit_breaker, &mut now);
@@ -226,7 +226,7 @@ fn closed(policy: &Policy) -> (Outbound, crate::destination::cooldown::Cooldown,
         outbound.end(
             now,
             permit,
-            AttemptOutcome::Failed,
+            BreakerOutcome::Failed,
             &cooldown,
             &mut FixedRandom::at(0.5),
         );

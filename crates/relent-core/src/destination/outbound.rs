@@ -38,7 +38,7 @@ use core::hint::black_box;
 
 use crate::destination::budget::Budget;
 use crate::destination::circuit_breaker::{
-    AttemptOutcome, BreakerPermit, CircuitBreaker, Healthy, Waiter,
+    BreakerOutcome, BreakerPermit, CircuitBreaker, Healthy, Waiter,
 };
 use crate::destination::cooldown::Cooldown;
 use crate::destination::hedge::{Hedge, HedgeConfig};
@@ -63,7 +63,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, Instant, Policy};
-/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, AttemptOutcome, Cooldown, Outbound};
+/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, BreakerOutcome, Cooldown, Outbound};
 ///
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), FixedRandom::at(0.5));
@@ -84,7 +84,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 ///     unreachable!("the circuit breaker is normal");
 /// };
 /// let later = now.saturating_add(Duration::from_millis(5));
-/// outbound.end(later, permit, AttemptOutcome::Answered, &cooldown, &mut random);
+/// outbound.end(later, permit, BreakerOutcome::Answered, &cooldown, &mut random);
 /// assert_eq!(outbound.waiting(), 0);
 /// ```
 #[derive(Default, Debug)]
@@ -284,13 +284,13 @@ impl Outbound {
         now: Instant,
         started: Instant,
         failure: &Failure,
-    ) -> AttemptOutcome {
+    ) -> BreakerOutcome {
         match &mut self.rate {
             Some(rate) if rate.config().adapts_to(failure) => {
                 rate.on_failure(now, started, failure);
-                AttemptOutcome::Deferred
+                BreakerOutcome::Deferred
             }
-            _ => AttemptOutcome::of(failure),
+            _ => BreakerOutcome::of(failure),
         }
     }
 
@@ -300,12 +300,12 @@ impl Outbound {
         &mut self,
         now: Instant,
         permit: Permit,
-        ended: AttemptOutcome,
+        ended: BreakerOutcome,
         cooldown: &Cooldown,
         random: &mut impl Random,
     ) {
         if let Some(throttle) = &mut self.throttle
-            && ended == AttemptOutcome::Answered
+            && ended == BreakerOutcome::Answered
         {
             throttle.on_accept(now);
         }
@@ -413,7 +413,7 @@ impl Outbound {
             rate.give_back(slot);
         }
         if let (Some(circuit_breaker), Some(pass)) = (&mut self.circuit_breaker, pass) {
-            circuit_breaker.on_end(now, pass, AttemptOutcome::Unknown, random);
+            circuit_breaker.on_end(now, pass, BreakerOutcome::Unknown, random);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::destination::{
-    Admission, AdmissionRequest, AttemptKind, AttemptOutcome, CircuitBreaker, Cooldown, Outbound,
+    Admission, AdmissionRequest, AttemptKind, BreakerOutcome, CircuitBreaker, Cooldown, Outbound,
     Permit,
 };
 use relent_core::{Backoff, CircuitBreakerConfig, Failure, FailureKind, HintMode, Instant, Policy};
@@ -467,7 +467,7 @@ impl EndpointState {
         let ended = match failure {
             None => {
                 self.acknowledged = Some(now);
-                AttemptOutcome::Answered
+                BreakerOutcome::Answered
             }
             Some(failure) => {
                 let policy = &self.rules.policy;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::destination::budget::BudgetConfig;
-use crate::destination::circuit_breaker::AttemptOutcome;
+use crate::destination::circuit_breaker::BreakerOutcome;
 use crate::destination::cooldown::Cooldown;
 use crate::destination::rate_limit::RateLimitConfig;
 use crate::failure::Hop;
@@ -267,7 +267,7 @@ fn a_failure_of_another_destination_has_no_effect_on_this_one() {
         assert_eq!((began, cooldown.has_begun()), (begins, begins));
         let failed = Failure::network(Network::Reset).hop(hop);
         assert_eq!(
-            AttemptOutcome::of(&failed) == AttemptOutcome::Answered,
+            BreakerOutcome::of(&failed) == BreakerOutcome::Answered,
             !begins
         );
         let config = RateLimitConfig {

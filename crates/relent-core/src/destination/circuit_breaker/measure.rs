@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{AttemptOutcome, HIGH_TRAFFIC_PER_SECOND, NANOS_PER_SECOND};
+use super::{BreakerOutcome, HIGH_TRAFFIC_PER_SECOND, NANOS_PER_SECOND};
 use crate::time::Instant;
 use crate::window::Window;
 
@@ -158,11 +158,11 @@ impl Tally {
         self.took = self.took.saturating_add(took);
     }
 
-    pub(super) fn failure(&mut self, ended: AttemptOutcome) {
+    pub(super) fn failure(&mut self, ended: BreakerOutcome) {
         self.failures = self.failures.saturating_add(1);
         let counter = match ended {
-            AttemptOutcome::Overloaded => &mut self.rejected,
-            AttemptOutcome::TimedOut => &mut self.timed_out,
+            BreakerOutcome::Overloaded => &mut self.rejected,
+            BreakerOutcome::TimedOut => &mut self.timed_out,
             _ => return,
         };
         *counter = counter.saturating_add(1);

@@ -33,7 +33,7 @@ fn requests(
     count: u64,
     every: u64,
     took: u64,
-    ended: impl Fn(u64) -> AttemptOutcome,
+    ended: impl Fn(u64) -> BreakerOutcome,
 ) -> u64 {
     let mut now = from;
     for id in 0..count {
@@ -55,7 +55,7 @@ fn requests(
 #[test]
 fn a_healthy_destination_keeps_the_breaker_normal_and_the_budget_ratio() {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 10_000, 10, 5, |_| AttemptOutcome::Answered);
+    let now = requests(&mut breaker, 0, 10_000, 10, 5, |_| BreakerOutcome::Answered);
     assert!(breaker.is_normal());
     assert_eq!((breaker.queued(), breaker.ratio(millis(now))), (0, 0.0));
 }
@@ -66,8 +66,8 @@ fn failures_that_do_not_depend_on_load_raise_the_budget_ratio() {
     for (every, least) in [(10, 0.11), (2, 1.0)] {
         let mut breaker = breaker();
         let failing = |id| match id % every {
-            0 => AttemptOutcome::Failed,
-            _ => AttemptOutcome::Answered,
+            0 => BreakerOutcome::Failed,
+            _ => BreakerOutcome::Answered,
         };
         let now = requests(&mut breaker, 0, 2000, 25, 5, failing);
         assert!(breaker.is_normal(), "one in {every}");
@@ -82,11 +82,11 @@ fn failures_that_do_not_depend_on_load_raise_the_budget_ratio() {
 #[test]
 fn failures_of_slow_destinations_limit_retries_and_the_budget_ratio() {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 400, 25, 5, |_| AttemptOutcome::Answered);
+    let now = requests(&mut breaker, 0, 400, 25, 5, |_| BreakerOutcome::Answered);
     // A third of the attempts fail, and successes take half a second.
     let failing = |id| match id % 3 {
-        0 => AttemptOutcome::Failed,
-        _ => AttemptOutcome::Answered,
+        0 => BreakerOutcome::Failed,
+        _ => BreakerOutcome::Answered,
     };
     let now = requests(&mut breaker, now, 40, 25, 500, failing);
     assert!(!breaker.is_normal() && !breaker.is_down());
@@ -100,17 +100,17 @@ fn failures_of_slow_destinations_limit_retries_and_the_budget_ratio() {
 #[test]
 fn first_attempts_are_held_back_only_where_most_time_out() {
     for (every, ended) in [
-        (3, AttemptOutcome::TimedOut),
-        (2, AttemptOutcome::TimedOut),
-        (3, AttemptOutcome::Overloaded),
+        (3, BreakerOutcome::TimedOut),
+        (2, BreakerOutcome::TimedOut),
+        (3, BreakerOutcome::Overloaded),
     ] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, 25, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, 25, 5, |_| BreakerOutcome::Answered);
         let failing = |id| {
             if id % every == 0 {
                 ended
             } else {
-                AttemptOutcome::Answered
+                BreakerOutcome::Answered
             }
         };
         requests(&mut breaker, now, 40, 25, 150, failing);
@@ -118,16 +118,16 @@ fn first_attempts_are_held_back_only_where_most_time_out() {
         assert_eq!(breaker.queued(), 0, "one in {every}: {ended:?}");
     }
     for (ended, held) in [
-        (AttemptOutcome::TimedOut, true),
-        (AttemptOutcome::Overloaded, false),
+        (BreakerOutcome::TimedOut, true),
+        (BreakerOutcome::Overloaded, false),
     ] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, 25, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, 25, 5, |_| BreakerOutcome::Answered);
         let failing = |id| {
             if id % 5 < 3 {
                 ended
             } else {
-                AttemptOutcome::Answered
+                BreakerOutcome::Answered
             }
         };
         let now = requests(&mut breaker, now, 60, 25, 150, failing);
@@ -144,14 +144,14 @@ fn first_attempts_are_held_back_only_where_most_time_out() {
 fn silence_lasts_at_least_as_long_as_several_requests() {
     for (every, down_breaker) in [(25, true), (125, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, every, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, every, 5, |_| BreakerOutcome::Answered);
         let lost = breaker
             .admit(millis(now), caller(0, millis(now)), AttemptKind::First)
             .unwrap();
         breaker.on_end(
             millis(now + 600),
             lost,
-            AttemptOutcome::TimedOut,
+            BreakerOutcome::TimedOut,
             &mut MEDIAN_DRAW.clone(),
         );
         assert_eq!(breaker.is_down(), down_breaker, "each {every} ms");
@@ -162,7 +162,7 @@ fn silence_lasts_at_least_as_long_as_several_requests() {
 #[test]
 fn an_unpaid_retry_limits_the_breaker_and_goes_when_there_is_headroom() {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 400, 25, 50, |_| AttemptOutcome::Answered);
+    let now = requests(&mut breaker, 0, 400, 25, 50, |_| BreakerOutcome::Answered);
     let retry = |id: u64| caller(10_000 + id, millis(now));
     let paid = breaker
         .admit(millis(now), retry(0), AttemptKind::FundedRetry)
@@ -170,7 +170,7 @@ fn an_unpaid_retry_limits_the_breaker_and_goes_when_there_is_headroom() {
     breaker.on_end(
         millis(now),
         paid,
-        AttemptOutcome::Unknown,
+        BreakerOutcome::Unknown,
         &mut MEDIAN_DRAW.clone(),
     );
     assert!(breaker.is_normal());
@@ -182,22 +182,22 @@ fn an_unpaid_retry_limits_the_breaker_and_goes_when_there_is_headroom() {
     }
     assert!(!breaker.is_normal() && !breaker.is_down());
     // Two in a hundred requests at first, so none in the first second.
-    let now = requests(&mut breaker, now, 40, 25, 50, |_| AttemptOutcome::Answered);
+    let now = requests(&mut breaker, now, 40, 25, 50, |_| BreakerOutcome::Answered);
     assert_eq!(breaker.queued(), 3, "first attempts are not held back");
     let mut at = now;
     while breaker.queued() > 0 {
-        at = requests(&mut breaker, at, 1, 25, 50, |_| AttemptOutcome::Answered);
+        at = requests(&mut breaker, at, 1, 25, 50, |_| BreakerOutcome::Answered);
         if let Some((_, pass)) = breaker.release(millis(at)) {
             breaker.on_end(
                 millis(at),
                 pass,
-                AttemptOutcome::Answered,
+                BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
         }
         assert!(at < now + 5000, "there is room");
     }
-    requests(&mut breaker, at, 80, 25, 50, |_| AttemptOutcome::Answered);
+    requests(&mut breaker, at, 80, 25, 50, |_| BreakerOutcome::Answered);
     assert!(breaker.is_normal(), "nobody waits any more");
 }
 
@@ -207,7 +207,7 @@ fn an_unpaid_retry_limits_the_breaker_and_goes_when_there_is_headroom() {
 fn a_step_that_causes_fast_failures_is_halved_the_next_time() {
     for (took, cut, headroom) in [(1, true, 1.05), (50, false, 1.1)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, 25, 50, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, 25, 50, |_| BreakerOutcome::Answered);
         let retry = caller(10_000, millis(now));
         assert_eq!(
             breaker.admit(millis(now), retry, AttemptKind::UnfundedRetry),
@@ -216,13 +216,13 @@ fn a_step_that_causes_fast_failures_is_halved_the_next_time() {
         let grown = |breaker: &CircuitBreaker| matches!(breaker.state, State::Limited(limit) if !limit.is_demand_only());
         let mut at = now;
         while !grown(&breaker) {
-            at = requests(&mut breaker, at, 1, 25, 50, |_| AttemptOutcome::Answered);
+            at = requests(&mut breaker, at, 1, 25, 50, |_| BreakerOutcome::Answered);
         }
         let mut was_cut = false;
         for _ in 0..10 {
-            at = requests(&mut breaker, at, 1, 25, 50, |_| AttemptOutcome::Answered);
-            at = requests(&mut breaker, at, 1, 25, took, |_| AttemptOutcome::Failed);
-            at = requests(&mut breaker, at, 1, 25, 50, |_| AttemptOutcome::Answered);
+            at = requests(&mut breaker, at, 1, 25, 50, |_| BreakerOutcome::Answered);
+            at = requests(&mut breaker, at, 1, 25, took, |_| BreakerOutcome::Failed);
+            at = requests(&mut breaker, at, 1, 25, 50, |_| BreakerOutcome::Answered);
             was_cut |= !grown(&breaker);
         }
         assert!(!breaker.is_normal() && !breaker.is_down());
@@ -236,18 +236,18 @@ fn a_step_that_causes_fast_failures_is_halved_the_next_time() {
 fn fast_failures_may_be_overload_and_slow_failures_are_not() {
     let mut new = breaker();
     assert!(new.signal(millis(0)).maybe_overload);
-    requests(&mut new, 0, 1, 25, 5, |_| AttemptOutcome::Failed);
+    requests(&mut new, 0, 1, 25, 5, |_| BreakerOutcome::Failed);
     assert!(new.signal(millis(50)).maybe_overload, "no success is known");
     for (took, suspicious) in [(1, true), (20, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, 25, 20, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, 25, 20, |_| BreakerOutcome::Answered);
         assert!(
             breaker.signal(millis(now)).maybe_overload,
             "nothing has failed"
         );
         let now = requests(&mut breaker, now, 3, 25, took, |id| match id {
-            1 => AttemptOutcome::Answered,
-            _ => AttemptOutcome::Failed,
+            1 => BreakerOutcome::Answered,
+            _ => BreakerOutcome::Failed,
         });
         assert_eq!(
             breaker.signal(millis(now)).maybe_overload,
@@ -262,10 +262,10 @@ fn fast_failures_may_be_overload_and_slow_failures_are_not() {
 fn a_distant_rejection_may_be_overload_and_a_slow_failure_is_not() {
     for (took, suspicious) in [(101, true), (110, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, 25, 110, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, 25, 110, |_| BreakerOutcome::Answered);
         let now = requests(&mut breaker, now, 6, 25, took, |id| match id {
-            1 => AttemptOutcome::Answered,
-            _ => AttemptOutcome::Failed,
+            1 => BreakerOutcome::Answered,
+            _ => BreakerOutcome::Failed,
         });
         assert_eq!(
             breaker.signal(millis(now)).maybe_overload,
@@ -280,9 +280,9 @@ fn a_distant_rejection_may_be_overload_and_a_slow_failure_is_not() {
 fn a_newly_started_process_compares_failures_with_the_first_success() {
     for (failed_after, suspicious) in [(1, true), (20, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 1, 100, 20, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 1, 100, 20, |_| BreakerOutcome::Answered);
         let now = requests(&mut breaker, now, 1, 100, failed_after, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         let lesson = breaker.signal(millis(now));
         assert_eq!(lesson.maybe_overload, suspicious, "{failed_after} ms");
@@ -293,9 +293,9 @@ fn a_newly_started_process_compares_failures_with_the_first_success() {
 #[test]
 fn a_failure_counts_at_most_as_long_as_the_first_success() {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 1, 1000, 20, |_| AttemptOutcome::Answered);
-    let now = requests(&mut breaker, now, 1, 1000, 2000, |_| AttemptOutcome::Failed);
-    let now = requests(&mut breaker, now, 3, 1000, 1, |_| AttemptOutcome::Failed);
+    let now = requests(&mut breaker, 0, 1, 1000, 20, |_| BreakerOutcome::Answered);
+    let now = requests(&mut breaker, now, 1, 1000, 2000, |_| BreakerOutcome::Failed);
+    let now = requests(&mut breaker, now, 3, 1000, 1, |_| BreakerOutcome::Failed);
     assert!(breaker.signal(millis(now)).maybe_overload);
 }
 
@@ -303,17 +303,17 @@ fn a_failure_counts_at_most_as_long_as_the_first_success() {
 fn a_process_with_few_requests_pays_for_its_retries() {
     let mut low_traffic = breaker();
     requests(&mut low_traffic, 0, 2, 1000, 500, |_| {
-        AttemptOutcome::TimedOut
+        BreakerOutcome::TimedOut
     });
     let lesson = low_traffic.signal(millis(2000));
     assert!(low_traffic.is_down() && !lesson.retries_free);
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 400, 25, 1, |_| AttemptOutcome::Answered);
-    let now = requests(&mut breaker, now, 40, 25, 1, |_| AttemptOutcome::Failed);
+    let now = requests(&mut breaker, 0, 400, 25, 1, |_| BreakerOutcome::Answered);
+    let now = requests(&mut breaker, now, 40, 25, 1, |_| BreakerOutcome::Failed);
     let lesson = breaker.signal(millis(now));
     assert!(breaker.is_down() && lesson.retries_free);
     requests(&mut breaker, now + 1000, 1, 25, 1, |_| {
-        AttemptOutcome::Answered
+        BreakerOutcome::Answered
     });
     let lesson = breaker.signal(millis(now + 1025));
     assert!(!breaker.is_down() && !breaker.is_normal() && lesson.retries_free);
@@ -324,7 +324,7 @@ fn failures_until_down(breaker: &mut CircuitBreaker, from: u64) -> u64 {
     let mut count = 0;
     while !breaker.is_down() && count < 100 {
         requests(breaker, from + 25 * count, 1, 25, 1, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         count += 1;
     }
@@ -337,8 +337,8 @@ fn the_breaker_goes_down_when_chance_explains_no_more_failures() {
     for (every, least, most) in [(u64::MAX, 4, 5), (10, 5, 8), (2, 14, 20)] {
         let mut breaker = breaker();
         let baseline = |id: u64| match id % every {
-            1 => AttemptOutcome::Failed,
-            _ => AttemptOutcome::Answered,
+            1 => BreakerOutcome::Failed,
+            _ => BreakerOutcome::Answered,
         };
         let now = requests(&mut breaker, 0, 2400, 25, 1, baseline);
         let count = failures_until_down(&mut breaker, now);
@@ -352,17 +352,17 @@ fn the_breaker_goes_down_when_chance_explains_no_more_failures() {
 #[test]
 fn failures_of_one_moment_do_not_bring_the_breaker_down() {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 2400, 25, 1, |_| AttemptOutcome::Answered);
-    requests(&mut breaker, now, 50, 1, 1, |_| AttemptOutcome::Failed);
+    let now = requests(&mut breaker, 0, 2400, 25, 1, |_| BreakerOutcome::Answered);
+    requests(&mut breaker, now, 50, 1, 1, |_| BreakerOutcome::Failed);
     assert!(breaker.is_normal());
-    requests(&mut breaker, now + 50, 50, 1, 1, |_| AttemptOutcome::Failed);
+    requests(&mut breaker, now + 50, 50, 1, 1, |_| BreakerOutcome::Failed);
     assert!(breaker.is_down());
 }
 
 #[test]
 fn a_timeout_without_a_success_meanwhile_brings_the_breaker_down() {
     let mut alone = breaker();
-    requests(&mut alone, 0, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+    requests(&mut alone, 0, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
     assert!(alone.is_down());
 
     // Other attempts succeed meanwhile.
@@ -370,11 +370,11 @@ fn a_timeout_without_a_success_meanwhile_brings_the_breaker_down() {
     let slow = among
         .admit(millis(0), caller(0, millis(0)), AttemptKind::First)
         .unwrap();
-    requests(&mut among, 0, 100, 10, 5, |_| AttemptOutcome::Answered);
+    requests(&mut among, 0, 100, 10, 5, |_| BreakerOutcome::Answered);
     among.on_end(
         millis(1000),
         slow,
-        AttemptOutcome::TimedOut,
+        BreakerOutcome::TimedOut,
         &mut MEDIAN_DRAW.clone(),
     );
     assert!(among.is_normal());
@@ -383,8 +383,8 @@ fn a_timeout_without_a_success_meanwhile_brings_the_breaker_down() {
 /// A breaker that went down in the 61st second, with three queued requests.
 fn down_breaker() -> (CircuitBreaker, u64) {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 2400, 25, 5, |_| AttemptOutcome::Answered);
-    requests(&mut breaker, now, 5, 25, 0, |_| AttemptOutcome::Failed);
+    let now = requests(&mut breaker, 0, 2400, 25, 5, |_| BreakerOutcome::Answered);
+    requests(&mut breaker, now, 5, 25, 0, |_| BreakerOutcome::Failed);
     assert!(breaker.is_down());
     let now = now + 100;
     for id in 0..3 {
@@ -423,7 +423,7 @@ fn one_probe_runs_at_a_time_and_their_intervals_grow() {
         breaker.on_end(
             millis(now),
             pass,
-            AttemptOutcome::Failed,
+            BreakerOutcome::Failed,
             &mut MEDIAN_DRAW.clone(),
         );
         assert_eq!(
@@ -438,7 +438,7 @@ fn one_probe_runs_at_a_time_and_their_intervals_grow() {
 /// The end of a ten-second outage is noticed as soon as probes allow.
 #[test]
 fn a_high_traffic_process_probes_once_in_ten_requests() {
-    for ended in [AttemptOutcome::Failed, AttemptOutcome::TimedOut] {
+    for ended in [BreakerOutcome::Failed, BreakerOutcome::TimedOut] {
         let (mut breaker, mut now) = down_breaker();
         let mut probes = 0;
         for at in (now..now + 10_000).step_by(25) {
@@ -468,12 +468,12 @@ fn down_again(down: u64, mixed: u64) -> (CircuitBreaker, u64) {
     breaker.on_end(
         millis(now),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     let ended = |id: u64| match (id + 1) % mixed {
-        0 => AttemptOutcome::Failed,
-        _ => AttemptOutcome::Answered,
+        0 => BreakerOutcome::Failed,
+        _ => BreakerOutcome::Answered,
     };
     let now = requests(&mut breaker, now, 40, 25, 1, ended);
     let count = failures_until_down(&mut breaker, now);
@@ -495,7 +495,7 @@ fn new_requests_probe_only_while_a_destination_flaps() {
             breaker.on_end(
                 millis(now),
                 pass,
-                AttemptOutcome::Failed,
+                BreakerOutcome::Failed,
                 &mut MEDIAN_DRAW.clone(),
             );
         }
@@ -520,35 +520,35 @@ fn new_requests_probe_only_while_a_destination_flaps() {
 /// The headroom from before the outage is still there.
 #[test]
 fn after_a_brief_outage_the_limit_starts_a_fifth_above_its_last_value() {
-    let factor_after_outage = |down: u64, probe: AttemptOutcome| {
+    let factor_after_outage = |down: u64, probe: BreakerOutcome| {
         let (mut breaker, now) = down_breaker();
         let (_, pass) = breaker.release(millis(now + 500)).unwrap();
         breaker.on_end(millis(now + 501), pass, probe, &mut MEDIAN_DRAW.clone());
         requests(&mut breaker, now + down, 1, 1, 0, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         match breaker.state {
             State::Limited(limit) => limit.factor,
             State::Normal | State::Down(_) => panic!("{:?}", breaker.state),
         }
     };
-    assert!((factor_after_outage(1500, AttemptOutcome::Failed) - 1.2 * NORMAL_FACTOR).abs() < 1e-9);
+    assert!((factor_after_outage(1500, BreakerOutcome::Failed) - 1.2 * NORMAL_FACTOR).abs() < 1e-9);
     assert_eq!(
-        factor_after_outage(3000, AttemptOutcome::Failed),
+        factor_after_outage(3000, BreakerOutcome::Failed),
         FIRST_FACTOR
     );
     assert_eq!(
-        factor_after_outage(1500, AttemptOutcome::TimedOut),
+        factor_after_outage(1500, BreakerOutcome::TimedOut),
         FIRST_FACTOR,
         "it may be load"
     );
     // The failures before the outage may be load-induced, too.
     let mut silent = breaker();
-    let now = requests(&mut silent, 0, 400, 25, 5, |_| AttemptOutcome::Answered);
-    requests(&mut silent, now, 20, 25, 1000, |_| AttemptOutcome::TimedOut);
+    let now = requests(&mut silent, 0, 400, 25, 5, |_| BreakerOutcome::Answered);
+    requests(&mut silent, now, 20, 25, 1000, |_| BreakerOutcome::TimedOut);
     assert!(silent.is_down());
     requests(&mut silent, now + 2000, 1, 1, 0, |_| {
-        AttemptOutcome::Answered
+        BreakerOutcome::Answered
     });
     assert!(matches!(silent.state, State::Limited(limit) if limit.factor == FIRST_FACTOR));
 }
@@ -579,7 +579,7 @@ fn a_cancelled_or_hanging_probe_does_not_keep_the_breaker_down() {
     breaker.on_end(
         millis(now + 600),
         called_off,
-        AttemptOutcome::Unknown,
+        BreakerOutcome::Unknown,
         &mut MEDIAN_DRAW.clone(),
     );
     assert!(breaker.release(millis(now + 600)).is_some());
@@ -589,7 +589,7 @@ fn a_cancelled_or_hanging_probe_does_not_keep_the_breaker_down() {
     breaker.on_end(
         millis(now + 10_601),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     assert!(!breaker.is_down());
@@ -599,12 +599,12 @@ fn a_cancelled_or_hanging_probe_does_not_keep_the_breaker_down() {
 /// responses any more.
 #[test]
 fn in_a_long_outage_one_in_eight_requests_gets_a_late_first_attempt() {
-    let gone = |per_second: f64, ended: AttemptOutcome, after: u64| {
+    let gone = |per_second: f64, ended: BreakerOutcome, after: u64| {
         let mut breaker = breaker();
         let every = (1000.0 / per_second) as u64;
         let count = (60.0 * per_second) as u64;
         let now = requests(&mut breaker, 0, count, every, 5, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         let now = requests(&mut breaker, now, 20, 100, 1000, |_| ended);
         assert!(breaker.is_down());
@@ -612,13 +612,13 @@ fn in_a_long_outage_one_in_eight_requests_gets_a_late_first_attempt() {
             .filter(|_| breaker.grants_late_first_attempt(millis(now + after)))
             .count()
     };
-    assert_eq!(gone(40.0, AttemptOutcome::TimedOut, 0), 80);
-    assert_eq!(gone(40.0, AttemptOutcome::TimedOut, 5000), 10);
+    assert_eq!(gone(40.0, BreakerOutcome::TimedOut, 0), 80);
+    assert_eq!(gone(40.0, BreakerOutcome::TimedOut, 5000), 10);
     // Fast failures occupy no queue.
-    assert_eq!(gone(40.0, AttemptOutcome::Failed, 5000), 80);
+    assert_eq!(gone(40.0, BreakerOutcome::Failed, 5000), 80);
     // For each request that is sent, those of two seconds are held.
     for (per_second, least, most) in [(0.1, 80, 80), (1.0, 40, 80), (1.6, 26, 40), (5.0, 10, 10)] {
-        let gone = gone(per_second, AttemptOutcome::TimedOut, 5000);
+        let gone = gone(per_second, BreakerOutcome::TimedOut, 5000);
         assert!((least..=most).contains(&gone), "{per_second}: {gone}");
     }
 }
@@ -626,7 +626,7 @@ fn in_a_long_outage_one_in_eight_requests_gets_a_late_first_attempt() {
 /// A breaker of a process with one request in ten seconds, in the 61st second.
 fn low_traffic() -> (CircuitBreaker, u64) {
     let mut breaker = breaker();
-    let now = requests(&mut breaker, 0, 6, 10_000, 5, |_| AttemptOutcome::Answered);
+    let now = requests(&mut breaker, 0, 6, 10_000, 5, |_| BreakerOutcome::Answered);
     (breaker, now)
 }
 
@@ -635,7 +635,7 @@ fn low_traffic() -> (CircuitBreaker, u64) {
 #[test]
 fn a_low_traffic_process_probes_rarely_after_a_timeout() {
     let (mut breaker, now) = low_traffic();
-    requests(&mut breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+    requests(&mut breaker, now, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
     let queued = caller(50, millis(now));
     assert_eq!(
         breaker.admit(millis(now + 1000), queued, AttemptKind::FundedRetry),
@@ -662,7 +662,7 @@ fn a_low_traffic_process_probes_rarely_after_a_timeout() {
     breaker.on_end(
         millis(ended),
         probe,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     // Slow, but new requests go while the queued ones still wait for their turn.
@@ -679,12 +679,12 @@ fn a_low_traffic_process_probes_rarely_after_a_timeout() {
 /// time, at each retry.
 #[test]
 fn after_a_lone_timeout_and_a_fast_success_a_short_queue_goes_immediately() {
-    let timeout: fn(u64) -> AttemptOutcome = |_| AttemptOutcome::TimedOut;
+    let timeout: fn(u64) -> BreakerOutcome = |_| BreakerOutcome::TimedOut;
     let cases = [
         (timeout, 1000, 5, 4, true),
         (timeout, 1000, 5, 5, false),
         (timeout, 1000, 50, 4, false),
-        (|_| AttemptOutcome::Failed, 1, 5, 4, false),
+        (|_| BreakerOutcome::Failed, 1, 5, 4, false),
     ];
     for (ended, took, probe_took, queued, opens) in cases {
         let (mut breaker, mut now) = low_traffic();
@@ -699,7 +699,7 @@ fn after_a_lone_timeout_and_a_fast_success_a_short_queue_goes_immediately() {
             );
         }
         requests(&mut breaker, now + 12_000, 1, 1, probe_took, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         assert_eq!(
             breaker.is_normal(),
@@ -715,7 +715,7 @@ fn after_a_lone_timeout_and_a_fast_success_a_short_queue_goes_immediately() {
 #[test]
 fn a_low_traffic_process_probes_soon_after_fast_failures() {
     let (mut breaker, mut now) = low_traffic();
-    requests(&mut breaker, now, 3, 100, 1, |_| AttemptOutcome::Failed);
+    requests(&mut breaker, now, 3, 100, 1, |_| BreakerOutcome::Failed);
     assert!(breaker.is_down());
     now += 201;
     let queued = caller(50, millis(now));
@@ -732,7 +732,7 @@ fn a_low_traffic_process_probes_soon_after_fast_failures() {
         breaker.on_end(
             millis(now),
             pass,
-            AttemptOutcome::Failed,
+            BreakerOutcome::Failed,
             &mut MEDIAN_DRAW.clone(),
         );
     }
@@ -743,10 +743,10 @@ fn a_low_traffic_process_probes_soon_after_fast_failures() {
 fn after_a_false_alarm_one_timeout_does_not_bring_the_breaker_down() {
     let (mut breaker, mut now) = low_traffic();
     let timeout = |breaker: &mut CircuitBreaker, now: u64| {
-        requests(breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+        requests(breaker, now, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
         breaker.is_down()
     };
-    let probe = |breaker: &mut CircuitBreaker, now: u64, ended: AttemptOutcome| {
+    let probe = |breaker: &mut CircuitBreaker, now: u64, ended: BreakerOutcome| {
         let fresh = caller(now, millis(now));
         let pass = breaker
             .admit(millis(now), fresh, AttemptKind::First)
@@ -756,14 +756,14 @@ fn after_a_false_alarm_one_timeout_does_not_bring_the_breaker_down() {
     };
     assert!(timeout(&mut breaker, now));
     now += 30_000;
-    probe(&mut breaker, now, AttemptOutcome::Answered);
+    probe(&mut breaker, now, BreakerOutcome::Answered);
     assert!(!timeout(&mut breaker, now + 1));
     assert!(timeout(&mut breaker, now + 1100));
     // This time it was no false alarm.
     now += 30_000;
-    probe(&mut breaker, now, AttemptOutcome::TimedOut);
+    probe(&mut breaker, now, BreakerOutcome::TimedOut);
     now += 30_000;
-    probe(&mut breaker, now, AttemptOutcome::Answered);
+    probe(&mut breaker, now, BreakerOutcome::Answered);
     assert!(timeout(&mut breaker, now + 1));
 }
 
@@ -773,7 +773,7 @@ fn after_a_false_alarm_one_timeout_does_not_bring_the_breaker_down() {
 fn after_a_false_alarm_a_timeout_between_fast_successes_is_packet_loss() {
     let (mut breaker, mut now) = low_traffic();
     let timeout_is_lost = |breaker: &mut CircuitBreaker, now: u64| {
-        requests(breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+        requests(breaker, now, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
         breaker.signal(millis(now + 1000)).timeouts_are_loss
     };
     assert!(!timeout_is_lost(&mut breaker, now));
@@ -781,7 +781,7 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_packet_loss() {
     now += 30_000;
     for _ in 0..3 {
         now = requests(&mut breaker, now, 1, 10_000, 10, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         assert!(!breaker.is_down());
     }
@@ -794,18 +794,18 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_packet_loss() {
 fn packet_loss_ends_the_limit_of_a_low_traffic_process() {
     for (took, lossy) in [(10, true), (400, false)] {
         let mut breaker = breaker();
-        let mut now = requests(&mut breaker, 0, 100, 500, 10, |_| AttemptOutcome::Answered);
-        requests(&mut breaker, now, 1, 1, 400, |_| AttemptOutcome::Answered);
+        let mut now = requests(&mut breaker, 0, 100, 500, 10, |_| BreakerOutcome::Answered);
+        requests(&mut breaker, now, 1, 1, 400, |_| BreakerOutcome::Answered);
         now = requests(&mut breaker, now + 500, 1, 500, 1, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         assert!(!breaker.is_normal() && !breaker.is_down());
         for _ in 0..5 {
             let pass = breaker.admit(millis(now), caller(1, millis(now)), AttemptKind::First);
             requests(&mut breaker, now + 990 - took, 1, 1, took, |_| {
-                AttemptOutcome::Answered
+                BreakerOutcome::Answered
             });
-            let end = (millis(now + 1000), pass.unwrap(), AttemptOutcome::TimedOut);
+            let end = (millis(now + 1000), pass.unwrap(), BreakerOutcome::TimedOut);
             breaker.on_end(end.0, end.1, end.2, &mut MEDIAN_DRAW.clone());
             assert_eq!(breaker.signal(millis(now + 1000)).timeouts_are_loss, lossy);
             now += 1500;
@@ -819,9 +819,9 @@ fn packet_loss_ends_the_limit_of_a_low_traffic_process() {
 fn one_slow_success_and_a_failure_are_overload_for_a_low_traffic_process() {
     for (took, limited) in [(10, false), (500, true)] {
         let (mut breaker, now) = low_traffic();
-        requests(&mut breaker, now, 1, 1, took, |_| AttemptOutcome::Answered);
+        requests(&mut breaker, now, 1, 1, took, |_| BreakerOutcome::Answered);
         requests(&mut breaker, now + 10_000, 1, 1, 1, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         assert_eq!(!breaker.is_normal(), limited, "{took} ms");
         assert!(!breaker.is_down());
@@ -833,10 +833,10 @@ fn one_slow_success_and_a_failure_are_overload_for_a_low_traffic_process() {
 fn overload_is_found_early_when_many_attempts_show_it() {
     for (count, limited) in [(120, true), (12, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 800, 25, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 800, 25, 5, |_| BreakerOutcome::Answered);
         let failing = |id| match id % 2 {
-            0 => AttemptOutcome::Failed,
-            _ => AttemptOutcome::Answered,
+            0 => BreakerOutcome::Failed,
+            _ => BreakerOutcome::Answered,
         };
         requests(&mut breaker, now, count, 1, 50, failing);
         assert_eq!(
@@ -851,27 +851,27 @@ fn overload_is_found_early_when_many_attempts_show_it() {
 /// If that latency became the baseline, such a queue would never count as slow.
 #[test]
 fn after_a_start_in_an_outage_the_fastest_successes_are_the_baseline() {
-    let baseline_after = |judgements: &[(u64, AttemptOutcome)]| {
+    let baseline_after = |judgements: &[(u64, BreakerOutcome)]| {
         let mut breaker = breaker();
-        requests(&mut breaker, 0, 20, 25, 1000, |_| AttemptOutcome::TimedOut);
+        requests(&mut breaker, 0, 20, 25, 1000, |_| BreakerOutcome::TimedOut);
         assert!(breaker.is_down());
         let mut now = requests(&mut breaker, 3000, 1, 1000, 900, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         for &(took, last) in judgements {
             assert!(!breaker.is_normal() && !breaker.is_down());
             now = requests(&mut breaker, now + 2000, 29, 25, took, |id| match id % 4 {
                 3 => last,
-                _ => AttemptOutcome::Answered,
+                _ => BreakerOutcome::Answered,
             });
         }
         breaker.baseline.took() / 1e6
     };
-    let well = AttemptOutcome::Answered;
+    let well = BreakerOutcome::Answered;
     assert_eq!(baseline_after(&[(300, well)]), 300.0);
     assert_eq!(baseline_after(&[(300, well), (60, well)]), 60.0);
     assert_eq!(baseline_after(&[(60, well), (300, well)]), 60.0, "a queue");
-    let refused = [(300, well), (60, AttemptOutcome::Overloaded)];
+    let refused = [(300, well), (60, BreakerOutcome::Overloaded)];
     assert_eq!(baseline_after(&refused), 300.0, "not faultless");
     // The normal state has provided the baseline.
     let mut baseline = Baseline::default();
@@ -882,7 +882,7 @@ fn after_a_start_in_an_outage_the_fastest_successes_are_the_baseline() {
     };
     baseline.learn_while_limited(&tally(60_000_000));
     let mut faulty = tally(50_000_000);
-    faulty.failure(AttemptOutcome::Failed);
+    faulty.failure(BreakerOutcome::Failed);
     baseline.learn_while_limited(&faulty);
     assert_eq!(baseline.took(), 6e7);
     for _ in 0..4 {
@@ -909,16 +909,16 @@ fn after_a_start_in_a_queue_a_lower_latency_is_the_baseline() {
 fn timeouts_between_successes_of_baseline_latency_are_not_overload() {
     for (took, open) in [(5, true), (400, false)] {
         let mut breaker = breaker();
-        let mut now = requests(&mut breaker, 0, 2400, 25, 5, |_| AttemptOutcome::Answered);
+        let mut now = requests(&mut breaker, 0, 2400, 25, 5, |_| BreakerOutcome::Answered);
         for _ in 0..200 {
             let lost = [caller(now, millis(now)), caller(now + 1, millis(now))];
             let lost = lost.map(|caller| breaker.admit(millis(now), caller, AttemptKind::First));
-            now = requests(&mut breaker, now, 9, 25, took, |_| AttemptOutcome::Answered);
+            now = requests(&mut breaker, now, 9, 25, took, |_| BreakerOutcome::Answered);
             for pass in lost.into_iter().flatten() {
                 breaker.on_end(
                     millis(now),
                     pass,
-                    AttemptOutcome::TimedOut,
+                    BreakerOutcome::TimedOut,
                     &mut MEDIAN_DRAW.clone(),
                 );
             }
@@ -936,7 +936,7 @@ fn timeouts_between_successes_of_baseline_latency_are_not_overload() {
 fn a_low_traffic_process_drains_its_queue_evenly() {
     for (fresh_every, least, most) in [(Some(2000), 75_000, 90_000), (None, 50_000, 62_000)] {
         let (mut breaker, now) = low_traffic();
-        requests(&mut breaker, now, 4, 100, 1, |_| AttemptOutcome::Failed);
+        requests(&mut breaker, now, 4, 100, 1, |_| BreakerOutcome::Failed);
         let down_breaker = now + 301;
         for id in 0..10 {
             let queued = caller(100 + id, millis(down_breaker));
@@ -950,7 +950,7 @@ fn a_low_traffic_process_drains_its_queue_evenly() {
         breaker.on_end(
             millis(up),
             pass,
-            AttemptOutcome::Answered,
+            BreakerOutcome::Answered,
             &mut MEDIAN_DRAW.clone(),
         );
         let mut at = up;
@@ -958,14 +958,14 @@ fn a_low_traffic_process_drains_its_queue_evenly() {
             at += 1;
             assert!(at < up + 2 * most, "{} are left", breaker.queued());
             if fresh_every.is_some_and(|every| (at - up) % every == 0) {
-                let now = requests(&mut breaker, at, 1, 1, 1, |_| AttemptOutcome::Answered);
+                let now = requests(&mut breaker, at, 1, 1, 1, |_| BreakerOutcome::Answered);
                 assert_eq!(now, at + 1);
             }
             if let Some((_, pass)) = breaker.release(millis(at)) {
                 breaker.on_end(
                     millis(at),
                     pass,
-                    AttemptOutcome::Answered,
+                    BreakerOutcome::Answered,
                     &mut MEDIAN_DRAW.clone(),
                 );
             }
@@ -981,21 +981,21 @@ fn a_low_traffic_process_sends_a_queued_retry_within_its_max_queue_time() {
     let patience = CircuitBreakerConfig::DEFAULT.max_queue_time;
     let overloaded = || {
         let (mut breaker, now) = low_traffic();
-        requests(&mut breaker, now, 1, 1, 500, |_| AttemptOutcome::Answered);
+        requests(&mut breaker, now, 1, 1, 500, |_| BreakerOutcome::Answered);
         requests(&mut breaker, now + 10_000, 1, 1, 1, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         (breaker, now + 10_001)
     };
     let doubted = || {
         let (mut breaker, now) = low_traffic();
-        requests(&mut breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+        requests(&mut breaker, now, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
         assert!(breaker.is_down());
         requests(&mut breaker, now + 30_000, 1, 1, 20, |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         requests(&mut breaker, now + 41_000, 1, 1, 5, |_| {
-            AttemptOutcome::Failed
+            BreakerOutcome::Failed
         });
         (breaker, now + 41_005)
     };
@@ -1025,10 +1025,10 @@ fn a_low_traffic_process_sends_a_queued_retry_within_its_max_queue_time() {
 #[test]
 fn the_next_release_is_no_later_than_the_end_of_the_limit() {
     let (mut breaker, now) = low_traffic();
-    requests(&mut breaker, now, 3, 100, 1, |_| AttemptOutcome::Failed);
+    requests(&mut breaker, now, 3, 100, 1, |_| BreakerOutcome::Failed);
     assert!(breaker.is_down());
     let up = requests(&mut breaker, now + 1200, 1, 5, 5, |_| {
-        AttemptOutcome::Answered
+        BreakerOutcome::Answered
     });
     let retry = caller(50, millis(now));
     assert_eq!(
@@ -1047,7 +1047,7 @@ fn the_failure_baseline_is_at_most_half_where_load_may_cause_it() {
     let tally = |failures: u32| {
         let mut tally = Tally::default();
         tally.add(100 - failures, 1_000_000);
-        (0..failures).for_each(|_| tally.failure(AttemptOutcome::Failed));
+        (0..failures).for_each(|_| tally.failure(BreakerOutcome::Failed));
         tally
     };
     let mut baseline = Baseline::default();
@@ -1066,20 +1066,20 @@ fn the_failure_baseline_is_at_most_half_where_load_may_cause_it() {
 fn going_down_while_limited_halves_the_next_step_until_normal() {
     let (mut breaker, mut now) = down_breaker();
     let recover_briefly = |breaker: &mut CircuitBreaker, now: u64| {
-        let now = requests(breaker, now + 2500, 1, 25, 5, |_| AttemptOutcome::Answered);
+        let now = requests(breaker, now + 2500, 1, 25, 5, |_| BreakerOutcome::Answered);
         match breaker.state {
             State::Limited(limit) => (now, limit.factor - 1.0),
             State::Normal | State::Down(_) => panic!("{:?}", breaker.state),
         }
     };
     for (least, ended) in [
-        (0.1, AttemptOutcome::TimedOut),
-        (0.05, AttemptOutcome::TimedOut),
-        (0.025, AttemptOutcome::Failed),
-        (0.025, AttemptOutcome::TimedOut),
+        (0.1, BreakerOutcome::TimedOut),
+        (0.05, BreakerOutcome::TimedOut),
+        (0.025, BreakerOutcome::Failed),
+        (0.025, BreakerOutcome::TimedOut),
         // Never below the rate that queued requests always get.
-        (DEMAND_ONLY_FACTOR - 1.0, AttemptOutcome::TimedOut),
-        (DEMAND_ONLY_FACTOR - 1.0, AttemptOutcome::TimedOut),
+        (DEMAND_ONLY_FACTOR - 1.0, BreakerOutcome::TimedOut),
+        (DEMAND_ONLY_FACTOR - 1.0, BreakerOutcome::TimedOut),
     ] {
         let (then, headroom) = recover_briefly(&mut breaker, now);
         assert!((headroom - least).abs() < 1e-6, "{headroom}, {least}");
@@ -1091,7 +1091,7 @@ fn going_down_while_limited_halves_the_next_step_until_normal() {
     (now, _) = recover_briefly(&mut breaker, now);
     let mut factors = Vec::new();
     for _ in 0..8 {
-        now = requests(&mut breaker, now, 24, 25, 5, |_| AttemptOutcome::Answered);
+        now = requests(&mut breaker, now, 24, 25, 5, |_| BreakerOutcome::Answered);
         if let State::Limited(limit) = breaker.state {
             factors.push(limit.factor);
         }
@@ -1101,7 +1101,7 @@ fn going_down_while_limited_halves_the_next_step_until_normal() {
     assert!(steps.len() == 7 && steps[6] > 1.3 * steps[0], "{steps:?}");
     breaker.open(millis(now));
     requests(&mut breaker, now + 200, 60, 25, 1000, |_| {
-        AttemptOutcome::TimedOut
+        BreakerOutcome::TimedOut
     });
     assert!(breaker.is_down());
     let (_, headroom) = recover_briefly(&mut breaker, now + 1700);
@@ -1119,7 +1119,7 @@ fn the_limit_allows_for_at_most_a_twentieth_more_attempts_per_request() {
         let mut baseline = Baseline::default();
         let mut tally = Tally::default();
         tally.add(successes, 1_000_000);
-        tally.failure(AttemptOutcome::Failed);
+        tally.failure(BreakerOutcome::Failed);
         baseline.learn(&tally);
         let limit = Limit::new(Instant::ORIGIN, FIRST_FACTOR, &baseline);
         let is = limit.pace(10.0);
@@ -1164,20 +1164,20 @@ fn queued_requests_use_the_demand_that_new_ones_leave_when_nothing_fails() {
 /// burst is over.
 #[test]
 fn after_a_burst_queued_requests_use_half_of_its_goodput() {
-    let refused = AttemptOutcome::Overloaded;
+    let refused = BreakerOutcome::Overloaded;
     for (took, ended, served, follow) in [
         // Half of the goodput is 5 per second. On top of a demand of 40 per second up to 2.8 go: 40 *
         // (1.02 * 1.05 - 1).
         (5, refused, 1, 14..=15),
         (24, refused, 1, 7..=14),
-        (40, AttemptOutcome::TimedOut, 2, 0..=3),
+        (40, BreakerOutcome::TimedOut, 2, 0..=3),
     ] {
         let mut breaker = breaker();
         let now = requests(&mut breaker, 0, 2400, 25, took.min(5), |_| {
-            AttemptOutcome::Answered
+            BreakerOutcome::Answered
         });
         let failing = |id| match id % 4 < served {
-            true => AttemptOutcome::Answered,
+            true => BreakerOutcome::Answered,
             false => ended,
         };
         // Of 40 per second ten succeed, or twenty: new requests are held back where most time out.
@@ -1240,7 +1240,7 @@ fn a_limit_is_right_after_one_evaluation() {
         let mut tally = Tally::default();
         tally.add(served, 1_000_000);
         for _ in served..ATTEMPTS {
-            tally.failure(AttemptOutcome::TimedOut);
+            tally.failure(BreakerOutcome::TimedOut);
         }
         limit.cut(Instant::ORIGIN, tally.kept(&baseline), MIN_FACTOR);
         assert!(
@@ -1283,7 +1283,7 @@ fn failures_above_the_baseline_cut_extra_attempts_or_become_the_baseline() {
     breaker.on_end(
         millis(now + 501),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     let factor = |breaker: &CircuitBreaker| match &breaker.state {
@@ -1291,8 +1291,8 @@ fn failures_above_the_baseline_cut_extra_attempts_or_become_the_baseline() {
         state => panic!("{state:?}"),
     };
     let half = |id: u64| match id % 2 {
-        0 => AttemptOutcome::Failed,
-        _ => AttemptOutcome::Answered,
+        0 => BreakerOutcome::Failed,
+        _ => BreakerOutcome::Answered,
     };
     for id in 0..40 {
         breaker.admit(
@@ -1333,7 +1333,7 @@ fn the_queue_drains_beside_new_requests_earliest_deadline_first() {
     breaker.on_end(
         millis(now + 505),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     let mut released = Vec::new();
@@ -1349,7 +1349,7 @@ fn the_queue_drains_beside_new_requests_earliest_deadline_first() {
             breaker.on_end(
                 millis(at + 5),
                 pass,
-                AttemptOutcome::Answered,
+                BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
             fresh += 1;
@@ -1359,7 +1359,7 @@ fn the_queue_drains_beside_new_requests_earliest_deadline_first() {
             breaker.on_end(
                 millis(at + 5),
                 pass,
-                AttemptOutcome::Answered,
+                BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
         }
@@ -1384,7 +1384,7 @@ fn recovered(breaker: &mut CircuitBreaker, now: u64, ids: core::ops::Range<u64>)
     breaker.on_end(
         millis(up),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     assert!(!breaker.is_down());
@@ -1405,7 +1405,7 @@ fn a_late_timer_releases_all_due_requests_together() {
                 breaker.on_end(
                     took,
                     pass,
-                    AttemptOutcome::Answered,
+                    BreakerOutcome::Answered,
                     &mut MEDIAN_DRAW.clone(),
                 );
             }
@@ -1429,7 +1429,7 @@ fn queued_requests_count_as_demand() {
             breaker.on_end(
                 millis(at + 20),
                 pass,
-                AttemptOutcome::Answered,
+                BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
             went[usize::from(at >= up + 60_000)] += 1;
@@ -1457,7 +1457,7 @@ fn a_request_that_cannot_complete_in_time_is_not_released() {
     breaker.on_end(
         millis(now + 503),
         pass,
-        AttemptOutcome::Answered,
+        BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
     // Successes take 5 ms here: 506 is too soon.
@@ -1476,32 +1476,32 @@ fn a_request_that_cannot_complete_in_time_is_not_released() {
 fn a_response_with_retry_after_or_a_permanent_failure_means_up() {
     let hinted = Failure::throttled().hint(Hint::after(Duration::from_secs(1)));
     let cases = [
-        (Failure::permanent(), AttemptOutcome::Answered),
-        (hinted, AttemptOutcome::Deferred),
-        (Failure::throttled(), AttemptOutcome::Overloaded),
-        (Failure::overloaded(), AttemptOutcome::Overloaded),
+        (Failure::permanent(), BreakerOutcome::Answered),
+        (hinted, BreakerOutcome::Deferred),
+        (Failure::throttled(), BreakerOutcome::Overloaded),
+        (Failure::overloaded(), BreakerOutcome::Overloaded),
         (
             Failure::ambiguous().cause(Cause::Timeout),
-            AttemptOutcome::TimedOut,
+            BreakerOutcome::TimedOut,
         ),
         (
             Failure::ambiguous().cause(Cause::Status(503)),
-            AttemptOutcome::Failed,
+            BreakerOutcome::Failed,
         ),
-        (Failure::not_processed(), AttemptOutcome::Failed),
+        (Failure::not_processed(), BreakerOutcome::Failed),
         // A failure of one request only is a response of a destination that is up.
-        (hinted.scope(Scope::Request), AttemptOutcome::Answered),
+        (hinted.scope(Scope::Request), BreakerOutcome::Answered),
         (
             Failure::throttled().scope(Scope::Request),
-            AttemptOutcome::Answered,
+            BreakerOutcome::Answered,
         ),
         (
             Failure::not_processed().scope(Scope::Request),
-            AttemptOutcome::Answered,
+            BreakerOutcome::Answered,
         ),
     ];
     for (failure, ended) in cases {
-        assert_eq!(AttemptOutcome::of(&failure), ended, "{failure:?}");
+        assert_eq!(BreakerOutcome::of(&failure), ended, "{failure:?}");
     }
 }
 
@@ -1526,18 +1526,18 @@ fn contradictory_breaker_times_are_rejected() {
 enum Step {
     Pass(u64),
     Ask { fresh: bool, patience: u64 },
-    End { which: usize, ended: AttemptOutcome },
+    End { which: usize, ended: BreakerOutcome },
     Release,
     Forget(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let ended = prop_oneof![
-        Just(AttemptOutcome::Answered),
-        Just(AttemptOutcome::Failed),
-        Just(AttemptOutcome::Overloaded),
-        Just(AttemptOutcome::TimedOut),
-        Just(AttemptOutcome::Unknown)
+        Just(BreakerOutcome::Answered),
+        Just(BreakerOutcome::Failed),
+        Just(BreakerOutcome::Overloaded),
+        Just(BreakerOutcome::TimedOut),
+        Just(BreakerOutcome::Unknown)
     ];
     prop_oneof![
         (0..3_000_000_000u64).prop_map(Step::Pass),
@@ -1599,7 +1599,7 @@ proptest! {
         for id in 0..3 {
             let caller = Waiter { until: Instant::MAX, since: now, id };
             if let Some(pass) = breaker.admit(now, caller, if id == 0 { AttemptKind::First } else { AttemptKind::FundedRetry }) {
-                breaker.on_end(now, pass, AttemptOutcome::Answered, &mut random);
+                breaker.on_end(now, pass, BreakerOutcome::Answered, &mut random);
             }
         }
         let mut rounds = 0;
@@ -1610,7 +1610,7 @@ proptest! {
             prop_assert!(next.is_some(), "queued, and never to be released: {breaker:?}");
             now = now.max(next.unwrap());
             if let Some((_, pass)) = breaker.release(now) {
-                breaker.on_end(now, pass, AttemptOutcome::Answered, &mut random);
+                breaker.on_end(now, pass, BreakerOutcome::Answered, &mut random);
             }
         }
     }

@@ -69,7 +69,7 @@ impl TestDestination {
             now = later_by(now, 50 * MILLI);
             let caller = self.caller(now);
             let permit = starts(self.ask(now, &caller));
-            self.ended(now, permit, AttemptOutcome::Failed);
+            self.ended(now, permit, BreakerOutcome::Failed);
         }
         now
     }
@@ -100,7 +100,7 @@ impl TestDestination {
             .admit_again(now, request, &self.cooldown, &mut self.random)
     }
 
-    fn ended(&mut self, now: Instant, permit: Permit, ended: AttemptOutcome) {
+    fn ended(&mut self, now: Instant, permit: Permit, ended: BreakerOutcome) {
         self.outbound
             .end(now, permit, ended, &self.cooldown, &mut self.random);
     }
@@ -226,7 +226,7 @@ fn no_caller_is_rejected_for_a_rate_cut_that_may_end_in_time() {
     for millis in (0..1000).step_by(10) {
         let caller = there.caller(at(millis));
         let permit = starts(there.ask(at(millis), &caller));
-        there.ended(at(millis + 1), permit, AttemptOutcome::Answered);
+        there.ended(at(millis + 1), permit, BreakerOutcome::Answered);
     }
     for millis in 1000..1008 {
         let failure = Failure::throttled();
@@ -271,7 +271,7 @@ fn requests_released_by_the_breaker_go_before_those_queued_for_a_slot() {
         }
     }
     let (in_breaker, _) = there.waits(at(millis));
-    there.ended(at(millis + 1), probe.unwrap(), AttemptOutcome::Answered);
+    there.ended(at(millis + 1), probe.unwrap(), BreakerOutcome::Answered);
     // New requests go immediately while the breaker is limited, and use up the slots.
     let queued = loop {
         let caller = there.caller(at(millis + 1));
@@ -616,14 +616,14 @@ fn an_unlimited_waiter_exceeds_the_max_queue_time_without_a_late_attempt() {
             Admission::Start(permit) => {
                 assert!(permit.is_probe(), "{permit:?}");
                 probes += 1;
-                there.ended(now, permit, AttemptOutcome::Failed);
+                there.ended(now, permit, BreakerOutcome::Failed);
                 answer = there.ask(now, &request);
             }
             Admission::Wait(until, BlockedBy::CircuitBreaker) => {
                 // Another request is the probe.
                 let caller = there.caller(until);
                 if let Admission::Start(permit) = there.ask(until, &caller) {
-                    there.ended(until, permit, AttemptOutcome::Failed);
+                    there.ended(until, permit, BreakerOutcome::Failed);
                 } else {
                     there.leave(until, &caller);
                 }
@@ -643,7 +643,7 @@ fn a_queued_caller_goes_until_its_last_start_however_slow_responses_are() {
     let now = later_by(closed, 30_000 * MILLI);
     let caller = there.caller(now);
     let probe = starts(there.ask(now, &caller));
-    there.ended(now, probe, AttemptOutcome::Answered);
+    there.ended(now, probe, BreakerOutcome::Answered);
     let slow: Vec<_> = (0..20)
         .map(|_| {
             let caller = there.caller(now);
@@ -652,7 +652,7 @@ fn a_queued_caller_goes_until_its_last_start_however_slow_responses_are() {
         .collect();
     let later = later_by(now, 100_000 * MILLI);
     for permit in slow {
-        there.ended(later, permit, AttemptOutcome::Answered);
+        there.ended(later, permit, BreakerOutcome::Answered);
     }
     let retry = AdmissionRequest {
         kind: AttemptKind::FundedRetry,
@@ -711,7 +711,7 @@ fn a_queued_caller_learns_that_a_cooldown_holds_it() {
     assert_eq!(waits(there.ask(at(0), &one)), at(1000));
     waits(there.ask(at(0), &other));
     there.cool(at(500), 10_000);
-    there.ended(at(500), permit, AttemptOutcome::Deferred);
+    there.ended(at(500), permit, BreakerOutcome::Deferred);
     // The slot of one comes, and no caller goes.
     let until = waits(there.again(at(1000), &one));
     assert!(until > at(10_500), "{until:?}");

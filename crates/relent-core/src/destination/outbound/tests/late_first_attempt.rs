@@ -16,7 +16,7 @@ fn a_queued_request_makes_one_late_attempt_while_the_breaker_is_down() {
     let permit = starts(there.again(last, &request));
     assert_eq!(there.outbound.waiting(), 0);
     // It is no probe, but its success counts like one.
-    there.ended(later_by(last, MILLI), permit, AttemptOutcome::Answered);
+    there.ended(later_by(last, MILLI), permit, BreakerOutcome::Answered);
     assert!(!there.outbound.circuit_breaker().unwrap().is_down());
 }
 
@@ -60,7 +60,7 @@ fn a_shared_retry_after_holds_for_one_caller_while_others_succeed() {
         !there.outbound.applies_to_one_caller(at(1001), &says(5)),
         "nothing is known"
     );
-    there.ended(at(1010), permit, AttemptOutcome::Answered);
+    there.ended(at(1010), permit, BreakerOutcome::Answered);
     assert!(there.outbound.applies_to_one_caller(at(2000), &says(5)));
     assert!(
         !there
@@ -74,7 +74,7 @@ fn a_shared_retry_after_holds_for_one_caller_while_others_succeed() {
     let mut ungated = TestDestination::new(false, Some(rate(10.0, 1)));
     let caller = ungated.caller(at(0));
     let permit = starts(ungated.ask(at(0), &caller));
-    ungated.ended(at(10), permit, AttemptOutcome::Answered);
+    ungated.ended(at(10), permit, BreakerOutcome::Answered);
     assert!(
         !ungated.outbound.applies_to_one_caller(at(20), &says(5)),
         "nobody learns what succeeds"

@@ -272,7 +272,7 @@ impl World {
             }
         };
         let ended = match &failure {
-            None => AttemptOutcome::Answered,
+            None => BreakerOutcome::Answered,
             Some(failure) => {
                 let most = self.rules.last().unwrap().1.max_hint;
                 self.cooldown.on_failure(self.now, failure, most);
@@ -304,7 +304,7 @@ impl World {
             State::Running { permit, .. } => self.outbound.end(
                 self.now,
                 permit,
-                AttemptOutcome::Unknown,
+                BreakerOutcome::Unknown,
                 &self.cooldown,
                 &mut self.random,
             ),

@@ -203,9 +203,9 @@ fn a_probe_of_a_removed_breaker_is_no_probe_of_the_next() {
     let own = starts(there.ask(second, &caller));
     assert!(own.is_probe());
     // Its outcome is ignored, and the running probe stays the only one.
-    there.ended(second, old, AttemptOutcome::Unknown);
+    there.ended(second, old, BreakerOutcome::Unknown);
     there.waits(second);
-    there.ended(second, own, AttemptOutcome::Answered);
+    there.ended(second, own, BreakerOutcome::Answered);
     assert!(!there.outbound.circuit_breaker().unwrap().is_down());
 }
 
