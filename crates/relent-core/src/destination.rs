@@ -1,5 +1,6 @@
 //! A destination: the service that callers share (one per host), with their shared state.
 
+pub(crate) mod attempt_outcome;
 pub(crate) mod backlog;
 pub(crate) mod budget;
 pub(crate) mod circuit_breaker;
@@ -19,11 +20,12 @@ use core::hint::black_box;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::failure::{Failure, Hop, Scope};
+use crate::failure::{Failure, Hop};
 use crate::policy::Policy;
 use crate::random::{FixedRandom, Random};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::{Instant, nanos};
+pub use attempt_outcome::{AttemptOutcome, CooldownRequest, Exemption};
 pub use backlog::Backlog;
 pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
 use circuit_breaker::Healthy;
@@ -518,63 +520,47 @@ impl<A: Access> Destination<A> {
         self.turn(now, |outbound, _| outbound.try_hedge(now, &self.cooldown))
     }
 
-    /// An attempt that has started is over.
+    /// An attempt that has started is over. Returns whether a cooldown begins.
     #[inline]
-    pub(crate) fn end(&self, now: Instant, permit: Permit, ended: BreakerOutcome) {
-        if ended == BreakerOutcome::Answered {
-            if self.answered_while_healthy(now, &permit) {
-                return;
-            }
-            self.on_response();
+    pub(crate) fn end(&self, now: Instant, permit: Permit, outcome: &AttemptOutcome) -> bool {
+        if *outcome == AttemptOutcome::SUCCESS && self.answered_while_healthy(now, &permit) {
+            return false;
         }
-        self.turn(now, |outbound, random| {
-            self.end_locked(now, permit, ended, outbound, random);
-        });
+        self.learn(now, permit.started(), Some(permit), outcome)
     }
 
-    /// An attempt failed; it has a permit unless it is one of several. Applies a `Retry-After` for all
-    /// callers. Returns whether a cooldown begins.
-    pub(crate) fn failed(
+    /// An attempt that started at `started` is over; it has a permit unless it is one of several.
+    /// Returns whether a cooldown begins.
+    pub(crate) fn learn(
         &self,
         now: Instant,
         started: Instant,
         permit: Option<Permit>,
-        failure: &Failure,
+        outcome: &AttemptOutcome,
     ) -> bool {
-        if failure.cause.is_response() || failure.scope == Scope::Request {
+        if outcome.has_responded {
             self.on_response();
         }
-        let cool = || {
-            let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
-            self.cooldown.on_failure(now, failure, longest)
-        };
-        if !self.learns() {
-            return cool();
+        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
+        if permit.is_none() && !self.learns() {
+            return self.cooldown.on_end(now, outcome, longest);
         }
         self.turn(now, |outbound, random| {
-            let begins = !outbound.applies_to_one_caller(now, failure) && cool();
-            let ended = outbound.on_failure(now, started, failure);
-            if let Some(permit) = permit {
-                self.end_locked(now, permit, ended, outbound, random);
+            let begins = outcome
+                .cooldown
+                .is_some_and(|request| !outbound.applies_to_one_caller(now, &request))
+                && self.cooldown.on_end(now, outcome, longest);
+            let Some(permit) = permit else {
+                outbound.adapt_rate(now, started, outcome);
+                return begins;
+            };
+            outbound.end(now, permit, outcome, &self.cooldown, random);
+            // The budget gets the breaker's feedback.
+            if let Some(budget) = self.budget() {
+                outbound.signal_budget(now, budget);
             }
             begins
         })
-    }
-
-    /// Ends the attempt, and passes the breaker's feedback to the budget.
-    #[inline]
-    fn end_locked(
-        &self,
-        now: Instant,
-        permit: Permit,
-        ended: BreakerOutcome,
-        outbound: &mut Outbound,
-        random: &mut A::Random,
-    ) {
-        outbound.end(now, permit, ended, &self.cooldown, random);
-        if let Some(budget) = self.budget() {
-            outbound.signal_budget(now, budget);
-        }
     }
 
     /// An attempt at another destination was redirected here at `started`, if known, and has ended; a
@@ -585,15 +571,15 @@ impl<A: Access> Destination<A> {
         started: Option<Instant>,
         failure: Option<&Failure>,
     ) -> bool {
-        let permit = started.map(Permit::for_redirect);
-        let Some(failure) = failure else {
-            if let Some(permit) = permit {
-                self.end(now, permit, BreakerOutcome::Answered);
-            }
-            return false;
-        };
         // Here it is an ordinary failure.
-        self.failed(now, started.unwrap_or(now), permit, &failure.hop(Hop::None))
+        let outcome = failure.map_or(AttemptOutcome::SUCCESS, |failure| {
+            AttemptOutcome::of(&failure.hop(Hop::None))
+        });
+        match started {
+            Some(started) => self.end(now, Permit::for_redirect(started), &outcome),
+            None if failure.is_some() => self.learn(now, now, None, &outcome),
+            None => false,
+        }
     }
 
     /// Cancels an attempt with a permit that was not made.

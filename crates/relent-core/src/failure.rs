@@ -188,6 +188,15 @@ impl Cause {
         )
     }
 
+    /// Whether a live connection provably never processed the attempt.
+    #[inline]
+    pub(crate) const fn is_unsent(self) -> bool {
+        matches!(
+            self,
+            Self::Network(Network::RefusedStream | Network::GoAway)
+        )
+    }
+
     /// Whether the destination responded correctly, and the operation is repeated all the same.
     #[inline]
     pub(crate) const fn is_regular_response(self) -> bool {

@@ -12,8 +12,8 @@ use std::task::Waker;
 use relent_core::Instant;
 use relent_core::destination::{Access, Admission, Outbound, ShardedCounters};
 pub use relent_core::destination::{
-    BlockedBy, BreakerOutcome, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge, Latencies,
-    RateLimit, Taken, Waiter,
+    AttemptOutcome, BlockedBy, BreakerOutcome, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge,
+    Latencies, RateLimit, Taken, Waiter,
 };
 use relent_core::{HedgeConfig, Policy, Random};
 

@@ -7,7 +7,8 @@ use super::destination_state::{DestinationSlot, DestinationState, Stage};
 use super::queued::Queued;
 use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
 use crate::call::decision::{Stop, StopReason};
-use crate::destination::circuit_breaker::{AttemptKind, BreakerOutcome};
+use crate::destination::attempt_outcome::AttemptOutcome;
+use crate::destination::circuit_breaker::AttemptKind;
 use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy, Permit};
 use crate::destination::{Access, Destination};
 use crate::time::Instant;
@@ -495,7 +496,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         leave: CallPermit,
     ) {
         leave.use_up();
-        self.end_stage(environment, BreakerOutcome::Unknown);
+        self.end_stage(environment, &AttemptOutcome::UNKNOWN);
     }
 
     /// The call reaches its destination with retries off. The circuit breaker counts the request all

@@ -7,6 +7,7 @@ use super::{
 use crate::call::decision::{Decision, Stop, StopReason};
 use crate::call::race::{Race, RaceOutcome};
 use crate::call::trace::TraceEntry;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::Taken;
 use crate::destination::hedge::Hedge;
 use crate::failure::{Cause, Failure};
@@ -201,7 +202,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         if !matches!(raced, RaceOutcome::Over { latest: true, .. }) {
             environment.on_failure(failure);
             if let Some(destination) = environment.destination()
-                && destination.failed(now, racer.started, None, failure)
+                && destination.learn(now, racer.started, None, &AttemptOutcome::of(failure))
             {
                 environment.on_cooldown();
             }

@@ -2,7 +2,7 @@
 
 use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget, stop_after};
 use crate::call::decision::{Decision, Stop, StopReason};
-use crate::destination::circuit_breaker::BreakerOutcome;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
 use crate::time::Instant;
@@ -114,9 +114,10 @@ impl<L: DestinationSlot> Call<'_, L> {
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
         self.note_cause(failure.cause);
-        let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
+        // Earlier attempts of this call do not concern the destination.
+        let failure = &self.session.in_view_of_earlier(*failure);
         let latest = self.no_deadline_end(environment);
         let (policy, budget, random) = environment.parts();
         let waits = self
@@ -152,9 +153,10 @@ impl<L: DestinationSlot> Call<'_, L> {
         own: Option<Duration>,
     ) -> Decision {
         self.note_cause(failure.cause);
-        let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now(environment);
         self.failed_there(environment, now, failure);
+        // Earlier attempts of this call do not concern the destination.
+        let failure = &self.session.in_view_of_earlier(*failure);
         let latest = self.no_deadline_end(environment);
         let (policy, budget, random) = environment.parts();
         let decision = self
@@ -244,7 +246,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: Option<&Failure>,
         stop: Stop,
     ) {
-        self.end_stage(environment, BreakerOutcome::Unknown);
+        self.end_stage(environment, &AttemptOutcome::UNKNOWN);
         self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
         environment.on_stop(self.session.attempts(), failure, stop.reason);

@@ -1,8 +1,9 @@
 //! Hedged requests: an attempt and its hedges, when the next one joins, and which failure decides.
 
 use crate::call::session::Session;
+use crate::destination::attempt_outcome::{AttemptOutcome, is_pushback};
 use crate::destination::budget::{Budget, Taken};
-use crate::destination::hedge::{Hedge, is_pushback};
+use crate::destination::hedge::Hedge;
 use crate::failure::{Failure, FailureKind};
 use crate::hint::Advice;
 use crate::policy::Policy;
@@ -150,7 +151,7 @@ impl Race {
         failure: &Failure,
         budget: Option<&Budget>,
     ) -> RaceOutcome {
-        hedge.on_failure(failure);
+        hedge.on_failure(&AttemptOutcome::of(failure));
         self.running = self.running.saturating_sub(1);
         let others = self.running > 0;
         let kept_decides = self
@@ -179,7 +180,7 @@ impl Race {
             };
         }
         session.note(policy, failure);
-        session.charge(policy, failure, budget);
+        session.charge_loser(policy, failure, budget);
         if is_pushback(failure) {
             self.close();
             session.cancel_hedge(budget);

@@ -4,9 +4,10 @@ use core::mem;
 
 use super::destination_state::Stage;
 use super::{Call, DestinationSlot, Environment, refundable_budget};
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::circuit_breaker::{BreakerOutcome, Waiter};
 use crate::destination::outbound::{BlockedBy, Permit};
-use crate::failure::{Cause, Failure};
+use crate::failure::Failure;
 use crate::time::Instant;
 
 impl<L: DestinationSlot> Call<'_, L> {
@@ -34,7 +35,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             }
             ended = Some(now);
         }
-        self.end_there(environment, BreakerOutcome::Answered, ended);
+        self.end_there(environment, &AttemptOutcome::SUCCESS, ended);
     }
 
     /// The running attempt is over, or the call goes away.
@@ -42,7 +43,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     pub(super) fn end_stage<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: BreakerOutcome,
+        ended: &AttemptOutcome,
     ) {
         if !self.has_left() {
             self.end_there(environment, ended, None);
@@ -65,7 +66,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     fn end_there<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: BreakerOutcome,
+        ended: &AttemptOutcome,
         at: Option<Instant>,
     ) {
         let before = self.blocked_since();
@@ -77,7 +78,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     fn leave_there<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
-        ended: BreakerOutcome,
+        ended: &AttemptOutcome,
         at: Option<Instant>,
     ) {
         let (Some(destination), Some(Some(entered))) =
@@ -99,6 +100,7 @@ impl<L: DestinationSlot> Call<'_, L> {
                 destination.leave(&caller, by == BlockedBy::Cooldown, now);
             }
             Stage::Permitted(permit) if permit.has_begun() => {
+                // Neither a success nor an unknown outcome begins a cooldown.
                 destination.end(now(), permit, ended);
             }
             Stage::Permitted(permit) => destination.cancel(now(), permit),
@@ -120,21 +122,18 @@ impl<L: DestinationSlot> Call<'_, L> {
         let stage = self.destination_state.slot().and_then(Option::as_mut);
         let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
-        match permit {
-            Some(permit)
-                if failure.cause == Cause::Timeout
-                    && self.had_little_time(environment, now, started) =>
-            {
-                destination.end(now, permit, BreakerOutcome::Unknown);
-            }
-            permit => {
-                if destination.failed(now, started, permit, failure) {
-                    environment.on_cooldown();
-                }
-            }
+        let mut outcome = AttemptOutcome::of(failure);
+        if permit.is_some()
+            && outcome.circuit_breaker == BreakerOutcome::TimedOut
+            && self.had_little_time(environment, now, started)
+        {
+            outcome = AttemptOutcome::UNKNOWN;
+        }
+        if destination.learn(now, started, permit, &outcome) {
+            environment.on_cooldown();
         }
         // An attempt that was not running has no outcome to report.
-        self.leave_there(environment, BreakerOutcome::Unknown, None);
+        self.leave_there(environment, &AttemptOutcome::UNKNOWN, None);
         self.report_admission(environment, before, None);
     }
 
@@ -172,7 +171,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     #[inline(never)]
     fn leave_now<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
-        self.end_stage(environment, BreakerOutcome::Unknown);
+        self.end_stage(environment, &AttemptOutcome::UNKNOWN);
         self.session.on_cancel(refundable_budget(environment));
         self.give_back_hedge_slot(environment);
     }

@@ -7,8 +7,9 @@ mod saved;
 use core::time::Duration;
 
 use crate::call::decision::{Decision, Stop, StopReason};
+use crate::destination::attempt_outcome::{AttemptOutcome, Exemption};
 use crate::destination::budget::{Budget, Charge, Payment, Taken};
-use crate::failure::{Cause, Failure, FailureKind, Network, Scope};
+use crate::failure::{Cause, Failure, FailureKind, Network};
 use crate::hint::{Advice, Audience, HintMode};
 use crate::policy::backoff::BackoffPosition;
 use crate::policy::ceiling::Ceiling;
@@ -462,7 +463,7 @@ impl Session {
         !matches!(kind, FailureKind::Permanent | FailureKind::Overloaded)
             && (!matches!(kind, FailureKind::Ambiguous) || self.repeatable.is_allowed_by(policy))
             && failure.is_single_request()
-            && once_bit(failure.cause).is_none()
+            && once_bit(failure).is_none()
             && failure.hint.delay_nanos().is_none()
             && matches!(failure.hint.advice, Advice::None)
     }
@@ -499,14 +500,8 @@ impl Session {
         };
 
         let retryable_kind = self.retryable_kind(policy, failure);
-        if let Some(budget) = budget
-            && self.concerns_server_health(failure, retryable_kind)
-        {
-            budget.on_failure(Charge::of(
-                retryable_kind.unwrap_or(failure.kind),
-                failure.cause,
-            ));
-        }
+        let pays = self.pays(failure);
+        self.charge(failure, retryable_kind, budget);
         let kind = match retryable_kind {
             Ok(kind) => kind,
             Err(StopReason::Permanent)
@@ -551,41 +546,33 @@ impl Session {
         }
 
         self.taken = Taken::NOTHING;
-        if let Some(budget) = budget {
-            // Exempt are retries with a reserved slot, attempts that a live connection provably never
-            // saw (once), and responses of a healthy destination. The latter are polls of an unfinished
-            // job, which repeat nothing, and write conflicts, each caused by a write that took effect.
-            // A contended key must not use up the retries of other keys.
-            let unsent = once == Some(UNSENT) && failure.is_single_request();
-            let exempt = unsent
-                || failure.cause.is_regular_response()
-                || failure.hint.audience != Audience::Shared && hint.is_some();
-            if !exempt {
-                let useful = if policy.final_attempt_before_deadline {
-                    self.latest_useful_start(policy, now, latest)
-                        .nanos_since(now)
-                        .max(wait)
-                } else {
-                    room
-                };
-                let most = policy.max_delay().unwrap_or(policy.max_hint);
-                let longest = useful.min(nanos(most));
-                let charge = Charge::of(kind, failure.cause);
-                match budget.withdraw_within(now, charge, longest, random) {
-                    Payment::Paid(taken) => self.taken = taken,
-                    Payment::PaidAfter(taken, pause) => {
-                        self.taken = taken;
-                        if pause > wait {
-                            wait = pause;
-                            // Delayed without tokens would mean unpaid; a free retry is not.
-                            if !taken.is_nothing() {
-                                self.flags |= DELAYED_BY_BUDGET;
-                            }
+        if let Some(budget) = budget
+            && pays
+        {
+            let useful = if policy.final_attempt_before_deadline {
+                self.latest_useful_start(policy, now, latest)
+                    .nanos_since(now)
+                    .max(wait)
+            } else {
+                room
+            };
+            let most = policy.max_delay().unwrap_or(policy.max_hint);
+            let longest = useful.min(nanos(most));
+            let charge = Charge::of(kind, failure.cause);
+            match budget.withdraw_within(now, charge, longest, random) {
+                Payment::Paid(taken) => self.taken = taken,
+                Payment::PaidAfter(taken, pause) => {
+                    self.taken = taken;
+                    if pause > wait {
+                        wait = pause;
+                        // Delayed without tokens would mean unpaid; a free retry is not.
+                        if !taken.is_nothing() {
+                            self.flags |= DELAYED_BY_BUDGET;
                         }
                     }
-                    Payment::QueueAtBreaker => self.flags |= DELAYED_BY_BUDGET,
-                    Payment::Refused => return stop(StopReason::Budget),
                 }
+                Payment::QueueAtBreaker => self.flags |= DELAYED_BY_BUDGET,
+                Payment::Refused => return stop(StopReason::Budget),
             }
         }
         self.grant(policy, rule, once, own, hint.is_some());
@@ -662,19 +649,37 @@ impl Session {
             || !failure.is_single_request();
     }
 
-    /// Whether the failure concerns the health of the server (gRFC A6): retryable ones, and those that
-    /// the server asked not to retry. Not failures of a single request, nor, once, an attempt that the
-    /// server never saw.
+    /// Whether the retry after this failure is paid from the budget.
     #[inline]
-    fn concerns_server_health(
+    fn pays(&self, failure: &Failure) -> bool {
+        match AttemptOutcome::of(failure).exemption {
+            Exemption::None => true,
+            Exemption::Once => self.flags & UNSENT != 0,
+            // A poll repeats nothing. A write conflict is caused by a write that took effect: a contended
+            // key must not use up the retries of other keys.
+            Exemption::Always => false,
+        }
+    }
+
+    /// Charges the failure to the budget, if it concerns the health of the server (gRFC A6): retryable
+    /// ones, and those that the server asked not to retry.
+    #[inline]
+    fn charge(
         &self,
         failure: &Failure,
         retryable_kind: Result<FailureKind, StopReason>,
-    ) -> bool {
-        let unsent = once_bit(failure.cause) == Some(UNSENT) && self.flags & UNSENT == 0;
-        !unsent
-            && failure.scope == Scope::Destination
+        budget: Option<&Budget>,
+    ) {
+        if let Some(budget) = budget
+            && AttemptOutcome::of(failure).is_charged
+            && self.pays(failure)
             && retryable_kind != Err(StopReason::Permanent)
+        {
+            budget.on_failure(Charge::of(
+                retryable_kind.unwrap_or(failure.kind),
+                failure.cause,
+            ));
+        }
     }
 
     /// The rule for the failure, and the cause that may be retried only once; `None` if the retries are
@@ -698,7 +703,7 @@ impl Session {
         {
             return None;
         }
-        let once = once_bit(failure.cause);
+        let once = once_bit(failure);
         match once {
             Some(bit) if self.flags & bit != 0 && bit != UNSENT => None,
             Some(bit) if self.flags & bit != 0 => Some((rule, None)),
@@ -813,9 +818,12 @@ const UNSENT: u8 = 1;
 /// Causes that are retried once: 421 on a new connection, 425 without early data, a name that does not
 /// exist after a second look-up, an invalid HTTP response. Unsent attempts are *free* once.
 #[inline]
-const fn once_bit(cause: Cause) -> Option<u8> {
-    match cause {
-        Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),
+const fn once_bit(failure: &Failure) -> Option<u8> {
+    match failure.cause {
+        cause if cause.is_unsent() => match failure.is_single_request() {
+            true => Some(UNSENT),
+            false => None,
+        },
         Cause::Network(Network::NameNotFound) => Some(2),
         Cause::Status(421) => Some(4),
         // All bits are in use. A server that responds with 425 speaks HTTP, so these two can share one.

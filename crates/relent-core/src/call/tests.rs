@@ -12,12 +12,13 @@ use core::cell::{Cell, RefCell};
 use super::*;
 use crate::call::race::RaceOutcome;
 use crate::call::trace::TraceEntry;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::BudgetConfig;
-use crate::destination::circuit_breaker::{BreakerOutcome, CircuitBreakerConfig};
+use crate::destination::circuit_breaker::CircuitBreakerConfig;
 use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::outbound::Outbound;
 use crate::destination::rate_limit::RateLimitConfig;
-use crate::failure::{Cause, FailureKind};
+use crate::failure::{Cause, FailureKind, Hop, Network};
 use crate::hint::Hint;
 use crate::policy::PolicyBuilder;
 use crate::policy::backoff::Backoff;
@@ -501,6 +502,37 @@ fn the_target_of_a_redirect_receives_its_outcome() {
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
+/// A redirect is a response, even if the destination that it leads to sends none.
+#[test]
+fn a_destination_that_redirects_has_responded() {
+    for (hop, responded) in [(Hop::Elsewhere, true), (Hop::None, false)] {
+        let (there, clock) = (there(Policy::STANDARD), ManualClock::default());
+        let mut at = at(Policy::STANDARD, &there, &clock);
+        let mut call = Call::new(CallOptions::new(), &at);
+        start(&mut call, &mut at);
+        call.failed(&mut at, &Failure::network(Network::Connect).hop(hop));
+        assert_eq!(there.has_responded(), responded, "{hop:?}");
+    }
+}
+
+/// The earlier attempts of one call make its 409 a reason to wait. They are no reason for others.
+#[test]
+fn an_in_progress_response_holds_no_other_caller() {
+    let policy = policy().build().unwrap();
+    let (there, clock) = (there(&policy), ManualClock::default());
+    let mut at = at(&policy, &there, &clock);
+    let mut call = Call::new(CallOptions::new(), &at);
+    start(&mut call, &mut at);
+    call.failed(&mut at, &Failure::ambiguous());
+    start(&mut call, &mut at);
+    let in_progress = Failure::permanent()
+        .hint(Hint::after(SECOND))
+        .as_if_in_progress(true);
+    let decision = call.failed(&mut at, &in_progress);
+    assert!(matches!(decision, Decision::Retry { .. }), "{decision:?}");
+    assert!(!there.cooldown().has_begun());
+}
+
 /// A queued request that runs out of its last milliseconds is no evidence about the destination. If it
 /// counted as a timeout, the breaker would release others more slowly, until they had only milliseconds
 /// left too.
@@ -548,7 +580,7 @@ fn a_running_attempt_ends_at_its_destination_once() {
     assert!(call.holds());
     call.succeeded(&mut at);
     assert!(!call.holds());
-    call.end_stage(&at, BreakerOutcome::Unknown);
+    call.end_stage(&at, &AttemptOutcome::UNKNOWN);
     assert!(!call.holds());
 }
 

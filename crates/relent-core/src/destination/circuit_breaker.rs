@@ -47,7 +47,6 @@ use core::time::Duration;
 
 use crate::destination::budget::BreakerSignal;
 use crate::destination::sharded_counters::BatchCounts;
-use crate::failure::{Cause, Failure, FailureKind, Hop, Scope};
 use crate::policy::error::PolicyError;
 use crate::random::Random;
 use crate::time::Instant;
@@ -129,23 +128,6 @@ pub enum BreakerOutcome {
     Deferred,
     /// No information: the attempt was cancelled.
     Unknown,
-}
-
-impl BreakerOutcome {
-    /// The outcome of an attempt with this failure.
-    #[must_use]
-    pub const fn of(failure: &Failure) -> Self {
-        match (failure.kind, failure.cause) {
-            // It responded with the redirect to the host that failed.
-            _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
-            (FailureKind::Permanent, _) => Self::Answered,
-            _ if matches!(failure.scope, Scope::Request) => Self::Answered,
-            (FailureKind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Deferred,
-            (FailureKind::Throttled | FailureKind::Overloaded, _) => Self::Overloaded,
-            (_, Cause::Timeout) => Self::TimedOut,
-            (FailureKind::NotProcessed | FailureKind::Ambiguous, _) => Self::Failed,
-        }
-    }
 }
 
 /// The multiple of the demand from which the limited state ends, if nothing is queued.

@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 
-use crate::failure::{Failure, FailureKind, Hop, Scope};
-use crate::hint::Audience;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::random::{Random, up_to};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::{Instant, nanos, share_of};
@@ -13,7 +12,7 @@ use crate::time::{Instant, nanos, share_of};
 /// A shared hint with a rejection (429, 503 and similar) holds back every attempt to the
 /// destination until then, first attempts included. These start no cooldown:
 /// - a ticket (a slot reserved for one caller),
-/// - a failure that concerns [one request](Scope::Request),
+/// - a failure that concerns [one request](crate::Scope::Request),
 /// - with a [`CircuitBreaker`](crate::destination::CircuitBreaker), a rejection other than throttling: after a 503 the circuit
 ///   breaker decides which other requests are sent.
 ///
@@ -26,12 +25,12 @@ use crate::time::{Instant, nanos, share_of};
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, Failure, Hint, Instant};
-/// use relent_core::destination::Cooldown;
+/// use relent_core::destination::{AttemptOutcome, Cooldown};
 ///
 /// let cooldown = Cooldown::new();
 /// let now = Instant::ORIGIN;
 /// let refused = Failure::throttled().hint(Hint::after(Duration::from_secs(4)));
-/// cooldown.on_failure(now, &refused, Duration::from_secs(300));
+/// cooldown.on_end(now, &AttemptOutcome::of(&refused), Duration::from_secs(300));
 /// assert_eq!(cooldown.left(now), Duration::from_secs(4));
 /// let wait = cooldown.wait(now, Duration::MAX, 1.0, &mut FixedRandom::at(0.5));
 /// assert_eq!(wait, Duration::from_secs(6));
@@ -78,24 +77,14 @@ impl Cooldown {
         }
     }
 
-    /// Handles a failed attempt: a shared hint of the server starts or extends the cooldown, by at
-    /// most `most` (the policy's `max_hint`), so that one response does not block a destination for
-    /// hours. A hint of [another destination](Hop::Elsewhere) has no effect. Returns whether a
-    /// cooldown starts where there was none.
-    pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) -> bool {
-        let Some(delay) = failure.hint.delay_nanos() else {
+    /// Handles the end of an attempt: a [request](AttemptOutcome::cooldown) of the server starts or
+    /// extends the cooldown, by at most `most` (the policy's `max_hint`), so that one response does
+    /// not block a destination for hours. Returns whether a cooldown starts where there was none.
+    pub fn on_end(&self, now: Instant, outcome: &AttemptOutcome, most: Duration) -> bool {
+        let Some(request) = outcome.cooldown else {
             return false;
         };
-        let refused = matches!(
-            failure.kind,
-            FailureKind::Throttled | FailureKind::Overloaded | FailureKind::NotProcessed
-        );
-        let shared =
-            failure.hint.audience == Audience::Shared && failure.scope == Scope::Destination;
-        if !refused || !shared || failure.hop == Hop::Elsewhere {
-            return false;
-        }
-        let delay = delay.min(nanos(most));
+        let delay = nanos(request.delay.min(most));
         let until = now.as_nanos().saturating_add(delay);
         let before = self.until.fetch_max(until, Ordering::Relaxed);
         if before < until {
@@ -194,6 +183,19 @@ impl Default for Cooldown {
     }
 }
 
+#[cfg(test)]
+impl Cooldown {
+    /// Handles an attempt with this failure.
+    pub(crate) fn on_failure(
+        &self,
+        now: Instant,
+        failure: &crate::failure::Failure,
+        most: Duration,
+    ) -> bool {
+        self.on_end(now, &AttemptOutcome::of(failure), most)
+    }
+}
+
 /// Run with `RUSTFLAGS="--cfg loom" cargo test -p relent-core --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
@@ -201,6 +203,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::failure::Failure;
     use crate::hint::Hint;
     use crate::random::FixedRandom;
 
@@ -237,7 +240,8 @@ mod loom_tests {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::hint::Hint;
+    use crate::failure::{Failure, Scope};
+    use crate::hint::{Audience, Hint};
     use crate::random::FixedRandom;
 
     const SECOND: Duration = Duration::from_secs(1);

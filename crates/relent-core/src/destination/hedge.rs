@@ -5,9 +5,8 @@ use core::time::Duration;
 
 use alloc::boxed::Box;
 
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::latencies::Latencies;
-use crate::failure::{Failure, FailureKind, Scope};
-use crate::hint::Advice;
 use crate::policy::error::{Found, PolicyError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::nanos;
@@ -164,10 +163,10 @@ pub(crate) const fn default_samples(percentile: f64) -> u32 {
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{Failure, HedgeConfig};
-/// use relent_core::destination::Hedge;
+/// use relent_core::destination::{AttemptOutcome, Hedge};
 ///
 /// let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(50)))?;
-/// hedge.on_failure(&Failure::throttled());
+/// hedge.on_failure(&AttemptOutcome::of(&Failure::throttled()));
 /// assert_eq!(hedge.delay(), None);
 /// hedge.on_success(Duration::from_millis(3));
 /// assert_eq!(hedge.delay(), Some(Duration::from_millis(50)));
@@ -287,8 +286,8 @@ impl Hedge {
     }
 
     /// Reports that an attempt failed.
-    pub fn on_failure(&self, failure: &Failure) {
-        if is_rejection(failure) && matches!(failure.scope, Scope::Destination) {
+    pub fn on_failure(&self, outcome: &AttemptOutcome) {
+        if outcome.pauses_hedges {
             self.set_rejected(1);
         }
     }
@@ -299,22 +298,6 @@ impl Hedge {
             self.refused.store(refused, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether the destination rejected the attempt because of rate or load.
-const fn is_rejection(failure: &Failure) -> bool {
-    matches!(
-        failure.kind,
-        FailureKind::Throttled | FailureKind::Overloaded
-    )
-}
-
-/// Whether the server asked the client to stay away for now.
-pub(crate) const fn is_pushback(failure: &Failure) -> bool {
-    is_rejection(failure)
-        || failure.as_if_in_progress
-        || failure.hint.delay_nanos().is_some()
-        || matches!(failure.hint.advice, Advice::DoNotRetry)
 }
 
 impl fmt::Debug for Hedge {

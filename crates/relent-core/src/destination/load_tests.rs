@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use crate::call::decision::Decision;
 use crate::call::session::Session;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::{BreakerSignal, Budget, BudgetConfig};
 use crate::destination::circuit_breaker::{
     AttemptKind, BreakerOutcome, CircuitBreaker, CircuitBreakerConfig, Waiter,
@@ -145,10 +146,10 @@ fn an_exhausted_quota_stops_attempts_soon() {
         permit.begin();
         let ended = at(id * 100 + 20);
         if id < 200 {
-            there.end(ended, permit, BreakerOutcome::Answered);
+            there.end(ended, permit, &AttemptOutcome::SUCCESS);
         } else {
             refusals += 1;
-            there.failed(ended, now, Some(permit), &refused);
+            there.end(ended, permit, &AttemptOutcome::of(&refused));
         }
     }
     assert!(refusals < 50, "{refusals} were sent");
@@ -226,7 +227,7 @@ fn closed(policy: &Policy) -> (Outbound, crate::destination::cooldown::Cooldown,
         outbound.end(
             now,
             permit,
-            BreakerOutcome::Failed,
+            &AttemptOutcome::only(BreakerOutcome::Failed),
             &cooldown,
             &mut FixedRandom::at(0.5),
         );

@@ -36,6 +36,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hint::black_box;
 
+use crate::destination::attempt_outcome::{AttemptOutcome, CooldownRequest};
 use crate::destination::budget::Budget;
 use crate::destination::circuit_breaker::{
     BreakerOutcome, BreakerPermit, CircuitBreaker, Healthy, Waiter,
@@ -45,11 +46,10 @@ use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::rate_limit::RateLimit;
 use crate::destination::sharded_counters::BatchCounts;
 use crate::destination::throttle::Throttle;
-use crate::failure::{Failure, FailureKind};
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::sync::Arc;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use hedges::Hedges;
 pub use permit::Permit;
 use queue::Queue;
@@ -63,7 +63,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{FixedRandom, Instant, Policy};
-/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, BreakerOutcome, Cooldown, Outbound};
+/// use relent_core::destination::{Admission, AdmissionRequest, AttemptKind, AttemptOutcome, Cooldown, Outbound};
 ///
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), FixedRandom::at(0.5));
@@ -84,7 +84,7 @@ pub use request::{Admission, AdmissionRequest, BlockedBy};
 ///     unreachable!("the circuit breaker is normal");
 /// };
 /// let later = now.saturating_add(Duration::from_millis(5));
-/// outbound.end(later, permit, BreakerOutcome::Answered, &cooldown, &mut random);
+/// outbound.end(later, permit, &AttemptOutcome::SUCCESS, &cooldown, &mut random);
 /// assert_eq!(outbound.waiting(), 0);
 /// ```
 #[derive(Default, Debug)]
@@ -277,20 +277,12 @@ impl Outbound {
         starts.then(|| Permit::for_hedge(now, self.rate.is_some()))
     }
 
-    /// Reports a failure to an adaptive rate limit. Returns the outcome to [report](Self::end) to the
-    /// breaker: if the rate limit handles the throttling, the breaker does not.
-    pub fn on_failure(
-        &mut self,
-        now: Instant,
-        started: Instant,
-        failure: &Failure,
-    ) -> BreakerOutcome {
-        match &mut self.rate {
-            Some(rate) if rate.config().adapts_to(failure) => {
-                rate.on_failure(now, started, failure);
-                BreakerOutcome::Deferred
-            }
-            _ => BreakerOutcome::of(failure),
+    /// Reports an attempt that started at `started` to the adaptive rate limit. [`end`](Self::end) does
+    /// this for an attempt with a permit.
+    #[inline]
+    pub fn adapt_rate(&mut self, now: Instant, started: Instant, outcome: &AttemptOutcome) {
+        if let Some(rate) = &mut self.rate {
+            rate.on_end(now, started, outcome);
         }
     }
 
@@ -300,10 +292,16 @@ impl Outbound {
         &mut self,
         now: Instant,
         permit: Permit,
-        ended: BreakerOutcome,
+        outcome: &AttemptOutcome,
         cooldown: &Cooldown,
         random: &mut impl Random,
     ) {
+        self.adapt_rate(now, permit.started(), outcome);
+        // If the rate limit handles the throttling, the breaker does not.
+        let ended = match &self.rate {
+            Some(rate) if rate.adapts_to(outcome) => BreakerOutcome::Deferred,
+            _ => outcome.circuit_breaker,
+        };
         if let Some(throttle) = &mut self.throttle
             && ended == BreakerOutcome::Answered
         {
@@ -323,18 +321,17 @@ impl Outbound {
         }
     }
 
-    /// Whether the `Retry-After` of a failure applies to its caller alone. With a circuit breaker, a
-    /// destination that is down or full is handled by the breaker. Only a rejection because of rate, or
-    /// a request to stay away, holds all callers. It does not if the destination has responded to
-    /// others within that time, which contradicts it.
-    pub fn applies_to_one_caller(&mut self, now: Instant, failure: &Failure) -> bool {
+    /// Whether the [requested cooldown](AttemptOutcome::cooldown) applies to its caller alone. With a
+    /// circuit breaker, a destination that is down or full is handled by the breaker. Only a rejection
+    /// because of rate, or a request to stay away, holds all callers. It does not if the destination
+    /// has responded to others within that time, which contradicts it.
+    pub fn applies_to_one_caller(&mut self, now: Instant, request: &CooldownRequest) -> bool {
         let Some(circuit_breaker) = &mut self.circuit_breaker else {
             return false;
         };
-        let delay = failure.hint.delay_nanos();
-        failure.kind == FailureKind::NotProcessed
+        request.is_left_to_breaker
             || !circuit_breaker.is_down()
-                && delay.is_some_and(|delay| circuit_breaker.has_success_within(now, delay))
+                && circuit_breaker.has_success_within(now, nanos(request.delay))
     }
 
     /// Cancels an attempt that was not made: its slot is free again, and another probe may go.

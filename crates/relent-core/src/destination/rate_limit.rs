@@ -2,8 +2,7 @@
 
 mod cubic;
 
-use crate::failure::{Failure, FailureKind, Hop, Scope};
-use crate::hint::Audience;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::policy::error::{Found, PolicyError};
 use crate::time::Instant;
 use cubic::Cubic;
@@ -48,19 +47,6 @@ impl RateLimitConfig {
             burst: None,
             adaptive: false,
         }
-    }
-
-    /// Whether the rate adapts to this failure. It must be throttled by the session's own
-    /// destination, and not concern only [one request](Scope::Request). A ticket does not count,
-    /// since a reserved slot is a schedule already. For the [`CircuitBreaker`](crate::destination::CircuitBreaker) of the same
-    /// destination such a failure is no sign of overload, since one of them already lowers the
-    /// rate.
-    #[must_use]
-    pub fn adapts_to(&self, failure: &Failure) -> bool {
-        let shared =
-            failure.hint.delay_nanos().is_none() || failure.hint.audience == Audience::Shared;
-        let here = failure.hop != Hop::Elsewhere && failure.scope == Scope::Destination;
-        self.adaptive && failure.kind == FailureKind::Throttled && shared && here
     }
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {
@@ -249,9 +235,17 @@ impl RateLimit {
         }
     }
 
-    /// Reports that an attempt that started at `started` failed. No effect unless it adapts.
-    pub fn on_failure(&mut self, now: Instant, started: Instant, failure: &Failure) {
-        if !self.config.adapts_to(failure) {
+    /// Whether it handles this outcome: the limit adapts, and the outcome [reduces
+    /// it](AttemptOutcome::reduces_rate).
+    #[must_use]
+    pub const fn adapts_to(&self, outcome: &AttemptOutcome) -> bool {
+        self.config.adaptive && outcome.reduces_rate
+    }
+
+    /// Reports that an attempt that started at `started` is over. No effect unless it
+    /// [adapts](Self::adapts_to).
+    pub fn on_end(&mut self, now: Instant, started: Instant, outcome: &AttemptOutcome) {
+        if !self.adapts_to(outcome) {
             return;
         }
         self.adapt(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::destination::{
-    Admission, AdmissionRequest, AttemptKind, BreakerOutcome, CircuitBreaker, Cooldown, Outbound,
+    Admission, AdmissionRequest, AttemptKind, AttemptOutcome, CircuitBreaker, Cooldown, Outbound,
     Permit,
 };
 use relent_core::{Backoff, CircuitBreakerConfig, Failure, FailureKind, HintMode, Instant, Policy};
@@ -464,30 +464,28 @@ impl EndpointState {
 
     /// Records the end of an attempt. `None` is a success.
     pub(super) fn ended(&mut self, now: Instant, permit: Permit, failure: Option<&Failure>) {
-        let ended = match failure {
+        let outcome = match failure {
             None => {
                 self.acknowledged = Some(now);
-                BreakerOutcome::Answered
+                AttemptOutcome::SUCCESS
             }
-            Some(failure) => {
-                let policy = &self.rules.policy;
-                // A policy that ignores hints starts no cooldown.
-                if policy.hint() != HintMode::Ignore
-                    && !self.outbound.applies_to_one_caller(now, failure)
-                {
-                    let most = policy.max_hint();
-                    self.cooldown.on_failure(now, failure, most);
-                    let delay = failure.hint.delay().unwrap_or_default();
-                    self.jitter = schedule::retry_after_jitter(policy, delay.min(most));
-                    if let Some(asking) = &mut self.asking {
-                        asking.jitter = self.jitter;
-                    }
-                }
-                self.outbound.on_failure(now, permit.started(), failure)
-            }
+            Some(failure) => AttemptOutcome::of(failure),
         };
+        let policy = &self.rules.policy;
+        // A policy that ignores hints starts no cooldown.
+        if let Some(request) = &outcome.cooldown
+            && policy.hint() != HintMode::Ignore
+            && !self.outbound.applies_to_one_caller(now, request)
+        {
+            let most = policy.max_hint();
+            self.cooldown.on_end(now, &outcome, most);
+            self.jitter = schedule::retry_after_jitter(policy, request.delay.min(most));
+            if let Some(asking) = &mut self.asking {
+                asking.jitter = self.jitter;
+            }
+        }
         self.outbound
-            .end(now, permit, ended, &self.cooldown, &mut self.random);
+            .end(now, permit, &outcome, &self.cooldown, &mut self.random);
     }
 }
 

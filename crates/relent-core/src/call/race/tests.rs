@@ -9,7 +9,7 @@ use super::*;
 use crate::call::decision::{Decision, StopReason};
 use crate::destination::budget::BudgetConfig;
 use crate::destination::hedge::HedgeConfig;
-use crate::failure::Cause;
+use crate::failure::{Cause, Hop, Scope};
 use crate::hint::Hint;
 use crate::policy::PolicyBuilder;
 use crate::policy::backoff::Backoff;
@@ -194,8 +194,13 @@ fn a_pushback_ends_the_hedging_of_a_race() {
 fn a_rejection_disables_hedging_until_the_next_success() {
     let hedge = Hedge::new(&hedge_after_50_ms()).unwrap();
     for refusal in [Failure::throttled(), Failure::overloaded()] {
-        hedge.on_failure(&refusal);
-        hedge.on_failure(&Failure::ambiguous());
+        let report = |failure: Failure| hedge.on_failure(&AttemptOutcome::of(&failure));
+        // Only a rejection by this destination, and of more than one request, counts.
+        report(refusal.hop(Hop::Elsewhere));
+        report(refusal.scope(Scope::Request));
+        assert_eq!(Race::new(&hedge, at(0)).due(), Some(at(50)));
+        report(refusal);
+        report(Failure::ambiguous());
         assert_eq!(Race::new(&hedge, at(0)).due(), None);
         hedge.on_success(MILLI);
         assert_eq!(Race::new(&hedge, at(0)).due(), Some(at(50)));

@@ -2,7 +2,7 @@
 
 use super::{HEDGE_PENDING, Session};
 use crate::call::decision::StopReason;
-use crate::destination::budget::{Budget, Charge, Taken};
+use crate::destination::budget::{Budget, Taken};
 use crate::failure::{Failure, FailureKind};
 use crate::policy::Policy;
 use crate::time::Instant;
@@ -84,15 +84,7 @@ impl Session {
     }
 
     /// Charges such a failure to the budget: each failure is charged once.
-    pub(crate) fn charge(&self, policy: &Policy, failure: &Failure, budget: Option<&Budget>) {
-        let retryable_kind = self.retryable_kind(policy, failure);
-        if let Some(budget) = budget
-            && self.concerns_server_health(failure, retryable_kind)
-        {
-            budget.on_failure(Charge::of(
-                retryable_kind.unwrap_or(failure.kind),
-                failure.cause,
-            ));
-        }
+    pub(crate) fn charge_loser(&self, policy: &Policy, failure: &Failure, budget: Option<&Budget>) {
+        self.charge(failure, self.retryable_kind(policy, failure), budget);
     }
 }

@@ -10,8 +10,7 @@ use super::*;
 use crate::destination::budget::BudgetConfig;
 use crate::destination::circuit_breaker::BreakerOutcome;
 use crate::destination::cooldown::Cooldown;
-use crate::destination::rate_limit::RateLimitConfig;
-use crate::failure::Hop;
+use crate::failure::{Hop, Scope};
 use crate::hint::Hint;
 use crate::policy::PolicyBuilder;
 use crate::policy::backoff::Backoff;
@@ -267,14 +266,10 @@ fn a_failure_of_another_destination_has_no_effect_on_this_one() {
         assert_eq!((began, cooldown.has_begun()), (begins, begins));
         let failed = Failure::network(Network::Reset).hop(hop);
         assert_eq!(
-            BreakerOutcome::of(&failed) == BreakerOutcome::Answered,
+            AttemptOutcome::of(&failed).circuit_breaker == BreakerOutcome::Answered,
             !begins
         );
-        let config = RateLimitConfig {
-            adaptive: true,
-            ..RateLimitConfig::new(10.0)
-        };
-        assert_eq!(config.adapts_to(&refused.hop(hop)), begins);
+        assert_eq!(AttemptOutcome::of(&refused.hop(hop)).reduces_rate, begins);
     }
 }
 
@@ -422,6 +417,31 @@ fn a_failure_of_one_request_charges_no_budget() {
         let failure = Failure::throttled().scope(scope);
         Run::new(&policy).budget(&budget).wait(failure);
         assert_eq!(budget.balance(), left);
+    }
+}
+
+/// What the budget does not charge for the retry, it does not charge for the failure either.
+#[test]
+fn a_failure_that_is_exempt_charges_no_budget() {
+    let charging = BudgetConfig {
+        charge_failures: true,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let policy = doubling().build().unwrap();
+    let ticket = Hint::after(SECOND).for_audience(Audience::TicketMillis);
+    let unsent = Failure::network(Network::GoAway);
+    for (failure, left) in [
+        (Failure::throttled().hint(Hint::after(SECOND)), 9.0),
+        (Failure::throttled().hint(ticket), 10.0),
+        (unsent, 10.0),
+        // The request before it was processed.
+        (unsent.hop(Hop::Here), 9.0),
+        (unsent.hop(Hop::Elsewhere), 9.0),
+    ] {
+        let budget = Budget::new(&charging).unwrap();
+        Run::new(&policy).budget(&budget).wait(failure);
+        assert_eq!(budget.balance(), left, "{failure:?}");
     }
 }
 

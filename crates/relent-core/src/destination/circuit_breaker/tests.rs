@@ -3,7 +3,6 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hint::Hint;
 use crate::random::FixedRandom;
 
 const MEDIAN_DRAW: FixedRandom = FixedRandom::at(0.5);
@@ -1470,39 +1469,6 @@ fn a_request_that_cannot_complete_in_time_is_not_released() {
     assert_eq!(breaker.queued(), 1);
     breaker.forget(&late);
     assert_eq!(breaker.queued(), 0);
-}
-
-#[test]
-fn a_response_with_retry_after_or_a_permanent_failure_means_up() {
-    let hinted = Failure::throttled().hint(Hint::after(Duration::from_secs(1)));
-    let cases = [
-        (Failure::permanent(), BreakerOutcome::Answered),
-        (hinted, BreakerOutcome::Deferred),
-        (Failure::throttled(), BreakerOutcome::Overloaded),
-        (Failure::overloaded(), BreakerOutcome::Overloaded),
-        (
-            Failure::ambiguous().cause(Cause::Timeout),
-            BreakerOutcome::TimedOut,
-        ),
-        (
-            Failure::ambiguous().cause(Cause::Status(503)),
-            BreakerOutcome::Failed,
-        ),
-        (Failure::not_processed(), BreakerOutcome::Failed),
-        // A failure of one request only is a response of a destination that is up.
-        (hinted.scope(Scope::Request), BreakerOutcome::Answered),
-        (
-            Failure::throttled().scope(Scope::Request),
-            BreakerOutcome::Answered,
-        ),
-        (
-            Failure::not_processed().scope(Scope::Request),
-            BreakerOutcome::Answered,
-        ),
-    ];
-    for (failure, ended) in cases {
-        assert_eq!(BreakerOutcome::of(&failure), ended, "{failure:?}");
-    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::*;
 use crate::call::decision::{Stop, StopReason};
 use crate::destination::circuit_breaker::{AttemptKind, CircuitBreakerConfig};
 use crate::destination::rate_limit::RateLimitConfig;
+use crate::failure::Failure;
 use crate::hint::{Audience, Hint};
 use crate::policy::backoff::Backoff;
 use crate::random::FixedRandom;
@@ -101,8 +102,21 @@ impl TestDestination {
     }
 
     fn ended(&mut self, now: Instant, permit: Permit, ended: BreakerOutcome) {
+        let outcome = AttemptOutcome::only(ended);
         self.outbound
-            .end(now, permit, ended, &self.cooldown, &mut self.random);
+            .end(now, permit, &outcome, &self.cooldown, &mut self.random);
+    }
+
+    fn failed(&mut self, now: Instant, permit: Permit, failure: &Failure) {
+        let outcome = AttemptOutcome::of(failure);
+        self.outbound
+            .end(now, permit, &outcome, &self.cooldown, &mut self.random);
+    }
+
+    /// Whether the `Retry-After` of this failure applies to its caller alone.
+    fn applies_to_one_caller(&mut self, now: Instant, failure: &Failure) -> bool {
+        let request = AttemptOutcome::of(failure).cooldown.unwrap();
+        self.outbound.applies_to_one_caller(now, &request)
     }
 
     fn leave(&mut self, now: Instant, request: &AdmissionRequest) {
@@ -230,7 +244,8 @@ fn no_caller_is_rejected_for_a_rate_cut_that_may_end_in_time() {
     }
     for millis in 1000..1008 {
         let failure = Failure::throttled();
-        there.outbound.on_failure(at(millis), at(millis), &failure);
+        let outcome = AttemptOutcome::of(&failure);
+        there.outbound.adapt_rate(at(millis), at(millis), &outcome);
     }
     let limit = there.outbound.rate_limit_mut().unwrap().limit(at(1008));
     let regained = limit.unwrap() / 0.7;
@@ -384,8 +399,7 @@ fn retry_after_to_a_probe_lets_no_other_probe_go_earlier() {
                     probes += 1;
                     let failure = told(audience);
                     there.cooldown.on_failure(now, &failure, MOST);
-                    let ended = there.outbound.on_failure(now, now, &failure);
-                    there.ended(now, permit, ended);
+                    there.failed(now, permit, &failure);
                 }
                 _ => there.leave(now, &caller),
             }

@@ -4,12 +4,19 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hint::Hint;
+use crate::failure::Failure;
+use crate::hint::{Audience, Hint};
 
 const MILLI: u64 = 1_000_000;
 
 fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * MILLI)
+}
+
+impl RateLimit {
+    fn on_failure(&mut self, now: Instant, started: Instant, failure: &Failure) {
+        self.on_end(now, started, &AttemptOutcome::of(failure));
+    }
 }
 
 fn fixed(limit: f64, burst: u32) -> RateLimit {

@@ -57,18 +57,13 @@ fn a_shared_retry_after_holds_for_one_caller_while_others_succeed() {
     let permit = starts(there.ask(at(1000), &caller));
     let says = |seconds| Failure::throttled().hint(Hint::after(Duration::from_secs(seconds)));
     assert!(
-        !there.outbound.applies_to_one_caller(at(1001), &says(5)),
+        !there.applies_to_one_caller(at(1001), &says(5)),
         "nothing is known"
     );
     there.ended(at(1010), permit, BreakerOutcome::Answered);
-    assert!(there.outbound.applies_to_one_caller(at(2000), &says(5)));
+    assert!(there.applies_to_one_caller(at(2000), &says(5)));
     assert!(
-        !there
-            .outbound
-            .applies_to_one_caller(at(2000), &Failure::throttled())
-    );
-    assert!(
-        !there.outbound.applies_to_one_caller(at(6010), &says(5)),
+        !there.applies_to_one_caller(at(6010), &says(5)),
         "nobody is answered any more"
     );
     let mut ungated = TestDestination::new(false, Some(rate(10.0, 1)));
@@ -76,7 +71,7 @@ fn a_shared_retry_after_holds_for_one_caller_while_others_succeed() {
     let permit = starts(ungated.ask(at(0), &caller));
     ungated.ended(at(10), permit, BreakerOutcome::Answered);
     assert!(
-        !ungated.outbound.applies_to_one_caller(at(20), &says(5)),
+        !ungated.applies_to_one_caller(at(20), &says(5)),
         "nobody learns what succeeds"
     );
 }
@@ -94,10 +89,10 @@ fn with_a_breaker_only_a_rate_rejection_holds_all_callers() {
     ] {
         let failure = failure.hint(hint);
         let mut gated = TestDestination::new(true, None);
-        assert_eq!(gated.outbound.applies_to_one_caller(at(0), &failure), one);
+        assert_eq!(gated.applies_to_one_caller(at(0), &failure), one);
         let (mut closed, now) = TestDestination::closed();
-        assert_eq!(closed.outbound.applies_to_one_caller(now, &failure), one);
+        assert_eq!(closed.applies_to_one_caller(now, &failure), one);
         let mut ungated = TestDestination::new(false, None);
-        assert!(!ungated.outbound.applies_to_one_caller(at(0), &failure));
+        assert!(!ungated.applies_to_one_caller(at(0), &failure));
     }
 }

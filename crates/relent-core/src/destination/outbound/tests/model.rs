@@ -13,6 +13,7 @@ use super::super::*;
 use super::rate;
 use crate::destination::circuit_breaker::CircuitBreakerConfig;
 use crate::destination::rate_limit::RateLimitConfig;
+use crate::failure::Failure;
 use crate::hint::Hint;
 use crate::policy::backoff::Backoff;
 
@@ -271,17 +272,16 @@ impl World {
                 Some(Failure::throttled().hint(hint))
             }
         };
-        let ended = match &failure {
-            None => BreakerOutcome::Answered,
+        let outcome = match &failure {
+            None => AttemptOutcome::SUCCESS,
             Some(failure) => {
                 let most = self.rules.last().unwrap().1.max_hint;
                 self.cooldown.on_failure(self.now, failure, most);
-                let started = permit.started();
-                self.outbound.on_failure(self.now, started, failure)
+                AttemptOutcome::of(failure)
             }
         };
         self.outbound
-            .end(self.now, permit, ended, &self.cooldown, &mut self.random);
+            .end(self.now, permit, &outcome, &self.cooldown, &mut self.random);
         let client = &mut self.clients[index];
         let again = failure.is_some() && client.retries > 0;
         if again {
@@ -304,7 +304,7 @@ impl World {
             State::Running { permit, .. } => self.outbound.end(
                 self.now,
                 permit,
-                BreakerOutcome::Unknown,
+                &AttemptOutcome::UNKNOWN,
                 &self.cooldown,
                 &mut self.random,
             ),
