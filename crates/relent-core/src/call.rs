@@ -17,7 +17,6 @@ pub(crate) mod cold;
 pub(crate) mod decision;
 mod destination_state;
 mod extras;
-pub(crate) mod fast_path;
 mod hedging;
 mod outcome;
 pub(crate) mod progress;
@@ -41,7 +40,7 @@ use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
 pub use cold::Cold;
-use decision::{Decision, Stop, StopReason};
+use decision::{Decision, StopReason};
 pub use destination_state::{DestinationSlot, DestinationState};
 use extras::Extras;
 pub use hedging::RaceAttempt;
@@ -522,12 +521,6 @@ fn refundable_budget<E: Environment>(environment: &E) -> Option<&Budget> {
     environment
         .destination()
         .map(Destination::refundable_budget)
-}
-
-/// A stop with the instant from the server's `Retry-After`, if any.
-fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
-    let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
-    Stop { reason, retry_at }
 }
 
 #[cfg(all(test, not(loom)))]

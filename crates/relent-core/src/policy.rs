@@ -19,7 +19,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::call::fast_path::FastPath;
 use crate::destination::budget::{Budget, BudgetConfig};
 use crate::destination::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
 use crate::destination::hedge::{Hedge, HedgeConfig};
@@ -88,8 +87,6 @@ pub struct Policy {
     pub(crate) retries_off: bool,
     /// Whether a session needs the time before its first failure.
     pub(crate) timed: bool,
-    /// The precomputed short form of a simple policy.
-    pub(crate) fast_path: Option<FastPath>,
     /// The lowest status below 400 that `retry_on` or a rule lists, and thus makes a failure;
     /// [`NO_STATUS`] if there is none.
     pub(crate) lowest_listed: u16,
@@ -137,7 +134,6 @@ impl Policy {
             assume_repeatable: false,
             retries_off: false,
             timed: false,
-            fast_path: None,
             lowest_listed: NO_STATUS,
         }
     }
@@ -440,7 +436,6 @@ impl Policy {
     /// Recomputes the derived fields; call it after every change.
     const fn derive(&mut self) {
         self.timed = self.is_timed();
-        self.fast_path = self.to_fast_path();
         self.lowest_listed = self.find_lowest_listed();
     }
 
@@ -460,27 +455,6 @@ impl Policy {
             index += 1;
         }
         timed
-    }
-
-    /// The short form, if no setting beyond it applies.
-    const fn to_fast_path(&self) -> Option<FastPath> {
-        let decided_elsewhere = !self.rules.is_empty()
-            || self.retry_on.is_some()
-            || !self.stop_on.is_empty()
-            || !self.not_processed.is_empty()
-            || self.throttled_initial.is_some()
-            || self.max_elapsed.is_some()
-            || self.deadline.is_some();
-        if decided_elsewhere {
-            return None;
-        }
-        FastPath::of(
-            self.max_retries(),
-            &self.backoff,
-            self.max_delay,
-            self.ceiling,
-            self.jitter,
-        )
     }
 
     const fn find_lowest_listed(&self) -> u16 {

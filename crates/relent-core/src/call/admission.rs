@@ -205,7 +205,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             return NextStep::Start(CallPermit::given(now));
         }
         let reason = self.limit_at(environment, now);
-        self.stop_before_attempt(environment, stop_because(reason))
+        self.stop_before_attempt(environment, Stop::because(reason))
     }
 
     #[inline]
@@ -247,7 +247,7 @@ impl<L: DestinationSlot> Call<'_, L> {
                 };
             }
             Admission::Stop(stop) => stop,
-            Admission::TooLate => stop_because(self.limit_at(environment, now)),
+            Admission::TooLate => Stop::because(self.limit_at(environment, now)),
         };
         let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
         self.set_stage(Stage::Stopped(stop.reason, retry_at));
@@ -354,7 +354,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         request: &mut AdmissionRequest,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Admission {
-        let overloaded = Admission::Stop(stop_because(StopReason::Overloaded));
+        let overloaded = Admission::Stop(Stop::because(StopReason::Overloaded));
         let (Some(destination), Some(slot)) =
             (environment.destination(), self.destination_state.slot())
         else {
@@ -539,12 +539,5 @@ fn with_waker<A: Access>(
     match answer {
         Admission::Wait(..) if waker.is_some() => destination.admit(now, request, true, waker),
         answer => answer,
-    }
-}
-
-const fn stop_because(reason: StopReason) -> Stop {
-    Stop {
-        reason,
-        retry_at: None,
     }
 }

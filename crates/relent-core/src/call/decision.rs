@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::failure::Failure;
 use crate::time::Instant;
 
 /// Decision after a failure.
@@ -36,6 +37,22 @@ pub struct Stop {
     /// The instant of the server's `Retry-After`, on the driver's time line, if the last failure had
     /// one.
     pub retry_at: Option<Instant>,
+}
+
+impl Stop {
+    /// A stop with the instant of the `Retry-After` of this failure, if it has one.
+    pub(crate) fn after(now: Instant, failure: &Failure, reason: StopReason) -> Self {
+        let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
+        Self { reason, retry_at }
+    }
+
+    /// A stop without an instant.
+    pub(crate) const fn because(reason: StopReason) -> Self {
+        Self {
+            reason,
+            retry_at: None,
+        }
+    }
 }
 
 /// The reason for giving up.

@@ -233,10 +233,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             Some(extras) if extras.trace.is_some() => self.now(environment),
             _ => return,
         };
-        let stop = Decision::Stop(Stop {
-            reason: StopReason::Cancelled,
-            retry_at: None,
-        });
+        let stop = Decision::Stop(Stop::because(StopReason::Cancelled));
         self.record_racer(racer, now, None, None, Some(stop));
     }
 

@@ -1,7 +1,8 @@
 //! Outcomes of attempts, and the decisions after them.
 
-use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget, stop_after};
+use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget};
 use crate::call::decision::{Decision, Stop, StopReason};
+use crate::call::session::DelaySource;
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
@@ -73,33 +74,6 @@ impl<L: DestinationSlot> Call<'_, L> {
         environment: &mut E,
         failure: &Failure,
     ) -> Decision {
-        if self.work == CallWork::Extras || failure.as_if_in_progress {
-            return self.failed_in_full(environment, failure);
-        }
-        // Fast path, inlined into the loop of the transport.
-        self.note_cause(failure.cause);
-        let now = self.now(environment);
-        if let Some(destination) = environment.destination()
-            && (destination.learns() || failure.hint.delay().is_some() || !self.has_left())
-        {
-            self.failed_there(environment, now, failure);
-        }
-        let latest = self.no_deadline_end(environment);
-        let (policy, budget, random) = environment.parts();
-        let decision = self
-            .session
-            .on_failure_until(policy, now, failure, random, budget, latest);
-        self.report_decision(environment, failure, &decision, true);
-        decision
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn failed_in_full<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-        failure: &Failure,
-    ) -> Decision {
         self.failed_unless(environment, failure, || None)
     }
 
@@ -113,35 +87,21 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: &Failure,
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
-        self.note_cause(failure.cause);
-        let now = self.now(environment);
-        self.failed_there(environment, now, failure);
-        // Earlier attempts of this call do not concern the destination.
-        let failure = &self.session.in_view_of_earlier(*failure);
-        let latest = self.no_deadline_end(environment);
-        let (policy, budget, random) = environment.parts();
-        let waits = self
-            .extras
-            .as_mut()
-            .and_then(|extras| extras.waits.as_mut());
-        let mut decision = match waits {
-            Some(waits) => {
-                let own = waits.next();
-                self.session
-                    .on_failure_with_until(policy, now, failure, own, random, budget, latest)
+        self.conclude(environment, failure, |call, environment, now, failure| {
+            let waits = call.extras.as_mut();
+            let delay = match waits.and_then(|extras| extras.waits.as_mut()) {
+                Some(waits) => DelaySource::given(waits.next()),
+                None => DelaySource::Backoff,
+            };
+            let decision = call.decide(environment, now, failure, delay);
+            if let Decision::Retry { .. } = decision
+                && let Some(reason) = unable()
+            {
+                call.session.on_cancel(refundable_budget(environment));
+                return Decision::Stop(Stop::after(now, failure, reason));
             }
-            None => self
-                .session
-                .on_failure_until(policy, now, failure, random, budget, latest),
-        };
-        if let Decision::Retry { .. } = decision
-            && let Some(reason) = unable()
-        {
-            self.session.on_cancel(budget);
-            decision = Decision::Stop(stop_after(now, failure, reason));
-        }
-        self.decided(environment, now, failure, decision);
-        decision
+            decision
+        })
     }
 
     /// Like [`failed`](Self::failed), with the caller's own delay instead of the policy's backoff;
@@ -152,18 +112,9 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: &Failure,
         own: Option<Duration>,
     ) -> Decision {
-        self.note_cause(failure.cause);
-        let now = self.now(environment);
-        self.failed_there(environment, now, failure);
-        // Earlier attempts of this call do not concern the destination.
-        let failure = &self.session.in_view_of_earlier(*failure);
-        let latest = self.no_deadline_end(environment);
-        let (policy, budget, random) = environment.parts();
-        let decision = self
-            .session
-            .on_failure_with_until(policy, now, failure, own, random, budget, latest);
-        self.decided(environment, now, failure, decision);
-        decision
+        self.conclude(environment, failure, |call, environment, now, failure| {
+            call.decide(environment, now, failure, DelaySource::given(own))
+        })
     }
 
     /// The attempt failed, and the transport ends the call for a reason that the policy cannot know,
@@ -174,12 +125,58 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: &Failure,
         reason: StopReason,
     ) -> Stop {
+        let decision = self.conclude(environment, failure, |_, _, now, failure| {
+            Decision::Stop(Stop::after(now, failure, reason))
+        });
+        let retry_at = decision.stop().and_then(|stop| stop.retry_at);
+        Stop { reason, retry_at }
+    }
+
+    /// Ends the attempt that failed: the destination learns of it, `decide` decides, and the decision is
+    /// recorded and reported.
+    #[inline]
+    fn conclude<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+        failure: &Failure,
+        decide: impl FnOnce(&mut Self, &mut E, Instant, &Failure) -> Decision,
+    ) -> Decision {
         self.note_cause(failure.cause);
         let now = self.now(environment);
-        self.failed_there(environment, now, failure);
-        let stop = stop_after(now, failure, reason);
-        self.decided(environment, now, failure, Decision::Stop(stop));
-        stop
+        if let Some(destination) = environment.destination()
+            && (destination.learns() || failure.hint.delay().is_some() || !self.has_left())
+        {
+            self.failed_there(environment, now, failure);
+        }
+        // Earlier attempts of this call do not concern the destination.
+        let failure = &self.session.in_view_of_earlier(*failure);
+        let decision = decide(self, environment, now, failure);
+        let mut counted = false;
+        if self.work == CallWork::Extras {
+            self.record(now, Some(*failure), Some(decision));
+            counted = self.take_counted();
+        }
+        if !counted {
+            environment.on_failure(failure);
+        }
+        environment.on_decision(self.session.attempts(), failure, &decision);
+        environment.on_budget();
+        decision
+    }
+
+    /// The decision of the session, within the limits of this call.
+    #[inline]
+    fn decide<E: Environment<DestinationSlot = L>>(
+        &mut self,
+        environment: &mut E,
+        now: Instant,
+        failure: &Failure,
+        delay: DelaySource,
+    ) -> Decision {
+        let latest = self.no_deadline_end(environment);
+        let (policy, budget, random) = environment.parts();
+        self.session
+            .decide(policy, now, failure, delay, random, budget, latest)
     }
 
     /// The running attempt has made permanent progress, though it will fail. Restarts the count of
@@ -215,10 +212,7 @@ impl<L: DestinationSlot> Call<'_, L> {
 
     /// The caller cancels the call. Refunds a retry that was granted but not started.
     pub fn cancel<E: Environment<DestinationSlot = L>>(&mut self, environment: &mut E) -> Stop {
-        let stop = Stop {
-            reason: StopReason::Cancelled,
-            retry_at: None,
-        };
+        let stop = Stop::because(StopReason::Cancelled);
         self.break_off(environment, None, stop);
         stop
     }
@@ -233,7 +227,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         reason: StopReason,
     ) -> Stop {
         let now = self.now(environment);
-        let stop = stop_after(now, failure, reason);
+        let stop = Stop::after(now, failure, reason);
         self.break_off(environment, Some(failure), stop);
         stop
     }
@@ -252,33 +246,5 @@ impl<L: DestinationSlot> Call<'_, L> {
         environment.on_stop(self.session.attempts(), failure, stop.reason);
         environment.on_budget();
         self.record_stop(stop, || environment.now());
-    }
-
-    /// Records a decision, and reports it.
-    fn decided<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        now: Instant,
-        failure: &Failure,
-        decision: Decision,
-    ) {
-        self.record(now, Some(*failure), Some(decision));
-        let counted = self.take_counted();
-        self.report_decision(environment, failure, &decision, !counted);
-    }
-
-    #[inline]
-    fn report_decision<E: Environment<DestinationSlot = L>>(
-        &self,
-        environment: &E,
-        failure: &Failure,
-        decision: &Decision,
-        count: bool,
-    ) {
-        if count {
-            environment.on_failure(failure);
-        }
-        environment.on_decision(self.session.attempts(), failure, decision);
-        environment.on_budget();
     }
 }

@@ -321,46 +321,8 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        self.on_failure_until(policy, now, failure, random, budget, Instant::MAX)
-    }
-
-    /// Like [`on_failure`](Self::on_failure); no attempt may start after `latest`, whatever the policy
-    /// says.
-    #[inline]
-    pub(crate) fn on_failure_until(
-        &mut self,
-        policy: &Policy,
-        now: Instant,
-        failure: &Failure,
-        random: &mut (impl Random + ?Sized),
-        budget: Option<&Budget>,
-        latest: Instant,
-    ) -> Decision {
-        match self.fast_path_delay(policy, now, failure, random, budget, latest) {
-            Some(wait) => decision(Ok(wait)),
-            None => self.decide_in_full(policy, now, failure, random, budget, latest),
-        }
-    }
-
-    #[inline(never)]
-    fn decide_in_full(
-        &mut self,
-        policy: &Policy,
-        now: Instant,
-        failure: &Failure,
-        random: &mut (impl Random + ?Sized),
-        budget: Option<&Budget>,
-        latest: Instant,
-    ) -> Decision {
-        decision(self.decide(
-            policy,
-            now,
-            failure,
-            DelaySource::Backoff,
-            random,
-            budget,
-            latest,
-        ))
+        let (source, latest) = (DelaySource::Backoff, Instant::MAX);
+        self.decide(policy, now, failure, source, random, budget, latest)
     }
 
     /// Like [`on_failure`](Self::on_failure), with the caller's own delay instead of the policy's
@@ -375,130 +337,50 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        self.on_failure_with_until(policy, now, failure, own, random, budget, Instant::MAX)
+        let (source, latest) = (DelaySource::given(own), Instant::MAX);
+        self.decide(policy, now, failure, source, random, budget, latest)
     }
 
-    /// Like [`on_failure_with`](Self::on_failure_with); no attempt may start after `latest`, whatever
-    /// the policy says.
+    /// Decides between another attempt and the end of the session: no other function does. No attempt
+    /// starts after `latest`, whatever the policy says.
     #[allow(
         clippy::too_many_arguments,
         reason = "they are what a decision is made of"
     )]
-    pub(crate) fn on_failure_with_until(
+    pub(crate) fn decide(
         &mut self,
         policy: &Policy,
         now: Instant,
         failure: &Failure,
-        own: Option<Duration>,
+        source: DelaySource,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
         latest: Instant,
     ) -> Decision {
-        let own = own.map_or(DelaySource::Ended, |own| DelaySource::Given(nanos(own)));
-        decision(self.decide(policy, now, failure, own, random, budget, latest))
-    }
-
-    /// [`on_failure`](Self::on_failure) in nanoseconds, which are cheaper than a `Duration`.
-    #[inline]
-    pub(crate) fn delay_or_stop(
-        &mut self,
-        policy: &Policy,
-        now: Instant,
-        failure: &Failure,
-        random: &mut (impl Random + ?Sized),
-        budget: Option<&Budget>,
-    ) -> Result<u64, Stop> {
-        let latest = Instant::MAX;
-        match self.fast_path_delay(policy, now, failure, random, budget, latest) {
-            Some(wait) => Ok(wait),
-            None => self.decide(
-                policy,
-                now,
-                failure,
-                DelaySource::Backoff,
-                random,
-                budget,
-                latest,
-            ),
+        let failure = &self.in_view_of_earlier(*failure);
+        match self.delay(policy, now, failure, source, random, budget, latest) {
+            Ok(nanos) => Decision::Retry {
+                after: Duration::from_nanos(nanos),
+            },
+            Err(reason) => Decision::Stop(Stop::after(now, failure, reason)),
         }
     }
 
-    /// The delay before a retry, by the fast path of the policy. `None`, without changes, if other
-    /// checks are needed.
-    #[inline]
-    fn fast_path_delay(
-        &mut self,
-        policy: &Policy,
-        now: Instant,
-        failure: &Failure,
-        random: &mut (impl Random + ?Sized),
-        budget: Option<&Budget>,
-        latest: Instant,
-    ) -> Option<u64> {
-        let fast_path = policy.fast_path.as_ref()?;
-        let retries = self.attempts.saturating_sub(self.base);
-        if !self.is_simple(policy, failure)
-            || !fast_path.allows_after(retries)
-            || latest != Instant::MAX && fast_path.longest(self.step) > latest.nanos_since(now)
-        {
-            return None;
-        }
-        self.taken = match budget {
-            // A reload may have removed the budget that paid for the retry before.
-            None => Taken::NOTHING,
-            Some(_) if failure.cause.is_regular_response() => return None,
-            Some(budget) => budget.withdraw_fast(now, Charge::of(failure.kind, failure.cause))?,
-        };
-        self.rule = NO_RULE;
-        self.may_have_taken_effect |= matches!(failure.kind, FailureKind::Ambiguous);
-        let wait = fast_path.wait(self.step, random);
-        self.grant(policy, None, None, wait, false);
-        Some(wait)
-    }
-
-    /// Whether only count and delay remain to be decided, for a policy with a fast path.
-    #[inline]
-    const fn is_simple(&self, policy: &Policy, failure: &Failure) -> bool {
-        let kind = failure.kind;
-        !matches!(kind, FailureKind::Permanent | FailureKind::Overloaded)
-            && (!matches!(kind, FailureKind::Ambiguous) || self.repeatable.is_allowed_by(policy))
-            && failure.is_single_request()
-            && once_bit(failure).is_none()
-            && failure.hint.delay_nanos().is_none()
-            && matches!(failure.hint.advice, Advice::None)
-    }
-
-    #[inline(never)]
+    /// The delay before the next attempt in nanoseconds, or the reason why there is none.
     #[allow(
         clippy::too_many_arguments,
         reason = "they are what a decision is made of"
     )]
-    fn decide(
+    fn delay(
         &mut self,
         policy: &Policy,
         now: Instant,
         failure: &Failure,
-        own: DelaySource,
+        source: DelaySource,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
         latest: Instant,
-    ) -> Result<u64, Stop> {
-        let seen;
-        let failure = if failure.as_if_in_progress {
-            seen = self.in_view_of_earlier(*failure);
-            &seen
-        } else {
-            failure
-        };
-        let hint = failure.hint.delay_nanos();
-        let stop = |reason| {
-            Err(Stop {
-                reason,
-                retry_at: hint
-                    .map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay))),
-            })
-        };
-
+    ) -> Result<u64, StopReason> {
         let retryable_kind = self.retryable_kind(policy, failure);
         let pays = self.pays(failure);
         self.charge(failure, retryable_kind, budget);
@@ -508,38 +390,31 @@ impl Session {
                 if (failure.as_if_applied || failure.as_if_in_progress)
                     && (self.may_have_taken_effect || !failure.is_single_request()) =>
             {
-                return stop(StopReason::OutcomeUnknown);
+                return Err(StopReason::OutcomeUnknown);
             }
-            Err(reason) => return stop(reason),
+            Err(reason) => return Err(reason),
         };
         self.note_effect(failure, kind);
-        let Some((rule, once)) = self.count(policy, failure) else {
-            return stop(StopReason::RetriesExhausted);
-        };
-        let Some(own) = self.computed_backoff(policy, now, kind, rule, own, random) else {
-            return stop(StopReason::RetriesExhausted);
-        };
+        let (rule, once) = self
+            .count(policy, failure)
+            .ok_or(StopReason::RetriesExhausted)?;
+        let own = self
+            .computed_backoff(policy, now, kind, rule, source, random)
+            .ok_or(StopReason::RetriesExhausted)?;
 
         let by_policy = policy.last_start(self.started);
         let last_start = by_policy.min(latest).as_nanos();
         let room = last_start.saturating_sub(now.as_nanos());
-        let (mut wait, earliest) = match apply_retry_after(policy, own, failure, room, random) {
-            Ok(wait) => wait,
-            Err(reason) => return stop(reason),
-        };
+        let (mut wait, earliest) = apply_retry_after(policy, own, failure, room, random)?;
         if policy.final_attempt_before_deadline
             && last_start != u64::MAX
             && let Some(earliest) = earliest
         {
-            wait = match self
-                .final_attempt_before_deadline(policy, now, wait, earliest, latest, random)
-            {
-                Ok(wait) => wait,
-                Err(reason) => return stop(reason),
-            };
+            wait =
+                self.final_attempt_before_deadline(policy, now, wait, earliest, latest, random)?;
         }
         if now.as_nanos().saturating_add(wait) > last_start {
-            return stop(match latest < by_policy {
+            return Err(match latest < by_policy {
                 true => StopReason::MaxElapsed,
                 false => self.limit_reached(policy, now, wait),
             });
@@ -572,10 +447,11 @@ impl Session {
                     }
                 }
                 Payment::QueueAtBreaker => self.flags |= DELAYED_BY_BUDGET,
-                Payment::Refused => return stop(StopReason::Budget),
+                Payment::Refused => return Err(StopReason::Budget),
             }
         }
-        self.grant(policy, rule, once, own, hint.is_some());
+        let hinted = failure.hint.delay_nanos().is_some();
+        self.grant(policy, rule, once, own, hinted);
         Ok(wait)
     }
 
@@ -794,22 +670,19 @@ impl Session {
     }
 }
 
-#[inline]
-const fn decision(wait: Result<u64, Stop>) -> Decision {
-    match wait {
-        Ok(nanos) => Decision::Retry {
-            after: Duration::from_nanos(nanos),
-        },
-        Err(stop) => Decision::Stop(stop),
-    }
-}
-
 /// The source of the delay before jitter.
 #[derive(Clone, Copy)]
-enum DelaySource {
+pub(crate) enum DelaySource {
     Backoff,
     Given(u64),
     Ended,
+}
+
+impl DelaySource {
+    /// The next delay of the caller's own iterator.
+    pub(crate) fn given(own: Option<Duration>) -> Self {
+        own.map_or(Self::Ended, |own| Self::Given(nanos(own)))
+    }
 }
 
 /// Attempts that a live connection provably never saw: free of charge, once.

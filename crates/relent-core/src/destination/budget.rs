@@ -436,20 +436,6 @@ impl Budget {
         }
     }
 
-    /// Fast path of the withdrawal: only the balance decides. `None` also if a refill is due, if
-    /// retries are not paid from the balance, or if the retry has to be delayed.
-    #[inline]
-    pub(crate) fn withdraw_fast(&self, now: Instant, what: Charge) -> Option<Taken> {
-        let last = self.refilled.load(Ordering::Relaxed);
-        if self.is_due(last, now) || self.free_reasons.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
-        self.take(
-            self.cost_of(what),
-            self.min_tokens_undelayed.load(Ordering::Relaxed),
-        )
-    }
-
     /// Refills the balance by time. Returns the result if the balance does not decide.
     #[inline]
     fn settle(&self, now: Instant, what: Charge) -> Option<Option<Taken>> {

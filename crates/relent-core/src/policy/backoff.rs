@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::policy::error::{Found, PolicyError};
 use crate::time::nanos;
-pub(crate) use wait::{BackoffPosition, double};
+pub(crate) use wait::BackoffPosition;
 
 /// The growth of the delay from retry to retry.
 ///

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::call::decision::Decision;
 use crate::call::session::Session;
 use crate::failure::Failure;
 use crate::hint::Hint;
@@ -60,11 +61,14 @@ impl<R: Random> Iterator for Waits<'_, R> {
     #[inline]
     fn next(&mut self) -> Option<Duration> {
         self.session.on_attempt();
-        let wait = self
+        let (policy, failure) = (self.policy, &self.failure);
+        let decision = self
             .session
-            .delay_or_stop(self.policy, self.now, &self.failure, &mut self.random, None)
-            .ok()?;
-        self.now = Instant::from_nanos(self.now.as_nanos().saturating_add(wait));
-        Some(Duration::from_nanos(wait))
+            .on_failure(policy, self.now, failure, &mut self.random, None);
+        let Decision::Retry { after } = decision else {
+            return None;
+        };
+        self.now = self.now.saturating_add(after);
+        Some(after)
     }
 }

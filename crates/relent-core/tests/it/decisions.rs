@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use relent_core::destination::Budget;
 use relent_core::{
     Advice, Audience, BudgetConfig, Cause, Ceiling, Decision, Failure, FailureKind, Hint, HintMode,
-    Hop, Instant, Jitter, Network, Pattern, Policy, Random, Repeatable, Scope, Session, StopReason,
+    Hop, Instant, Jitter, Network, Policy, Random, Repeatable, Scope, Session, StopReason,
 };
 
 use crate::any_policy::policy;
@@ -347,56 +347,5 @@ proptest! {
         // Amounts are rounded to thousandths.
         prop_assert!(f64::from(granted) <= reserve + 0.001);
         prop_assert!((budget.balance() - (reserve - f64::from(granted))).abs() < 0.001);
-    }
-
-    /// Policies without rules, lists and time limits use a short code path. A list that matches
-    /// nothing disables it, and must change nothing else.
-    #[test]
-    fn the_fast_path_decides_like_the_full_path(
-        policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
-    ) {
-        let mut plain = Policy::builder(policy.backoff().clone())
-            .jitter(policy.jitter())
-            .ceiling(policy.ceiling())
-            .hint(policy.hint())
-            .retry_after_jitter(policy.retry_after_jitter())
-            .max_hint(policy.max_hint())
-            .final_attempt_before_deadline(policy.final_attempt_before_deadline())
-            .assume_repeatable(policy.assume_repeatable());
-        plain = match policy.max_delay() {
-            Some(ceiling) => plain.max_delay(ceiling),
-            None => plain.unlimited_delay(),
-        };
-        plain = match policy.max_retries() {
-            Some(retries) => plain.max_retries(retries),
-            None => plain.unlimited_retries(),
-        };
-        if let Some(initial) = policy.throttled_initial() {
-            plain = plain.throttled_initial(initial);
-        }
-        let long = plain.clone().stop_on([Pattern::Grpc(16)]).build().unwrap();
-        let short = plain.build().unwrap();
-        let mut sessions = [
-            (&short, session(Instant::ORIGIN, repeatable), Bits(bits.clone(), 0)),
-            (&long, session(Instant::ORIGIN, repeatable), Bits(bits, 0)),
-        ];
-        let mut now = Instant::ORIGIN;
-        for (took, event, failure) in attempts {
-            now = now.saturating_add(took);
-            let [short, long] = sessions.each_mut().map(|(policy, session, random)| {
-                session.on_attempt();
-                match event {
-                    Event::Nothing => {}
-                    Event::Progress => session.on_progress(now, None),
-                    Event::Reset => session.reset(now),
-                }
-                session.on_failure(policy, now, &failure, random, None)
-            });
-            prop_assert_eq!(short, long);
-            match short {
-                Decision::Retry { after } => now = now.saturating_add(after),
-                Decision::Stop(_) => break,
-            }
-        }
     }
 }

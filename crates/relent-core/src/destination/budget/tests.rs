@@ -471,7 +471,6 @@ fn a_retry_from_the_initial_tokens_is_delayed_after_two_failures() {
     });
     assert_eq!(take(20_000_000_000), Some(0), "one failure");
     budget.on_signal(&again);
-    assert!(budget.withdraw_fast(now, Charge::Ordinary).is_none());
     assert_eq!(take(5_000_000_000), None, "no time for a pause");
     assert_eq!(take(20_000_000_000), Some(6_000_000_000));
     assert_eq!(take(20_000_000_000), None, "the rest is for other failures");

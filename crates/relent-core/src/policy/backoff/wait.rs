@@ -119,7 +119,7 @@ fn chain(
 
 /// `initial · 2^retry`, saturating.
 #[inline]
-pub(crate) const fn double(initial: u64, retry: u32) -> u64 {
+const fn double(initial: u64, retry: u32) -> u64 {
     let doubled = initial.unbounded_shl(retry);
     if doubled.unbounded_shr(retry) == initial {
         doubled
