@@ -13,7 +13,6 @@
 
 mod admission;
 mod blocked_by;
-pub(crate) mod cold;
 pub(crate) mod decision;
 mod destination_state;
 mod extras;
@@ -39,7 +38,6 @@ use crate::random::Random;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
-pub use cold::Cold;
 use decision::{Decision, StopReason};
 pub use destination_state::{DestinationSlot, DestinationState};
 use extras::Extras;
@@ -258,10 +256,10 @@ impl Default for CallOptions<'_> {
 /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(1).build()?;
 /// let mut alone = Alone(policy, FixedRandom::at(1.0));
 /// let mut call = Call::new(CallOptions::new(), &alone);
-/// let NextStep::Start(leave) = call.next(&mut alone, None) else {
+/// let NextStep::Start(permit) = call.next(&mut alone, None) else {
 ///     unreachable!("nobody has to be asked");
 /// };
-/// let (attempt, _) = call.begin(&mut alone, leave);
+/// let (attempt, _) = call.begin(&mut alone, permit);
 /// assert_eq!(attempt.number, 1);
 /// let decision = call.failed(&mut alone, &Failure::ambiguous());
 /// assert_eq!(decision, Decision::Retry { after: Duration::from_secs(1) });
@@ -276,7 +274,7 @@ pub struct Call<'w, L> {
     over: bool,
     /// Whether timeouts ended all its attempts.
     timeouts: Timeouts,
-    extras: Cold<Box<Extras<'w>>>,
+    extras: Option<Box<Extras<'w>>>,
 }
 
 /// Work beside the attempts, in increasing order; each value includes those before. Most calls pay one
@@ -344,7 +342,7 @@ impl<'w, L: DestinationSlot> Call<'w, L> {
             work,
             over: false,
             timeouts: Timeouts::None,
-            extras: Cold::new(extras),
+            extras,
         }
     }
 

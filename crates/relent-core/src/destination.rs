@@ -5,6 +5,7 @@ pub(crate) mod backlog;
 pub(crate) mod budget;
 pub(crate) mod circuit_breaker;
 pub(crate) mod cooldown;
+mod healthy;
 pub(crate) mod hedge;
 pub(crate) mod latencies;
 #[cfg(all(test, not(loom)))]
@@ -16,10 +17,10 @@ pub(crate) mod throttle;
 
 use core::convert::Infallible;
 use core::fmt;
-use core::hint::black_box;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
+use crate::call::decision::{Stop, StopReason};
 use crate::failure::{Failure, Hop};
 use crate::policy::Policy;
 use crate::random::{FixedRandom, Random};
@@ -28,7 +29,6 @@ use crate::time::{Instant, nanos};
 pub use attempt_outcome::{AttemptOutcome, CooldownRequest, Exemption};
 pub use backlog::Backlog;
 pub use budget::{BreakerSignal, Budget, BudgetConfig, Charge, Taken};
-use circuit_breaker::Healthy;
 pub use circuit_breaker::{
     AttemptKind, BreakerOutcome, BreakerPermit, CircuitBreaker, CircuitBreakerConfig, Waiter,
 };
@@ -37,8 +37,8 @@ pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};
 pub use latencies::Latencies;
 pub use outbound::{Admission, AdmissionRequest, BlockedBy, Outbound, Permit};
 pub use rate_limit::{RateLimit, RateLimitConfig};
+use sharded_counters::HealthyCounters;
 pub use sharded_counters::ShardedCounters;
-use sharded_counters::{Batch, Shard};
 pub use throttle::{Throttle, ThrottleConfig};
 
 /// The service that several callers call (usually one per host), with the state they share.
@@ -86,7 +86,7 @@ pub struct Destination<A> {
     /// Whether any attempt got a response.
     responded: AtomicBool,
     /// Counts that the outbound has yet to receive.
-    batch: Batch,
+    counters: HealthyCounters,
     access: A,
 }
 
@@ -174,7 +174,7 @@ impl<A> Destination<A> {
             quiet: AtomicBool::new(outbound.needs_no_admission()),
             paced: AtomicBool::new(outbound.has_rate_limit()),
             responded: AtomicBool::new(false),
-            batch: Batch::new(),
+            counters: HealthyCounters::new(),
             access: share(outbound),
         }
     }
@@ -206,16 +206,6 @@ impl<A> Destination<A> {
     #[must_use]
     pub const fn cooldown(&self) -> &Cooldown {
         &self.cooldown
-    }
-
-    /// Prefetches the parts beside the outbound: see [`Outbound::prefetch`].
-    #[inline]
-    pub fn prefetch(&self) {
-        black_box((
-            self.budget.prefetch(),
-            self.batch.prefetch(),
-            self.has_rate_limit(),
-        ));
     }
 
     /// The access to its outbound.
@@ -256,7 +246,8 @@ impl<A> Destination<A> {
 
     /// Whether there is a rate limit.
     #[inline]
-    pub(crate) fn has_rate_limit(&self) -> bool {
+    #[must_use]
+    pub fn has_rate_limit(&self) -> bool {
         self.paced.load(Ordering::Relaxed)
     }
 }
@@ -269,8 +260,8 @@ impl<A: Access> Destination<A> {
         outbound: impl FnOnce(&mut A) -> &mut Outbound,
         change: impl FnOnce(Outbound) -> Outbound,
     ) -> Self {
-        // It is not calm any more; the next turn decides that again.
-        let counted = self.batch.take(Instant::ORIGIN, self.access.shards());
+        // It is not healthy any more; the next turn decides that again.
+        let counted = self.counters.take(Instant::ORIGIN, self.access.shards());
         let outbound = outbound(&mut self.access);
         outbound.on_counted(&counted);
         *outbound = change(core::mem::take(outbound));
@@ -324,86 +315,25 @@ impl<A: Access> Destination<A> {
         random: &mut A::Random,
         change: impl FnOnce(&mut Outbound, &mut A::Random) -> T,
     ) -> T {
-        outbound.on_counted(&self.batch.take(now, self.access.shards()));
+        outbound.on_counted(&self.counters.take(now, self.access.shards()));
         let result = change(outbound, random);
-        if let Some(calm) = self.calm(now, outbound) {
-            self.batch.open(calm, self.access.shards());
+        if let Some(period) = self.healthy_period(now, outbound) {
+            self.counters.open(period, self.access.shards());
         }
         result
-    }
-
-    /// The period in which successes change nothing here, including the budget.
-    fn calm(&self, now: Instant, outbound: &Outbound) -> Option<Healthy> {
-        let calm = outbound.calm(now)?;
-        let ratio = outbound
-            .circuit_breaker()
-            .map_or(0.0, CircuitBreaker::max_ratio);
-        self.budget()
-            .is_none_or(|budget| budget.is_unaffected_by_ratio(ratio))
-            .then_some(calm)
-    }
-
-    /// Whether an attempt may start now without the lock.
-    #[inline]
-    pub(crate) fn is_healthy(&self, now: Instant) -> bool {
-        self.batch.is_healthy(now) && !self.cooldown.has_begun()
-    }
-
-    /// Passes on all counts, and ends the calm period.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn shut(&self, now: Instant) {
-        self.access
-            .turn(|outbound, _| outbound.on_counted(&self.batch.take(now, self.access.shards())));
-    }
-
-    /// The counters of this thread.
-    #[inline]
-    fn lane(&self) -> &Shard {
-        match self.access.shards() {
-            Some(shards) => shards.of(self.access.thread()),
-            None => self.batch.shard(),
-        }
-    }
-
-    /// Whether it is worth reading the clock to check that.
-    #[inline]
-    pub(crate) fn may_be_healthy(&self) -> bool {
-        self.batch.is_healthy(Instant::ORIGIN)
-    }
-
-    /// An attempt that has started succeeded. Counts it without the lock, if nothing else has to
-    /// change.
-    #[inline]
-    pub(crate) fn answered_while_healthy(&self, now: Instant, permit: &Permit) -> bool {
-        let is_counted = permit.is_known_to_breaker()
-            && self
-                .batch
-                .add_success(self.lane(), now, permit.started(), || {
-                    self.access.on_contention();
-                });
-        if is_counted {
-            self.on_response();
-        }
-        is_counted
-    }
-
-    /// Counts a request while the destination [is calm](Self::is_healthy). Returns its id.
-    #[inline]
-    pub(crate) fn enter_healthy(&self, waker: Option<&A::Waker>) -> u64 {
-        self.count_request();
-        self.access.name(self.lane().add_request(), waker)
     }
 
     /// The id of a request that the outbound counts in this turn.
     #[inline]
     fn register_request(&self, waker: Option<&A::Waker>) -> u64 {
-        self.access.name(self.batch.add_reported_request(), waker)
+        self.access
+            .name(self.counters.add_reported_request(), waker)
     }
 
     /// Counts a request that needs no admission: for a policy with retries off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
         if self.is_healthy(now) {
-            return self.enter_healthy(None);
+            return self.enter_while_healthy(None);
         }
         self.cooldown.clear_if_ended(now);
         let id = self.turn(now, |outbound, _| {
@@ -414,27 +344,40 @@ impl<A: Access> Destination<A> {
         id
     }
 
-    /// Counts a request, and requests admission for its first attempt, under one lock. Assigns the id.
-    /// `None` if it is rejected.
-    #[inline]
+    /// Counts a new caller, and requests admission for its first attempt. Assigns the id. `is_counted`:
+    /// it needed no admission when it came, and budget and throttle have seen it.
     pub(crate) fn enter(
         &self,
         now: Instant,
         request: &mut AdmissionRequest,
+        is_counted: bool,
         waker: Option<&A::Waker>,
-    ) -> Option<Admission> {
+    ) -> Admission {
+        if !is_counted && let Some(permit) = self.start_while_healthy(now, request) {
+            request.id = self.enter_while_healthy(waker);
+            return Admission::Start(permit);
+        }
         self.cooldown.clear_if_ended(now);
-        let answer = self.turn(now, |outbound, random| {
-            match request.rate_limit_only {
-                true => outbound.on_request_unthrottled(now),
-                false if outbound.on_request(now, random) => {}
-                false => return None,
+        let admission = self.turn(now, |outbound, random| {
+            if is_counted || request.rate_limit_only {
+                outbound.on_request_unthrottled(now);
+            } else if !outbound.on_request(now, random) {
+                return None;
             }
             request.id = self.register_request(waker);
             Some(outbound.admit(now, request, &self.cooldown, random))
-        })?;
-        self.count_request();
-        Some(answer)
+        });
+        let Some(admission) = admission else {
+            return Admission::Stop(Stop::because(StopReason::Overloaded));
+        };
+        if !is_counted {
+            self.count_request();
+        }
+        match admission {
+            // Few have to wait, and only those store a waker.
+            Admission::Wait(..) if waker.is_some() => self.admit(now, request, true, waker),
+            admission => admission,
+        }
     }
 
     #[inline]
@@ -444,23 +387,7 @@ impl<A: Access> Destination<A> {
         }
     }
 
-    /// Requests admission for a caller whose request was counted on arrival, when it needed none; a
-    /// cooldown has begun since. Assigns the id.
-    #[cold]
-    pub(crate) fn admit_first(
-        &self,
-        now: Instant,
-        request: &mut AdmissionRequest,
-        waker: Option<&A::Waker>,
-    ) -> Admission {
-        self.turn(now, |outbound, random| {
-            outbound.on_request_unthrottled(now);
-            request.id = self.register_request(waker);
-            outbound.admit(now, request, &self.cooldown, random)
-        })
-    }
-
-    /// Requests admission for a caller, which waits already or not.
+    /// Requests admission for a known caller, which waits already or not.
     pub(crate) fn admit(
         &self,
         now: Instant,
@@ -468,6 +395,9 @@ impl<A: Access> Destination<A> {
         waits: bool,
         waker: Option<&A::Waker>,
     ) -> Admission {
+        if !waits && let Some(permit) = self.start_while_healthy(now, request) {
+            return Admission::Start(permit);
+        }
         self.access.ask(request.id, waker, |outbound, random| {
             self.in_turn(now, outbound, random, |outbound, random| match waits {
                 true => outbound.admit_again(now, request, &self.cooldown, random),
@@ -523,7 +453,7 @@ impl<A: Access> Destination<A> {
     /// An attempt that has started is over. Returns whether a cooldown begins.
     #[inline]
     pub(crate) fn end(&self, now: Instant, permit: Permit, outcome: &AttemptOutcome) -> bool {
-        if *outcome == AttemptOutcome::SUCCESS && self.answered_while_healthy(now, &permit) {
+        if *outcome == AttemptOutcome::SUCCESS && self.succeed_while_healthy(now, &permit) {
             return false;
         }
         self.learn(now, permit.started(), Some(permit), outcome)

@@ -27,12 +27,6 @@ impl<const N: usize> Window<N> {
         }
     }
 
-    /// Prefetches it: see [`Outbound::touch`](crate::destination::Outbound::touch).
-    #[inline]
-    pub(crate) const fn touch(&self) -> u64 {
-        self.running
-    }
-
     pub(crate) fn add(&mut self, now: Instant, counter: usize) {
         self.add_many(now, counter, 1);
     }

@@ -4,7 +4,7 @@ use std::cell::{RefCell, RefMut};
 use std::hint::black_box;
 use std::rc::Rc;
 
-use relent_core::destination::{Access, Admission, Destination, Outbound};
+use relent_core::destination::{Access, Admission, Budget, Destination, Outbound};
 use relent_core::{Policy, Random};
 
 use crate::client::NO_CLIENT_OR_ATTEMPT;
@@ -61,20 +61,20 @@ impl Destinations {
         self.all.len() >= MORE_THAN_CACHES_HOLD
     }
 
-    /// Prefetches the destination.
+    /// Reads a part of each cache line of the destination that most calls need, so that the processor
+    /// loads them together.
     #[inline]
-    pub(crate) fn touch(&self, number: u32) {
-        self.get(number).prefetch();
+    pub(crate) fn prefetch(&self, number: u32) {
+        let destination = self.get(number);
         let shared = self.shared(number);
-        shared.outbound.prefetch();
-        black_box(shared.woken.len());
-    }
-
-    /// Prefetches the first waiters of a destination that has been fetched.
-    #[inline]
-    pub(crate) fn prefetch_first(&self, number: u32) {
-        let shared = self.shared(number);
-        shared.outbound.prefetch_first();
+        let circuit_breaker = shared.outbound.circuit_breaker();
+        black_box((
+            destination.budget().map(Budget::balance),
+            destination.has_responded(),
+            circuit_breaker.map(|it| (it.is_normal(), it.queued())),
+            (shared.outbound.waiting(), shared.outbound.due()),
+            shared.woken.len(),
+        ));
     }
 
     /// Resets the destination to its initial state. No call may use it.

@@ -123,7 +123,7 @@ impl Recorder {
 
     /// Prefetches the counts of this party.
     #[inline]
-    pub(crate) fn touch(&self, party: u32) {
+    pub(crate) fn prefetch(&self, party: u32) {
         black_box(self.parties.get(party as usize).map(|party| party.requests));
     }
 

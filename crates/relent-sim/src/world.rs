@@ -165,10 +165,7 @@ impl<'a> World<'a> {
                 }
             }
             for place in destinations_per_layer.into_iter().flatten() {
-                destinations.touch(place);
-            }
-            for place in destinations_per_layer.into_iter().flatten() {
-                destinations.prefetch_first(place);
+                destinations.prefetch(place);
             }
         };
         let is_wanted = |event: &Event| match event {

@@ -118,12 +118,9 @@ where
             if driver.clock().is_cancelled() {
                 return cancelled(&mut driver, last);
             }
-            let attempt = match driver.begin_untimed() {
-                Some(number) => Attempt::unlimited(number),
-                None => match enter(&mut driver, &mut |queued| hook.on_queued(queued)) {
-                    Ok(leave) => driver.on_attempt(leave),
-                    Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
-                },
+            let attempt = match enter(&mut driver, |queued| hook.on_queued(queued)) {
+                Ok(permit) => driver.on_attempt(permit),
+                Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
             };
             let outcome = Some(operation(attempt));
             match after_attempt(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
@@ -156,10 +153,10 @@ where
 }
 
 /// Waits until the next attempt may start.
-#[inline(never)]
+#[inline]
 fn enter<K, R, D>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
-    notify: &mut dyn FnMut(&Queued),
+    mut notify: impl FnMut(&Queued),
 ) -> Result<CallPermit, Stop>
 where
     K: BlockingSleeper,
@@ -174,7 +171,7 @@ where
             if let Some(queued) = &queued {
                 notify(queued);
             }
-            wait_to_enter(driver, notify)
+            wait_to_enter(driver, &mut notify)
         }
     }
 }

@@ -12,8 +12,8 @@ use std::task::Waker;
 use relent_core::Instant;
 use relent_core::destination::{Access, Admission, Outbound, ShardedCounters};
 pub use relent_core::destination::{
-    AttemptOutcome, BlockedBy, BreakerOutcome, BreakerPermit, Budget, CircuitBreaker, Cooldown, Hedge,
-    Latencies, RateLimit, Taken, Waiter,
+    AttemptOutcome, BlockedBy, BreakerOutcome, BreakerPermit, Budget, CircuitBreaker, Cooldown,
+    Hedge, Latencies, RateLimit, Taken, Waiter,
 };
 use relent_core::{HedgeConfig, Policy, Random};
 
@@ -292,6 +292,9 @@ impl Destination {
     /// a configured rate.
     #[cfg(feature = "metrics")]
     pub(crate) fn rate_limit(&self, now: Instant) -> Option<f64> {
+        if !self.core.has_rate_limit() {
+            return None;
+        }
         let limit = |rate: &mut RateLimit| rate.limit(now).unwrap_or(f64::INFINITY);
         self.read(|outbound| outbound.rate_limit_mut().map(limit))
     }

@@ -3,18 +3,17 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Attempt, Failure, Instant, Policy, Random, Stop};
+use relent_core::{Failure, Instant, Policy, Random, Stop};
 
 use crate::after_attempt::{AfterAttempt, classify_outcome, decide};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Target};
+use crate::driver::{CallPermit, Driver, Target};
 use crate::gave_up::{FromNoLastError, GaveUp, NoLastError};
 use crate::hedged::Racing;
 use crate::hook::Hook;
@@ -47,20 +46,6 @@ pin_project! {
         #[pin]
         state: State<O, C::Last, K>,
     }
-
-    impl<O, C, H, K, R, X, D> PinnedDrop for RetryFuture<'_, O, C, H, K, R, X, D>
-    where
-        O: AsyncOperation,
-        C: Classify<O::Outcome>,
-        K: Sleeper,
-        R: Random,
-        D: Target,
-    {
-        #[inline]
-        fn drop(this: Pin<&mut Self>) {
-            this.project().state.drop_race();
-        }
-    }
 }
 
 /// The time limit of a running attempt.
@@ -79,9 +64,8 @@ pin_project! {
     enum State<O: AsyncOperation, L, K: Sleeper> {
         Ready,
         Running { #[pin] attempt: O::Future, limit: Limit },
-        // Hedges may join. `end_race` ends it, so that the other states, which most operations
-        // never leave, have nothing to drop.
-        Racing { racing: ManuallyDrop<Option<Box<Racing<O, L, K>>>> },
+        // Hedges may join.
+        Racing { racing: Option<Box<Racing<O, L, K>>> },
         // `own` is the end of the wait if it is a computed backoff.
         Waiting { own: Option<Instant> },
         // A poll after completion must not run the operation again.
@@ -90,19 +74,6 @@ pin_project! {
 }
 
 impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
-    /// Ends the race, if there is one; costs a few instructions otherwise.
-    #[inline]
-    fn drop_race(self: Pin<&mut Self>) {
-        #[cold]
-        #[inline(never)]
-        fn drop_it<O: AsyncOperation, L, K: Sleeper>(state: Pin<&mut State<O, L, K>>) {
-            state.end_race();
-        }
-        if matches!(*self, Self::Racing { .. }) {
-            drop_it(self);
-        }
-    }
-
     /// Takes the concurrent attempts out of the state.
     fn end_race(self: Pin<&mut Self>) -> Option<Box<Racing<O, L, K>>> {
         match self.project() {
@@ -110,6 +81,25 @@ impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
             _ => None,
         }
     }
+}
+
+/// Starts the permitted attempt.
+#[inline]
+fn begin<O, L, K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    operation: &mut O,
+    mut state: Pin<&mut State<O, L, K>>,
+    permit: CallPermit,
+) where
+    O: AsyncOperation,
+    K: Sleeper,
+    R: Random,
+    D: Target,
+{
+    let (attempt, limit) = driver.begin_attempt(permit);
+    let limit = limit.map_or(Limit::Never, Limit::At);
+    let attempt = operation.start(attempt);
+    state.set(State::Running { attempt, limit });
 }
 
 impl<'p, O, C, H, K, R, X, D> IntoFuture for Retry<'p, O, C, H, K, R, X, D>
@@ -297,24 +287,21 @@ where
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
-                let (attempt, limit) = match this.driver.begin_untimed() {
-                    Some(number) => (Attempt::unlimited(number), None),
-                    None if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() => {
-                        match ready!(self.as_mut().poll_begin_hedged(context)) {
-                            Ok(()) => continue,
-                            Err(stop) => break stop,
-                        }
-                    }
-                    None => match ready!(this.driver.poll_begin(context, this.timer, |queued| {
-                        this.hook.on_queued(queued);
-                    })) {
-                        Ok(begun) => begun,
-                        Err(stop) => break stop,
-                    },
+                let hook = &mut *this.hook;
+                let entered = this
+                    .driver
+                    .poll_enter_notifying(context, this.timer, |queued| hook.on_queued(queued));
+                let permit = match ready!(entered) {
+                    Ok(permit) => permit,
+                    Err(stop) => break stop,
                 };
-                let limit = limit.map_or(Limit::Never, Limit::At);
-                let attempt = this.operation.start(attempt);
-                this.state.set(State::Running { attempt, limit });
+                if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
+                    match self.as_mut().begin_hedged(permit) {
+                        Ok(()) => continue,
+                        Err(stop) => break stop,
+                    }
+                }
+                begin(this.driver, this.operation, this.state.as_mut(), permit);
             }
             let settled = match this.state.as_mut().project() {
                 StateProjection::Ready => continue,
@@ -438,43 +425,25 @@ where
         }
     }
 
-    /// Starts the next attempt of a policy with a hedge, when it is permitted; hedges may join it.
+    /// Starts the permitted attempt of a policy with a hedge; hedges may join it.
     #[cold]
     #[inline(never)]
-    fn poll_begin_hedged(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), Stop>> {
+    fn begin_hedged(self: Pin<&mut Self>, permit: CallPermit) -> Result<(), Stop> {
         let mut this = self.project();
-        let hook = this.hook;
-        let entered = this
-            .driver
-            .poll_enter_notifying(context, this.timer, |queued| hook.on_queued(queued));
-        let leave = match ready!(entered) {
-            Ok(leave) => leave,
-            Err(stop) => return Poll::Ready(Err(stop)),
-        };
         match this.driver.hedge() {
             Ok(Some(hedge)) => {
-                let racing = Racing::begin(hedge, this.driver, leave, this.operation);
-                let racing = ManuallyDrop::new(Some(racing));
+                let racing = Racing::begin(hedge, this.driver, permit, this.operation);
+                let racing = Some(racing);
                 this.state.set(State::Racing { racing });
             }
-            Ok(None) => {
-                let (attempt, limit) = this.driver.begin_attempt(leave);
-                let limit = limit.map_or(Limit::Never, Limit::At);
-                let attempt = this.operation.start(attempt);
-                this.state.set(State::Running { attempt, limit });
-            }
+            Ok(None) => begin(this.driver, this.operation, this.state, permit),
             Err(reason) => {
-                this.driver.release_permit(leave);
-                let stop = this
-                    .driver
-                    .on_retry_abandoned(&Failure::permanent(), reason);
-                return Poll::Ready(Err(stop));
+                this.driver.release_permit(permit);
+                let failure = Failure::permanent();
+                return Err(this.driver.on_retry_abandoned(&failure, reason));
             }
         }
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     /// Polls the race until one attempt has succeeded, or all have failed.
@@ -488,7 +457,7 @@ where
         let StateProjection::Racing { racing } = this.state.as_mut().project() else {
             return Poll::Pending;
         };
-        let Some(racing) = &mut **racing else {
+        let Some(racing) = racing else {
             return Poll::Pending;
         };
         let settled = ready!(racing.poll(

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use relent_core::Instant;
-use relent_core::call::Cold;
 
 use crate::clock::Sleeper;
 
@@ -32,13 +31,13 @@ use crate::clock::Sleeper;
 /// assert!(begun.elapsed() >= Duration::from_secs(5));
 /// # }
 /// ```
-pub struct Timer<K: Sleeper>(Cold<Pin<Box<K::Sleep>>>);
+pub struct Timer<K: Sleeper>(Option<Pin<Box<K::Sleep>>>);
 
 impl<K: Sleeper> Timer<K> {
     /// Creates a timer that is not set.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Cold::new(None))
+        Self(None)
     }
 
     /// Sets the timer to expire after `duration`, replacing an earlier setting.
@@ -52,15 +51,15 @@ impl<K: Sleeper> Timer<K> {
     }
 
     fn put(&mut self, sleep: K::Sleep) {
-        match &mut *self.0 {
+        match &mut self.0 {
             Some(timer) => timer.as_mut().set(sleep),
-            None => *self.0 = Some(Box::pin(sleep)),
+            None => self.0 = Some(Box::pin(sleep)),
         }
     }
 
     /// Ready when it has expired or was never set. Set it again before you poll it again.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut *self.0 {
+        match &mut self.0 {
             Some(timer) => timer.as_mut().poll(context),
             None => Poll::Ready(()),
         }

@@ -9,7 +9,7 @@ use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
 use crate::call::decision::{Stop, StopReason};
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::circuit_breaker::AttemptKind;
-use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy, Permit};
+use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy};
 use crate::destination::{Access, Destination};
 use crate::time::Instant;
 
@@ -39,7 +39,7 @@ impl NextStep {
     #[must_use]
     pub fn permit(self) -> Option<CallPermit> {
         match self {
-            Self::Start(leave) => Some(leave),
+            Self::Start(permit) => Some(permit),
             _ => None,
         }
     }
@@ -84,6 +84,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// A transport calls it before each attempt, and again after each wait that it returns. The
     /// destination keeps `waker` and wakes it when calling again helps. Without a waker, the call sees
     /// changes only at its next call.
+    #[inline]
     pub fn next<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
@@ -92,135 +93,70 @@ impl<L: DestinationSlot> Call<'_, L> {
         if self.work == CallWork::Nothing {
             return NextStep::Start(CallPermit::WITHOUT_TIME);
         }
-        if !self.needs_no_admission(environment) {
-            return self.ask(environment, waker);
-        }
-        if self.work >= CallWork::Clock {
-            return self.start_in_time(environment);
-        }
-        NextStep::Start(CallPermit::WITHOUT_TIME)
+        self.check_limits(environment, waker)
     }
 
-    /// Requests admission and begins in one step, if the call need not wait and the attempt has no time
-    /// limit. Returns the attempt number. On `None` try [`begin_immediately`](Self::begin_immediately). It is
-    /// cheaper for transports whose attempts mostly succeed immediately.
-    #[inline]
-    pub fn begin_untimed<E: Environment<DestinationSlot = L>>(
+    /// Checks the limits of the attempt: those of its destination, and those of time.
+    #[inline(never)]
+    fn check_limits<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
-    ) -> Option<u32> {
-        if self.work != CallWork::Nothing
-            && (self.work >= CallWork::Clock
-                || !self.is_registered_without_admission(environment)
-                    && self.start_while_healthy(environment).is_none()
-                    && !self.is_off_at_destination(environment))
-        {
-            return None;
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> NextStep {
+        if self.needs_admission(environment) {
+            return self.request_admission(environment, waker);
         }
-        let number = self.session.on_attempt();
-        environment.on_attempt(number);
-        Some(number)
+        if self.work < CallWork::Clock {
+            return NextStep::Start(CallPermit::WITHOUT_TIME);
+        }
+        let now = self.now(environment);
+        if self.is_late(environment, now) {
+            let reason = self.limit_at(environment, now);
+            return self.stop_before_attempt(environment, Stop::because(reason));
+        }
+        NextStep::Start(CallPermit::given(now))
     }
 
-    /// Requests admission and begins in one step, if the call need not wait. Returns the same as
-    /// [`begin`](Self::begin); on `None` call [`next`](Self::next).
-    #[inline]
-    pub fn begin_immediately<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-    ) -> Option<(Attempt, Option<Instant>)> {
-        let now = if self.needs_no_admission(environment) {
-            let now = self.now(environment);
-            (!self.is_late(environment, now)).then_some(now)?
-        } else {
-            self.start_while_healthy(environment)?
-        };
-        let number = self.session.on_attempt();
-        environment.on_attempt(number);
-        Some(self.begin_timed(environment, number, now))
-    }
-
-    /// Whether the next attempt needs no admission at the destination. Registers a new call there.
-    #[inline]
-    fn needs_no_admission<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> bool {
-        self.is_registered_without_admission(environment) || self.is_off_at_destination(environment)
-    }
-
-    /// Whether the destination needs no admission, and the call has not requested any.
-    #[inline]
-    fn is_registered_without_admission<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> bool {
+    /// Whether the destination has to admit the next attempt. Counts a new call that it need not admit.
+    fn needs_admission<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) -> bool {
         let (Some(destination), Some(slot)) =
             (environment.destination(), self.destination_state.slot())
         else {
-            return true;
-        };
-        if !destination.needs_no_admission() {
             return false;
-        }
-        match slot {
-            None => {
-                let stage = Stage::NotRequired;
-                *slot = Some(DestinationState { id: 0, stage });
+        };
+        // The rate limit applies to first attempts too.
+        let is_off = || environment.policy().is_off() && !destination.has_rate_limit();
+        match slot.as_ref().map(|entered| &entered.stage) {
+            None if destination.needs_no_admission() => {
                 destination.count_request();
-                environment.on_budget();
-                true
+                self.set_stage(Stage::NotRequired);
             }
-            Some(entered) => matches!(entered.stage, Stage::NotRequired),
-        }
-    }
-
-    /// Whether retries are off, so that no admission is needed. The rate limit applies to first
-    /// attempts too.
-    #[inline(never)]
-    fn is_off_at_destination<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> bool {
-        let is_off = environment.policy().is_off()
-            && environment
-                .destination()
-                .is_some_and(|there| !there.has_rate_limit());
-        match self.destination_state.get().map(|entered| &entered.stage) {
+            None if is_off() => {
+                // The circuit breaker counts the request all the same.
+                let now = self.now(environment);
+                let (id, stage) = (destination.on_request(now), Stage::Idle);
+                if let Some(slot) = self.destination_state.slot() {
+                    *slot = Some(DestinationState { id, stage });
+                }
+            }
+            None => return true,
+            Some(Stage::NotRequired) if destination.needs_no_admission() => return false,
             // It has a queue position or a permit there, whatever a reload has changed since.
-            Some(Stage::Waiting { .. } | Stage::Permitted(_)) => false,
-            None if is_off => {
-                self.enter_with_retries_off(environment);
-                true
-            }
-            _ => is_off,
+            Some(Stage::Waiting { .. } | Stage::Permitted(_)) => return true,
+            Some(_) => return !is_off(),
         }
+        environment.on_budget();
+        false
     }
 
-    /// Starts the attempt unless it is too late, for example after a late timer.
-    #[inline]
-    fn start_in_time<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &mut E,
-    ) -> NextStep {
-        let now = self.now(environment);
-        if !self.is_late(environment, now) {
-            return NextStep::Start(CallPermit::given(now));
-        }
-        let reason = self.limit_at(environment, now);
-        self.stop_before_attempt(environment, Stop::because(reason))
-    }
-
-    #[inline]
-    fn ask<E: Environment<DestinationSlot = L>>(
+    fn request_admission<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> NextStep {
         let now = self.now(environment);
-        if self.permit_while_healthy(environment, now, false, waker) {
-            return NextStep::Start(CallPermit::given(now));
-        }
         let before = self.blocked_since();
-        let answer = self.answer(environment, now, waker);
-        let stop = match answer {
+        let stop = match self.admission(environment, now, waker) {
             Admission::Start(permit) => {
                 let learns = environment.destination().is_some_and(Destination::learns);
                 // Otherwise only a cooldown applied, and it is over.
@@ -255,55 +191,70 @@ impl<L: DestinationSlot> Call<'_, L> {
         self.stop_before_attempt(environment, stop)
     }
 
-    /// Starts the attempt immediately if the destination is calm. Returns the time.
-    #[inline(never)]
-    fn start_while_healthy<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-    ) -> Option<Instant> {
-        if !environment.destination()?.may_be_healthy() || environment.policy().is_off() {
-            return None;
-        }
-        let now = self.now(environment);
-        self.permit_while_healthy(environment, now, true, None)
-            .then_some(now)
-    }
-
-    /// Permits the attempt without taking the lock, if the destination is calm. `begun`: the attempt
-    /// starts with this call.
-    #[inline]
-    fn permit_while_healthy<E: Environment<DestinationSlot = L>>(
+    /// The answer of the destination: the only place that asks it for an attempt. Records the wait, if
+    /// there is one.
+    fn admission<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         now: Instant,
-        begun: bool,
         waker: Option<&<E::Access as Access>::Waker>,
-    ) -> bool {
-        let last_start = self.last_start(environment);
+    ) -> Admission {
+        let mut request = self.request(environment);
+        let before = self.blocked_since();
         let (Some(destination), Some(slot)) =
             (environment.destination(), self.destination_state.slot())
         else {
-            return false;
+            return Admission::Stop(Stop::because(StopReason::Overloaded));
         };
-        if now > last_start || !destination.is_healthy(now) {
-            return false;
-        }
-        let id = match slot {
-            None => destination.enter_healthy(waker),
-            Some(entered) if matches!(entered.stage, Stage::Idle) && !self.session.is_unpaid() => {
-                entered.id
+        let admission = match slot {
+            None => {
+                let admission = destination.enter(now, &mut request, false, waker);
+                environment.on_budget();
+                let (id, stage) = (request.id, Stage::Idle);
+                *slot = Some(DestinationState { id, stage });
+                admission
             }
-            Some(_) => return false,
+            Some(entered) => {
+                request.id = entered.id;
+                match mem::replace(&mut entered.stage, Stage::Idle) {
+                    // It has a permit from before.
+                    Stage::Permitted(permit) if now > request.last_start => {
+                        destination.cancel(now, permit);
+                        Admission::TooLate
+                    }
+                    Stage::Permitted(mut permit) => {
+                        permit.restart(now);
+                        Admission::Start(permit)
+                    }
+                    Stage::Stopped(reason, at) => Admission::Stop(Stop {
+                        reason,
+                        retry_at: Some(at).filter(|at| *at != Instant::MAX),
+                    }),
+                    Stage::Waiting { answer_by, .. } => {
+                        request.answer_by = answer_by;
+                        destination.admit(now, &request, true, waker)
+                    }
+                    Stage::NotRequired => {
+                        let admission = destination.enter(now, &mut request, true, waker);
+                        entered.id = request.id;
+                        admission
+                    }
+                    Stage::Idle => destination.admit(now, &request, false, waker),
+                }
+            }
         };
-        let is_new = slot.is_none();
-        let stage = Stage::Permitted(Permit::calm(now, begun));
-        *slot = Some(DestinationState { id, stage });
-        if is_new {
-            environment.on_budget();
+        if let Admission::Wait(_, by) = admission {
+            let since = match before {
+                Some((before, since)) if before == by => since,
+                _ => now,
+            };
+            self.set_stage(Stage::Waiting {
+                by,
+                since,
+                answer_by: request.answer_by,
+            });
         }
-        // Reports changes that others have made.
-        environment.on_admission(None, None, None);
-        true
+        admission
     }
 
     /// The last instant at which an attempt may start there.
@@ -319,82 +270,6 @@ impl<L: DestinationSlot> Call<'_, L> {
         };
         let by_policy = self.session.last_start(environment.policy());
         by_policy.min(latest).min(self.no_deadline_end(environment))
-    }
-
-    /// Requests admission at the destination, and records the wait if there is one.
-    #[inline]
-    fn answer<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        now: Instant,
-        waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Admission {
-        let mut request = self.request(environment);
-        let answer = self.admission_from(environment, now, &mut request, waker);
-        if let Admission::Wait(_, by) = answer {
-            let since = match self.blocked_since() {
-                Some((before, since)) if before == by => since,
-                _ => now,
-            };
-            self.set_stage(Stage::Waiting {
-                by,
-                since,
-                answer_by: request.answer_by,
-            });
-        }
-        answer
-    }
-
-    /// Requests admission. Assigns the call its id there if it has none.
-    #[inline]
-    fn admission_from<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        now: Instant,
-        request: &mut AdmissionRequest,
-        waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Admission {
-        let overloaded = Admission::Stop(Stop::because(StopReason::Overloaded));
-        let (Some(destination), Some(slot)) =
-            (environment.destination(), self.destination_state.slot())
-        else {
-            return overloaded;
-        };
-        let Some(entered) = slot else {
-            let Some(answer) = destination.enter(now, request, waker) else {
-                return overloaded;
-            };
-            let (id, stage) = (request.id, Stage::Idle);
-            *slot = Some(DestinationState { id, stage });
-            environment.on_budget();
-            return with_waker(destination, now, request, answer, waker);
-        };
-        request.id = entered.id;
-        if let Some(mut permit) = entered.stage.take_permit(|_| true) {
-            // It has a permit from before.
-            if now > request.last_start {
-                destination.cancel(now, permit);
-                return Admission::TooLate;
-            }
-            permit.restart(now);
-            return Admission::Start(permit);
-        }
-        match entered.stage {
-            Stage::Stopped(reason, at) => Admission::Stop(Stop {
-                reason,
-                retry_at: Some(at).filter(|at| *at != Instant::MAX),
-            }),
-            Stage::Waiting { answer_by, .. } => {
-                request.answer_by = answer_by;
-                destination.admit(now, request, true, waker)
-            }
-            Stage::NotRequired => {
-                let answer = destination.admit_first(now, request, waker);
-                entered.id = request.id;
-                with_waker(destination, now, request, answer, waker)
-            }
-            _ => destination.admit(now, request, false, waker),
-        }
     }
 
     /// The deadline of the response, by policy and caller.
@@ -435,31 +310,19 @@ impl<L: DestinationSlot> Call<'_, L> {
     pub fn begin<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
-        leave: CallPermit,
+        permit: CallPermit,
     ) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
         environment.on_attempt(number);
-        let now = leave.use_up();
-        if now != UNREAD_CLOCK {
-            if let Some(Some(entered)) = self.destination_state.slot()
-                && let Stage::Permitted(permit) = &mut entered.stage
-            {
-                permit.begin();
-            }
-            if self.work >= CallWork::Clock {
-                return self.begin_timed(environment, number, now);
-            }
+        let now = permit.use_up();
+        if now == UNREAD_CLOCK {
+            return (Attempt::unlimited(number), None);
         }
-        (Attempt::unlimited(number), None)
-    }
-
-    #[inline]
-    fn begin_timed<E: Environment<DestinationSlot = L>>(
-        &mut self,
-        environment: &E,
-        number: u32,
-        now: Instant,
-    ) -> (Attempt, Option<Instant>) {
+        if let Some(Some(entered)) = self.destination_state.slot()
+            && let Stage::Permitted(permit) = &mut entered.stage
+        {
+            permit.begin();
+        }
         // A first attempt that began with its call need not be recorded before it ends.
         let begins_later = number > 1 || now != self.session.started();
         if self.work == CallWork::Extras && (begins_later || self.extras.is_some()) {
@@ -493,24 +356,10 @@ impl<L: DestinationSlot> Call<'_, L> {
     pub fn release_permit<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &mut E,
-        leave: CallPermit,
+        permit: CallPermit,
     ) {
-        leave.use_up();
+        permit.use_up();
         self.end_stage(environment, &AttemptOutcome::UNKNOWN);
-    }
-
-    /// The call reaches its destination with retries off. The circuit breaker counts the request all
-    /// the same.
-    #[inline(never)]
-    fn enter_with_retries_off<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
-        let now = self.now(environment);
-        if let (Some(destination), Some(slot)) =
-            (environment.destination(), self.destination_state.slot())
-        {
-            let (id, stage) = (destination.on_request(now), Stage::Idle);
-            *slot = Some(DestinationState { id, stage });
-        }
-        environment.on_budget();
     }
 
     /// The call ends before an attempt: returns what was acquired for it, once, and reports it.
@@ -524,20 +373,5 @@ impl<L: DestinationSlot> Call<'_, L> {
             self.break_off(environment, None, stop);
         }
         NextStep::Stop(stop)
-    }
-}
-
-/// For a new call: few have to wait, and only those store a waker.
-#[inline]
-fn with_waker<A: Access>(
-    destination: &Destination<A>,
-    now: Instant,
-    request: &AdmissionRequest,
-    answer: Admission,
-    waker: Option<&A::Waker>,
-) -> Admission {
-    match answer {
-        Admission::Wait(..) if waker.is_some() => destination.admit(now, request, true, waker),
-        answer => answer,
     }
 }

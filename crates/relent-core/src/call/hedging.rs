@@ -90,7 +90,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             if !granted {
                 self.session.cancel_hedge(refundable_budget(environment));
             }
-            if let Some(extras) = &mut *self.extras {
+            if let Some(extras) = &mut self.extras {
                 extras.hedge = permit;
             }
         }
@@ -107,7 +107,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     ) -> RaceAttempt {
         let now = self.now(environment);
         let (number, taken) = self.session.on_hedge();
-        if let Some(extras) = &mut *self.extras {
+        if let Some(extras) = &mut self.extras {
             extras.hedge = None;
             if let Some(race) = &mut extras.race {
                 race.on_hedge(now);
@@ -145,7 +145,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         &mut self,
         environment: &E,
     ) {
-        if let Some(extras) = &mut *self.extras
+        if let Some(extras) = &mut self.extras
             && let Some(permit) = extras.hedge.take()
             && let Some(destination) = environment.destination()
             && destination.has_rate_limit()
@@ -213,7 +213,7 @@ impl<L: DestinationSlot> Call<'_, L> {
                 self.record_racer(racer, now, Some(failure.cause), Some(*failure), None);
             }
             RaceOutcome::Over { latest, .. } => {
-                if let Some(extras) = &mut *self.extras {
+                if let Some(extras) = &mut self.extras {
                     let seen = (!latest).then_some(*failure);
                     extras.race = None;
                     extras.end_race(racer.attempt.number, racer.started, seen);
@@ -229,7 +229,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         environment: &mut E,
         racer: &RaceAttempt,
     ) {
-        let now = match &*self.extras {
+        let now = match &self.extras {
             Some(extras) if extras.trace.is_some() => self.now(environment),
             _ => return,
         };
@@ -245,7 +245,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         failure: Option<Failure>,
         decision: Option<Decision>,
     ) {
-        if let Some(extras) = &mut *self.extras
+        if let Some(extras) = &mut self.extras
             && let Some(trace) = &mut extras.trace
         {
             trace.push(TraceEntry {

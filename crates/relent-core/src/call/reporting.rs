@@ -14,28 +14,7 @@ impl<L: DestinationSlot> Call<'_, L> {
     /// The destination responded, whatever the result.
     #[inline]
     pub fn answered<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
-        if environment.destination().is_some() && !self.has_left() {
-            self.end_answered(environment);
-        }
-    }
-
-    #[inline(never)]
-    fn end_answered<E: Environment<DestinationSlot = L>>(&mut self, environment: &E) {
-        let mut ended = None;
-        if let (Some(destination), Some(Some(entered))) =
-            (environment.destination(), self.destination_state.slot())
-            && let Stage::Permitted(permit) = &entered.stage
-            && permit.has_begun()
-        {
-            let now = environment.now();
-            if destination.answered_while_healthy(now, permit) {
-                // It is only counted.
-                entered.stage = Stage::Idle;
-                return;
-            }
-            ended = Some(now);
-        }
-        self.end_there(environment, &AttemptOutcome::SUCCESS, ended);
+        self.end_stage(environment, &AttemptOutcome::SUCCESS);
     }
 
     /// The running attempt is over, or the call goes away.
@@ -46,7 +25,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         ended: &AttemptOutcome,
     ) {
         if !self.has_left() {
-            self.end_there(environment, ended, None);
+            self.end_there(environment, ended);
         }
     }
 
@@ -67,19 +46,16 @@ impl<L: DestinationSlot> Call<'_, L> {
         &mut self,
         environment: &E,
         ended: &AttemptOutcome,
-        at: Option<Instant>,
     ) {
         let before = self.blocked_since();
-        self.leave_there(environment, ended, at);
+        self.leave_there(environment, ended);
         self.report_admission(environment, before, None);
     }
 
-    /// `at`: the time, if the clock was read.
     fn leave_there<E: Environment<DestinationSlot = L>>(
         &mut self,
         environment: &E,
         ended: &AttemptOutcome,
-        at: Option<Instant>,
     ) {
         let (Some(destination), Some(Some(entered))) =
             (environment.destination(), self.destination_state.slot())
@@ -89,7 +65,7 @@ impl<L: DestinationSlot> Call<'_, L> {
         if let Stage::Stopped(..) | Stage::NotRequired = entered.stage {
             return;
         }
-        let now = || at.unwrap_or_else(|| environment.now());
+        let now = || environment.now();
         match mem::replace(&mut entered.stage, Stage::Idle) {
             Stage::Waiting { by, answer_by, .. } => {
                 let caller = Waiter {
@@ -133,7 +109,7 @@ impl<L: DestinationSlot> Call<'_, L> {
             environment.on_cooldown();
         }
         // An attempt that was not running has no outcome to report.
-        self.leave_there(environment, &AttemptOutcome::UNKNOWN, None);
+        self.leave_there(environment, &AttemptOutcome::UNKNOWN);
         self.report_admission(environment, before, None);
     }
 

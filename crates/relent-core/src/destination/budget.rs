@@ -282,14 +282,6 @@ impl Budget {
         });
     }
 
-    /// Reads each cache line, to prefetch it: see [`Outbound::touch`](crate::destination::Outbound::touch).
-    #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        self.balance.0.load(Ordering::Relaxed)
-            ^ self.refilled.load(Ordering::Relaxed)
-            ^ self.per_second.load(Ordering::Relaxed)
-    }
-
     /// A request starts its first attempt: deposits the ratio.
     #[inline]
     pub fn on_request(&self) {

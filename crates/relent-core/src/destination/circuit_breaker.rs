@@ -46,7 +46,7 @@ mod run;
 use core::time::Duration;
 
 use crate::destination::budget::BreakerSignal;
-use crate::destination::sharded_counters::BatchCounts;
+use crate::destination::sharded_counters::HealthyCounts;
 use crate::policy::error::PolicyError;
 use crate::random::Random;
 use crate::time::Instant;
@@ -256,23 +256,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Reads each part, to prefetch it: see [`Outbound::touch`](crate::destination::Outbound::touch).
-    #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        self.demand.touch()
-            ^ self.config.first_probe.as_secs()
-            ^ self.config.max_queue_time.as_secs()
-            ^ u64::from(self.is_normal())
-            ^ u64::from(self.evidence.is_lossy())
-            ^ self.queue.len() as u64
-            ^ self.tally.earliest().as_nanos()
-            ^ self.baseline.took().to_bits()
-            ^ self.share.get().to_bits()
-            ^ self.plain_failure.get().to_bits()
-            ^ self.left_normal.as_nanos()
-            ^ self.recent.to_bits()
-    }
-
     /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &CircuitBreakerConfig {
@@ -300,8 +283,8 @@ impl CircuitBreaker {
         })
     }
 
-    /// Adds the counts of a [calm](Self::calm) period.
-    pub(crate) fn on_counted(&mut self, counted: &BatchCounts) {
+    /// Adds the counts of a [healthy](Self::healthy) period.
+    pub(crate) fn on_counted(&mut self, counted: &HealthyCounts) {
         self.demand.add_many(counted.at, counted.requests);
         if counted.successes > 0 {
             self.run.on_success(counted.answered);

@@ -140,7 +140,7 @@ fn an_exhausted_quota_stops_attempts_soon() {
     for id in 0..3000 {
         let now = at(id * 100);
         let mut request = request(0, now);
-        let Some(Admission::Start(mut permit)) = there.enter(now, &mut request, None) else {
+        let Admission::Start(mut permit) = there.enter(now, &mut request, false, None) else {
             continue;
         };
         permit.begin();

@@ -34,7 +34,6 @@ mod waiting;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 use crate::destination::attempt_outcome::{AttemptOutcome, CooldownRequest};
 use crate::destination::budget::Budget;
@@ -44,7 +43,7 @@ use crate::destination::circuit_breaker::{
 use crate::destination::cooldown::Cooldown;
 use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::rate_limit::RateLimit;
-use crate::destination::sharded_counters::BatchCounts;
+use crate::destination::sharded_counters::HealthyCounts;
 use crate::destination::throttle::Throttle;
 use crate::policy::Policy;
 use crate::random::Random;
@@ -137,29 +136,6 @@ impl Outbound {
         self
     }
 
-    /// Prefetches the value: reads one word of each part, so that the processor loads all cache lines
-    /// together. For a driver with more destinations than fit its caches, before a known request.
-    /// Changes nothing.
-    #[inline]
-    pub fn prefetch(&self) {
-        let circuit_breaker = self
-            .circuit_breaker
-            .as_ref()
-            .map_or(0, CircuitBreaker::prefetch);
-        let due = self.due.map_or(0, Instant::as_nanos);
-        black_box(circuit_breaker ^ self.queue.touch() ^ due ^ self.respread_until.as_nanos());
-    }
-
-    /// Prefetches the first waiting callers. Call it after [`prefetch`](Self::prefetch).
-    #[inline]
-    pub fn prefetch_first(&self) {
-        let queued = self
-            .circuit_breaker
-            .as_ref()
-            .and_then(CircuitBreaker::first_queued);
-        black_box(queued.unwrap_or(0) ^ self.queue.prefetch_first());
-    }
-
     /// Whether attempts need no admission and no report of their outcome while no cooldown runs.
     #[must_use]
     pub const fn needs_no_admission(&self) -> bool {
@@ -238,8 +214,9 @@ impl Outbound {
         }
     }
 
-    /// The period in which everything is admitted and only the breaker counts: see [`CircuitBreaker::calm`].
-    pub(crate) fn calm(&self, now: Instant) -> Option<Healthy> {
+    /// The period in which everything is admitted and only the breaker counts: see
+    /// [`CircuitBreaker::healthy`].
+    pub(crate) fn healthy_period(&self, now: Instant) -> Option<Healthy> {
         let others = self.rate.is_some() || self.throttle.is_some();
         let circuit_breaker = self.circuit_breaker.as_ref().filter(|_| !others);
         circuit_breaker
@@ -247,9 +224,9 @@ impl Outbound {
             .healthy(now)
     }
 
-    /// Adds the counts of a [calm](Self::calm) period.
+    /// Adds the counts of a [healthy period](Self::healthy_period).
     #[inline]
-    pub(crate) fn on_counted(&mut self, counted: &BatchCounts) {
+    pub(crate) fn on_counted(&mut self, counted: &HealthyCounts) {
         if let Some(circuit_breaker) = &mut self.circuit_breaker {
             circuit_breaker.on_counted(counted);
         }

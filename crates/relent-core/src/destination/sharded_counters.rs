@@ -6,7 +6,7 @@ use crate::time::Instant;
 
 /// Counts for the circuit breaker, passed on in one batch.
 ///
-/// A success at a healthy destination changes nothing but counts. While the breaker is [calm](HealthyPeriod),
+/// A success at a healthy destination changes nothing but counts. While the breaker is [healthy](Healthy),
 /// they are counted here in atomics. The next thread with the lock passes them to the breaker before
 /// anything else. The result is the same as if the breaker had received each one, since it reads none
 /// of the counts before.
@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// The thread with the lock [takes](Self::take) the counts, which shuts the batch, and
 /// [opens](Self::open) it again at the end of its turn. A success is added only while the batch is
 /// open, in one atomic step, so none reaches a breaker that went down meanwhile. A request that has
-/// seen the calm state goes, as if it had come a moment earlier, and is counted with the next batch.
+/// seen the healthy state goes, as if it had come a moment earlier, and is counted with the next batch.
 ///
 /// All threads share the one [`Shard`] here until two of them use it concurrently. From then on each
 /// uses one of the [`ShardedCounters`], and this one is only read, until a thread takes a turn.
@@ -22,14 +22,14 @@ use crate::time::Instant;
 /// Unless stated otherwise, the atomics are relaxed: each is an independent count, and guards no other
 /// memory.
 #[derive(Debug)]
-pub(crate) struct Batch {
-    /// The breaker is calm until then, in nanoseconds; 0 while the batch is shut.
-    calm_until: AtomicU64,
+pub(crate) struct HealthyCounters {
+    /// The breaker is healthy until then, in nanoseconds; 0 while the batch is shut.
+    healthy_until: AtomicU64,
     /// A success that took more nanoseconds goes to the breaker.
     longest: AtomicU64,
     /// A success that took fewer nanoseconds is the fastest of the window, and goes to the breaker.
     shortest: AtomicU64,
-    lane: Shard,
+    shard: Shard,
 }
 
 /// A shard: the counts of some threads.
@@ -65,7 +65,7 @@ const MAX_LATENCY_NANOS: u64 = (1 << 36) - 1;
 
 /// The counts of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct BatchCounts {
+pub(crate) struct HealthyCounts {
     pub(crate) requests: u64,
     /// An instant within the period in which the requests came.
     pub(crate) at: Instant,
@@ -76,43 +76,37 @@ pub(crate) struct BatchCounts {
     pub(crate) answered: Instant,
 }
 
-impl Batch {
+impl HealthyCounters {
     /// An empty batch, which is shut.
     pub(crate) fn new() -> Self {
         Self {
-            calm_until: AtomicU64::new(0),
+            healthy_until: AtomicU64::new(0),
             longest: AtomicU64::new(0),
             shortest: AtomicU64::new(0),
-            lane: Shard::new(0),
+            shard: Shard::new(0),
         }
-    }
-
-    /// Reads both ends, to prefetch them: see [`Outbound::touch`](crate::destination::Outbound::touch).
-    #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        self.calm_until.load(Ordering::Relaxed) ^ self.lane.answered.load(Ordering::Relaxed)
     }
 
     /// The counters of all threads without a shard of their own.
     #[inline]
     pub(crate) const fn shard(&self) -> &Shard {
-        &self.lane
+        &self.shard
     }
 
     /// Whether requests and successes need only be counted.
     #[inline]
     pub(crate) fn is_healthy(&self, now: Instant) -> bool {
-        // Pairs with `open`: a thread that sees the calm period sees its `longest`, or a later one.
-        now.as_nanos() < self.calm_until.load(Ordering::Acquire)
+        // Pairs with `open`: a thread that sees the healthy period sees its `longest`, or a later one.
+        now.as_nanos() < self.healthy_until.load(Ordering::Acquire)
     }
 
     /// Numbers a request that the thread with the lock passes to the breaker itself.
     pub(crate) fn add_reported_request(&self) -> u64 {
-        let reported = self.lane.reported.load(Ordering::Relaxed);
-        self.lane
+        let reported = self.shard.reported.load(Ordering::Relaxed);
+        self.shard
             .reported
             .store(reported.wrapping_add(1), Ordering::Relaxed);
-        self.lane.add_request()
+        self.shard.add_request()
     }
 
     /// Counts a success of an attempt that started at `started` in this shard, if nothing else has to
@@ -122,7 +116,7 @@ impl Batch {
     #[must_use]
     pub(crate) fn add_success(
         &self,
-        lane: &Shard,
+        shard: &Shard,
         now: Instant,
         started: Instant,
         on_contention: impl Fn(),
@@ -134,22 +128,22 @@ impl Batch {
         {
             return false;
         }
-        lane.answered.store(now.as_nanos(), Ordering::Relaxed);
-        match lane.add_success(lane.successes.load(Ordering::Relaxed), took) {
+        shard.answered.store(now.as_nanos(), Ordering::Relaxed);
+        match shard.add_success(shard.successes.load(Ordering::Relaxed), took) {
             Ok(added) => added,
-            Err(seen) => lane.add_success_contended(seen, took, on_contention),
+            Err(seen) => shard.add_success_contended(seen, took, on_contention),
         }
     }
 
     /// Takes the counts, and shuts the batch until it is [opened](Self::open). Requires the lock.
-    pub(crate) fn take(&self, now: Instant, shards: Option<&ShardedCounters>) -> BatchCounts {
-        let calm_until = self.calm_until.load(Ordering::Relaxed);
-        if calm_until != 0 {
-            self.calm_until.store(0, Ordering::Relaxed);
+    pub(crate) fn take(&self, now: Instant, shards: Option<&ShardedCounters>) -> HealthyCounts {
+        let healthy_until = self.healthy_until.load(Ordering::Relaxed);
+        if healthy_until != 0 {
+            self.healthy_until.store(0, Ordering::Relaxed);
         }
-        let mut counted = BatchCounts {
+        let mut counted = HealthyCounts {
             requests: 0,
-            at: match calm_until {
+            at: match healthy_until {
                 0 => now,
                 end => Instant::from_nanos(end - 1),
             },
@@ -157,25 +151,25 @@ impl Batch {
             took: 0,
             answered: Instant::ORIGIN,
         };
-        self.lane.take(&mut counted);
-        for lane in shards.into_iter().flat_map(ShardedCounters::all) {
-            lane.take(&mut counted);
+        self.shard.take(&mut counted);
+        for shard in shards.into_iter().flat_map(ShardedCounters::all) {
+            shard.take(&mut counted);
         }
         counted
     }
 
-    /// Starts counting for this calm period. Requires the lock, and that the counts were
+    /// Starts counting for this healthy period. Requires the lock, and that the counts were
     /// [taken](Self::take).
-    pub(crate) fn open(&self, calm: Healthy, shards: Option<&ShardedCounters>) {
+    pub(crate) fn open(&self, healthy: Healthy, shards: Option<&ShardedCounters>) {
         self.longest
-            .store(calm.longest.min(MAX_LATENCY_NANOS), Ordering::Relaxed);
-        self.shortest.store(calm.shortest, Ordering::Relaxed);
-        self.lane.successes.store(0, Ordering::Relaxed);
-        for lane in shards.into_iter().flat_map(ShardedCounters::all) {
-            lane.successes.store(0, Ordering::Relaxed);
+            .store(healthy.longest.min(MAX_LATENCY_NANOS), Ordering::Relaxed);
+        self.shortest.store(healthy.shortest, Ordering::Relaxed);
+        self.shard.successes.store(0, Ordering::Relaxed);
+        for shard in shards.into_iter().flat_map(ShardedCounters::all) {
+            shard.successes.store(0, Ordering::Relaxed);
         }
-        self.calm_until
-            .store(calm.until.as_nanos(), Ordering::Release);
+        self.healthy_until
+            .store(healthy.until.as_nanos(), Ordering::Release);
     }
 }
 
@@ -224,7 +218,7 @@ impl Shard {
     }
 
     /// Adds the counts to `counted`, and shuts the shard.
-    fn take(&self, counted: &mut BatchCounts) {
+    fn take(&self, counted: &mut HealthyCounts) {
         // While it stays shut, no thread writes to it.
         let successes = match self.successes.load(Ordering::Relaxed) {
             SHUT_FLAG => 0,
@@ -252,8 +246,8 @@ impl ShardedCounters {
     /// Empty counters.
     #[must_use]
     pub fn new() -> Self {
-        let lane = |index| CacheAligned(Shard::new((index as u64 + 1) << SHARD_SHIFT));
-        Self(core::array::from_fn(lane))
+        let shard = |index| CacheAligned(Shard::new((index as u64 + 1) << SHARD_SHIFT));
+        Self(core::array::from_fn(shard))
     }
 
     /// The shard of the thread with this number.
@@ -263,7 +257,7 @@ impl ShardedCounters {
     }
 
     fn all(&self) -> impl Iterator<Item = &Shard> {
-        self.0.iter().map(|lane| &lane.0)
+        self.0.iter().map(|shard| &shard.0)
     }
 }
 
@@ -284,7 +278,7 @@ mod loom_tests {
         Instant::from_nanos(nanos)
     }
 
-    fn calm(until: u64, longest: u64) -> Healthy {
+    fn healthy(until: u64, longest: u64) -> Healthy {
         Healthy {
             until: at(until),
             longest,
@@ -293,25 +287,25 @@ mod loom_tests {
     }
 
     /// A batch, and the shards of threads that have met.
-    struct Shared(Batch, ShardedCounters);
+    struct Shared(HealthyCounters, ShardedCounters);
 
     impl Shared {
         fn open() -> Arc<Self> {
-            let shared = Self(Batch::new(), ShardedCounters::new());
-            shared.0.open(calm(100, 50), Some(&shared.1));
+            let shared = Self(HealthyCounters::new(), ShardedCounters::new());
+            shared.0.open(healthy(100, 50), Some(&shared.1));
             Arc::new(shared)
         }
 
-        fn lane(&self, apart: bool) -> &Shard {
+        fn shard(&self, apart: bool) -> &Shard {
             if apart { self.1.of(1) } else { self.0.shard() }
         }
 
         fn add_success(&self, apart: bool, now: u64, started: u64) -> bool {
-            let lane = self.lane(apart);
-            self.0.add_success(lane, at(now), at(started), || ())
+            let shard = self.shard(apart);
+            self.0.add_success(shard, at(now), at(started), || ())
         }
 
-        fn take(&self, now: u64) -> BatchCounts {
+        fn take(&self, now: u64) -> HealthyCounts {
             self.0.take(at(now), Some(&self.1))
         }
     }
@@ -363,8 +357,8 @@ mod loom_tests {
             let shared = Shared::open();
             let other = shared.clone();
             let there = thread::spawn(move || {
-                let lane = other.lane(apart);
-                [lane.add_request(), lane.add_request()]
+                let shard = other.shard(apart);
+                [shard.add_request(), shard.add_request()]
             });
             // One with the lock, which is reported directly.
             let first = shared.take(20).requests;
@@ -384,7 +378,7 @@ mod loom_tests {
             // Calm only in the second period, in which it is slow.
             let there = thread::spawn(move || other.add_success(apart, 150, 110));
             shared.take(90);
-            shared.0.open(calm(200, 30), Some(&shared.1));
+            shared.0.open(healthy(200, 30), Some(&shared.1));
             assert!(!there.join().unwrap());
         });
     }
@@ -393,15 +387,15 @@ mod loom_tests {
     #[test]
     fn loom_shards_created_during_a_turn_lose_no_counts() {
         loom::model(|| {
-            let shared = Arc::new(Shared(Batch::new(), ShardedCounters::new()));
-            shared.0.open(calm(100, 50), None);
+            let shared = Arc::new(Shared(HealthyCounters::new(), ShardedCounters::new()));
+            shared.0.open(healthy(100, 50), None);
             let other = shared.clone();
             let there = thread::spawn(move || {
-                other.lane(true).add_request();
+                other.shard(true).add_request();
                 u32::from(other.add_success(true, 10, 9))
             });
             let before = shared.0.take(at(20), None);
-            shared.0.open(calm(100, 50), Some(&shared.1));
+            shared.0.open(healthy(100, 50), Some(&shared.1));
             let added = there.join().unwrap();
             let after = shared.take(30);
             assert_eq!(before.successes + after.successes, added);
@@ -443,8 +437,8 @@ mod tests {
             steps in proptest::collection::vec(step(), 0..200),
             met in 0..100_usize,
         ) {
-            let (apart, shards) = (Batch::new(), ShardedCounters::new());
-            let one = Batch::new();
+            let (apart, shards) = (HealthyCounters::new(), ShardedCounters::new());
+            let one = HealthyCounters::new();
             let mut numbers = Vec::new();
             for (turn, (thread, step)) in steps.into_iter().enumerate() {
                 let now = Instant::from_nanos(turn as u64);
@@ -453,10 +447,10 @@ mod tests {
                     prop_assert_eq!(apart.take(now, None), one.take(now, None));
                 }
                 let shards = (turn >= met).then_some(&shards);
-                let lane = shards.map_or(apart.shard(), |shards| shards.of(thread));
+                let shard = shards.map_or(apart.shard(), |shards| shards.of(thread));
                 match step {
                     Step::Request => {
-                        numbers.push(lane.add_request());
+                        numbers.push(shard.add_request());
                         one.shard().add_request();
                     }
                     Step::Told => {
@@ -465,15 +459,15 @@ mod tests {
                     }
                     Step::Success(took) => {
                         let (now, started) = (Instant::from_nanos(100), Instant::from_nanos(100 - took));
-                        let counted = apart.add_success(lane, now, started, || ());
+                        let counted = apart.add_success(shard, now, started, || ());
                         prop_assert_eq!(counted, one.add_success(one.shard(), now, started, || ()));
                     }
                     Step::Take => prop_assert_eq!(apart.take(now, shards), one.take(now, None)),
                     Step::Open => {
                         prop_assert_eq!(apart.take(now, shards), one.take(now, None));
-                        let calm = || Healthy { until: Instant::from_nanos(150), longest: 50, shortest: 5 };
-                        apart.open(calm(), shards);
-                        one.open(calm(), None);
+                        let healthy = || Healthy { until: Instant::from_nanos(150), longest: 50, shortest: 5 };
+                        apart.open(healthy(), shards);
+                        one.open(healthy(), None);
                     }
                 }
             }

@@ -79,8 +79,8 @@ impl World<'_> {
             if self.destinations.are_many() {
                 for process in processes {
                     let first = process * u32::from(destinations_per_layer(self.scenario));
-                    self.destinations.touch(first);
-                    self.recorder.touch(*process);
+                    self.destinations.prefetch(first);
+                    self.recorder.prefetch(*process);
                 }
             }
         });

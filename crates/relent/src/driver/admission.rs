@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 
 use relent_core::call::{CallPermit, NextStep, Queued};
-use relent_core::{Attempt, Instant, Policy, Random, Stop, StopReason};
+use relent_core::{Policy, Random, Stop, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::{Clock, Sleeper};
@@ -26,12 +26,11 @@ where
         self.call.next(&mut self.environment, waker)
     }
 
-    /// Starts the attempt immediately if no destination is involved and the time is not needed, and
-    /// returns its number. Such an attempt has no time limit. Otherwise returns `None`: call
-    /// [`enter`](Self::enter). A cheaper path for attempts that mostly succeed immediately.
+    /// Returns `None`: call [`enter`](Self::enter).
+    #[doc(hidden)]
     #[inline]
-    pub fn begin_untimed(&mut self) -> Option<u32> {
-        self.call.begin_untimed(&mut self.environment)
+    pub const fn begin_untimed(&mut self) -> Option<u32> {
+        None
     }
 
     /// Returns the permit of an attempt that cannot start yet for a reason unknown to the
@@ -105,25 +104,6 @@ where
                 }
             }
         }
-    }
-
-    /// Like [`poll_enter`](Self::poll_enter), and starts the attempt. For use after
-    /// [`begin_untimed`](Self::begin_untimed) has returned `None`.
-    #[inline(never)]
-    pub(crate) fn poll_begin(
-        &mut self,
-        context: &mut Context<'_>,
-        timer: &mut Timer<K>,
-        notify: impl FnMut(&Queued),
-    ) -> Poll<Result<(Attempt, Option<Instant>), Stop>>
-    where
-        K: Sleeper,
-    {
-        if let Some(begun) = self.call.begin_immediately(&mut self.environment) {
-            return Poll::Ready(Ok(begun));
-        }
-        let entered = ready!(self.poll_enter_notifying(context, timer, notify));
-        Poll::Ready(entered.map(|leave| self.begin_attempt(leave)))
     }
 
     /// The async form of [`poll_enter`](Self::poll_enter).

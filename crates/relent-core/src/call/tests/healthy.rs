@@ -16,7 +16,7 @@ const SLOT: u64 = 5_000 * MILLI;
 impl There {
     /// The state of breaker, queue and budget, with all counts passed on at `now`.
     fn knowledge(&self, now: Instant) -> String {
-        self.shut(now);
+        self.end_healthy_period(now);
         self.access().turn(|outbound, _| {
             if let Some(budget) = self.budget() {
                 outbound.signal_budget(now, budget);
@@ -110,7 +110,7 @@ impl<'t> World<'t> {
     fn step(&mut self, step: Step, single_events: bool) -> String {
         let turn = |there: &There, clock: &ManualClock| {
             if single_events {
-                there.shut(Instant::from_nanos(clock.nanos.get()));
+                there.end_healthy_period(Instant::from_nanos(clock.nanos.get()));
             }
         };
         turn(self.there, self.clock);

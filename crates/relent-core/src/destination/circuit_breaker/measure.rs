@@ -34,13 +34,6 @@ impl Demand {
         }
     }
 
-    /// Reads both ends, to prefetch them: see [`Outbound::touch`](crate::destination::Outbound::touch).
-    #[inline]
-    pub(super) fn touch(&self) -> u64 {
-        let first = self.first.map_or(0, Instant::as_nanos);
-        first ^ self.window.touch() ^ self.kept_least.to_bits()
-    }
-
     pub(super) fn add(&mut self, now: Instant) {
         self.add_many(now, 1);
     }

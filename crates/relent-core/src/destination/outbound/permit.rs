@@ -48,15 +48,15 @@ impl Permit {
         }
     }
 
-    /// For an attempt at a [calm](crate::circuit breaker::HealthyPeriod) breaker, which has `begun` or soon will.
+    /// For an attempt at a healthy destination.
     #[inline]
-    pub(crate) const fn calm(now: Instant, begun: bool) -> Self {
+    pub(crate) const fn healthy(now: Instant) -> Self {
         Self {
             started: now,
             slot_age: NO_SLOT,
             breaker_generation: 0,
             circuit_breaker: BreakerRecord::Attempt,
-            begun,
+            begun: false,
         }
     }
 

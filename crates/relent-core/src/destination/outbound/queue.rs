@@ -99,22 +99,6 @@ pub(super) struct Leader {
 }
 
 impl Queue {
-    /// Reads both ends, to prefetch them: see [`Outbound::touch`](super::Outbound::touch).
-    #[inline]
-    pub(super) fn touch(&self) -> u64 {
-        self.len() as u64
-            ^ self.offers.len() as u64
-            ^ u64::from(self.waiters.is_some())
-            ^ self.woken.len() as u64
-    }
-
-    /// Reads the first entries.
-    #[inline]
-    pub(super) fn prefetch_first(&self) -> u64 {
-        let first = self.places.first().map_or(0, |(id, _)| *id);
-        first ^ self.offers.first().map_or(0, |((_, id), _)| *id)
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
