@@ -93,7 +93,7 @@ impl<K: Clock> CrossLayerCall<K> {
 
     /// Writes the cross-layer headers of this attempt to its request.
     #[inline]
-    pub fn write_headers(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+    pub(crate) fn write_headers(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
         if let Some(call_state) = &mut self.0 {
             call_state.write_headers(attempt, headers);
         }

@@ -1,11 +1,11 @@
 //! A tower layer that retries HTTP requests.
 
+mod attempt;
 mod body;
 mod calls;
 mod config;
 mod cross_layer;
 mod error;
-mod first_attempt;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -16,7 +16,8 @@ mod outcome;
 mod overrides;
 mod race;
 mod readiness;
-mod sender;
+mod start;
+mod state;
 
 use std::error::Error;
 use std::fmt;
@@ -170,7 +171,6 @@ pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
 ///
 /// As with any tower service, a caller that polls it ready and does not call it keeps the reserved capacity of the
 /// inner service until it drops this one.
-/// within has set aside, until it drops this one.
 pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
     service: S,
     config: Arc<Config<K, M, N>>,

@@ -20,7 +20,7 @@ impl OnAttempt {
 
     /// Calls the hook for this attempt.
     #[inline]
-    pub fn write(&self, attempt: &Attempt, headers: &mut HeaderMap) {
+    pub(crate) fn write(&self, attempt: &Attempt, headers: &mut HeaderMap) {
         if let Some(hook) = &self.0 {
             hook(attempt, headers);
         }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use http::{Method, Uri};
 use pin_project_lite::pin_project;
+use relent::clock::TokioClock;
 use relent_core::{Cause, Failure};
-use relent_http::attempt::AttemptSpan;
-use tokio::time::{Instant, Sleep, sleep_until};
+use relent_http::attempt::{AttemptSpan, AttemptStart, CrossLayerCall};
+use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::body::{OpenedBody, RedirectedRequest};
+use crate::body::{Body, OpenedBody, RedirectedRequest};
 use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::failed::{AttemptFailure, Outcome};
@@ -51,34 +52,26 @@ impl TimeLimit {
         Self(limit.and_then(end))
     }
 
-    /// A timer that ends at the limit.
-    pub(crate) fn timer(self) -> Option<Sleep> {
-        self.0.map(|(end, _)| sleep_until(end))
-    }
-
-    /// The result of an attempt that reached this limit.
-    #[cold]
-    pub(crate) fn over(self) -> Box<AttemptFailure> {
-        AttemptFailure::timeout(self.0.map_or(Duration::MAX, |(_, given)| given))
-    }
-
+    /// The outcome of a future, or the failure of an attempt that reached this limit.
     pub(crate) async fn timeout<F: Future>(
         self,
         future: F,
     ) -> Result<F::Output, Box<AttemptFailure>> {
-        let Some((end, _)) = self.0 else {
+        let Some((end, given)) = self.0 else {
             return Ok(future.await);
         };
         let in_time = tokio::time::timeout_at(end, future).await;
-        in_time.map_err(|_| self.over())
+        in_time.map_err(|_| AttemptFailure::timeout(given))
     }
 }
 
 pin_project! {
-    /// A running attempt. It is classified when it ends.
+    /// A running attempt of a client, a download or a middleware. It is classified when it ends.
     pub(crate) struct Attempt<F> {
+        // `None` if the request could not be built.
         #[pin]
-        sending: F,
+        sending: Option<F>,
+        unsent: Option<Box<AttemptFailure>>,
         span: AttemptSpan,
         watch: RedirectWatch,
         // Ends the attempt if the server is silent.
@@ -134,24 +127,34 @@ impl Future for SendFuture {
     }
 }
 
-/// The request of an attempt, or the reason why it cannot be built.
-type BuildResult = Result<reqwest::Request, Box<AttemptFailure>>;
+/// The request of an attempt, or the reason why it cannot be sent.
+pub(crate) type BuildResult = Result<reqwest::Request, Box<AttemptFailure>>;
 
 impl<F> Attempt<F> {
-    /// Starts the attempt within this span. `current_request` is its first request, if anything is sent.
+    /// Starts an attempt: the same steps for each first, later and hedged one. `traced` selects the properties of the
+    /// request for the span, if it has one.
     #[inline]
     pub(crate) fn start(
-        span: AttemptSpan,
-        current_request: Option<CurrentRequest>,
+        start: AttemptStart<'_, TokioClock>,
+        built: BuildResult,
+        traced: impl FnOnce(&reqwest::Request) -> Option<(&Method, Uri)>,
         head_timeout: Option<HeadTimeout>,
-        send: impl FnOnce() -> F,
+        send: impl FnOnce(reqwest::Request) -> F,
     ) -> Self {
-        let sending = {
-            let _entered = span.enter();
-            send()
+        let number = start.attempt.number;
+        let (sending, unsent, span, current_request) = match built {
+            Ok(request) => {
+                let current_request = CurrentRequest::of(request.method());
+                let span = |request: &_| AttemptSpan::of(|| traced(request), number);
+                let (sending, span) =
+                    start.send(request, reqwest::Request::headers_mut, span, send);
+                (Some(sending), None, span, Some(current_request))
+            }
+            Err(failure) => (None, Some(failure), AttemptSpan::of(|| None, number), None),
         };
         Self {
             sending,
+            unsent,
             span,
             watch: RedirectWatch::over(current_request),
             head_timeout,
@@ -163,30 +166,6 @@ impl<F> Attempt<F> {
     pub(crate) fn parts(self: Pin<&mut Self>) -> (&mut AttemptSpan, &mut RedirectWatch) {
         let this = self.project();
         (this.span, this.watch)
-    }
-
-    /// Ready when the attempt ends or reaches its limit.
-    #[inline]
-    pub(crate) fn poll_until<E>(
-        self: Pin<&mut Self>,
-        until: TimeLimit,
-        timer: Pin<&mut Option<Sleep>>,
-        context: &mut Context<'_>,
-    ) -> Poll<Outcome>
-    where
-        F: Future<Output = Result<reqwest::Response, E>>,
-        E: Into<Box<AttemptFailure>>,
-    {
-        if let Poll::Ready(outcome) = self.poll(context) {
-            return Poll::Ready(outcome);
-        }
-        match timer.as_pin_mut() {
-            Some(timer) => {
-                ready!(timer.poll(context));
-                Poll::Ready(Err(until.over()))
-            }
-            None => Poll::Pending,
-        }
     }
 }
 
@@ -200,8 +179,15 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let this = self.project();
+        let Some(sending) = this.sending.as_pin_mut() else {
+            return match this.unsent.take() {
+                Some(failure) => Poll::Ready(Err(failure)),
+                // Polled after completion.
+                None => Poll::Pending,
+            };
+        };
         let entered = this.span.enter();
-        let polled = this.watch.poll(|| this.sending.poll(context));
+        let polled = this.watch.poll(|| sending.poll(context));
         drop(entered);
         match (polled, this.head_timeout) {
             (Poll::Ready(outcome), _) => Poll::Ready(outcome.map_err(Into::into)),
@@ -211,46 +197,51 @@ where
     }
 }
 
-impl Client {
-    /// Builds the request of an attempt, without the body. `tell` makes the final changes to URL and headers.
-    pub(crate) fn build(
-        &self,
-        template: &Template,
-        connection: Connection,
-        tell: impl FnOnce(&mut reqwest::Request),
-    ) -> BuildResult {
-        let mut built = template.request(self.http(connection))?;
-        tell(&mut built);
-        Ok(built)
+/// Sends the attempts of a client's call.
+pub(crate) struct Sender<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) options: &'a CallOptions,
+    pub(crate) template: &'a Template,
+    pub(crate) cross_layer_call: &'a mut CrossLayerCall<TokioClock>,
+    pub(crate) connection: Connection,
+}
+
+impl Sender<'_> {
+    /// The request of the attempt with this number, at its final URL. `first` is that of the first attempt.
+    #[inline]
+    pub(crate) fn request(&self, number: u32, first: Option<reqwest::Request>) -> BuildResult {
+        let mut request = match first {
+            Some(first) => first,
+            None => self.template.request(self.client.http(self.connection))?,
+        };
+        self.options.route(number, &mut request);
+        Ok(request)
     }
 
     /// Starts an attempt with this request and body.
+    #[inline]
     pub(crate) fn start(
-        &self,
-        connection: Connection,
-        begun: relent::Attempt,
-        mut built: BuildResult,
-        options: &CallOptions,
-        head_timeout: Option<HeadTimeout>,
-        body: impl Future<Output = Result<OpenedBody, Box<AttemptFailure>>>,
-    ) -> Attempt<impl Future<Output = Outcome>> {
-        let http = self.http(connection);
-        let span = AttemptSpan::of(|| span_fields(built.as_ref().ok()?), begun.number);
-        let current_request = built
-            .as_ref()
-            .ok()
-            .map(|built| CurrentRequest::of(built.method()));
-        Attempt::start(span, current_request, head_timeout, || {
-            if let Ok(built) = &mut built {
-                options.on_attempt.write(&begun, built.headers_mut());
-            }
-            async move {
-                let body = body.await?;
-                Ok(SendFuture::new(http, built?, body, options).await?)
-            }
+        &mut self,
+        attempt: relent::Attempt,
+        built: BuildResult,
+        body: &Body,
+        opened: OpenedBody,
+    ) -> Attempt<SendFuture> {
+        let options = self.options;
+        let start = AttemptStart {
+            attempt,
+            cross_layer_call: self.cross_layer_call,
+            on_attempt: &options.on_attempt,
+        };
+        let http = self.client.http(self.connection);
+        let head_timeout = options.head_timeout(self.template, body, attempt.limit);
+        Attempt::start(start, built, span_fields, head_timeout, |request| {
+            SendFuture::new(http, request, opened, options)
         })
     }
+}
 
+impl Client {
     /// The reqwest client with these connections.
     pub(crate) fn http(&self, connection: Connection) -> &reqwest::Client {
         match connection {
@@ -261,6 +252,6 @@ impl Client {
 }
 
 /// The properties of a request that its span records.
-pub(crate) fn span_fields(built: &reqwest::Request) -> Option<(&Method, Uri)> {
+fn span_fields(built: &reqwest::Request) -> Option<(&Method, Uri)> {
     Some((built.method(), built.url().as_str().parse().ok()?))
 }

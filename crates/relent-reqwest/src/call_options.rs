@@ -447,7 +447,7 @@ impl CallOptions {
     }
 
     /// The headers that a call sends to the server.
-    pub(crate) fn telling(&self) -> CrossLayerCall<TokioClock> {
+    pub(crate) fn cross_layer_call(&self) -> CrossLayerCall<TokioClock> {
         CrossLayerCall::of(self.cross.as_ref(), || TokioClock)
     }
 

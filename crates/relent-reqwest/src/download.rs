@@ -14,10 +14,10 @@ use relent::clock::TokioClock;
 use relent_core::call::Progress;
 use relent_core::{Cause, FailureKind, StopReason};
 use relent_http::attempt::{CrossLayerCall, has_content};
-use relent_http::{RequestInfo, grpc};
+use relent_http::grpc;
 use reqwest::Url;
 
-use crate::attempt::{Connection, TimeLimit};
+use crate::attempt::{Connection, Sender, TimeLimit};
 use crate::body::{Body, OpenedBody};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
@@ -67,7 +67,7 @@ pub struct Download<'c> {
     /// The end of the call, which also cuts off the sink.
     deadline: TimeLimit,
     rate: Option<MinRate>,
-    telling: CrossLayerCall<TokioClock>,
+    cross_layer_call: CrossLayerCall<TokioClock>,
     /// The running attempt.
     begun: Attempt,
     /// The redirects of the running attempt.
@@ -89,7 +89,7 @@ impl<'c> Download<'c> {
         Self {
             client,
             template,
-            telling: options.telling(),
+            cross_layer_call: options.cross_layer_call(),
             rate,
             options,
             partial: None,
@@ -212,11 +212,6 @@ impl<'c> Download<'c> {
         self.partial = None;
         self.body_started = false;
         self.progress = Progress::default();
-    }
-
-    /// Whether the request may run twice.
-    pub(crate) fn facts(&self) -> RequestInfo {
-        self.template.facts()
     }
 
     /// Makes one attempt, which ends when the whole body is in `sink`, or at its time limit. `opened` is the body of
@@ -424,30 +419,28 @@ impl<'c> Download<'c> {
         DownloadRequest,
         Result<reqwest::Response, Box<FailedAttempt>>,
     ) {
-        let (begun, telling, options) = (&self.begun, &mut self.telling, &self.options);
-        let range_state = &self.range_state;
-        let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
-        let mut asked = DownloadRequest::default();
-        let write_headers = |request: &mut reqwest::Request| {
-            options.route(begun.number, request);
-            asked.url = Some(request.url().clone());
-            asked.rest = partial.is_some_and(|partial| partial.ask(range_state, request));
-            telling.write_headers(begun, request.headers_mut());
-        };
         let template = &self.template;
-        let built = self.client.build(template, self.connection, write_headers);
-        let body = async {
-            template
-                .body()
-                .opened(opened)
-                .await
-                .map_err(AttemptFailure::unopened)
+        let mut sender = Sender {
+            client: self.client,
+            options: &self.options,
+            template,
+            cross_layer_call: &mut self.cross_layer_call,
+            connection: self.connection,
         };
-        let head_timeout = options.head_timeout(template, template.body(), begun.limit);
-        let attempt =
-            self.client
-                .start(self.connection, *begun, built, options, head_timeout, body);
-        let mut attempt = pin!(attempt);
+        let mut built = sender.request(self.begun.number, None);
+        let mut asked = DownloadRequest::default();
+        if let Ok(request) = &mut built {
+            asked.url = Some(request.url().clone());
+            let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
+            asked.rest = partial.is_some_and(|partial| partial.ask(&self.range_state, request));
+        }
+        let opened = self.until.timeout(template.body().opened(opened)).await;
+        let opened = opened.and_then(|opened| opened.map_err(AttemptFailure::unopened));
+        let (built, opened) = match opened {
+            Ok(opened) => (built, opened),
+            Err(failure) => (Err(failure), OpenedBody::default()),
+        };
+        let mut attempt = pin!(sender.start(self.begun, built, template.body(), opened));
         let outcome = self.until.timeout(attempt.as_mut()).await.flatten();
         let (span, watch) = attempt.parts();
         let classified = self.options.classify(template, span, outcome);

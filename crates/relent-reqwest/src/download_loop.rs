@@ -81,7 +81,7 @@ impl<'c> Download<'c> {
         };
         let ended = {
             let mut cancelled = pin!(cancelled);
-            let mut attempts = pin!(receiving.run_attempts(None));
+            let mut attempts = pin!(receiving.run_attempts());
             poll_fn(|context| {
                 if let Poll::Ready(failure) = cancelled.as_mut().poll(context) {
                     return Poll::Ready(Err(failure));
@@ -235,10 +235,10 @@ impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
     async fn attempt(
         &mut self,
         _: Connection,
-        leave: CallPermit,
+        permit: CallPermit,
         body: OpenedBody,
     ) -> Result<Response<()>, Box<FailedAttempt>> {
-        let begun = self.driver.on_attempt(leave);
+        let begun = self.driver.on_attempt(permit);
         self.hook.before_attempt(begun);
         self.attempting = true;
         let attempted = self
@@ -248,8 +248,6 @@ impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
         self.attempting = false;
         let options = self.download.options();
         let (driver, watch) = (&mut self.driver, self.download.watch());
-        // The hook may have changed the request.
-        driver.set_repeatable(options.may_repeat(self.download.facts()));
         match attempted {
             Ok(head) => {
                 let followed = watch.followed();

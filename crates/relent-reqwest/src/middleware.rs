@@ -10,7 +10,7 @@ use relent::clock::TokioClock;
 use relent::driver::CallPermit;
 use relent::{GaveUp, Summary};
 use relent_core::{Policy, Repeatable};
-use relent_http::attempt::{AttemptSpan, CrossLayerCall, apply_inner_summary};
+use relent_http::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, apply_inner_summary};
 use relent_http::body::{NotReplayable, Replay};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
@@ -21,7 +21,6 @@ use crate::call::{AttemptLoop, CallFailure};
 use crate::call_options::{CallDriver, CallOptions, SharedOptions, call_option_methods};
 use crate::complete::checked_by_length;
 use crate::failed::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
-use crate::redirects::CurrentRequest;
 use crate::request_template::Template;
 
 /// Middleware for reqwest-middleware that retries each request as often as its policy allows.
@@ -107,7 +106,7 @@ struct MiddlewareCall<'a, 'n> {
     options: Arc<CallOptions>,
     template: Template,
     driver: CallDriver,
-    telling: CrossLayerCall<TokioClock>,
+    cross_layer_call: CrossLayerCall<TokioClock>,
     /// The request of the first attempt.
     first: Option<Request>,
     /// The extensions of the caller.
@@ -135,26 +134,30 @@ impl AttemptLoop for MiddlewareCall<'_, '_> {
     async fn attempt(
         &mut self,
         _: Connection,
-        leave: CallPermit,
+        permit: CallPermit,
         body: OpenedBody,
     ) -> std::result::Result<Response, Box<FailedAttempt>> {
-        let begun = self.driver.on_attempt(leave);
-        let until = TimeLimit::after(begun.limit);
-        let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
-            return Err(AttemptFailure::unopened(io::Error::other(NotReplayable)).into());
+        let attempt = self.driver.on_attempt(permit);
+        let (until, number) = (TimeLimit::after(attempt.limit), attempt.number);
+        let built = match self.first.take().or_else(|| self.template.again()) {
+            Some(mut request) => {
+                // A body in one piece, because the next middleware may inspect it.
+                *request.body_mut() = body.into_body();
+                Ok(request)
+            }
+            None => Err(AttemptFailure::unopened(io::Error::other(NotReplayable))),
         };
-        // A body in one piece, because the next middleware may inspect it.
-        *request.body_mut() = body.into_body();
-        self.telling.write_headers(&begun, request.headers_mut());
-        self.options.on_attempt.write(&begun, request.headers_mut());
+        let start = AttemptStart {
+            attempt,
+            cross_layer_call: &mut self.cross_layer_call,
+            on_attempt: &self.options.on_attempt,
+        };
         self.extensions.clone_from(&self.caller_extensions);
         let (next, extensions) = (self.next.clone(), &mut *self.extensions);
-        // Another middleware makes the spans.
-        let span = AttemptSpan::of(|| None, begun.number);
         let (mut outcome, watch) = {
-            let current_request = Some(CurrentRequest::of(request.method()));
-            let sending = || next.run(request, extensions);
-            let mut attempt = pin!(Attempt::start(span, current_request, None, sending));
+            let send = |request| next.run(request, extensions);
+            // Another middleware makes the spans.
+            let mut attempt = pin!(Attempt::start(start, built, |_| None, None, send));
             let outcome = until.timeout(attempt.as_mut()).await.flatten();
             (outcome, std::mem::take(attempt.parts().1))
         };
@@ -163,7 +166,7 @@ impl AttemptLoop for MiddlewareCall<'_, '_> {
             broken.failure = apply_inner_summary(broken.failure, self.extensions);
         }
         let (options, driver) = (&self.options, &mut self.driver);
-        let mut span = AttemptSpan::of(|| None, begun.number);
+        let mut span = AttemptSpan::of(|| None, number);
         options.conclude(driver, &self.template, &mut span, &watch, outcome)
     }
 }
@@ -192,7 +195,7 @@ impl Middleware for RetryMiddleware {
         caller_extensions.remove::<Summary>();
         let mut handled = MiddlewareCall {
             driver: options.driver(Some(request.url())),
-            telling: options.telling(),
+            cross_layer_call: options.cross_layer_call(),
             options,
             template: Template::new(&mut request, body, Replay::CAP),
             first: Some(request),
@@ -200,7 +203,7 @@ impl Middleware for RetryMiddleware {
             extensions,
             next,
         };
-        let ended = handled.run_attempts(None).await;
+        let ended = handled.run_attempts().await;
         let MiddlewareCall {
             template,
             mut driver,

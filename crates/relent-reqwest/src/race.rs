@@ -1,6 +1,6 @@
 //! Attempts of a hedged request.
 
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,7 +13,7 @@ use relent_core::destination::Hedge;
 use relent_core::{Failure, FailureKind, StopReason};
 use relent_http::attempt::apply_concurrent_attempts;
 
-use crate::attempt::{Attempt, Connection};
+use crate::attempt::{Attempt, Connection, SendFuture, Sender};
 use crate::body::{Body, OpenedBody};
 use crate::call::Call;
 use crate::call_options::{CallOptions, cause};
@@ -24,9 +24,9 @@ use crate::response::Response;
 
 pin_project! {
     /// One of the attempts, classified when it ends.
-    struct Contender<'c, F> {
+    struct Contender<'c> {
         #[pin]
-        attempt: Attempt<F>,
+        attempt: Attempt<SendFuture>,
         options: &'c CallOptions,
         template: &'c Template,
         body: Body,
@@ -43,7 +43,7 @@ type ContenderResult = (
     Body,
 );
 
-impl<F> Contender<'_, F> {
+impl Contender<'_> {
     fn finish(self: Pin<&mut Self>, outcome: Outcome) -> ContenderResult {
         let this = self.project();
         let (span, watch) = this.attempt.parts();
@@ -58,10 +58,7 @@ impl<F> Contender<'_, F> {
     }
 }
 
-impl<F> Future for Contender<'_, F>
-where
-    F: Future<Output = Outcome>,
-{
+impl Future for Contender<'_> {
     type Output = ContenderResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ContenderResult> {
@@ -76,7 +73,7 @@ impl Call {
         &mut self,
         hedge: &Hedge,
         connection: Connection,
-        leave: CallPermit,
+        permit: CallPermit,
         body: OpenedBody,
     ) -> Result<Response, Box<FailedAttempt>> {
         let Self {
@@ -84,27 +81,29 @@ impl Call {
             options,
             template,
             driver,
-            telling,
+            cross_layer_call,
+            first,
         } = self;
-        let (client, options, template) = (&*client, &**options, &*template);
+        let (options, template) = (&**options, &*template);
+        let mut sender = Sender {
+            client,
+            options,
+            template,
+            cross_layer_call,
+            connection,
+        };
         let mut start = |racer: &RaceAttempt, body: Body, opened: OpenedBody| {
-            let begun = racer.attempt();
-            let write_headers = |request: &mut reqwest::Request| {
-                options.route(begun.number, request);
-                telling.write_headers(&begun, request.headers_mut());
-            };
-            let built = client.build(template, connection, write_headers);
-            let head_timeout = options.head_timeout(template, &body, begun.limit);
-            let opened = ready(Ok(opened));
+            let attempt = racer.attempt();
+            let built = sender.request(attempt.number, first.take());
             Contender {
-                attempt: client.start(connection, begun, built, options, head_timeout, opened),
+                attempt: sender.start(attempt, built, &body, opened),
                 options,
                 template,
                 body,
             }
         };
         let mut running = Running::new();
-        running.begin(driver, hedge, leave, |racer| {
+        running.begin(driver, hedge, permit, |racer| {
             start(racer, template.body().clone(), body)
         });
         // The body of the hedge that is due. It takes time to open a file.

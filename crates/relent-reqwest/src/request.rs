@@ -2,6 +2,8 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use relent_http::IdempotencyKey;
 use reqwest::IntoUrl;
 
 use crate::body::Body;
-use crate::call::CallFuture;
+use crate::call::Call;
 use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::error::Error;
@@ -341,13 +343,19 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] if nothing could be sent; [`Error::GaveUp`] if the last attempt had no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
-        if self.request_options.whole_body {
-            return CallFuture::boxed(async move {
+        // Boxed, because the attempts of a request need much space, and futures are moved.
+        let sent: Pin<Box<dyn Future<Output = _> + Send>> = if self.request_options.whole_body {
+            Box::pin(async move {
                 let (client, options, template) = self.prepare()?;
                 whole_body::receive(&client, options, template).await
-            });
-        }
-        CallFuture::new(self.http.build(), self.request_options)
+            })
+        } else {
+            match Call::new(self.http.build(), self.request_options) {
+                Ok(mut call) => Box::pin(async move { call.run().await }),
+                Err(error) => Box::pin(ready(Err(error))),
+            }
+        };
+        sent
     }
 
     /// Makes attempts until the whole body is in `sink`, or until the policy stops; see [`Client::download`].

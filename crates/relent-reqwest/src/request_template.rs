@@ -143,12 +143,6 @@ impl Template {
     pub(crate) fn again(&self) -> Option<reqwest::Request> {
         self.head.as_ref().ok().map(request_of)
     }
-
-    /// The body, if it can be opened without waiting.
-    #[inline]
-    pub(crate) fn body_without_waiting(&self) -> Option<&Body> {
-        self.body.opens_without_waiting().then_some(&self.body)
-    }
 }
 
 /// The kept parts of a request that reqwest has built.

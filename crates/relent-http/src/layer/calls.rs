@@ -4,7 +4,7 @@ use http::{Response, Uri};
 use relent::clock::Clock;
 use relent_core::{Failure, Hop};
 
-use super::outcome::AttemptResult;
+use super::outcome::Outcome;
 use super::{CallDriver, Config};
 
 /// Response extension: the address that responded, if it may differ from the address of the request.
@@ -31,11 +31,11 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     pub(super) fn attribute_to_last_request<R>(
         &self,
         driver: &mut CallDriver<K>,
-        outcome: &AttemptResult<R>,
+        outcome: &Outcome<R>,
         failure: &mut Failure,
     ) {
         failure.hop = Hop::Here;
-        let Some(AnsweredBy(uri)) = outcome.response().and_then(answered_by) else {
+        let Some(AnsweredBy(uri)) = outcome.as_ref().ok().and_then(answered_by) else {
             return;
         };
         let there = self.destinations.at(uri);

@@ -9,7 +9,7 @@ use relent::{GaveUp, Summary};
 
 use super::body::ResponseBody;
 use super::error::{ReadinessError, ServiceError};
-use super::outcome::{AttemptResult, Output, with};
+use super::outcome::{Outcome, Output, with};
 use crate::complete::reports_end_stream;
 use crate::drain::Drain;
 use crate::replay::BoxError;
@@ -26,10 +26,10 @@ impl<R> LastOutcome<R>
 where
     R: Body<Error: Into<BoxError>>,
 {
-    pub(super) fn of(outcome: AttemptResult<R>) -> Self {
+    pub(super) fn of(outcome: Outcome<R>) -> Self {
         match outcome {
-            AttemptResult::Error(error) => Self::Error(error),
-            AttemptResult::Response(response) => {
+            Err(error) => Self::Error(error),
+            Ok(response) => {
                 let (head, body) = response.into_parts();
                 let head = Response::from_parts(head, ());
                 let drain = Box::pin(Drain::new(&head, body, reports_end_stream::<R>));

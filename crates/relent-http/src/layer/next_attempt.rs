@@ -9,20 +9,18 @@ use http::{Request, Response};
 use http_body::Body;
 use relent::GaveUp;
 use relent::clock::Sleeper;
-use relent::driver::CallPermit;
 use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 
+use super::attempt::{Sender, again};
 use super::body::ResponseBody;
-use super::future::{
-    Extras, LayerStep, ResponseFuture, State, StateProjection, TimerUse, begin, known,
-};
+use super::future::{LayerStep, ResponseFuture};
 use super::last_outcome::LastOutcome;
-use super::outcome::{AttemptResult, Ended, Output, answer, with};
-use super::race::Racing;
+use super::outcome::{Ended, Output, answer, known, with};
+use super::race::RaceCall;
 use super::readiness::{CannotStart, Reserve, release_readiness};
-use super::sender::Sender;
-use super::{CallDriver, Config, MapBody, ReadinessError, ServiceError};
+use super::state::{State, StateProjection, TimerUse};
+use super::{Config, MapBody, ReadinessError, ServiceError};
 use crate::attempt::{RequestTemplate, drain_time};
 use crate::observe;
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
@@ -82,7 +80,7 @@ where
         }
         let template = this.template.as_ref();
         known(this.facts, template, this.driver);
-        let answered = matches!(outcome, AttemptResult::Response(_));
+        let answered = outcome.is_ok();
         let once = template.is_none() || this.extras.as_ref().is_some_and(|extras| extras.once);
         let replay = &mut *this.replay;
         let unable = || {
@@ -98,11 +96,11 @@ where
                 sending.detach();
                 let summary = this.driver.summary(Some(stop));
                 LayerStep::Over(match outcome {
-                    AttemptResult::Response(response) => {
+                    Ok(response) => {
                         let method = template.map(RequestTemplate::method);
                         Ok(with(summary, ResponseBody::under(method, response)))
                     }
-                    AttemptResult::Error(error) => Err(GaveUp::new(Some(error), summary)),
+                    Err(error) => Err(GaveUp::new(Some(error), summary)),
                 })
             }
             Decision::Retry { after } => {
@@ -141,13 +139,16 @@ where
         let extras = this.extras.get_or_insert_default();
         let sender = Sender {
             service: this.service,
-            template,
             config: this.config,
-            new_connection: extras.new_connection,
             cross_layer_call: &mut extras.cross_layer_call,
         };
-        let facts = known(this.facts, Some(template), this.driver);
-        let finish = racing.poll_finish(this.driver, sender, this.replay, facts, context);
+        let call = RaceCall {
+            template,
+            replay: this.replay,
+            facts: this.facts,
+            new_connection: extras.new_connection,
+        };
+        let finish = racing.poll_finish(this.driver, sender, call, context);
         Poll::Ready(match ready!(finish) {
             Ok(response) => {
                 let (traced, method) = (this.config.traced, Some(template.method()));
@@ -201,7 +202,7 @@ where
         } else {
             let failure = *failure;
             this.state.set(State::Reserving {
-                reserve: Reserve::Leave,
+                reserve: Reserve::Permit,
                 failure,
             });
         }
@@ -214,19 +215,25 @@ where
         let StateProjection::Reserving { reserve, failure } = this.state.as_mut().project() else {
             return Poll::Ready(LayerStep::Changed);
         };
-        let extras = this.extras.get_or_insert_default();
+        let extras = &mut **this.extras.get_or_insert_default();
         let reserved = reserve.poll::<S, _, _>(this.driver, this.service, this.timer, context);
         let (own, stop) = match ready!(reserved) {
-            Ok(leave) => {
+            Ok(permit) => {
                 let first = extras.first.take();
                 let template = this.template.as_ref();
                 match next_body(first, template, this.replay, this.config) {
                     Ok((template, body)) => {
                         // The next attempt's outcome replaces it.
                         extras.last = None;
-                        let (service, config) = (&mut *this.service, &**this.config);
-                        let next =
-                            extras.start(service, config, this.driver, leave, template, body);
+                        let sender = Sender {
+                            service: this.service,
+                            config: this.config,
+                            cross_layer_call: &mut extras.cross_layer_call,
+                        };
+                        let (hedge, new_connection) = (extras.hedge.clone(), extras.new_connection);
+                        let next = State::start(sender, this.driver, permit, hedge, |attempt| {
+                            again(template, body, new_connection, attempt)
+                        });
                         this.state.set(next);
                         return Poll::Ready(LayerStep::Changed);
                     }
@@ -263,46 +270,6 @@ where
             }
             (None, own) => Err(GaveUp::new(own, summary)),
         }))
-    }
-}
-
-impl<B, R, K> Extras<B, R, K>
-where
-    B: Body<Error: Into<BoxError>>,
-    K: Sleeper + Clone,
-{
-    /// Starts an attempt, with the hedge that may join it. The service must be ready.
-    pub(super) fn start<S, M, N>(
-        &mut self,
-        service: &mut S,
-        config: &Config<K, M, N>,
-        driver: &mut CallDriver<K>,
-        leave: CallPermit,
-        template: &RequestTemplate,
-        body: ReplayBody<B>,
-    ) -> State<S::Future, B, R, K>
-    where
-        S: Service<Request<M::Body>, Response = Response<R>>,
-        M: MapBody<B>,
-    {
-        let mut sender = Sender {
-            service,
-            template,
-            config,
-            new_connection: self.new_connection,
-            cross_layer_call: &mut self.cross_layer_call,
-        };
-        if let Some(hedge) = self.hedge.clone() {
-            let racing = Racing::begin(hedge, driver, leave, sender, body);
-            return State::Racing { racing };
-        }
-        let (attempt, limit) = begin(driver, leave);
-        let (attempt, span) = sender.send(body, attempt);
-        State::Running {
-            attempt,
-            limit,
-            span,
-        }
     }
 }
 

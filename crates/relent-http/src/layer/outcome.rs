@@ -2,64 +2,34 @@
 
 use std::error::Error;
 
-use http::{Method, Request, Response};
+use http::{Method, Response};
 use relent::clock::Clock;
 use relent::{GaveUp, Summary};
-use relent_core::{Failure, Policy};
+use relent_core::{Cause, Failure, Policy, Repeatable};
 #[cfg(feature = "grpc")]
 use relent_core::{FailureKind, Network};
 
 use super::body::ResponseBody;
 use super::config::{CallDriver, ClassifyError, Config};
 use super::error::ServiceError;
-use crate::attempt::{AttemptSpan, ResponseClassifier, apply_inner_summary};
+use crate::attempt::{RequestTemplate, ResponseClassifier, apply_inner_summary};
 use crate::mark::given_up;
 use crate::network;
 use crate::repeatable::RequestInfo;
-use crate::replay::{BoxError, UnfinishedUpload};
+use crate::replay::UnfinishedUpload;
 
 /// The outcome of an attempt.
-pub(super) enum AttemptResult<R> {
-    Response(Response<R>),
-    Error(ServiceError),
-}
+pub(super) type Outcome<R> = Result<Response<R>, ServiceError>;
 
-impl<R> AttemptResult<R> {
-    pub(super) const fn response(&self) -> Option<&Response<R>> {
-        match self {
-            Self::Response(response) => Some(response),
-            Self::Error(_) => None,
-        }
-    }
-}
-
+/// The result of a call.
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
 /// A failed attempt: its outcome, whether its connection is still busy with the request, and, in a race, the
 /// request body that it is still sending.
 pub(super) struct Ended<R> {
-    pub(super) outcome: AttemptResult<R>,
+    pub(super) outcome: Outcome<R>,
     pub(super) busy: bool,
     pub(super) sending: UnfinishedUpload,
-}
-
-impl<R> Ended<R> {
-    pub(super) fn error(error: ServiceError, span: Option<AttemptSpan>, failure: &Failure) -> Self {
-        if let Some(mut span) = span {
-            span.failed(failure);
-        }
-        Self {
-            outcome: AttemptResult::Error(error),
-            busy: false,
-            sending: UnfinishedUpload::NOTHING,
-        }
-    }
-}
-
-/// Starts the span of the attempt that sends this request.
-#[inline]
-pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
-    AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
 }
 
 /// The classification by the gRPC layer, if there is one.
@@ -119,7 +89,11 @@ pub(super) fn classification<R, K: Clock, M, N>(
 }
 
 /// The error of an attempt, and its failure.
-pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, Failure) {
+pub(super) fn of_error(error: ServiceError, classify: ClassifyError) -> (ServiceError, Failure) {
+    let error = match error {
+        ServiceError::Service(error) => error,
+        error => return (error, Failure::ambiguous().cause(Cause::Timeout)),
+    };
     #[cfg(feature = "grpc")]
     let error = match error.downcast::<super::grpc::AfterHead>() {
         Ok(after) => {
@@ -127,12 +101,12 @@ pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, F
             if failure.kind == FailureKind::NotProcessed {
                 failure = Failure::network(Network::Reset);
             }
-            return (after.0, failure);
+            return (ServiceError::Service(after.0), failure);
         }
         Err(error) => error,
     };
     let failure = classified(&*error, classify);
-    (error, failure)
+    (ServiceError::Service(error), failure)
 }
 
 /// Whatever the classifier: a failure that was given up below is not repeated above.
@@ -163,4 +137,17 @@ pub(super) fn answer<R, K: Clock>(
 pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
     response.extensions_mut().insert(summary);
     response
+}
+
+/// The request facts, read on first use.
+pub(super) fn known<K: Clock>(
+    facts: &mut Option<RequestInfo>,
+    template: Option<&RequestTemplate>,
+    driver: &mut CallDriver<K>,
+) -> RequestInfo {
+    *facts.get_or_insert_with(|| {
+        let facts = template.map_or_else(RequestInfo::default, RequestTemplate::facts);
+        driver.set_repeatable(Repeatable::known(facts.repeatable));
+        facts
+    })
 }

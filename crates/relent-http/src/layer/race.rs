@@ -1,11 +1,14 @@
 //! Concurrent attempts of a hedged request.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use http_body::Body;
+use pin_project_lite::pin_project;
+use relent::Attempt;
 use relent::clock::Sleeper;
 use relent::driver::CallPermit;
 use relent::race::{RaceEvent, Running};
@@ -14,22 +17,74 @@ use relent_core::destination::Hedge;
 use relent_core::{Cause, Failure};
 use tower_service::Service;
 
-use super::outcome::{AttemptResult, Ended, classification, of_error};
+use super::attempt::{RunningAttempt, Sender, again, conclude};
+use super::outcome::Ended;
 use super::readiness::release_readiness;
-use super::sender::{RunningAttempt, Sender};
 use super::{CallDriver, MapBody, ServiceError};
-use crate::attempt::apply_concurrent_attempts;
+use crate::attempt::{AttemptSpan, RequestTemplate, apply_concurrent_attempts};
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, ReadProgress, Reopen, Replay, ReplayBody, UnfinishedUpload};
 
 /// A race of attempts; boxed, since few requests have one.
 pub(super) struct Racing<F, B, R, K: Sleeper> {
     hedge: Arc<Hedge>,
-    running: Running<RunningAttempt<F, B>, K>,
+    running: Running<Contender<F, B>, K>,
     /// The body of the hedge that waits for the service to become ready.
     body: Option<ReplayBody<B>>,
     /// The outcome that belongs to the deciding failure, unless a clearer failure follows.
     kept: Option<Ended<R>>,
+}
+
+/// The parts of a call that its race uses.
+pub(super) struct RaceCall<'a, B> {
+    pub(super) template: &'a RequestTemplate,
+    pub(super) replay: &'a mut Replay<B>,
+    pub(super) facts: &'a mut Option<RequestInfo>,
+    /// The hedges should use a new connection.
+    pub(super) new_connection: bool,
+}
+
+pin_project! {
+    /// One of the attempts, with the progress of its body.
+    struct Contender<F, B> {
+        #[pin]
+        attempt: RunningAttempt<F>,
+        // `None` when it has ended.
+        sent: Option<ReadProgress<B>>,
+    }
+}
+
+impl<F, B> Future for Contender<F, B>
+where
+    F: Future,
+    B: Body<Error: Into<BoxError>>,
+{
+    /// The output of the call, with its span and the progress of the request body.
+    type Output = (F::Output, Option<AttemptSpan>, Option<ReadProgress<B>>);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let (output, span) = ready!(this.attempt.poll(context));
+        Poll::Ready((output, span, this.sent.take()))
+    }
+}
+
+impl<S, K: Sleeper + Clone, M, N> Sender<'_, S, K, M, N> {
+    /// Sends one of the attempts.
+    fn contend<B>(
+        &mut self,
+        attempt: Attempt,
+        request: Request<ReplayBody<B>>,
+    ) -> Contender<S::Future, B>
+    where
+        S: Service<Request<M::Body>>,
+        M: MapBody<B>,
+        B: Body<Error: Into<BoxError>>,
+    {
+        let sent = Some(request.body().read_progress());
+        let attempt = self.send(attempt, request);
+        Contender { attempt, sent }
+    }
 }
 
 /// Result of a race: the response that won, or the failure that decides.
@@ -41,20 +96,23 @@ where
     B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
-    /// Starts the first attempt, which hedges may join.
+    /// Starts the first attempt, which hedges may join. `request` makes its request.
     pub(super) fn begin<S, M, N>(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
-        leave: CallPermit,
+        permit: CallPermit,
         mut sender: Sender<'_, S, K, M, N>,
-        body: ReplayBody<B>,
+        request: impl FnOnce(&Attempt) -> Request<ReplayBody<B>>,
     ) -> Box<Self>
     where
         S: Service<Request<M::Body>, Response = Response<R>, Future = F>,
         M: MapBody<B>,
     {
         let mut running = Running::new();
-        running.begin(driver, &hedge, leave, |racer| sender.race(body, racer));
+        running.begin(driver, &hedge, permit, |racer| {
+            let attempt = racer.attempt();
+            sender.contend(attempt, request(&attempt))
+        });
         Box::new(Self {
             hedge,
             running,
@@ -76,8 +134,7 @@ where
         &mut self,
         driver: &mut CallDriver<K>,
         mut sender: Sender<'_, S, K, M, N>,
-        replay: &mut Replay<B>,
-        facts: RequestInfo,
+        call: RaceCall<'_, B>,
         context: &mut Context<'_>,
     ) -> Poll<Finish<R>>
     where
@@ -87,6 +144,13 @@ where
         N: Reopen<B>,
         F: Future<Output = Result<Response<R>, S::Error>>,
     {
+        let RaceCall {
+            template,
+            replay,
+            facts,
+            new_connection,
+        } = call;
+        let config = sender.config;
         loop {
             if !self.running.is_due() {
                 self.give_up_hedge(sender.service);
@@ -94,7 +158,11 @@ where
                 match sender.service.poll_ready(context) {
                     Poll::Ready(Ok(())) if self.running.resume_postponed(driver) => {
                         if let Some(body) = self.body.take() {
-                            self.running.join(driver, |racer| sender.race(body, racer));
+                            self.running.join(driver, |racer| {
+                                let attempt = racer.attempt();
+                                let request = again(template, body, new_connection, &attempt);
+                                sender.contend(attempt, request)
+                            });
                         }
                     }
                     Poll::Ready(Ok(())) => self.give_up_hedge(sender.service),
@@ -106,54 +174,47 @@ where
                     Poll::Pending => self.running.postpone(driver),
                 }
             }
-            let (racer, ended, mut failure) = match ready!(self.running.poll_next(driver, context))
+            let (racer, outcome, span, sent) = match ready!(self.running.poll_next(driver, context))
             {
                 RaceEvent::Due => {
-                    match replay.beside(&sender.config.reopen) {
+                    match replay.beside(&config.reopen) {
                         Ok(body) => self.body = Some(body),
                         Err(_) => self.running.cancel_due_hedge(driver),
                     }
                     continue;
                 }
-                RaceEvent::Ended(racer, (Ok(response), sent, mut span)) => {
-                    let failure = classification(&response, facts, sender.config, driver);
-                    if let Some(span) = &mut span {
-                        span.answered(response.status(), failure.as_ref());
-                    }
-                    let Some(failure) = failure else {
-                        let seen = Some(Cause::Status(response.status().as_u16()));
-                        self.running.won(driver, &self.hedge, &racer, seen);
-                        self.give_up_hedge(sender.service);
-                        return Poll::Ready(Ok(response));
-                    };
-                    let ended = Ended {
-                        outcome: AttemptResult::Response(response),
-                        busy: sent.as_ref().is_some_and(|sent| !sent.is_whole()),
-                        sending: sent.map_or(UnfinishedUpload::NOTHING, ReadProgress::over),
-                    };
-                    (racer, ended, failure)
+                RaceEvent::Ended(racer, (ended, span, sent)) => {
+                    let outcome = ended.map_err(|error| ServiceError::Service(error.into()));
+                    (racer, outcome, span, sent)
                 }
-                RaceEvent::Ended(racer, (Err(error), _, span)) => {
-                    let (error, failure) = of_error(error.into(), sender.config.errors);
-                    let ended = Ended::error(ServiceError::Service(error), span, &failure);
-                    (racer, ended, failure)
-                }
-                RaceEvent::CutOff(racer, mut attempt) => {
+                RaceEvent::CutOff(racer, mut contender) => {
                     let given = racer.attempt().limit.unwrap_or_default();
-                    let failure = Failure::ambiguous().cause(Cause::Timeout);
-                    let span = attempt.as_mut().project().span.take();
-                    let ended = Ended::error(ServiceError::Timeout(given), span, &failure);
-                    (racer, ended, failure)
+                    let span = contender.as_mut().project().attempt.take_span();
+                    (racer, Err(ServiceError::Timeout(given)), span, None)
                 }
             };
-            if sender.config.calls_twice {
-                let outcome = &ended.outcome;
-                sender
-                    .config
-                    .attribute_to_last_request(driver, outcome, &mut failure);
+            let concluded = conclude(outcome, span, config, driver, facts, Some(template));
+            let (outcome, mut failure) = match concluded {
+                Ok(response) => {
+                    let seen = Some(Cause::Status(response.status().as_u16()));
+                    self.running.won(driver, &self.hedge, &racer, seen);
+                    self.give_up_hedge(sender.service);
+                    return Poll::Ready(Ok(response));
+                }
+                Err(failed) => failed,
+            };
+            if config.calls_twice {
+                config.attribute_to_last_request(driver, &outcome, &mut failure);
             }
+            // Without a response, the connection of the attempt has ended with it.
+            let sent = sent.filter(|_| outcome.is_ok());
+            let ended = Ended {
+                outcome,
+                busy: sent.as_ref().is_some_and(|sent| !sent.is_whole()),
+                sending: sent.map_or(UnfinishedUpload::NOTHING, ReadProgress::over),
+            };
             if !self.running.is_empty() {
-                failure = apply_concurrent_attempts(failure, sender.template.method());
+                failure = apply_concurrent_attempts(failure, template.method());
             }
             match self.running.failed(driver, &self.hedge, &racer, &failure) {
                 RaceOutcome::GoesOn { kept } => {

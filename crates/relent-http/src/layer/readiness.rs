@@ -29,7 +29,7 @@ pub(super) fn release_readiness<S: Clone>(service: &mut S) {
 #[derive(Clone, Copy)]
 pub(super) enum Reserve {
     /// Waits for the permit of the destination; the service has not been polled.
-    Leave,
+    Permit,
     /// Waits for the service; the permit of the destination has been released.
     Readiness { timed: bool },
 }
@@ -59,16 +59,16 @@ impl Reserve {
     {
         loop {
             match self {
-                Self::Leave => {
+                Self::Permit => {
                     let entered = ready!(driver.poll_enter(context, timer));
-                    let leave = entered.map_err(CannotStart::HeldBack)?;
+                    let permit = entered.map_err(CannotStart::HeldBack)?;
                     match service.poll_ready(context) {
-                        Poll::Ready(Ok(())) => return Poll::Ready(Ok(leave)),
+                        Poll::Ready(Ok(())) => return Poll::Ready(Ok(permit)),
                         Poll::Ready(Err(error)) => {
                             return Poll::Ready(Err(CannotStart::Broken(error)));
                         }
                         Poll::Pending => {
-                            driver.release_permit(leave);
+                            driver.release_permit(permit);
                             *self = Self::Readiness { timed: false };
                         }
                     }
@@ -93,13 +93,13 @@ impl Reserve {
                         return Poll::Ready(Err(CannotStart::NotReady(reason)));
                     }
                     match driver.enter(Some(context.waker())) {
-                        NextStep::Start(leave) => return Poll::Ready(Ok(leave)),
+                        NextStep::Start(permit) => return Poll::Ready(Ok(permit)),
                         NextStep::Stop(stop) => {
                             return Poll::Ready(Err(CannotStart::HeldBack(stop)));
                         }
                         NextStep::Wait { .. } => {
                             release_readiness(service);
-                            *self = Self::Leave;
+                            *self = Self::Permit;
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Start of a call: its first attempt, unless the destination holds it.
+//! Start of a call, and of its first attempt unless the destination holds it.
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use relent::timer::Timer;
 use relent_core::{Failure, Policy, Repeatable};
 use tower_service::Service;
 
-use super::future::{Extras, Limit, ResponseFuture, State, begin};
-use super::outcome::span_of;
+use super::attempt::Sender;
+use super::future::ResponseFuture;
 use super::readiness::{Reserve, release_readiness};
+use super::state::{Extras, State};
 use super::{CallDriver, Config, MapBody, Override};
-use crate::attempt::RequestTemplate;
+use crate::attempt::{CrossLayerCall, RequestTemplate};
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, Reopen};
 
@@ -27,13 +28,6 @@ struct Opening<B, R, K: Clock> {
     /// There is no retry.
     once: bool,
     extras: Option<Box<Extras<B, R, K>>>,
-}
-
-impl<B, R, K: Clock> Opening<B, R, K> {
-    #[inline]
-    fn is_hedged(&self) -> bool {
-        matches!(&self.extras, Some(extras) if extras.hedge.is_some())
-    }
 }
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
@@ -56,7 +50,7 @@ where
         let policy = replaced.as_ref().unwrap_or(&config.policy);
         let once = policy.max_retries() == Some(0);
         let plain = config.plain && policy.hedge().is_none();
-        let mut opening = if plain && request.extensions().is_empty() && !once {
+        let opening = if plain && request.extensions().is_empty() && !once {
             let driver = config.driver(request.uri(), policy, Repeatable::Unknown);
             Opening {
                 driver: driver.start(),
@@ -68,86 +62,58 @@ where
         } else {
             Self::open(config, policy, &mut request)
         };
-        let untimed = match opening.is_hedged() {
-            true => None,
-            false => opening.driver.begin_untimed(),
-        };
-        let (first, limit) = match untimed {
-            Some(number) => (Attempt::unlimited(number), Limit::Never),
-            None => match opening.driver.enter(None) {
-                NextStep::Start(leave) if !opening.is_hedged() => begin(&mut opening.driver, leave),
-                next => return Self::start_apart(service, config, request, opening, next),
-            },
-        };
-        let template = (!opening.once).then(|| RequestTemplate::of(&request));
-        config.route(&mut request, 1);
-        let span = span_of(&request, 1);
-        if let Some(extras) = &mut opening.extras {
-            extras
-                .cross_layer_call
-                .write_headers(&first, request.headers_mut());
-        }
+        let Opening {
+            mut driver,
+            facts,
+            once,
+            mut extras,
+        } = opening;
+        let next = driver.enter(None);
+        let is_held = !matches!(next, NextStep::Start(_));
+        let template = (is_held || !once).then(|| RequestTemplate::of(&request));
         // The request is split late, and rebuilt where it is passed on: it is large, and each move
         // in between would be a copy.
-        let (mut parts, body) = request.into_parts();
-        let (replay, body) = config.replay(&parts.headers, body, opening.once);
-        let entered = span.enter();
-        config.on_attempt.write(&first, &mut parts.headers);
-        let attempt = service.call(Request::from_parts(parts, config.map.map_body(body)));
-        drop(entered);
-        Self {
-            state: State::Running {
-                attempt,
-                limit,
-                span,
-            },
-            config: config.clone(),
-            service: service.clone(),
-            template,
-            replay,
-            facts: opening.facts,
-            driver: opening.driver,
-            timer: Timer::new(),
-            extras: opening.extras,
-        }
-    }
-
-    /// Starts a call that is hedged or that the destination holds, in the same way as a later attempt.
-    #[inline(never)]
-    fn start_apart(
-        service: &mut S,
-        config: &Arc<Config<K, M, N>>,
-        request: Request<B>,
-        opening: Opening<B, R, K>,
-        next: NextStep,
-    ) -> Self {
-        let template = RequestTemplate::of(&request);
         let (parts, body) = request.into_parts();
-        let (replay, body) = config.replay(&parts.headers, body, opening.once);
-        let mut driver = opening.driver;
-        let mut extras = opening.extras.unwrap_or_default();
-        extras.once = opening.once;
-        let state = if let NextStep::Start(leave) = next {
-            extras.start(service, config, &mut driver, leave, &template, body)
+        let (replay, body) = config.replay(&parts.headers, body, once);
+        let state = if let NextStep::Start(permit) = next {
+            let hedge = extras.as_ref().and_then(|extras| extras.hedge.clone());
+            let is_hedged = hedge.is_some();
+            let mut no_headers = CrossLayerCall::NOTHING;
+            let sender = Sender {
+                service,
+                config,
+                cross_layer_call: match &mut extras {
+                    Some(extras) => &mut extras.cross_layer_call,
+                    None => &mut no_headers,
+                },
+            };
+            State::start(sender, &mut driver, permit, hedge, |attempt| {
+                let mut request = Request::from_parts(parts, body);
+                if is_hedged {
+                    request.extensions_mut().insert(*attempt);
+                }
+                request
+            })
         } else {
-            extras.first = Some(body);
+            let extras = extras.get_or_insert_default();
+            (extras.once, extras.first) = (once, Some(body));
             // Other calls may use the readiness while this one waits.
             release_readiness(service);
             State::Reserving {
-                reserve: Reserve::Leave,
+                reserve: Reserve::Permit,
                 failure: Failure::not_processed(),
             }
         };
         Self {
+            state,
             config: config.clone(),
             service: service.clone(),
-            template: Some(template),
+            template,
             replay,
-            facts: opening.facts,
+            facts,
             driver,
             timer: Timer::new(),
-            extras: Some(extras),
-            state,
+            extras,
         }
     }
 
