@@ -1,5 +1,6 @@
 //! Classification of a transport error as a [`Failure`].
 
+mod not_connected;
 mod socks;
 mod source;
 #[cfg(feature = "rustls")]
@@ -15,6 +16,7 @@ use relent_core::{Cause, Failure, FailureKind, Network, StopReason};
 
 use crate::complete::{Truncated, UnknownTransferCoding};
 
+pub use not_connected::NotConnected;
 pub use socks::{SocksRefused, socks_refused};
 pub use source::Source;
 pub use tunnel::{TunnelRefused, tunnel_refused};
@@ -25,9 +27,9 @@ pub use tunnel::{TunnelRefused, tunnel_refused};
 ///
 /// | error | kind | cause |
 /// |---|---|---|
-/// | of hyper-util's client: no connection in time | not processed | [`Cause::Timeout`] |
-/// | of hyper-util's client: no connection, for another reason; of any: refused | not processed | [`Network::Connect`] |
-/// | of hyper-util's client: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
+/// | [`NotConnected`], or of hyper-util's client: no connection in time | not processed | [`Cause::Timeout`] |
+/// | of these: no connection, for another reason; of any: refused | not processed | [`Network::Connect`] |
+/// | of these: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | a proxy refused CONNECT: 407, and any status of a [`TunnelRefused`] | [by its status](TunnelRefused::failure) | [`Network::Connect`] |
 /// | a SOCKS proxy opened no connection | [by its reply](SocksRefused::failure): permanent if it is a rejection, not processed if it may be temporary | [`Network::Connect`] |
@@ -125,7 +127,7 @@ fn is_connect(source: Source<'_>) -> bool {
     let refused = source
         .downcast_ref::<io::Error>()
         .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    refused || socks::is_connect(source)
+    refused || source.is::<NotConnected>() || socks::is_connect(source)
 }
 
 fn is_timeout(source: Source<'_>) -> bool {
@@ -170,6 +172,9 @@ fn within(error: Source<'_>) -> Option<Source<'_>> {
     }
     if let Some(gave_up) = error.downcast_ref::<GaveUp<DynError>>() {
         return gave_up.error().map(|error| error as Source<'_>);
+    }
+    if let Some(error) = error.downcast_ref::<NotConnected>() {
+        return Some(error.get_ref());
     }
     if let Some(found) = socks::within(error) {
         return Some(found);

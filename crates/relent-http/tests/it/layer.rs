@@ -9,6 +9,7 @@ mod one_request;
 mod readiness;
 mod reload;
 mod time;
+mod transport;
 
 use std::io;
 use std::sync::Arc;
