@@ -196,6 +196,7 @@ impl RetryLayer {
                 cross: None,
                 errors: network::classify_error,
                 calls_twice: false,
+                fails_fast: false,
                 plain: false,
                 clock: TokioClock,
                 map: Unchanged,
@@ -336,6 +337,26 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub const fn may_call_twice(mut self) -> Self {
         self.config.calls_twice = true;
+        self
+    }
+
+    /// Ends a call where its destination would queue it: at a circuit breaker that is down, a cooldown or a rate
+    /// limit. The result is the last real outcome. A call without an attempt ends with a [`GaveUp`] without an error,
+    /// from which [`ErrorResponse::gave_up`](crate::ErrorResponse::gave_up) makes a 503.
+    ///
+    /// For callers that queue or retry by themselves. The delays of the policy between attempts still apply.
+    /// [`Override::fail_fast`] selects it for one request.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD).fail_fast();
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub const fn fail_fast(mut self) -> Self {
+        self.config.fails_fast = true;
         self
     }
 

@@ -42,6 +42,8 @@ pub(super) struct Config<K, M, N> {
     pub(super) errors: ClassifyError,
     /// Whether a call of the service may make more than one request.
     pub(super) calls_twice: bool,
+    /// Whether calls end where their destination would queue them.
+    pub(super) fails_fast: bool,
     /// [`is_plain`](Self::is_plain), computed when the layer is applied to a service.
     pub(super) plain: bool,
     pub(super) clock: K,
@@ -88,6 +90,7 @@ impl<K, M, N> Config<K, M, N> {
             cross: self.cross,
             errors: self.errors,
             calls_twice: self.calls_twice,
+            fails_fast: self.fails_fast,
             plain: self.plain,
             clock,
             map,

@@ -20,6 +20,7 @@ pub struct Override {
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) repeatable: Option<bool>,
     pub(super) no_retry: bool,
+    pub(super) fails_fast: bool,
     /// `Some(None)` disables hedging.
     pub(super) hedge: Option<Option<Arc<Hedge>>>,
 }
@@ -34,7 +35,14 @@ impl Override {
     /// Whether this override changes nothing.
     #[cfg(feature = "grpc")]
     pub(super) const fn is_empty(&self) -> bool {
-        self.policy.is_none() && self.repeatable.is_none() && !self.no_retry && self.hedge.is_none()
+        let Self {
+            policy,
+            repeatable,
+            no_retry,
+            fails_fast,
+            hedge,
+        } = self;
+        policy.is_none() && repeatable.is_none() && !*no_retry && !*fails_fast && hedge.is_none()
     }
 
     /// Sets the policy. The budget remains that of the layer.
@@ -63,6 +71,13 @@ impl Override {
     #[must_use]
     pub fn no_hedge(mut self) -> Self {
         self.hedge = Some(None);
+        self
+    }
+
+    /// Ends the call where its destination would queue it; see [`RetryLayer::fail_fast`](super::RetryLayer::fail_fast).
+    #[must_use]
+    pub const fn fail_fast(mut self) -> Self {
+        self.fails_fast = true;
         self
     }
 

@@ -144,9 +144,11 @@ where
             Some(said) => said,
             None => of_policy(),
         };
-        let extras = (hedge.is_some() || config.cross.is_some()).then(|| {
+        let fails_fast = overrides.fails_fast;
+        let extras = (hedge.is_some() || config.cross.is_some() || fails_fast).then(|| {
             Box::new(Extras {
                 hedge,
+                fails_fast,
                 cross_layer_call: config.cross_layer_call(),
                 ..Extras::default()
             })

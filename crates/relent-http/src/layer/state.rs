@@ -29,6 +29,8 @@ pub(super) struct Extras<B, R, K: Clock> {
     pub(super) hedge: Option<Arc<Hedge>>,
     /// There is no attempt after the first.
     pub(super) once: bool,
+    /// The call ends where its destination would queue it.
+    pub(super) fails_fast: bool,
     /// The body of the first attempt, while it is held.
     pub(super) first: Option<ReplayBody<B>>,
     /// The next attempt should use a new connection.
@@ -43,6 +45,7 @@ impl<B, R, K: Clock> Default for Extras<B, R, K> {
             cross_layer_call: CrossLayerCall::NOTHING,
             hedge: None,
             once: false,
+            fails_fast: false,
             first: None,
             new_connection: false,
             last: None,

@@ -3,15 +3,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use http::{Request, Response};
 use http_body_util::Empty;
 use relent_core::{Cause, FailureKind, Network};
-use relent_http::BoxError;
 use relent_http::network::{NotConnected, classify_error};
+use relent_http::{BoxError, ErrorResponse, Override, RetryLayer};
+use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
-use super::{ending, layer, policy, post};
+use super::mock::{Mock, status};
+use super::{ending, get, layer, policy, post};
+use crate::held_by::{ALL, HeldBy};
 
 #[tokio::test]
 async fn a_post_is_sent_again_after_every_failure_to_connect() {
@@ -77,4 +81,66 @@ fn a_failure_to_connect_displays_as_the_error_of_the_connector() {
     assert_eq!(not_connected.to_string(), "the pool is closed");
     assert!(std::error::Error::source(&not_connected).is_none());
     assert!(not_connected.get_ref().is::<io::Error>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_fast_never_waits_at_its_destination() {
+    for (by, by_request) in ALL.into_iter().flat_map(|by| [(by, false), (by, true)]) {
+        let there = Arc::new(by.destination().await);
+        let layer = RetryLayer::new(by.policy()).destination(there.clone());
+        let layer = if by_request { layer } else { layer.fail_fast() };
+        let (mock, refused) = (Mock::new([status(200)]), Mock::new([status(503)]));
+        let call = async |mock: &Mock| {
+            let mut request = get();
+            if by_request {
+                request.extensions_mut().insert(Override::new().fail_fast());
+            }
+            layer.layer(mock.clone()).oneshot(request).await
+        };
+        match by {
+            // Until a call makes the probe. Its retry would be queued.
+            HeldBy::CircuitBreaker => loop {
+                let result = call(&refused).await;
+                if refused.calls() > 0 {
+                    assert_eq!(ending(&result), (Some(503), 1, Some(by.reason())));
+                    break;
+                }
+                assert_eq!(ending(&result), (None, 0, Some(by.reason())));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                assert!(there.is_down(), "without a probe it stays down");
+            },
+            HeldBy::Cooldown => by.start_cooldown(&there),
+            // The call takes the only slot.
+            HeldBy::Rate => assert_eq!(ending(&call(&mock).await), (Some(200), 1, None)),
+        }
+        let (before, calls) = (Instant::now(), mock.calls());
+        let gave_up = call(&mock).await.unwrap_err();
+        assert_eq!(before.elapsed(), Duration::ZERO, "{by:?}");
+        assert_eq!((gave_up.attempts(), gave_up.reason()), (0, by.reason()));
+        assert!(gave_up.error().is_none());
+        assert_eq!(mock.calls(), calls);
+        let answer = ErrorResponse::gave_up(gave_up.summary(), SystemTime::now()).unwrap();
+        assert_eq!(answer.status, 503);
+        let has_time = by != HeldBy::CircuitBreaker;
+        assert_eq!(answer.hint.delay().is_some(), has_time, "{by:?}");
+    }
+}
+
+/// No call waits for the probe, so a later call makes it.
+#[tokio::test(start_paused = true)]
+async fn calls_that_fail_fast_probe_a_destination_that_is_down() {
+    let there = Arc::new(HeldBy::CircuitBreaker.destination().await);
+    let policy = HeldBy::CircuitBreaker.policy();
+    let layer = RetryLayer::new(policy)
+        .destination(there.clone())
+        .fail_fast();
+    let mock = Mock::new([status(200)]);
+    for _ in 0..10_000 {
+        if !there.is_down() {
+            break;
+        }
+        let _ = layer.layer(mock.clone()).oneshot(get()).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(!there.is_down() && mock.calls() > 0);
 }
