@@ -16,6 +16,7 @@ mod outcome;
 mod overrides;
 mod race;
 mod readiness;
+mod resends;
 mod start;
 mod state;
 
@@ -51,6 +52,7 @@ pub use future::ResponseFuture;
 pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
+pub use resends::Resends;
 
 /// Tower layer that retries the calls of an HTTP service by a policy.
 ///
@@ -196,6 +198,7 @@ impl RetryLayer {
                 cross: None,
                 errors: network::classify_error,
                 calls_twice: false,
+                counts_resends: false,
                 fails_fast: false,
                 plain: false,
                 clock: TokioClock,
@@ -337,6 +340,24 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub const fn may_call_twice(mut self) -> Self {
         self.config.calls_twice = true;
+        self
+    }
+
+    /// Gives [`Resends`] to the service, in the extensions of each request: for a service that sends a request again
+    /// by itself, and counts it there. The count includes those requests in [`Summary::attempts`], in the number of
+    /// each [`Attempt`], and in the retries that the policy allows.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// // Above a pool of connections.
+    /// let layer = RetryLayer::new(Policy::STANDARD).counts_resends();
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub const fn counts_resends(mut self) -> Self {
+        self.config.counts_resends = true;
         self
     }
 

@@ -12,7 +12,7 @@ use relent_core::Failure;
 use tower_service::Service;
 
 use super::outcome::{Outcome, classification, is_certain_success, known, of_error};
-use super::{CallDriver, Config, FreshConnection, MapBody};
+use super::{CallDriver, Config, FreshConnection, MapBody, Resends};
 use crate::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, RequestTemplate};
 use crate::repeatable::RequestInfo;
 use crate::replay::ReplayBody;
@@ -21,7 +21,48 @@ use crate::replay::ReplayBody;
 pub(super) struct Sender<'a, S, K: Clock, M, N> {
     pub(super) service: &'a mut S,
     pub(super) config: &'a Config<K, M, N>,
-    pub(super) cross_layer_call: &'a mut CrossLayerCall<K>,
+    pub(super) extras: Option<&'a mut AttemptExtras<K>>,
+}
+
+/// What the attempts of few calls need beside service and configuration.
+pub(super) struct AttemptExtras<K: Clock> {
+    pub(super) cross_layer_call: CrossLayerCall<K>,
+    /// The count of all attempts, if the service sends requests again by itself.
+    pub(super) resends: Option<Resends>,
+}
+
+impl<K: Clock> Default for AttemptExtras<K> {
+    fn default() -> Self {
+        Self {
+            cross_layer_call: CrossLayerCall::NOTHING,
+            resends: None,
+        }
+    }
+}
+
+/// The request of an attempt.
+pub(super) struct AttemptRequest<B> {
+    pub(super) request: Request<ReplayBody<B>>,
+    /// Whether the request carries its [`Attempt`].
+    pub(super) is_numbered: bool,
+}
+
+impl<B> AttemptRequest<B> {
+    /// For an attempt after the first, or for a first one that was held.
+    pub(super) fn again(
+        template: &RequestTemplate,
+        body: ReplayBody<B>,
+        new_connection: bool,
+    ) -> Self {
+        let mut request = template.request(body);
+        if new_connection {
+            request.extensions_mut().insert(FreshConnection);
+        }
+        Self {
+            request,
+            is_numbered: true,
+        }
+    }
 }
 
 impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
@@ -29,8 +70,8 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
     #[inline]
     pub(super) fn send<B>(
         &mut self,
-        attempt: Attempt,
-        mut request: Request<ReplayBody<B>>,
+        mut attempt: Attempt,
+        request: AttemptRequest<B>,
     ) -> RunningAttempt<S::Future>
     where
         S: Service<Request<M::Body>>,
@@ -39,8 +80,28 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         let Self {
             service,
             config,
-            cross_layer_call,
+            extras,
         } = self;
+        let AttemptRequest {
+            mut request,
+            is_numbered,
+        } = request;
+        let mut no_headers = CrossLayerCall::NOTHING;
+        let cross_layer_call = match extras {
+            None => &mut no_headers,
+            Some(extras) => {
+                if let Some(resends) = &extras.resends {
+                    if attempt.number > 1 {
+                        attempt.number = resends.begin_retry();
+                    }
+                    request.extensions_mut().insert(resends.clone());
+                }
+                &mut extras.cross_layer_call
+            }
+        };
+        if is_numbered {
+            request.extensions_mut().insert(attempt);
+        }
         config.route(&mut request, attempt.number);
         let start = AttemptStart {
             attempt,
@@ -59,21 +120,6 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
             span: Some(span),
         }
     }
-}
-
-/// The request of an attempt after the first, or of a first one that was held.
-pub(super) fn again<B>(
-    template: &RequestTemplate,
-    body: ReplayBody<B>,
-    new_connection: bool,
-    attempt: &Attempt,
-) -> Request<ReplayBody<B>> {
-    let mut request = template.request(body);
-    if new_connection {
-        request.extensions_mut().insert(FreshConnection);
-    }
-    request.extensions_mut().insert(*attempt);
-    request
 }
 
 pin_project! {

@@ -42,6 +42,8 @@ pub(super) struct Config<K, M, N> {
     pub(super) errors: ClassifyError,
     /// Whether a call of the service may make more than one request.
     pub(super) calls_twice: bool,
+    /// Whether the service counts the requests that it sends again.
+    pub(super) counts_resends: bool,
     /// Whether calls end where their destination would queue them.
     pub(super) fails_fast: bool,
     /// [`is_plain`](Self::is_plain), computed when the layer is applied to a service.
@@ -61,7 +63,7 @@ pub(super) type CallDriver<K> =
 impl<K, M, N> Config<K, M, N> {
     /// Whether calls use only the policy (which may hedge), the destination and a map of the body.
     pub(super) const fn is_plain(&self) -> bool {
-        self.cross.is_none() && self.random.is_none() && !self.traced
+        self.cross.is_none() && self.random.is_none() && !self.traced && !self.counts_resends
     }
 
     /// Uses this destination for all calls, and detaches from policies that are later set for others.
@@ -90,6 +92,7 @@ impl<K, M, N> Config<K, M, N> {
             cross: self.cross,
             errors: self.errors,
             calls_twice: self.calls_twice,
+            counts_resends: self.counts_resends,
             fails_fast: self.fails_fast,
             plain: self.plain,
             clock,

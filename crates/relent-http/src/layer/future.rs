@@ -15,8 +15,8 @@ use relent_core::{Cause, Failure};
 use tower_service::Service;
 
 use super::attempt::conclude;
-use super::outcome::{Ended, Output, answer};
-use super::state::{Extras, Limit, State, StateProjection};
+use super::outcome::{Ended, Output};
+use super::state::{Extras, Limit, State, StateProjection, answer};
 use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestInfo;
@@ -116,7 +116,8 @@ where
                             this.driver.on_success_with(Cause::Status(status));
                             this.state.set(State::Done);
                             let method = template.map(RequestTemplate::method);
-                            let response = answer(this.driver, config.traced, method, response);
+                            let (extras, traced) = (this.extras.as_deref(), config.traced);
+                            let response = answer(this.driver, extras, traced, method, response);
                             return Poll::Ready(Ok(response));
                         }
                         Err((outcome, failure)) => {

@@ -12,15 +12,15 @@ use relent::clock::Sleeper;
 use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 
-use super::attempt::{Sender, again};
+use super::attempt::{AttemptRequest, Sender};
 use super::body::ResponseBody;
 use super::future::{LayerStep, ResponseFuture};
 use super::last_outcome::LastOutcome;
-use super::outcome::{Ended, Output, answer, known, with};
+use super::outcome::{Ended, Output, known, with};
 use super::race::RaceCall;
 use super::readiness::{CannotStart, Reserve, release_readiness};
-use super::state::{State, StateProjection, TimerUse};
-use super::{Config, MapBody, ReadinessError, ServiceError};
+use super::state::{State, StateProjection, TimerUse, answer, summary};
+use super::{Config, MapBody, ReadinessError, Resends, ServiceError};
 use crate::attempt::{RequestTemplate, drain_time};
 use crate::observe;
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
@@ -83,8 +83,10 @@ where
         let answered = outcome.is_ok();
         let once = template.is_none() || this.extras.as_ref().is_some_and(|extras| extras.once);
         let replay = &mut *this.replay;
+        let extras = this.extras.as_ref();
+        let resends = extras.and_then(|extras| extras.of_attempts.resends.as_ref());
         let unable = || {
-            if once {
+            if once || resends.is_some_and(Resends::is_exhausted) {
                 return Some(StopReason::RetriesExhausted);
             }
             let kept = replay.take_back(answered);
@@ -94,7 +96,7 @@ where
             Decision::Stop(stop) => {
                 observe::not_retried(stop.reason);
                 sending.detach();
-                let summary = this.driver.summary(Some(stop));
+                let summary = summary(this.driver, this.extras.as_deref(), Some(stop));
                 LayerStep::Over(match outcome {
                     Ok(response) => {
                         let method = template.map(RequestTemplate::method);
@@ -140,7 +142,7 @@ where
         let sender = Sender {
             service: this.service,
             config: this.config,
-            cross_layer_call: &mut extras.cross_layer_call,
+            extras: Some(&mut extras.of_attempts),
         };
         let call = RaceCall {
             template,
@@ -152,7 +154,8 @@ where
         Poll::Ready(match ready!(finish) {
             Ok(response) => {
                 let (traced, method) = (this.config.traced, Some(template.method()));
-                LayerStep::Over(Ok(answer(this.driver, traced, method, response)))
+                let extras = Some(&**extras);
+                LayerStep::Over(Ok(answer(this.driver, extras, traced, method, response)))
             }
             Err((ended, failure)) => LayerStep::Failed(ended, failure),
         })
@@ -231,12 +234,11 @@ where
                         let sender = Sender {
                             service: this.service,
                             config: this.config,
-                            cross_layer_call: &mut extras.cross_layer_call,
+                            extras: Some(&mut extras.of_attempts),
                         };
-                        let (hedge, new_connection) = (extras.hedge.clone(), extras.new_connection);
-                        let next = State::start(sender, this.driver, permit, hedge, |attempt| {
-                            again(template, body, new_connection, attempt)
-                        });
+                        let hedge = extras.hedge.clone();
+                        let request = AttemptRequest::again(template, body, extras.new_connection);
+                        let next = State::start(sender, this.driver, permit, hedge, request);
                         this.state.set(next);
                         return Poll::Ready(LayerStep::Changed);
                     }
@@ -263,7 +265,7 @@ where
         };
         // The caller may keep the future after it has completed.
         release_readiness(this.service);
-        let summary = this.driver.summary(Some(stop));
+        let summary = summary(this.driver, Some(extras), Some(stop));
         Poll::Ready(LayerStep::Over(match (extras.last.take(), own) {
             (Some(mut last), own) => {
                 if let Some(ServiceError::Service(error)) = own {

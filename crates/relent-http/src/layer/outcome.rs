@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use http::{Method, Response};
+use http::Response;
 use relent::clock::Clock;
 use relent::{GaveUp, Summary};
 use relent_core::{Cause, Failure, Policy, Repeatable};
@@ -116,21 +116,6 @@ fn classified(error: &(dyn Error + 'static), classify: ClassifyError) -> Failure
         Some(reason) => given_up(failure, reason),
         None => failure,
     }
-}
-
-/// The result of a call that succeeded.
-#[inline]
-pub(super) fn answer<R, K: Clock>(
-    driver: &mut CallDriver<K>,
-    traced: bool,
-    method: Option<&Method>,
-    response: Response<R>,
-) -> Response<ResponseBody<R>> {
-    let response = ResponseBody::under(method, response);
-    if driver.attempts() > 1 || traced {
-        return with(driver.summary(None), response);
-    }
-    response
 }
 
 #[cold]

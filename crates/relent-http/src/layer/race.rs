@@ -8,16 +8,15 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::Attempt;
 use relent::clock::Sleeper;
 use relent::driver::CallPermit;
-use relent::race::{RaceEvent, Running};
+use relent::race::{RaceAttempt, RaceEvent, Running};
 use relent_core::call::RaceOutcome;
 use relent_core::destination::Hedge;
 use relent_core::{Cause, Failure};
 use tower_service::Service;
 
-use super::attempt::{RunningAttempt, Sender, again, conclude};
+use super::attempt::{AttemptRequest, RunningAttempt, Sender, conclude};
 use super::outcome::Ended;
 use super::readiness::release_readiness;
 use super::{CallDriver, MapBody, ServiceError};
@@ -73,16 +72,16 @@ impl<S, K: Sleeper + Clone, M, N> Sender<'_, S, K, M, N> {
     /// Sends one of the attempts.
     fn contend<B>(
         &mut self,
-        attempt: Attempt,
-        request: Request<ReplayBody<B>>,
+        racer: &RaceAttempt,
+        request: AttemptRequest<B>,
     ) -> Contender<S::Future, B>
     where
         S: Service<Request<M::Body>>,
         M: MapBody<B>,
         B: Body<Error: Into<BoxError>>,
     {
-        let sent = Some(request.body().read_progress());
-        let attempt = self.send(attempt, request);
+        let sent = Some(request.request.body().read_progress());
+        let attempt = self.send(racer.attempt(), request);
         Contender { attempt, sent }
     }
 }
@@ -96,13 +95,13 @@ where
     B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
-    /// Starts the first attempt, which hedges may join. `request` makes its request.
+    /// Starts the first attempt, which hedges may join.
     pub(super) fn begin<S, M, N>(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
         permit: CallPermit,
         mut sender: Sender<'_, S, K, M, N>,
-        request: impl FnOnce(&Attempt) -> Request<ReplayBody<B>>,
+        request: AttemptRequest<B>,
     ) -> Box<Self>
     where
         S: Service<Request<M::Body>, Response = Response<R>, Future = F>,
@@ -110,8 +109,7 @@ where
     {
         let mut running = Running::new();
         running.begin(driver, &hedge, permit, |racer| {
-            let attempt = racer.attempt();
-            sender.contend(attempt, request(&attempt))
+            sender.contend(racer, request)
         });
         Box::new(Self {
             hedge,
@@ -158,11 +156,9 @@ where
                 match sender.service.poll_ready(context) {
                     Poll::Ready(Ok(())) if self.running.resume_postponed(driver) => {
                         if let Some(body) = self.body.take() {
-                            self.running.join(driver, |racer| {
-                                let attempt = racer.attempt();
-                                let request = again(template, body, new_connection, &attempt);
-                                sender.contend(attempt, request)
-                            });
+                            let request = AttemptRequest::again(template, body, new_connection);
+                            self.running
+                                .join(driver, |racer| sender.contend(racer, request));
                         }
                     }
                     Poll::Ready(Ok(())) => self.give_up_hedge(sender.service),

@@ -11,12 +11,12 @@ use relent::timer::Timer;
 use relent_core::{Failure, Policy, Repeatable};
 use tower_service::Service;
 
-use super::attempt::Sender;
+use super::attempt::{AttemptExtras, AttemptRequest, Sender};
 use super::future::ResponseFuture;
 use super::readiness::{Reserve, release_readiness};
 use super::state::{Extras, State};
-use super::{CallDriver, Config, MapBody, Override};
-use crate::attempt::{CrossLayerCall, RequestTemplate};
+use super::{CallDriver, Config, MapBody, Override, Resends};
+use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, Reopen};
 
@@ -77,23 +77,16 @@ where
         let (replay, body) = config.replay(&parts.headers, body, once);
         let state = if let NextStep::Start(permit) = next {
             let hedge = extras.as_ref().and_then(|extras| extras.hedge.clone());
-            let is_hedged = hedge.is_some();
-            let mut no_headers = CrossLayerCall::NOTHING;
+            let request = AttemptRequest {
+                request: Request::from_parts(parts, body),
+                is_numbered: hedge.is_some(),
+            };
             let sender = Sender {
                 service,
                 config,
-                cross_layer_call: match &mut extras {
-                    Some(extras) => &mut extras.cross_layer_call,
-                    None => &mut no_headers,
-                },
+                extras: extras.as_mut().map(|extras| &mut extras.of_attempts),
             };
-            State::start(sender, &mut driver, permit, hedge, |attempt| {
-                let mut request = Request::from_parts(parts, body);
-                if is_hedged {
-                    request.extensions_mut().insert(*attempt);
-                }
-                request
-            })
+            State::start(sender, &mut driver, permit, hedge, request)
         } else {
             let extras = extras.get_or_insert_default();
             (extras.once, extras.first) = (once, Some(body));
@@ -145,11 +138,13 @@ where
             None => of_policy(),
         };
         let fails_fast = overrides.fails_fast;
-        let extras = (hedge.is_some() || config.cross.is_some() || fails_fast).then(|| {
+        let max_retries = if once { Some(0) } else { policy.max_retries() };
+        let of_attempts = config.attempt_extras(max_retries);
+        let extras = (hedge.is_some() || of_attempts.is_some() || fails_fast).then(|| {
             Box::new(Extras {
                 hedge,
                 fails_fast,
-                cross_layer_call: config.cross_layer_call(),
+                of_attempts: of_attempts.unwrap_or_default(),
                 ..Extras::default()
             })
         });
@@ -159,5 +154,16 @@ where
             once,
             extras,
         }
+    }
+}
+
+impl<K: Clock + Clone, M, N> Config<K, M, N> {
+    /// What the attempts of a call with so many retries need; `None` for nothing.
+    fn attempt_extras(&self, max_retries: Option<u32>) -> Option<AttemptExtras<K>> {
+        let is_needed = self.cross.is_some() || self.counts_resends;
+        is_needed.then(|| AttemptExtras {
+            cross_layer_call: self.cross_layer_call(),
+            resends: self.counts_resends.then(|| Resends::new(max_retries)),
+        })
     }
 }

@@ -3,28 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::Attempt;
 use relent::clock::{Clock, Sleeper};
 use relent::driver::CallPermit;
+use relent::{Attempt, Summary};
 use relent_core::destination::Hedge;
-use relent_core::{Failure, Instant};
+use relent_core::{Failure, Instant, Stop};
 use tower_service::Service;
 
-use super::attempt::{RunningAttempt, Sender};
+use super::attempt::{AttemptExtras, AttemptRequest, RunningAttempt, Sender};
+use super::body::ResponseBody;
 use super::last_outcome::LastOutcome;
+use super::outcome::with;
 use super::race::Racing;
 use super::readiness::Reserve;
 use super::{CallDriver, MapBody};
-use crate::attempt::CrossLayerCall;
 use crate::replay::{BoxError, ReplayBody};
 
 /// State that few calls need, boxed to keep the others small.
 pub(super) struct Extras<B, R, K: Clock> {
-    /// The cross-layer headers of the attempts.
-    pub(super) cross_layer_call: CrossLayerCall<K>,
+    pub(super) of_attempts: AttemptExtras<K>,
     /// The hedge that joins slow attempts.
     pub(super) hedge: Option<Arc<Hedge>>,
     /// There is no attempt after the first.
@@ -42,7 +42,7 @@ pub(super) struct Extras<B, R, K: Clock> {
 impl<B, R, K: Clock> Default for Extras<B, R, K> {
     fn default() -> Self {
         Self {
-            cross_layer_call: CrossLayerCall::NOTHING,
+            of_attempts: AttemptExtras::default(),
             hedge: None,
             once: false,
             fails_fast: false,
@@ -108,14 +108,14 @@ where
     B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
-    /// Starts the attempt that the permit allows, with the hedge that may join it. `request` makes its request.
+    /// Starts the attempt that the permit allows, with the hedge that may join it.
     #[inline]
     pub(super) fn start<S, M, N>(
         mut sender: Sender<'_, S, K, M, N>,
         driver: &mut CallDriver<K>,
         permit: CallPermit,
         hedge: Option<Arc<Hedge>>,
-        request: impl FnOnce(&Attempt) -> Request<ReplayBody<B>>,
+        request: AttemptRequest<B>,
     ) -> Self
     where
         S: Service<Request<M::Body>, Response = Response<R>, Future = F>,
@@ -126,7 +126,7 @@ where
             return Self::Racing { racing };
         }
         let (attempt, limit) = begin(driver, permit);
-        let attempt = sender.send(attempt, request(&attempt));
+        let attempt = sender.send(attempt, request);
         Self::Running { attempt, limit }
     }
 }
@@ -140,4 +140,38 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>, permit: CallPermit) -> (Attempt, 
         _ => Limit::Never,
     };
     (attempt, limit)
+}
+
+/// The summary of a call, with the requests that the service has sent again.
+pub(super) fn summary<B, R, K: Clock>(
+    driver: &mut CallDriver<K>,
+    extras: Option<&Extras<B, R, K>>,
+    stop: Option<Stop>,
+) -> Summary {
+    let mut summary = driver.summary(stop);
+    let resends = extras.and_then(|extras| extras.of_attempts.resends.as_ref());
+    if let Some(resends) = resends.filter(|_| summary.attempts > 0) {
+        summary.attempts = resends.attempts();
+    }
+    summary
+}
+
+/// The result of a call that succeeded.
+#[inline]
+pub(super) fn answer<B, R, K: Clock>(
+    driver: &mut CallDriver<K>,
+    extras: Option<&Extras<B, R, K>>,
+    traced: bool,
+    method: Option<&Method>,
+    response: Response<R>,
+) -> Response<ResponseBody<R>> {
+    let response = ResponseBody::under(method, response);
+    let is_resent = |extras: &Extras<B, R, K>| {
+        let resends = extras.of_attempts.resends.as_ref();
+        resends.is_some_and(|resends| resends.attempts() > 1)
+    };
+    if driver.attempts() > 1 || traced || extras.is_some_and(is_resent) {
+        return with(summary(driver, extras, None), response);
+    }
+    response
 }

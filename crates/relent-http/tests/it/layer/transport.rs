@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Empty;
+use http_body_util::{Empty, Full};
+use relent::{Attempt, StopReason, Summary};
 use relent_core::{Cause, FailureKind, Network};
+use relent_http::body::ReplayBody;
+use relent_http::layer::Resends;
 use relent_http::network::{NotConnected, classify_error};
 use relent_http::{BoxError, ErrorResponse, Override, RetryLayer};
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, Service, ServiceExt};
 
 use super::mock::{Mock, status};
 use super::{ending, get, layer, policy, post};
@@ -36,7 +40,7 @@ async fn a_post_is_sent_again_after_every_failure_to_connect() {
                 async move {
                     match is_first {
                         true => Err(BoxError::from(NotConnected::new(error()))),
-                        false => Ok(Response::new(Empty::<bytes::Bytes>::new())),
+                        false => Ok(Response::new(Empty::<Bytes>::new())),
                     }
                 }
             }
@@ -143,4 +147,78 @@ async fn calls_that_fail_fast_probe_a_destination_that_is_down() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(!there.is_down() && mock.calls() > 0);
+}
+
+/// A pool that sends a request up to three times, and responds with this status; counts what it sends.
+fn pool(status: u16, sent: &Arc<AtomicU32>) -> impl Pool {
+    let sent = sent.clone();
+    tower::service_fn(move |request: Request<ReplayBody<Full<Bytes>>>| {
+        let resends: &Resends = request.extensions().get().unwrap();
+        let number = request
+            .extensions()
+            .get()
+            .map_or(1, |attempt: &Attempt| attempt.number);
+        assert_eq!(number, sent.fetch_add(1, Ordering::Relaxed) + 1);
+        for _ in 0..2 {
+            if resends.try_count() {
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let response = Response::builder().status(status);
+        std::future::ready(Ok::<_, BoxError>(
+            response.body(Full::<Bytes>::default()).unwrap(),
+        ))
+    })
+}
+
+trait Pool:
+    Service<
+        Request<ReplayBody<Full<Bytes>>>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future: Send,
+    > + Clone
+{
+}
+
+impl<S> Pool for S where
+    S: Service<
+            Request<ReplayBody<Full<Bytes>>>,
+            Response = Response<Full<Bytes>>,
+            Error = BoxError,
+            Future: Send,
+        > + Clone
+{
+}
+
+/// Caddy made 10 and pingora 8 attempts for a limit of 3: the retries of their pools were not counted.
+#[tokio::test]
+async fn caddy_and_pingora_do_not_count_what_their_pool_sends_again() {
+    for (max_retries, sends) in [(0, 1), (1, 2), (3, 4), (5, 6)] {
+        let (layer, _) = layer(policy().max_retries(max_retries));
+        let sent = Arc::new(AtomicU32::new(0));
+        let service = layer.counts_resends().layer(pool(503, &sent));
+        let result = service.oneshot(get()).await;
+        let ended = (Some(503), sends, Some(StopReason::RetriesExhausted));
+        assert_eq!(ending(&result), ended);
+        assert_eq!(sent.load(Ordering::Relaxed), sends);
+    }
+    // The limit of one request is that of its own policy.
+    let (layer, _) = layer(policy());
+    let sent = Arc::new(AtomicU32::new(0));
+    let mut once = get();
+    once.extensions_mut().insert(Override::new().no_retry());
+    let service = layer.counts_resends().layer(pool(503, &sent));
+    assert_eq!(ending(&service.oneshot(once).await).1, 1);
+    assert_eq!(sent.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn the_summary_of_a_success_counts_what_the_service_sent_again() {
+    let (layer, _) = layer(policy());
+    let sent = Arc::new(AtomicU32::new(0));
+    let service = layer.counts_resends().layer(pool(200, &sent));
+    let result = service.oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 3, None));
+    assert!(result.unwrap().extensions().get::<Summary>().is_some());
 }
