@@ -19,6 +19,7 @@ mod readiness;
 mod resends;
 mod start;
 mod state;
+mod upstreams;
 
 use std::error::Error;
 use std::fmt;
@@ -53,6 +54,8 @@ pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
 pub use resends::Resends;
+use upstreams::ByNumber;
+pub use upstreams::{PreviousAttempt, Upstreams};
 
 /// Tower layer that retries the calls of an HTTP service by a policy.
 ///
@@ -192,7 +195,7 @@ impl RetryLayer {
                 traced: false,
                 named: MetricLabel::default(),
                 cap: Replay::CAP,
-                reroute: None,
+                upstreams: None,
                 on_attempt: OnAttempt::default(),
                 random: None,
                 cross: None,
@@ -291,8 +294,15 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// # drop(layer);
     /// ```
     #[must_use]
-    pub fn reroute(mut self, route: impl Fn(u32, &mut Uri) + Send + Sync + 'static) -> Self {
-        self.config.reroute = Some(Arc::new(route));
+    pub fn reroute(self, route: impl Fn(u32, &mut Uri) + Send + Sync + 'static) -> Self {
+        self.upstreams(ByNumber(route))
+    }
+
+    /// Chooses the upstream of each attempt, by the upstream that has failed and its failure, and learns how the
+    /// attempt ended there. It replaces [`reroute`](Self::reroute). The destination stays that of the request.
+    #[must_use]
+    pub fn upstreams(mut self, upstreams: impl Upstreams + 'static) -> Self {
+        self.config.upstreams = Some(Arc::new(upstreams));
         self
     }
 

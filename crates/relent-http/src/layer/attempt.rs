@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use pin_project_lite::pin_project;
 use relent::Attempt;
 use relent::clock::Clock;
@@ -12,6 +12,7 @@ use relent_core::Failure;
 use tower_service::Service;
 
 use super::outcome::{Outcome, classification, is_certain_success, known, of_error};
+use super::upstreams::{PreviousAttempt, Upstreams};
 use super::{CallDriver, Config, FreshConnection, MapBody, Resends};
 use crate::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, RequestTemplate};
 use crate::repeatable::RequestInfo;
@@ -29,6 +30,8 @@ pub(super) struct AttemptExtras<K: Clock> {
     pub(super) cross_layer_call: CrossLayerCall<K>,
     /// The count of all attempts, if the service sends requests again by itself.
     pub(super) resends: Option<Resends>,
+    /// The attempt that was started last, if the caller chooses upstreams.
+    pub(super) previous: Option<Box<PreviousAttempt>>,
 }
 
 impl<K: Clock> Default for AttemptExtras<K> {
@@ -36,6 +39,7 @@ impl<K: Clock> Default for AttemptExtras<K> {
         Self {
             cross_layer_call: CrossLayerCall::NOTHING,
             resends: None,
+            previous: None,
         }
     }
 }
@@ -87,6 +91,7 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
             is_numbered,
         } = request;
         let mut no_headers = CrossLayerCall::NOTHING;
+        let mut upstream = None;
         let cross_layer_call = match extras {
             None => &mut no_headers,
             Some(extras) => {
@@ -96,13 +101,21 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
                     }
                     request.extensions_mut().insert(resends.clone());
                 }
+                if let Some(upstreams) = &config.upstreams {
+                    let uri = request.uri_mut();
+                    upstreams.choose(attempt.number, extras.previous.as_deref(), uri);
+                    upstream = Some(Box::new(uri.clone()));
+                    extras.previous = Some(Box::new(PreviousAttempt {
+                        uri: uri.clone(),
+                        failure: None,
+                    }));
+                }
                 &mut extras.cross_layer_call
             }
         };
         if is_numbered {
             request.extensions_mut().insert(attempt);
         }
-        config.route(&mut request, attempt.number);
         let start = AttemptStart {
             attempt,
             cross_layer_call,
@@ -115,11 +128,16 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
         let (call, span) = start.send(request, Request::headers_mut, span, |request| {
             service.call(request.map(|body| config.map.map_body(body)))
         });
-        RunningAttempt {
-            call,
-            span: Some(span),
-        }
+        let trail = Some(Trail { span, upstream });
+        RunningAttempt { call, trail }
     }
+}
+
+/// What an attempt leaves when it ends.
+pub(super) struct Trail {
+    span: AttemptSpan,
+    /// Its URI, if the caller chooses upstreams.
+    upstream: Option<Box<Uri>>,
 }
 
 pin_project! {
@@ -128,62 +146,80 @@ pin_project! {
         #[pin]
         call: F,
         // `None` when it has ended.
-        span: Option<AttemptSpan>,
+        trail: Option<Trail>,
     }
 }
 
 impl<F> RunningAttempt<F> {
-    /// Takes the span of an attempt that is cut off.
-    pub(super) fn take_span(self: Pin<&mut Self>) -> Option<AttemptSpan> {
-        self.project().span.take()
+    /// Ends an attempt that is cut off.
+    pub(super) fn cut_off(self: Pin<&mut Self>) -> Option<Trail> {
+        self.project().trail.take()
     }
 }
 
 impl<F: Future> Future for RunningAttempt<F> {
-    type Output = (F::Output, Option<AttemptSpan>);
+    type Output = (F::Output, Option<Trail>);
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let entered = this.span.as_ref().map(AttemptSpan::enter);
+        let entered = this.trail.as_ref().map(|trail| trail.span.enter());
         let output = ready!(this.call.poll(context));
         drop(entered);
-        Poll::Ready((output, this.span.take()))
+        Poll::Ready((output, this.trail.take()))
     }
 }
 
-/// Classifies an attempt that has ended, and reports the result to its span. Returns the response, or the outcome
-/// with its failure.
+impl<K: Clock> AttemptExtras<K> {
+    /// Reports the result of an attempt to the caller who has chosen its upstream.
+    #[cold]
+    fn ended(&mut self, upstreams: &dyn Upstreams, uri: Box<Uri>, failure: Option<&Failure>) {
+        upstreams.ended(&uri, failure);
+        if let Some(failure) = failure {
+            self.previous = Some(Box::new(PreviousAttempt {
+                uri: *uri,
+                failure: Some(*failure),
+            }));
+        }
+    }
+}
+
+/// Classifies an attempt that has ended, and reports the result to its span and its upstream. Returns the response,
+/// or the outcome with its failure.
 #[inline]
 pub(super) fn conclude<R, K: Clock, M, N>(
     outcome: Outcome<R>,
-    span: Option<AttemptSpan>,
+    trail: Option<Trail>,
     config: &Config<K, M, N>,
+    extras: Option<&mut AttemptExtras<K>>,
     driver: &mut CallDriver<K>,
     facts: &mut Option<RequestInfo>,
     template: Option<&RequestTemplate>,
 ) -> Result<Response<R>, (Outcome<R>, Failure)> {
-    let response = match outcome {
-        Ok(response) => response,
+    let concluded = match outcome {
+        Ok(response) if is_certain_success(&response, config, driver.policy()) => Ok(response),
+        Ok(response) => {
+            let facts = known(facts, template, driver);
+            match classification(&response, facts, config, driver) {
+                None => Ok(response),
+                Some(failure) => Err((Ok(response), failure)),
+            }
+        }
         Err(error) => {
             let (error, failure) = of_error(error, config.errors);
-            if let Some(mut span) = span {
-                span.failed(&failure);
-            }
-            return Err((Err(error), failure));
+            Err((Err(error), failure))
         }
     };
-    let failure = if is_certain_success(&response, config, driver.policy()) {
-        None
-    } else {
-        let facts = known(facts, template, driver);
-        classification(&response, facts, config, driver)
-    };
-    if let Some(mut span) = span {
-        span.answered(response.status(), failure.as_ref());
+    if let Some(Trail { mut span, upstream }) = trail {
+        match &concluded {
+            Ok(response) => span.answered(response.status(), None),
+            Err((Ok(response), failure)) => span.answered(response.status(), Some(failure)),
+            Err((Err(_), failure)) => span.failed(failure),
+        }
+        if let (Some(uri), Some(upstreams), Some(extras)) = (upstream, &config.upstreams, extras) {
+            let failure = concluded.as_ref().err().map(|(_, failure)| failure);
+            extras.ended(&**upstreams, uri, failure);
+        }
     }
-    match failure {
-        None => Ok(response),
-        Some(failure) => Err((Ok(response), failure)),
-    }
+    concluded
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use http::{HeaderMap, Request, Uri};
+use http::{HeaderMap, Uri};
 use http_body::Body;
 use relent::Destination;
 use relent::clock::Clock;
@@ -11,6 +11,7 @@ use relent::driver::{Driver, DriverBuilder, ToDestination};
 use relent::random::SessionRandom;
 use relent_core::{Failure, Policy, Repeatable};
 
+use super::upstreams::Upstreams;
 use crate::cross_layer::CrossLayer;
 use crate::destinations::DestinationSource;
 use crate::field::content_length;
@@ -20,7 +21,6 @@ use crate::on_attempt::OnAttempt;
 use crate::replaced_policy::ReplacedPolicy;
 use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
 
-type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
 pub(super) type ClassifyError = fn(&(dyn Error + 'static)) -> Failure;
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 
@@ -35,7 +35,7 @@ pub(super) struct Config<K, M, N> {
     pub(super) traced: bool,
     pub(super) named: MetricLabel,
     pub(super) cap: usize,
-    pub(super) reroute: Option<Arc<Reroute>>,
+    pub(super) upstreams: Option<Arc<dyn Upstreams>>,
     pub(super) on_attempt: OnAttempt,
     pub(super) random: Option<Arc<NewRandom>>,
     pub(super) cross: Option<CrossLayer>,
@@ -63,7 +63,11 @@ pub(super) type CallDriver<K> =
 impl<K, M, N> Config<K, M, N> {
     /// Whether calls use only the policy (which may hedge), the destination and a map of the body.
     pub(super) const fn is_plain(&self) -> bool {
-        self.cross.is_none() && self.random.is_none() && !self.traced && !self.counts_resends
+        self.cross.is_none()
+            && self.random.is_none()
+            && !self.traced
+            && !self.counts_resends
+            && self.upstreams.is_none()
     }
 
     /// Uses this destination for all calls, and detaches from policies that are later set for others.
@@ -86,7 +90,7 @@ impl<K, M, N> Config<K, M, N> {
             traced: self.traced,
             named: self.named,
             cap: self.cap,
-            reroute: self.reroute,
+            upstreams: self.upstreams,
             on_attempt: self.on_attempt,
             random: self.random,
             cross: self.cross,
@@ -148,13 +152,5 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
             replay.announce(length);
         }
         (replay, body)
-    }
-
-    /// Lets the `reroute` function choose the target of the attempt.
-    #[inline]
-    pub(super) fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
-        if let Some(reroute) = &self.reroute {
-            reroute(attempt, request.uri_mut());
-        }
     }
 }

@@ -97,20 +97,20 @@ where
             let mut this = self.as_mut().project();
             let next = match this.state.as_mut().project() {
                 StateProjection::Running { mut attempt, limit } => {
-                    let (outcome, span) = match attempt.as_mut().poll(context) {
-                        Poll::Ready((ended, span)) => (
+                    let (outcome, trail) = match attempt.as_mut().poll(context) {
+                        Poll::Ready((ended, trail)) => (
                             ended.map_err(|error| ServiceError::Service(error.into())),
-                            span,
+                            trail,
                         ),
                         Poll::Pending => {
                             let given = ready!(poll_limit(limit, this.driver, this.timer, context));
-                            (Err(ServiceError::Timeout(given)), attempt.take_span())
+                            (Err(ServiceError::Timeout(given)), attempt.cut_off())
                         }
                     };
                     let (config, template) = (&**this.config, this.template.as_ref());
-                    let concluded =
-                        conclude(outcome, span, config, this.driver, this.facts, template);
-                    match concluded {
+                    let (driver, facts) = (&mut *this.driver, &mut *this.facts);
+                    let extras = this.extras.as_mut().map(|extras| &mut extras.of_attempts);
+                    match conclude(outcome, trail, config, extras, driver, facts, template) {
                         Ok(response) => {
                             let status = response.status().as_u16();
                             this.driver.on_success_with(Cause::Status(status));

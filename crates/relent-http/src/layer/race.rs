@@ -16,11 +16,11 @@ use relent_core::destination::Hedge;
 use relent_core::{Cause, Failure};
 use tower_service::Service;
 
-use super::attempt::{AttemptRequest, RunningAttempt, Sender, conclude};
+use super::attempt::{AttemptRequest, RunningAttempt, Sender, Trail, conclude};
 use super::outcome::Ended;
 use super::readiness::release_readiness;
 use super::{CallDriver, MapBody, ServiceError};
-use crate::attempt::{AttemptSpan, RequestTemplate, apply_concurrent_attempts};
+use crate::attempt::{RequestTemplate, apply_concurrent_attempts};
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, ReadProgress, Reopen, Replay, ReplayBody, UnfinishedUpload};
 
@@ -58,13 +58,13 @@ where
     F: Future,
     B: Body<Error: Into<BoxError>>,
 {
-    /// The output of the call, with its span and the progress of the request body.
-    type Output = (F::Output, Option<AttemptSpan>, Option<ReadProgress<B>>);
+    /// The output of the call, with its trail and the progress of the request body.
+    type Output = (F::Output, Option<Trail>, Option<ReadProgress<B>>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let (output, span) = ready!(this.attempt.poll(context));
-        Poll::Ready((output, span, this.sent.take()))
+        let (output, trail) = ready!(this.attempt.poll(context));
+        Poll::Ready((output, trail, this.sent.take()))
     }
 }
 
@@ -170,26 +170,28 @@ where
                     Poll::Pending => self.running.postpone(driver),
                 }
             }
-            let (racer, outcome, span, sent) = match ready!(self.running.poll_next(driver, context))
-            {
-                RaceEvent::Due => {
-                    match replay.beside(&config.reopen) {
-                        Ok(body) => self.body = Some(body),
-                        Err(_) => self.running.cancel_due_hedge(driver),
+            let (racer, outcome, trail, sent) =
+                match ready!(self.running.poll_next(driver, context)) {
+                    RaceEvent::Due => {
+                        match replay.beside(&config.reopen) {
+                            Ok(body) => self.body = Some(body),
+                            Err(_) => self.running.cancel_due_hedge(driver),
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                RaceEvent::Ended(racer, (ended, span, sent)) => {
-                    let outcome = ended.map_err(|error| ServiceError::Service(error.into()));
-                    (racer, outcome, span, sent)
-                }
-                RaceEvent::CutOff(racer, mut contender) => {
-                    let given = racer.attempt().limit.unwrap_or_default();
-                    let span = contender.as_mut().project().attempt.take_span();
-                    (racer, Err(ServiceError::Timeout(given)), span, None)
-                }
-            };
-            let concluded = conclude(outcome, span, config, driver, facts, Some(template));
+                    RaceEvent::Ended(racer, (ended, trail, sent)) => {
+                        let outcome = ended.map_err(|error| ServiceError::Service(error.into()));
+                        (racer, outcome, trail, sent)
+                    }
+                    RaceEvent::CutOff(racer, mut contender) => {
+                        let given = racer.attempt().limit.unwrap_or_default();
+                        let trail = contender.as_mut().project().attempt.cut_off();
+                        (racer, Err(ServiceError::Timeout(given)), trail, None)
+                    }
+                };
+            let extras = sender.extras.as_deref_mut();
+            let head = Some(template);
+            let concluded = conclude(outcome, trail, config, extras, driver, facts, head);
             let (outcome, mut failure) = match concluded {
                 Ok(response) => {
                     let seen = Some(Cause::Status(response.status().as_u16()));

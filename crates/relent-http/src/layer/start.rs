@@ -160,10 +160,11 @@ where
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// What the attempts of a call with so many retries need; `None` for nothing.
     fn attempt_extras(&self, max_retries: Option<u32>) -> Option<AttemptExtras<K>> {
-        let is_needed = self.cross.is_some() || self.counts_resends;
+        let is_needed = self.cross.is_some() || self.counts_resends || self.upstreams.is_some();
         is_needed.then(|| AttemptExtras {
             cross_layer_call: self.cross_layer_call(),
             resends: self.counts_resends.then(|| Resends::new(max_retries)),
+            previous: None,
         })
     }
 }

@@ -1,23 +1,24 @@
 //! What the layer offers to a transport of your own, such as the one of a proxy.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use http_body_util::{Empty, Full};
+use relent::policy::HedgeConfig;
 use relent::{Attempt, StopReason, Summary};
-use relent_core::{Cause, FailureKind, Network};
+use relent_core::{Cause, Failure, FailureKind, Network};
 use relent_http::body::ReplayBody;
-use relent_http::layer::Resends;
+use relent_http::layer::{PreviousAttempt, Resends, Upstreams};
 use relent_http::network::{NotConnected, classify_error};
 use relent_http::{BoxError, ErrorResponse, Override, RetryLayer};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 
-use super::mock::{Mock, status};
+use super::mock::{Arrived, Mock, MockAnswer, status};
 use super::{ending, get, layer, policy, post};
 use crate::held_by::{ALL, HeldBy};
 
@@ -221,4 +222,78 @@ async fn the_summary_of_a_success_counts_what_the_service_sent_again() {
     let result = service.oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 3, None));
     assert!(result.unwrap().extensions().get::<Summary>().is_some());
+}
+
+/// Takes the next upstream for each attempt, and records its arguments.
+#[derive(Clone, Default)]
+struct RoundRobin(Arc<Mutex<Recorded>>);
+
+#[derive(Default)]
+struct Recorded {
+    /// For each attempt: the previous upstream, and its failure.
+    chosen: Vec<(u32, Option<(String, Option<Cause>)>)>,
+    /// Each result, with its upstream.
+    ended: Vec<(String, Option<Cause>)>,
+}
+
+impl Upstreams for RoundRobin {
+    fn choose(&self, attempt: u32, previous: Option<&PreviousAttempt>, uri: &mut Uri) {
+        let seen = |previous: &PreviousAttempt| {
+            let cause = previous.failure.map(|failure| failure.cause);
+            (previous.uri.host().unwrap().to_owned(), cause)
+        };
+        let mut recorded = self.0.lock().unwrap();
+        recorded.chosen.push((attempt, previous.map(seen)));
+        *uri = format!("http://upstream-{attempt}{}", uri.path())
+            .parse()
+            .unwrap();
+    }
+
+    fn ended(&self, uri: &Uri, failure: Option<&Failure>) {
+        let host = uri.host().unwrap().to_owned();
+        let cause = failure.map(|failure| failure.cause);
+        self.0.lock().unwrap().ended.push((host, cause));
+    }
+}
+
+fn hosts(mock: &Mock) -> Vec<String> {
+    let host = |arrived: Arrived| arrived.uri.host().unwrap().to_owned();
+    mock.arrived().into_iter().map(host).collect()
+}
+
+#[tokio::test]
+async fn the_choice_of_an_upstream_knows_which_one_failed_and_why() {
+    let upstreams = RoundRobin::default();
+    let (layer, _) = layer(policy());
+    let reset = MockAnswer::Fail(io::ErrorKind::ConnectionReset);
+    let mock = Mock::new([status(503), reset, status(200)]);
+    let service = layer.upstreams(upstreams.clone()).layer(mock.clone());
+    assert_eq!(ending(&service.oneshot(get()).await), (Some(200), 3, None));
+    assert_eq!(hosts(&mock), ["upstream-1", "upstream-2", "upstream-3"]);
+
+    let recorded = upstreams.0.lock().unwrap();
+    let busy = ("upstream-1".to_owned(), Some(Cause::Status(503)));
+    let cut = (
+        "upstream-2".to_owned(),
+        Some(Cause::Network(Network::Reset)),
+    );
+    let chosen = [(1, None), (2, Some(busy.clone())), (3, Some(cut.clone()))];
+    assert_eq!(recorded.chosen, chosen);
+    assert_eq!(recorded.ended, [busy, cut, ("upstream-3".to_owned(), None)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hedge_knows_the_upstream_of_the_attempt_that_it_joins() {
+    let upstreams = RoundRobin::default();
+    let hedge = HedgeConfig::after(Duration::from_millis(50));
+    let layer = RetryLayer::new(policy().hedge(hedge).build().unwrap());
+    let mock = Mock::new([MockAnswer::Hang, status(200)]);
+    let service = layer.upstreams(upstreams.clone()).layer(mock.clone());
+    assert_eq!(ending(&service.oneshot(get()).await), (Some(200), 2, None));
+
+    let recorded = upstreams.0.lock().unwrap();
+    let running = ("upstream-1".to_owned(), None);
+    assert_eq!(recorded.chosen, [(1, None), (2, Some(running))]);
+    // The lost attempt has no result.
+    assert_eq!(recorded.ended, [("upstream-2".to_owned(), None)]);
 }
