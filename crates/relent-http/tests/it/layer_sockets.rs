@@ -213,6 +213,23 @@ async fn an_early_response_to_a_stream_is_returned() {
     assert_eq!(text, "busy");
 }
 
+/// The caller reads the reason from the response or from the error.
+#[tokio::test]
+async fn a_body_that_was_not_kept_is_the_reason_of_the_last_outcome() {
+    let content = Bytes::from(pattern(5, 200_000));
+    let put = |server: &Server| {
+        let put = request(Method::PUT, &server.url("/"), streamed(&content, 10_000));
+        layer().layer(client()).oneshot(put)
+    };
+    let server = Server::script([Step::Answer(response(503, &[], "busy"))]);
+    let answered = put(&server).await.unwrap();
+    assert_eq!(ending(&answered), (503, 1, Some(StopReason::NotReplayable)));
+    let server = Server::script([Step::Reset(Vec::new())]);
+    let gave_up = put(&server).await.unwrap_err();
+    assert_eq!(gave_up.summary().reason, Some(StopReason::NotReplayable));
+    assert_eq!(StopReason::NotReplayable.name(), "not_replayable");
+}
+
 #[tokio::test]
 async fn a_post_to_a_closed_port_is_rerouted() {
     let address = unused_address();
@@ -436,4 +453,26 @@ async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
             assert!(body.ends_with("0\r\nchecksum: 12\r\n\r\n"), "{body:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_trailers_of_a_response_are_passed_on() {
+    let url = serve(|number, mut stream| async move {
+        read_head(&mut stream).await?;
+        let status = if number == 1 { "503 Busy" } else { "200 OK" };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\
+             trailer: checksum\r\n\r\n7\r\ncontent\r\n0\r\nchecksum: 12\r\n\r\n"
+        );
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    })
+    .await;
+    let mut get = get(&url);
+    get.headers_mut().insert("te", "trailers".parse().unwrap());
+    let response = layer().layer(client()).oneshot(get).await.unwrap();
+    assert_eq!(ending(&response), (200, 2, None));
+    let collected = response.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["checksum"], "12");
+    assert_eq!(collected.to_bytes(), "content");
 }
