@@ -50,7 +50,7 @@ pub(crate) use error::within;
 pub use error::{ReadinessError, ServiceError};
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
-pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
+pub use grpc::{CallFuture, GrpcAttempts, GrpcLayer, GrpcRetryService};
 pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
 pub use resends::Resends;
@@ -176,7 +176,7 @@ pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
 ///
 /// As with any tower service, a caller that polls it ready and does not call it keeps the reserved capacity of the
 /// inner service until it drops this one.
-pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
+pub struct RetryService<S, K = TokioClock, M = Unchanged, N = ByType> {
     service: S,
     config: Arc<Config<K, M, N>>,
 }
@@ -463,19 +463,19 @@ where
     M: Clone,
     N: Clone,
 {
-    type Service = Retry<S, K, M, N>;
+    type Service = RetryService<S, K, M, N>;
 
     fn layer(&self, service: S) -> Self::Service {
         let mut config = self.config.clone();
         config.plain = config.is_plain();
-        Retry {
+        RetryService {
             service,
             config: Arc::new(config),
         }
     }
 }
 
-impl<S, B, R, K, M, N> Service<Request<B>> for Retry<S, K, M, N>
+impl<S, B, R, K, M, N> Service<Request<B>> for RetryService<S, K, M, N>
 where
     S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
     B: Body<Error: Into<BoxError>>,
@@ -512,7 +512,7 @@ fn never_called(error: BoxError) -> GaveUp<ServiceError> {
     GaveUp::new(Some(ServiceError::Service(error)), summary)
 }
 
-impl<S: Clone, K, M, N> Clone for Retry<S, K, M, N> {
+impl<S: Clone, K, M, N> Clone for RetryService<S, K, M, N> {
     fn clone(&self) -> Self {
         Self {
             service: self.service.clone(),
@@ -529,9 +529,9 @@ impl<K, M, N> fmt::Debug for RetryLayer<K, M, N> {
     }
 }
 
-impl<S, K, M, N> fmt::Debug for Retry<S, K, M, N> {
+impl<S, K, M, N> fmt::Debug for RetryService<S, K, M, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
+        f.debug_struct("RetryService")
             .field("policy", &self.config.policy)
             .finish_non_exhaustive()
     }

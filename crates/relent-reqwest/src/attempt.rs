@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::body::{Body, OpenedBody, RedirectedRequest};
-use crate::call_options::CallOptions;
 use crate::client::Client;
-use crate::failed::{AttemptFailure, Outcome};
+use crate::failed::{AttemptFailure, AttemptResult};
 use crate::read_timeout::HeadTimeout;
 use crate::redirects::{CurrentRequest, RedirectWatch};
 use crate::request_template::Template;
+use crate::retry_options::RetryOptions;
 
 /// The connections that an attempt may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,7 +67,7 @@ impl TimeLimit {
 
 pin_project! {
     /// A running attempt of a client, a download or a middleware. It is classified when it ends.
-    pub(crate) struct Attempt<F> {
+    pub(crate) struct RunningAttempt<F> {
         // `None` if the request could not be built.
         #[pin]
         sending: Option<F>,
@@ -80,14 +80,14 @@ pin_project! {
 }
 
 /// A request in reqwest.
-type Call = <reqwest::Client as Service<reqwest::Request>>::Future;
+type RequestFuture = <reqwest::Client as Service<reqwest::Request>>::Future;
 
 pin_project! {
     /// A sent request. If a redirect must keep the body, and reqwest cannot send it again, the request is sent a
     /// second time within the attempt, with a body that reqwest can send on.
     pub(crate) struct SendFuture {
         #[pin]
-        call: Call,
+        call: RequestFuture,
         redirected: Option<Box<(reqwest::Client, RedirectedRequest)>>,
     }
 }
@@ -99,7 +99,7 @@ impl SendFuture {
         mut http: &reqwest::Client,
         mut request: reqwest::Request,
         body: OpenedBody,
-        options: &CallOptions,
+        options: &RetryOptions,
     ) -> Self {
         let redirected = body.attach(&mut request).filter(|_| !options.no_redirects);
         Self {
@@ -130,7 +130,7 @@ impl Future for SendFuture {
 /// The request of an attempt, or the reason why it cannot be sent.
 pub(crate) type BuildResult = Result<reqwest::Request, Box<AttemptFailure>>;
 
-impl<F> Attempt<F> {
+impl<F> RunningAttempt<F> {
     /// Starts an attempt: the same steps for each first, later and hedged one. `traced` selects the properties of the
     /// request for the span, if it has one.
     #[inline]
@@ -169,15 +169,15 @@ impl<F> Attempt<F> {
     }
 }
 
-impl<F, E> Future for Attempt<F>
+impl<F, E> Future for RunningAttempt<F>
 where
     F: Future<Output = Result<reqwest::Response, E>>,
     E: Into<Box<AttemptFailure>>,
 {
-    type Output = Outcome;
+    type Output = AttemptResult;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AttemptResult> {
         let this = self.project();
         let Some(sending) = this.sending.as_pin_mut() else {
             return match this.unsent.take() {
@@ -200,7 +200,7 @@ where
 /// Sends the attempts of a client's call.
 pub(crate) struct Sender<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) options: &'a CallOptions,
+    pub(crate) options: &'a RetryOptions,
     pub(crate) template: &'a Template,
     pub(crate) cross_layer_call: &'a mut CrossLayerCall<TokioClock>,
     pub(crate) connection: Connection,
@@ -226,7 +226,7 @@ impl Sender<'_> {
         built: BuildResult,
         body: &Body,
         opened: OpenedBody,
-    ) -> Attempt<SendFuture> {
+    ) -> RunningAttempt<SendFuture> {
         let options = self.options;
         let start = AttemptStart {
             attempt,
@@ -235,7 +235,7 @@ impl Sender<'_> {
         };
         let http = self.client.http(self.connection);
         let head_timeout = options.head_timeout(self.template, body, attempt.limit);
-        Attempt::start(start, built, span_fields, head_timeout, |request| {
+        RunningAttempt::start(start, built, span_fields, head_timeout, |request| {
             SendFuture::new(http, request, opened, options)
         })
     }

@@ -14,7 +14,6 @@ use relent_http::attempt::{CrossLayerCall, not_retried};
 
 use crate::attempt::{Connection, Sender, TimeLimit};
 use crate::body::{Body, OpenedBody};
-use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::{checked, drained_while};
 use crate::error::Error;
@@ -22,13 +21,14 @@ use crate::failed::{AttemptError, FailedAttempt, LastResult};
 use crate::request_options::{RequestOptions, build_error};
 use crate::request_template::Template;
 use crate::response::Response;
+use crate::retry_options::{CallDriver, RetryOptions};
 
 /// Makes the attempts of a call. The retry loop, its delays and its result are the same for all implementations.
 pub(crate) trait AttemptLoop {
     /// The result of a successful attempt.
     type Success;
 
-    fn options(&self) -> Arc<CallOptions>;
+    fn options(&self) -> Arc<RetryOptions>;
 
     fn driver(&mut self) -> &mut CallDriver;
 
@@ -137,9 +137,9 @@ pub(crate) struct CallFailure {
 }
 
 /// A request of the client, with the state that its attempts share.
-pub(crate) struct Call {
+pub(crate) struct ClientCall {
     pub(crate) client: Client,
-    pub(crate) options: Arc<CallOptions>,
+    pub(crate) options: Arc<RetryOptions>,
     pub(crate) template: Template,
     pub(crate) driver: CallDriver,
     pub(crate) cross_layer_call: CrossLayerCall<TokioClock>,
@@ -147,7 +147,7 @@ pub(crate) struct Call {
     pub(crate) first: Option<reqwest::Request>,
 }
 
-impl Call {
+impl ClientCall {
     /// Creates the call of a request that reqwest has built.
     #[inline]
     pub(crate) fn new(
@@ -163,7 +163,7 @@ impl Call {
     #[inline]
     fn of(
         client: Client,
-        options: Arc<CallOptions>,
+        options: Arc<RetryOptions>,
         template: Template,
         first: Option<reqwest::Request>,
     ) -> Self {
@@ -228,7 +228,7 @@ impl Call {
     }
 }
 
-impl CallOptions {
+impl RetryOptions {
     /// The response for the caller.
     #[inline]
     pub(crate) fn finish_response(
@@ -243,10 +243,10 @@ impl CallOptions {
     }
 }
 
-impl AttemptLoop for Call {
+impl AttemptLoop for ClientCall {
     type Success = Response;
 
-    fn options(&self) -> Arc<CallOptions> {
+    fn options(&self) -> Arc<RetryOptions> {
         self.options.clone()
     }
 
@@ -299,12 +299,12 @@ impl Client {
         let mut call = match Template::build(request.clone(), &self.0.http) {
             Ok((built, body)) => {
                 let options = RequestOptions::new(self.clone(), Some(body));
-                Call::new(Ok(built), options)?
+                ClientCall::new(Ok(built), options)?
             }
             Err(refused) => {
                 let options = self.options_of(request.method(), || Some(request.uri().clone()));
                 let options = options.for_request(request.headers());
-                Call::of(self.clone(), options, *refused, None)
+                ClientCall::of(self.clone(), options, *refused, None)
             }
         };
         // Boxed, because the attempts of a request need much space, and futures are moved.

@@ -11,11 +11,11 @@ use relent_http::KeyForm;
 use relent_http::attempt::DestinationSource;
 use relent_http::body::Replay;
 
-use crate::call_options::{CallOptions, SharedOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
 use crate::read_timeout::ReadTimeout;
 use crate::redirects::{self, limit_redirects};
+use crate::retry_options::{RetryOptions, SharedOptions, retry_option_methods};
 use crate::route::Route;
 
 /// HTTP client that sends each request as often as its policy allows.
@@ -179,7 +179,7 @@ impl Client {
         &self.0.shared
     }
 
-    fn options(&mut self) -> &mut CallOptions {
+    fn options(&mut self) -> &mut RetryOptions {
         self.inner_mut().shared.change()
     }
 
@@ -334,7 +334,7 @@ impl Client {
         &self,
         method: &Method,
         uri: impl FnOnce() -> Option<Uri>,
-    ) -> Arc<CallOptions> {
+    ) -> Arc<RetryOptions> {
         let routes = &self.0.routes;
         let mut options = self.0.shared.now();
         if !routes.is_empty()
@@ -368,7 +368,7 @@ impl Client {
     }
 }
 
-call_option_methods!(Client);
+retry_option_methods!(Client);
 
 /// Calls the builder function and turns off reqwest's own retries.
 fn build_without_retries(new_builder: &NewBuilder) -> reqwest::ClientBuilder {

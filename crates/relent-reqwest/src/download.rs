@@ -19,7 +19,6 @@ use reqwest::Url;
 
 use crate::attempt::{Connection, Sender, TimeLimit};
 use crate::body::{Body, OpenedBody};
-use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::proof_of;
 use crate::download_hook::DownloadHook;
@@ -30,6 +29,7 @@ use crate::partial::{Partial, RangeState, RestResponse, has_own_range};
 use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::resumable::{Resumable, announces_ranges};
+use crate::retry_options::{CallDriver, RetryOptions};
 use crate::sink::Sink;
 
 /// A download, resumed across attempts; [`run`](Self::run) makes the attempts. For a download that starts at the
@@ -54,7 +54,7 @@ use crate::sink::Sink;
 pub struct Download<'c> {
     client: &'c Client,
     template: Template,
-    options: Arc<CallOptions>,
+    options: Arc<RetryOptions>,
     partial: Option<Partial>,
     range_state: RangeState,
     /// Whether a body has begun in this download, so the sink has a part of it.
@@ -84,7 +84,7 @@ impl<'c> Download<'c> {
         Self::with(client, template, options)
     }
 
-    pub(crate) fn with(client: &'c Client, template: Template, options: Arc<CallOptions>) -> Self {
+    pub(crate) fn with(client: &'c Client, template: Template, options: Arc<RetryOptions>) -> Self {
         let rate = options.rate.or_else(|| options.default_min_rate(&template));
         Self {
             client,
@@ -197,7 +197,7 @@ impl<'c> Download<'c> {
         &self.template
     }
 
-    pub(crate) fn options(&self) -> Arc<CallOptions> {
+    pub(crate) fn options(&self) -> Arc<RetryOptions> {
         self.options.clone()
     }
 

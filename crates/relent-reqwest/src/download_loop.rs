@@ -13,12 +13,12 @@ use relent_core::{Cause, Decision, Failure, Stop, StopReason};
 use crate::attempt::Connection;
 use crate::body::{Body, OpenedBody};
 use crate::call::{AttemptLoop, CallFailure};
-use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::download::Download;
 use crate::download_hook::DownloadHook;
 use crate::failed::{AttemptError, FailedAttempt, LastResult};
 use crate::request_template::Template;
+use crate::retry_options::{CallDriver, RetryOptions};
 use crate::sink::Sink;
 
 /// Result of a download that was [run](Download::run).
@@ -169,7 +169,7 @@ impl Client {
     pub(crate) async fn receive<S: Sink>(
         &self,
         template: Template,
-        options: Arc<CallOptions>,
+        options: Arc<RetryOptions>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let download = Download::with(self, template, options);
@@ -205,7 +205,7 @@ struct DownloadLoop<'c, 'r, S, H> {
 impl<S: Sink, H: DownloadHook> AttemptLoop for DownloadLoop<'_, '_, S, H> {
     type Success = Response<()>;
 
-    fn options(&self) -> Arc<CallOptions> {
+    fn options(&self) -> Arc<RetryOptions> {
         self.download.options()
     }
 

@@ -399,4 +399,4 @@ impl FailedAttempt {
 }
 
 /// The result of an attempt before its classification.
-pub(crate) type Outcome = Result<reqwest::Response, Box<AttemptFailure>>;
+pub(crate) type AttemptResult = Result<reqwest::Response, Box<AttemptFailure>>;

@@ -60,9 +60,9 @@ mod attempt;
 pub mod blocking;
 mod body;
 mod call;
-mod call_options;
 mod classify;
 mod client;
+mod retry_options;
 #[doc = include_str!("../docs/coming_from.md")]
 pub mod coming_from {}
 mod complete;

@@ -15,13 +15,13 @@ use relent_http::body::{NotReplayable, Replay};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use crate::attempt::{Attempt, Connection, TimeLimit};
+use crate::attempt::{Connection, RunningAttempt, TimeLimit};
 use crate::body::{Body, OpenedBody};
 use crate::call::{AttemptLoop, CallFailure};
-use crate::call_options::{CallDriver, CallOptions, SharedOptions, call_option_methods};
 use crate::complete::checked_by_length;
 use crate::failed::{AttemptError, AttemptFailure, FailedAttempt, LastResult};
 use crate::request_template::Template;
+use crate::retry_options::{CallDriver, RetryOptions, SharedOptions, retry_option_methods};
 
 /// Middleware for reqwest-middleware that retries each request as often as its policy allows.
 ///
@@ -79,7 +79,7 @@ impl RetryMiddleware {
         &self.shared
     }
 
-    fn options(&mut self) -> &mut CallOptions {
+    fn options(&mut self) -> &mut RetryOptions {
         Arc::make_mut(&mut self.shared).change()
     }
 
@@ -99,11 +99,11 @@ impl RetryMiddleware {
     }
 }
 
-call_option_methods!(RetryMiddleware);
+retry_option_methods!(RetryMiddleware);
 
 /// A request with the state of its attempts.
 struct MiddlewareCall<'a, 'n> {
-    options: Arc<CallOptions>,
+    options: Arc<RetryOptions>,
     template: Template,
     driver: CallDriver,
     cross_layer_call: CrossLayerCall<TokioClock>,
@@ -118,7 +118,7 @@ struct MiddlewareCall<'a, 'n> {
 impl AttemptLoop for MiddlewareCall<'_, '_> {
     type Success = Response;
 
-    fn options(&self) -> Arc<CallOptions> {
+    fn options(&self) -> Arc<RetryOptions> {
         self.options.clone()
     }
 
@@ -157,7 +157,7 @@ impl AttemptLoop for MiddlewareCall<'_, '_> {
         let (mut outcome, watch) = {
             let send = |request| next.run(request, extensions);
             // Another middleware makes the spans.
-            let mut attempt = pin!(Attempt::start(start, built, |_| None, None, send));
+            let mut attempt = pin!(RunningAttempt::start(start, built, |_| None, None, send));
             let outcome = until.timeout(attempt.as_mut()).await.flatten();
             (outcome, std::mem::take(attempt.parts().1))
         };

@@ -13,21 +13,21 @@ use relent_core::destination::Hedge;
 use relent_core::{Failure, FailureKind, StopReason};
 use relent_http::attempt::apply_concurrent_attempts;
 
-use crate::attempt::{Attempt, Connection, SendFuture, Sender};
+use crate::attempt::{Connection, RunningAttempt, SendFuture, Sender};
 use crate::body::{Body, OpenedBody};
-use crate::call::Call;
-use crate::call_options::{CallOptions, cause};
-use crate::failed::{AttemptFailure, FailedAttempt, Outcome};
+use crate::call::ClientCall;
+use crate::failed::{AttemptFailure, AttemptResult, FailedAttempt};
 use crate::redirects::RedirectWatch;
 use crate::request_template::Template;
 use crate::response::Response;
+use crate::retry_options::{RetryOptions, cause};
 
 pin_project! {
     /// One of the attempts, classified when it ends.
     struct Contender<'c> {
         #[pin]
-        attempt: Attempt<SendFuture>,
-        options: &'c CallOptions,
+        attempt: RunningAttempt<SendFuture>,
+        options: &'c RetryOptions,
         template: &'c Template,
         body: Body,
     }
@@ -44,7 +44,7 @@ type ContenderResult = (
 );
 
 impl Contender<'_> {
-    fn finish(self: Pin<&mut Self>, outcome: Outcome) -> ContenderResult {
+    fn finish(self: Pin<&mut Self>, outcome: AttemptResult) -> ContenderResult {
         let this = self.project();
         let (span, watch) = this.attempt.parts();
         let classified = this.options.classify(this.template, span, outcome);
@@ -67,7 +67,7 @@ impl Future for Contender<'_> {
     }
 }
 
-impl Call {
+impl ClientCall {
     /// Makes an attempt that hedges join if it is slow, until one succeeds or all have failed.
     pub(crate) async fn race(
         &mut self,

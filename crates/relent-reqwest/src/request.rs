@@ -15,8 +15,7 @@ use relent_http::IdempotencyKey;
 use reqwest::IntoUrl;
 
 use crate::body::Body;
-use crate::call::Call;
-use crate::call_options::CallOptions;
+use crate::call::ClientCall;
 use crate::client::Client;
 use crate::error::Error;
 use crate::failed::AttemptError;
@@ -25,6 +24,7 @@ use crate::read_timeout::ReadTimeout;
 use crate::request_options::{RequestOptions, build_error};
 use crate::request_template::Template;
 use crate::response::Response;
+use crate::retry_options::RetryOptions;
 use crate::sink::Sink;
 use crate::whole_body;
 
@@ -313,7 +313,7 @@ impl RequestBuilder {
         self.change(move |options| options.rate = Some(MinRate { bytes, within }))
     }
 
-    fn change(mut self, change: impl FnOnce(&mut CallOptions) + Send + 'static) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut RetryOptions) + Send + 'static) -> Self {
         self.request_options.changes.push(Box::new(change));
         self
     }
@@ -350,7 +350,7 @@ impl RequestBuilder {
                 whole_body::receive(&client, options, template).await
             })
         } else {
-            match Call::new(self.http.build(), self.request_options) {
+            match ClientCall::new(self.http.build(), self.request_options) {
                 Ok(mut call) => Box::pin(async move { call.run().await }),
                 Err(error) => Box::pin(ready(Err(error))),
             }
@@ -368,7 +368,7 @@ impl RequestBuilder {
     }
 
     /// The client, options and template of the attempts.
-    pub(crate) fn prepare(self) -> Result<(Client, Arc<CallOptions>, Template), Error> {
+    pub(crate) fn prepare(self) -> Result<(Client, Arc<RetryOptions>, Template), Error> {
         let mut built = self.http.build().map_err(build_error)?;
         let (client, options, body) = self.request_options.resolve(&mut built)?;
         let template = Template::new(&mut built, body, client.0.body_cap);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use relent_http::IdempotencyKey;
 
 use crate::body::Body;
-use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::error::Error;
+use crate::retry_options::RetryOptions;
 use crate::secret::redacted;
 
 /// Options of a request that reqwest's builder does not have.
@@ -24,7 +24,7 @@ pub(crate) struct RequestOptions {
 }
 
 /// A change of the options, applied when the URL of the request is known.
-type Change = Box<dyn FnOnce(&mut CallOptions) + Send>;
+type Change = Box<dyn FnOnce(&mut RetryOptions) + Send>;
 
 impl RequestOptions {
     /// Default options with this body, which replaces that of reqwest.
@@ -46,7 +46,7 @@ impl RequestOptions {
     pub(crate) fn resolve(
         self,
         built: &mut reqwest::Request,
-    ) -> Result<(Client, Arc<CallOptions>, Body), Error> {
+    ) -> Result<(Client, Arc<RetryOptions>, Body), Error> {
         if let Some(build_error) = self.build_error {
             return Err(Error::Request(build_error));
         }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response as Head;
 
-use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::error::Error;
 use crate::request_template::Template;
 use crate::response::Response;
 use crate::resumable::Resumable;
+use crate::retry_options::RetryOptions;
 use crate::sink::Sink;
 
 /// A body in memory, with the head of its first response.
@@ -41,7 +41,7 @@ impl Sink for WholeBody {
 /// Makes attempts until the whole body is in memory.
 pub(crate) async fn receive(
     client: &Client,
-    options: Arc<CallOptions>,
+    options: Arc<RetryOptions>,
     template: Template,
 ) -> Result<Response, Error> {
     let mut whole = WholeBody::default();

@@ -11,7 +11,7 @@ use relent::clock::Clock;
 use relent_core::Failure;
 use tower_service::Service;
 
-use super::outcome::{Outcome, classification, is_certain_success, known, of_error};
+use super::outcome::{AttemptResult, classification, is_certain_success, known, of_error};
 use super::upstreams::{PreviousAttempt, Upstreams};
 use super::{CallDriver, Config, FreshConnection, MapBody, Resends};
 use crate::attempt::{AttemptSpan, AttemptStart, CrossLayerCall, RequestTemplate};
@@ -188,14 +188,14 @@ impl<K: Clock> AttemptExtras<K> {
 /// or the outcome with its failure.
 #[inline]
 pub(super) fn conclude<R, K: Clock, M, N>(
-    outcome: Outcome<R>,
+    outcome: AttemptResult<R>,
     trail: Option<Trail>,
     config: &Config<K, M, N>,
     extras: Option<&mut AttemptExtras<K>>,
     driver: &mut CallDriver<K>,
     facts: &mut Option<RequestInfo>,
     template: Option<&RequestTemplate>,
-) -> Result<Response<R>, (Outcome<R>, Failure)> {
+) -> Result<Response<R>, (AttemptResult<R>, Failure)> {
     let concluded = match outcome {
         Ok(response) if is_certain_success(&response, config, driver.policy()) => Ok(response),
         Ok(response) => {

@@ -14,7 +14,7 @@ use crate::drained::Drained;
 use crate::replay::BoxError;
 
 pin_project! {
-    /// The body of a response of [`Retry`](super::Retry): the body of the service, streamed through.
+    /// The body of a response of [`RetryService`](super::RetryService): the body of the service, streamed through.
     ///
     /// In HTTP/2 a server can reset a response as if it were complete, and hyper reports the
     /// end. This body then ends with [`Truncated`](crate::body::Truncated) if it is shorter than its

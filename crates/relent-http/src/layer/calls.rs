@@ -4,7 +4,7 @@ use http::{Response, Uri};
 use relent::clock::Clock;
 use relent_core::{Failure, Hop};
 
-use super::outcome::Outcome;
+use super::outcome::AttemptResult;
 use super::{CallDriver, Config};
 
 /// Response extension: the address that responded, if it may differ from the address of the request.
@@ -31,7 +31,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     pub(super) fn attribute_to_last_request<R>(
         &self,
         driver: &mut CallDriver<K>,
-        outcome: &Outcome<R>,
+        outcome: &AttemptResult<R>,
         failure: &mut Failure,
     ) {
         failure.hop = Hop::Here;

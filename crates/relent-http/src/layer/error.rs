@@ -9,7 +9,7 @@ use relent::GaveUp;
 
 use crate::replay::{BoxError, NotReplayable};
 
-/// Error of the last attempt of a [`Retry`](super::Retry) that had no response.
+/// Error of the last attempt of a [`RetryService`](super::RetryService) that had no response.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServiceError {

@@ -16,14 +16,14 @@ use tower_service::Service;
 
 use super::attempt::conclude;
 use super::outcome::{Ended, Output};
-use super::state::{Extras, Limit, State, StateProjection, answer};
+use super::state::{AttemptLimit, CallExtras, State, StateProjection, answer};
 use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, Reopen, Replay, UnfinishedUpload};
 
 pin_project! {
-    /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
+    /// The future of a [`RetryService`](super::RetryService). Dropping it at any point leaves the budget
     /// consistent, and drops the running attempt.
     #[must_use = "futures do nothing unless awaited"]
     pub struct ResponseFuture<S, B, R, K, M, N>
@@ -42,7 +42,7 @@ pin_project! {
         pub(super) driver: CallDriver<K>,
         // One timer for delays and limits, created on first use and reused.
         pub(super) timer: Timer<K>,
-        pub(super) extras: Option<Box<Extras<B, R, K>>>,
+        pub(super) extras: Option<Box<CallExtras<B, R, K>>>,
         #[pin]
         pub(super) state: State<S::Future, B, R, K>,
     }
@@ -62,20 +62,20 @@ pub(super) enum LayerStep<R> {
 
 /// Ready when a running attempt has exceeded its limit; returns the limit.
 fn poll_limit<K: Sleeper>(
-    limit: &mut Limit,
+    limit: &mut AttemptLimit,
     driver: &CallDriver<K>,
     timer: &mut Timer<K>,
     context: &mut Context<'_>,
 ) -> Poll<Duration> {
     let given = match *limit {
-        Limit::Never => return Poll::Pending,
-        Limit::At(ends, given) => {
+        AttemptLimit::Never => return Poll::Pending,
+        AttemptLimit::At(ends, given) => {
             let clock = driver.clock();
             timer.set(clock, ends.saturating_since(clock.now()));
-            *limit = Limit::Timer(given);
+            *limit = AttemptLimit::Timer(given);
             given
         }
-        Limit::Timer(given) => given,
+        AttemptLimit::Timer(given) => given,
     };
     timer.poll(context).map(|()| given)
 }

@@ -24,7 +24,7 @@ use crate::grpc::{Peeked, ServiceConfig, timeout};
 use crate::headers::GRPC_PREVIOUS_RPC_ATTEMPTS;
 use crate::replay::{BoxError, ByType, Reopen};
 
-pub use attempts::Attempts;
+pub use attempts::GrpcAttempts;
 pub(super) use attempts::{AfterHead, Classified};
 pub use call::CallFuture;
 
@@ -57,8 +57,8 @@ pub struct GrpcLayer<K = TokioClock, M = Unchanged, N = ByType> {
 }
 
 /// Service whose gRPC calls are retried; made by [`GrpcLayer`].
-pub struct GrpcRetry<S, K = TokioClock, M = Unchanged, N = ByType> {
-    retry: Retry<Attempts<S, K, M>, K, Unchanged, N>,
+pub struct GrpcRetryService<S, K = TokioClock, M = Unchanged, N = ByType> {
+    retry: RetryService<GrpcAttempts<S, K, M>, K, Unchanged, N>,
     methods: Arc<ServiceConfig>,
 }
 
@@ -141,20 +141,20 @@ where
     M: Clone,
     N: Clone,
 {
-    type Service = GrpcRetry<S, K, M, N>;
+    type Service = GrpcRetryService<S, K, M, N>;
 
     fn layer(&self, service: S) -> Self::Service {
         let clock = self.retry.config.clock.clone();
         let hints = self.retry.config.hints;
-        let attempts = Attempts::new(service, self.map.clone(), clock, hints, self.peeks);
-        GrpcRetry {
+        let attempts = GrpcAttempts::new(service, self.map.clone(), clock, hints, self.peeks);
+        GrpcRetryService {
             retry: self.retry.layer(attempts),
             methods: self.methods.clone(),
         }
     }
 }
 
-impl<S, B, R, K, M, N> Service<Request<B>> for GrpcRetry<S, K, M, N>
+impl<S, B, R, K, M, N> Service<Request<B>> for GrpcRetryService<S, K, M, N>
 where
     S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
     B: Body<Error: Into<BoxError>>,
@@ -182,7 +182,7 @@ where
     }
 }
 
-impl<S, K, M, N> GrpcRetry<S, K, M, N> {
+impl<S, K, M, N> GrpcRetryService<S, K, M, N> {
     /// Adds the declarations about the method to the request, unless the caller has set them. Returns the deadline of
     /// the call.
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
@@ -230,7 +230,7 @@ impl<K: Clone, M: Clone, N: Clone> Clone for GrpcLayer<K, M, N> {
     }
 }
 
-impl<S: Clone, K: Clone, M: Clone, N> Clone for GrpcRetry<S, K, M, N> {
+impl<S: Clone, K: Clone, M: Clone, N> Clone for GrpcRetryService<S, K, M, N> {
     fn clone(&self) -> Self {
         Self {
             retry: self.retry.clone(),
@@ -247,9 +247,9 @@ impl<K, M, N> fmt::Debug for GrpcLayer<K, M, N> {
     }
 }
 
-impl<S, K, M, N> fmt::Debug for GrpcRetry<S, K, M, N> {
+impl<S, K, M, N> fmt::Debug for GrpcRetryService<S, K, M, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrpcRetry")
+        f.debug_struct("GrpcRetryService")
             .field("retry", &self.retry)
             .finish_non_exhaustive()
     }

@@ -9,7 +9,7 @@ use relent::{GaveUp, Summary};
 
 use super::body::ResponseBody;
 use super::error::{ReadinessError, ServiceError};
-use super::outcome::{Outcome, Output, with};
+use super::outcome::{AttemptResult, Output, with};
 use crate::complete::reports_end_stream;
 use crate::drain::Drain;
 use crate::replay::BoxError;
@@ -26,7 +26,7 @@ impl<R> LastOutcome<R>
 where
     R: Body<Error: Into<BoxError>>,
 {
-    pub(super) fn of(outcome: Outcome<R>) -> Self {
+    pub(super) fn of(outcome: AttemptResult<R>) -> Self {
         match outcome {
             Err(error) => Self::Error(error),
             Ok(response) => {

@@ -19,7 +19,7 @@ use crate::repeatable::RequestInfo;
 use crate::replay::UnfinishedUpload;
 
 /// The outcome of an attempt.
-pub(super) type Outcome<R> = Result<Response<R>, ServiceError>;
+pub(super) type AttemptResult<R> = Result<Response<R>, ServiceError>;
 
 /// The result of a call.
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
@@ -27,7 +27,7 @@ pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceErro
 /// A failed attempt: its outcome, whether its connection is still busy with the request, and, in a race, the
 /// request body that it is still sending.
 pub(super) struct Ended<R> {
-    pub(super) outcome: Outcome<R>,
+    pub(super) outcome: AttemptResult<R>,
     pub(super) busy: bool,
     pub(super) sending: UnfinishedUpload,
 }

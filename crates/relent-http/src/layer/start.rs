@@ -14,20 +14,20 @@ use tower_service::Service;
 use super::attempt::{AttemptExtras, AttemptRequest, Sender};
 use super::future::ResponseFuture;
 use super::readiness::{Reserve, release_readiness};
-use super::state::{Extras, State};
+use super::state::{CallExtras, State};
 use super::{CallDriver, Config, MapBody, Override, Resends};
 use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, Reopen};
 
 /// State of a call before its first attempt.
-struct Opening<B, R, K: Clock> {
+struct OpenedCall<B, R, K: Clock> {
     driver: CallDriver<K>,
     /// The request facts, if they must be known already.
     facts: Option<RequestInfo>,
     /// There is no retry.
     once: bool,
-    extras: Option<Box<Extras<B, R, K>>>,
+    extras: Option<Box<CallExtras<B, R, K>>>,
 }
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
@@ -52,7 +52,7 @@ where
         let plain = config.plain && policy.hedge().is_none();
         let opening = if plain && request.extensions().is_empty() && !once {
             let driver = config.driver(request.uri(), policy, Repeatable::Unknown);
-            Opening {
+            OpenedCall {
                 driver: driver.start(),
                 // They can still be read from the kept head.
                 facts: None,
@@ -62,7 +62,7 @@ where
         } else {
             Self::open(config, policy, &mut request)
         };
-        let Opening {
+        let OpenedCall {
             mut driver,
             facts,
             once,
@@ -116,7 +116,7 @@ where
         config: &Config<K, M, N>,
         policy: &Arc<Policy>,
         request: &mut Request<B>,
-    ) -> Opening<B, R, K> {
+    ) -> OpenedCall<B, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
         // An `Attempt` of an outer layer does not apply here.
         request.extensions_mut().remove::<Attempt>();
@@ -141,14 +141,14 @@ where
         let max_retries = if once { Some(0) } else { policy.max_retries() };
         let of_attempts = config.attempt_extras(max_retries);
         let extras = (hedge.is_some() || of_attempts.is_some() || fails_fast).then(|| {
-            Box::new(Extras {
+            Box::new(CallExtras {
                 hedge,
                 fails_fast,
                 of_attempts: of_attempts.unwrap_or_default(),
-                ..Extras::default()
+                ..CallExtras::default()
             })
         });
-        Opening {
+        OpenedCall {
             driver,
             facts: Some(facts),
             once,

@@ -23,7 +23,7 @@ use super::{CallDriver, MapBody};
 use crate::replay::{BoxError, ReplayBody};
 
 /// State that few calls need, boxed to keep the others small.
-pub(super) struct Extras<B, R, K: Clock> {
+pub(super) struct CallExtras<B, R, K: Clock> {
     pub(super) of_attempts: AttemptExtras<K>,
     /// The hedge that joins slow attempts.
     pub(super) hedge: Option<Arc<Hedge>>,
@@ -39,7 +39,7 @@ pub(super) struct Extras<B, R, K: Clock> {
     pub(super) last: Option<LastOutcome<R>>,
 }
 
-impl<B, R, K: Clock> Default for Extras<B, R, K> {
+impl<B, R, K: Clock> Default for CallExtras<B, R, K> {
     fn default() -> Self {
         Self {
             of_attempts: AttemptExtras::default(),
@@ -55,7 +55,7 @@ impl<B, R, K: Clock> Default for Extras<B, R, K> {
 
 /// The time limit of a running attempt.
 #[derive(Clone, Copy)]
-pub(super) enum Limit {
+pub(super) enum AttemptLimit {
     Never,
     /// Ends at this instant; the timer is set only when the attempt has to wait.
     At(Instant, Duration),
@@ -78,7 +78,7 @@ pin_project! {
         Running {
             #[pin]
             attempt: RunningAttempt<F>,
-            limit: Limit,
+            limit: AttemptLimit,
         },
         // Until one of several attempts has succeeded, or all have failed.
         Racing {
@@ -133,11 +133,11 @@ where
 
 /// Begins an attempt.
 #[inline]
-fn begin<K: Clock>(driver: &mut CallDriver<K>, permit: CallPermit) -> (Attempt, Limit) {
+fn begin<K: Clock>(driver: &mut CallDriver<K>, permit: CallPermit) -> (Attempt, AttemptLimit) {
     let (attempt, ends) = driver.begin_attempt(permit);
     let limit = match (ends, attempt.limit) {
-        (Some(ends), Some(limit)) => Limit::At(ends, limit),
-        _ => Limit::Never,
+        (Some(ends), Some(limit)) => AttemptLimit::At(ends, limit),
+        _ => AttemptLimit::Never,
     };
     (attempt, limit)
 }
@@ -145,7 +145,7 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>, permit: CallPermit) -> (Attempt, 
 /// The summary of a call, with the requests that the service has sent again.
 pub(super) fn summary<B, R, K: Clock>(
     driver: &mut CallDriver<K>,
-    extras: Option<&Extras<B, R, K>>,
+    extras: Option<&CallExtras<B, R, K>>,
     stop: Option<Stop>,
 ) -> Summary {
     let mut summary = driver.summary(stop);
@@ -160,13 +160,13 @@ pub(super) fn summary<B, R, K: Clock>(
 #[inline]
 pub(super) fn answer<B, R, K: Clock>(
     driver: &mut CallDriver<K>,
-    extras: Option<&Extras<B, R, K>>,
+    extras: Option<&CallExtras<B, R, K>>,
     traced: bool,
     method: Option<&Method>,
     response: Response<R>,
 ) -> Response<ResponseBody<R>> {
     let response = ResponseBody::under(method, response);
-    let is_resent = |extras: &Extras<B, R, K>| {
+    let is_resent = |extras: &CallExtras<B, R, K>| {
         let resends = extras.of_attempts.resends.as_ref();
         resends.is_some_and(|resends| resends.attempts() > 1)
     };

@@ -16,7 +16,7 @@ use relent::{
 };
 use relent_http::body::ReplayBody;
 use relent_http::grpc::ServiceConfig;
-use relent_http::layer::GrpcRetry;
+use relent_http::layer::GrpcRetryService;
 use relent_http::{Mark, Override, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,7 +42,7 @@ fn methods() -> ServiceConfig {
 }
 
 type ToBody = fn(ReplayBody<Body>) -> Body;
-type Retried<K> = Grpc<GrpcRetry<Channel, K, ToBody>>;
+type Retried<K> = Grpc<GrpcRetryService<Channel, K, ToBody>>;
 
 fn layer(policy: Policy) -> RetryLayer<relent::clock::TokioClock, ToBody> {
     RetryLayer::new(policy)

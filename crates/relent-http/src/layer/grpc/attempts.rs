@@ -45,9 +45,9 @@ impl Error for AfterHead {
     }
 }
 
-/// Service for single attempts, inside a [`GrpcRetry`](super::GrpcRetry).
+/// Service for single attempts, inside a [`GrpcRetryService`](super::GrpcRetryService).
 #[derive(Clone)]
-pub struct Attempts<S, K, M> {
+pub struct GrpcAttempts<S, K, M> {
     service: S,
     map: M,
     clock: K,
@@ -55,7 +55,7 @@ pub struct Attempts<S, K, M> {
     peeks: bool,
 }
 
-impl<S, K, M> Attempts<S, K, M> {
+impl<S, K, M> GrpcAttempts<S, K, M> {
     pub(super) const fn new(service: S, map: M, clock: K, hints: HintOptions, peeks: bool) -> Self {
         Self {
             service,
@@ -67,7 +67,7 @@ impl<S, K, M> Attempts<S, K, M> {
     }
 }
 
-impl<S, B, R, K, M> Service<Request<ReplayBody<B>>> for Attempts<S, K, M>
+impl<S, B, R, K, M> Service<Request<ReplayBody<B>>> for GrpcAttempts<S, K, M>
 where
     S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>>,
     B: Body<Error: Into<BoxError>>,
@@ -106,9 +106,9 @@ where
     }
 }
 
-impl<S, K, M> fmt::Debug for Attempts<S, K, M> {
+impl<S, K, M> fmt::Debug for GrpcAttempts<S, K, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempts").finish_non_exhaustive()
+        f.debug_struct("GrpcAttempts").finish_non_exhaustive()
     }
 }
 

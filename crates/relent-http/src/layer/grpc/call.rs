@@ -15,7 +15,7 @@ use relent::{GaveUp, Summary};
 use relent_core::{GrpcCode, StopReason};
 use tower_service::Service;
 
-use super::Attempts;
+use super::GrpcAttempts;
 use crate::grpc::Peeked;
 use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS};
 use crate::layer::{MapBody, ResponseBody, ResponseFuture, ServiceError, Unchanged};
@@ -25,18 +25,18 @@ use crate::replay::{BoxError, Reopen, ReplayBody};
 const MESSAGE_ESCAPES: &AsciiSet = &CONTROLS.add(b'%');
 
 pin_project! {
-    /// The future of a [`GrpcRetry`](super::GrpcRetry). It returns a passed deadline as
+    /// The future of a [`GrpcRetryService`](super::GrpcRetryService). It returns a passed deadline as
     /// the gRPC status `DEADLINE_EXCEEDED`.
     #[must_use = "futures do nothing unless awaited"]
     pub struct CallFuture<S, B, R, K, M, N>
     where
-        Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+        GrpcAttempts<S, K, M>: Service<Request<ReplayBody<B>>>,
         R: Body,
         K: Sleeper,
     {
         // `None` if no time was left for it.
         #[pin]
-        call: Option<ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>>,
+        call: Option<ResponseFuture<GrpcAttempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>>,
         completed: bool,
         deadline: Option<Duration>,
     }
@@ -44,12 +44,12 @@ pin_project! {
 
 impl<S, B, R, K, M, N> CallFuture<S, B, R, K, M, N>
 where
-    Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+    GrpcAttempts<S, K, M>: Service<Request<ReplayBody<B>>>,
     R: Body,
     K: Sleeper,
 {
     pub(super) const fn new(
-        call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+        call: ResponseFuture<GrpcAttempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
         deadline: Option<Duration>,
     ) -> Self {
         Self {
@@ -135,7 +135,7 @@ fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<Respon
 
 impl<S, B, R, K, M, N> fmt::Debug for CallFuture<S, B, R, K, M, N>
 where
-    Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+    GrpcAttempts<S, K, M>: Service<Request<ReplayBody<B>>>,
     R: Body,
     K: Sleeper,
 {

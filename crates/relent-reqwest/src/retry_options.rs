@@ -22,7 +22,7 @@ use relent_http::{HintOptions, RequestInfo};
 use reqwest::Url;
 
 use crate::body::Body;
-use crate::failed::{AttemptError, FailedAttempt, LastResult, Outcome};
+use crate::failed::{AttemptError, AttemptResult, FailedAttempt, LastResult};
 use crate::min_rate::MinRate;
 use crate::read_timeout::{HeadTimeout, ReadTimeout};
 use crate::redirects::RedirectWatch;
@@ -47,21 +47,21 @@ pub(crate) type CallDriver =
 /// Options of all requests of a client or a middleware. `replaced` holds the policy of a later `set_policy`.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedOptions {
-    options: Arc<CallOptions>,
+    options: Arc<RetryOptions>,
     replaced: ReplacedPolicy,
 }
 
 impl SharedOptions {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
         Self {
-            options: Arc::new(CallOptions::new(policy)),
+            options: Arc::new(RetryOptions::new(policy)),
             replaced: ReplacedPolicy::default(),
         }
     }
 
     /// The options of a request that is sent now.
     #[inline]
-    pub(crate) fn now(&self) -> Arc<CallOptions> {
+    pub(crate) fn now(&self) -> Arc<RetryOptions> {
         let mut options = Arc::clone(&self.options);
         if let Some(policy) = self.replaced.get() {
             Arc::make_mut(&mut options).policy = policy;
@@ -70,7 +70,7 @@ impl SharedOptions {
     }
 
     /// The options, to be changed.
-    pub(crate) fn change(&mut self) -> &mut CallOptions {
+    pub(crate) fn change(&mut self) -> &mut RetryOptions {
         if let Some(policy) = std::mem::take(&mut self.replaced).get() {
             Arc::make_mut(&mut self.options).policy = policy;
         }
@@ -88,7 +88,7 @@ impl SharedOptions {
 }
 
 #[derive(Clone)]
-pub(crate) struct CallOptions {
+pub(crate) struct RetryOptions {
     pub(crate) policy: Arc<Policy>,
     pub(crate) destinations: DestinationSource,
     /// Replaces the hedge of the policy.
@@ -115,7 +115,7 @@ pub(crate) struct CallOptions {
     pub(crate) no_redirects: bool,
 }
 
-impl CallOptions {
+impl RetryOptions {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
         Self {
             destinations: DestinationSource::by_origin(&policy),
@@ -331,7 +331,7 @@ impl CallOptions {
         template: &Template,
         span: &mut AttemptSpan,
         watch: &RedirectWatch,
-        outcome: Outcome,
+        outcome: AttemptResult,
     ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         let number = driver.attempts().saturating_sub(1);
         match self.judge(number, self.classify(template, span, outcome)) {
@@ -353,7 +353,7 @@ impl CallOptions {
         &self,
         template: &Template,
         span: &mut AttemptSpan,
-        outcome: Outcome,
+        outcome: AttemptResult,
     ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         let judge = ResponseClassifier {
             policy: &self.policy,
@@ -374,7 +374,7 @@ impl CallOptions {
         judge: ResponseClassifier<'_>,
         template: &Template,
         span: &mut AttemptSpan,
-        outcome: Outcome,
+        outcome: AttemptResult,
     ) -> Result<reqwest::Response, Box<FailedAttempt>> {
         match outcome {
             Ok(response) => {
@@ -474,8 +474,8 @@ impl CallOptions {
 }
 
 /// Options that a client and a middleware share. Both have `shared(&self) -> &SharedOptions` and
-/// `options(&mut self) -> &mut CallOptions`.
-macro_rules! call_option_methods {
+/// `options(&mut self) -> &mut RetryOptions`.
+macro_rules! retry_option_methods {
     ($who:ty) => {
         impl $who {
             /// Replaces the policy of this client or middleware, of its clones, and of all their destinations.
@@ -605,7 +605,7 @@ macro_rules! call_option_methods {
         }
     };
 }
-pub(crate) use call_option_methods;
+pub(crate) use retry_option_methods;
 
 pub(crate) fn cause(status: StatusCode) -> Cause {
     Cause::Status(status.as_u16())
@@ -619,9 +619,9 @@ fn origin(url: &Url) -> &str {
     url.as_str().get(..end).unwrap_or_default()
 }
 
-impl fmt::Debug for CallOptions {
+impl fmt::Debug for RetryOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallOptions")
+        f.debug_struct("RetryOptions")
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
