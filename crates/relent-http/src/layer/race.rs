@@ -19,7 +19,7 @@ use tower_service::Service;
 use super::attempt::{AttemptRequest, RunningAttempt, Sender, Trail, conclude};
 use super::outcome::Ended;
 use super::readiness::release_readiness;
-use super::{CallDriver, MapBody, ServiceError};
+use super::{CallDriver, MapBody, Resends, ServiceError};
 use crate::attempt::{RequestTemplate, apply_concurrent_attempts};
 use crate::repeatable::RequestInfo;
 use crate::replay::{BoxError, ReadProgress, Reopen, Replay, ReplayBody, UnfinishedUpload};
@@ -173,9 +173,13 @@ where
             let (racer, outcome, trail, sent) =
                 match ready!(self.running.poll_next(driver, context)) {
                     RaceEvent::Due => {
+                        let extras = sender.extras.as_deref();
+                        let resends = extras.and_then(|extras| extras.resends.as_ref());
                         match replay.beside(&config.reopen) {
-                            Ok(body) => self.body = Some(body),
-                            Err(_) => self.running.cancel_due_hedge(driver),
+                            Ok(body) if !resends.is_some_and(Resends::is_exhausted) => {
+                                self.body = Some(body);
+                            }
+                            _ => self.running.cancel_due_hedge(driver),
                         }
                         continue;
                     }

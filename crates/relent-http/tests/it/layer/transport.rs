@@ -214,6 +214,29 @@ async fn caddy_and_pingora_do_not_count_what_their_pool_sends_again() {
     assert_eq!(sent.load(Ordering::Relaxed), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_hedge_joins_when_the_service_has_used_up_the_retries() {
+    let policy = policy()
+        .max_retries(1)
+        .attempt_timeout(Duration::from_secs(1));
+    let policy = policy.hedge(HedgeConfig::after(Duration::from_millis(50)));
+    let layer = RetryLayer::new(policy.build().unwrap()).counts_resends();
+    let sent = Arc::new(AtomicU32::new(0));
+    let service = tower::service_fn({
+        let sent = sent.clone();
+        move |request: Request<ReplayBody<Full<Bytes>>>| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            let resends: &Resends = request.extensions().get().unwrap();
+            assert!(resends.try_count());
+            std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>()
+        }
+    });
+    let gave_up = layer.layer(service).oneshot(get()).await.unwrap_err();
+    let ended = (gave_up.attempts(), gave_up.reason());
+    assert_eq!(ended, (2, StopReason::RetriesExhausted));
+    assert_eq!(sent.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test]
 async fn the_summary_of_a_success_counts_what_the_service_sent_again() {
     let (layer, _) = layer(policy());
