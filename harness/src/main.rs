@@ -31,7 +31,11 @@ struct Sockets {
     form: Form,
 
     /// Presets, or files with a policy; off for no retries
-    #[arg(long, value_delimiter = ',', default_value = "off,standard,patient")]
+    #[arg(
+        long = "policy",
+        value_delimiter = ',',
+        default_value = "off,standard,patient"
+    )]
     policies: Vec<String>,
 
     /// Run one policy after the other. Otherwise those of a scenario run concurrently, each with its own

@@ -7,6 +7,8 @@ compile_error!(
 );
 
 mod admission;
+#[cfg(feature = "simulate")]
+mod advise;
 mod console;
 #[cfg(feature = "deliver")]
 mod deliver;
@@ -96,8 +98,14 @@ enum Command {
     Schedule(schedule::ScheduleArgs),
     /// Simulate many clients that use a policy
     #[cfg(feature = "simulate")]
-    #[command(after_long_help = simulate::AFTER_HELP)]
-    Simulate(simulate::SimulateArgs),
+    #[command(subcommand, after_long_help = simulate::AFTER_HELP)]
+    Simulate(simulate::SimulateCommand),
+    /// Print a policy for a service that you describe
+    ///
+    /// The simulator compares it with other policies, in faults that fit the description.
+    #[cfg(feature = "simulate")]
+    #[command(after_long_help = advise::AFTER_HELP)]
+    Advise(Box<advise::AdviseArgs>),
     /// Deliver messages until their receivers acknowledge them
     ///
     /// A server for webhooks: it stores each message until it is delivered, and lists stuck messages
@@ -147,7 +155,9 @@ impl Command {
                 .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
             #[cfg(feature = "simulate")]
-            Self::Simulate(args) => simulate::run(&args).map(|()| 0),
+            Self::Simulate(command) => simulate::run(&command).map(|()| 0),
+            #[cfg(feature = "simulate")]
+            Self::Advise(args) => advise::run(&args).map(|()| 0),
             #[cfg(feature = "deliver")]
             Self::Deliver(command) => deliver::run(command),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
@@ -189,8 +199,8 @@ fn report_parse_error(error: &clap::Error) -> Result<i32, ExitError> {
     }
     let message = format!(
         "{}; see `relent{path} --help`",
-        explain_option(error, &path)
-            .or_else(|| suggest_subcommand(error, known))
+        explain_option(error, known, &path)
+            .or_else(|| suggest_subcommand(error, known, &path))
             .unwrap_or_else(|| one_line(&error.to_string())),
     );
     Err(match path.as_str() {
@@ -199,60 +209,82 @@ fn report_parse_error(error: &clap::Error) -> Result<i32, ExitError> {
     })
 }
 
-/// The options and subcommands of `relent deliver` that had another name, with their present name.
-const RENAMED: [(&str, &str); 6] = [
-    ("--keep", "--retention"),
-    ("--drain", "--shutdown-timeout"),
-    ("--no-park", "--no-hold"),
-    ("--skip-dead", "--on-dead-letter skip"),
-    ("work", "worker"),
-    ("dead", "dead-letters"),
+/// Former options and subcommands: the subcommand that had them, with a space before each of its words, the
+/// former name, and the present command line.
+const RENAMED: [(&str, &str, &str); 16] = [
+    (" deliver", "--keep", "--retention"),
+    (" deliver", "--drain", "--shutdown-timeout"),
+    (" deliver", "--no-park", "--no-hold"),
+    (" deliver", "--skip-dead", "--on-dead-letter skip"),
+    (" deliver", "work", "worker"),
+    (" deliver", "dead", "dead-letters"),
+    (" simulate", "--list", "`relent simulate list`"),
+    (" simulate", "--show", "`relent simulate show SCENARIO`"),
+    (" simulate", "--format", "`relent simulate template`"),
+    (" simulate", "--random", "`relent simulate random N`"),
+    (" simulate", "--grid", "`relent simulate grid FILE`"),
+    (" simulate", "--advise", "`relent advise FILE`"),
+    (" simulate", "--policies", "--policy"),
+    (" simulate", "--save", "--output"),
+    (" advise", "--policies", "--policy"),
+    (" advise", "--since", "--baseline"),
 ];
 
-/// The present name of a renamed option or subcommand of `relent deliver`.
-fn renamed(name: &str) -> Option<&'static str> {
-    let found = RENAMED.iter().find(|(old, _)| *old == name);
-    found.map(|(_, new)| *new)
+/// The present form of a renamed option or subcommand. `path` is as in [`explain_option`].
+fn renamed(path: &str, name: &str) -> Option<&'static str> {
+    let found = RENAMED
+        .iter()
+        .find(|(of, old, _)| path.starts_with(of) && *old == name);
+    found.map(|(.., new)| *new)
 }
 
-/// Explains an option that other tools have or that was renamed, and names the present one. `path` is the
-/// subcommand, with a space before each of its words.
-fn explain_option(error: &clap::Error, path: &str) -> Option<String> {
+/// Explains an option that other tools have, that was renamed, or that belongs to a subcommand, and names the
+/// present one. `path` is the subcommand `known`, with a space before each of its words.
+fn explain_option(error: &clap::Error, known: &clap::Command, path: &str) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
+    // The value may follow, as in `--random=3`.
+    let option = option.split('=').next().unwrap_or(option);
     if path == " fetch"
         && let Some(line) = fetch::replacement_for(option)
     {
         return Some(line);
     }
-    if path.starts_with(" deliver")
-        && let Some(new) = renamed(option)
-    {
-        return Some(format!("there is no {option} here: use {new}"));
-    }
-    Some(format!(
-        "there is no {option} here: {}",
-        options::equivalent_option(option)?
-    ))
+    let renamed = renamed(path, option);
+    let present = renamed.unwrap_or(option);
+    let advice = match (subcommand_with(known, present), renamed) {
+        (Some(subcommand), _) => format!("use `relent{path} {subcommand} {present}`"),
+        (None, Some(new)) => format!("use {new}"),
+        (None, None) => options::equivalent_option(option)?.to_owned(),
+    };
+    Some(format!("there is no {option} here: {advice}"))
+}
+
+/// The first subcommand that has this option.
+fn subcommand_with<'c>(command: &'c clap::Command, option: &str) -> Option<&'c str> {
+    let long = option.strip_prefix("--")?;
+    let found = command.get_subcommands().find(|subcommand| {
+        let mut options = subcommand.get_arguments();
+        options.any(|argument| argument.get_long() == Some(long))
+    });
+    found.map(clap::Command::get_name)
 }
 
 /// Suggests a subcommand for an unknown one. (clap does not find transposed letters.)
-fn suggest_subcommand(error: &clap::Error, command: &clap::Command) -> Option<String> {
+fn suggest_subcommand(error: &clap::Error, command: &clap::Command, path: &str) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
     let names = command.get_subcommands().map(clap::Command::get_name);
-    let renamed = renamed(word).filter(|_| command.get_name() == "deliver");
-    let advice = match renamed.or_else(|| nearest(word, names)) {
-        Some(near) => format!("a similar subcommand exists: '{near}'"),
-        None if command.get_name() == "relent" => {
-            format!("to repeat a command, use `relent run -- {word}`")
-        }
-        None => return None,
+    let advice = match (renamed(path, word).or_else(|| nearest(word, names)), path) {
+        (Some(near), _) => format!("a similar subcommand exists: '{near}'"),
+        (None, "") => format!("to repeat a command, use `relent run -- {word}`"),
+        (None, " simulate") => format!("to run a scenario, use `relent simulate run {word}`"),
+        (None, _) => return None,
     };
     Some(format!("unrecognized subcommand '{word}'; {advice}"))
 }

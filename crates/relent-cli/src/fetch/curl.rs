@@ -332,8 +332,6 @@ const WITHOUT_REPLACEMENT: &[&str] = &[
 
 /// Explains in one line how to replace an option of curl.
 pub(crate) fn replacement_for(option: &str) -> Option<String> {
-    // The value may follow, as in `--retry-delay=3`.
-    let option = option.split('=').next().unwrap_or(option);
     let found = REPLACEMENTS
         .iter()
         .find(|(names, _)| names.contains(&option));
@@ -365,7 +363,7 @@ mod tests {
             });
             assert!(!known, "{name}");
         }
-        assert!(replacement_for("--retry-delay=3").is_some());
+        assert!(replacement_for("--retry-delay").is_some());
         assert!(
             replacement_for("--interface").is_some_and(|text| text.ends_with("has no replacement"))
         );

@@ -1,4 +1,4 @@
-//! `--report` and `--plot`: records the runs for charts, and writes the files.
+//! The options `--report` and `--plot`: records the runs for charts, and writes the files.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,15 +9,15 @@ use relent_sim::report::{self, PolicyRuns, Section, without_jitter};
 use relent_sim::study::{RunResult, record_all};
 use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 
+use super::input::NamedItem;
 use super::ranked::OFF;
-use super::{NamedItem, SimulateArgs};
 use crate::destination::{NewFile, OutputFile};
 use crate::quit::ExitError;
 
 type Recorded = Result<Recording, TooManyEvents>;
 
 /// The requested files, and the recordings for them.
-pub(super) struct Charts<'a> {
+pub(crate) struct Charts<'a> {
     report: Option<Output>,
     plot: Option<Output>,
     /// All policies; `plain` has their variants without jitter, with the index of the policy.
@@ -49,7 +49,7 @@ struct Output {
 const PREFIX: &str = ".relent-simulate-";
 
 /// Parses the name of a picture.
-pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn picture(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match has_ending(&path, "svg") {
         true => Ok(path),
@@ -60,13 +60,13 @@ pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
 }
 
 /// Parses the name of a page, which may not be that of a picture.
-pub(super) fn page(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn page(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match has_ending(&path, "png") {
         false => Ok(path),
-        true => {
-            Err("a report is HTML: use a name that ends in .html, or --plot FILE.svg".to_owned())
-        }
+        true => Err("a report is HTML: use a name that ends in .html; \
+                 `relent simulate run --plot FILE.svg` draws a picture"
+            .to_owned()),
     }
 }
 
@@ -84,24 +84,25 @@ impl<'a> Charts<'a> {
     ///
     /// # Errors
     /// A file cannot be written, or a picture of several scenarios is requested.
-    pub(super) fn open(
-        args: &SimulateArgs,
+    pub(crate) fn open(
+        report: Option<&Path>,
+        plot: Option<&Path>,
         scenarios: &[NamedItem<Scenario>],
         policies: &'a [NamedItem<Policy>],
     ) -> Result<Self, ExitError> {
-        if args.plot.is_some() && scenarios.len() != 1 {
+        if plot.is_some() && scenarios.len() != 1 {
             return Err(ExitError::usage(format!(
                 "--plot draws one scenario, not {}: name one, or use --report",
                 scenarios.len()
             )));
         }
-        if args.plot.is_some() && args.plot == args.report {
+        if plot.is_some() && plot == report {
             return Err(ExitError::usage(
                 "--report and --plot name the same file: use two".to_owned(),
             ));
         }
-        let report = Output::open("--report", args.report.as_deref())?;
-        let plot = Output::open("--plot", args.plot.as_deref())?;
+        let report = Output::open("--report", report)?;
+        let plot = Output::open("--plot", plot)?;
         let policies: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
         let plain = policies.iter().enumerate();
         let plain: Vec<(usize, Policy)> = plain
@@ -128,12 +129,12 @@ impl<'a> Charts<'a> {
     }
 
     /// The number of recorded runs, of all scenarios.
-    pub(super) const fn runs(&self) -> usize {
+    pub(crate) const fn runs(&self) -> usize {
         self.runs
     }
 
     /// Records the runs of a scenario with this seed, if a file was requested.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         scenario: &'a NamedItem<Scenario>,
         seed: u64,
@@ -165,7 +166,7 @@ impl<'a> Charts<'a> {
     ///
     /// # Errors
     /// A chart cannot be drawn, or a file cannot be written after all.
-    pub(super) fn write(
+    pub(crate) fn write(
         self,
         policies: &[NamedItem<Policy>],
         seeds: &[u64],

@@ -1,16 +1,95 @@
-//! `relent simulate --random`: looks for random scenarios in which a policy is worse than no retries.
+//! `relent simulate random`: looks for random scenarios in which a policy is worse than no retries.
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueEnum};
 use relent::{NamedPolicy, Policy};
 use relent_sim::evaluate::{Case, Contender, Evaluation, evaluate_all, tally};
 use relent_sim::generate::Generator;
 
-use super::{NamedItem, SimulateArgs, progress};
+use super::input::NamedItem;
+use super::options::{PolicyList, Threads, count};
+use super::progress::progress;
+use super::ranked::OFF;
 use crate::console::print;
+use crate::options::seed;
 use crate::quit::ExitError;
+
+/// The end of `relent simulate random --help`.
+pub(super) const AFTER_HELP: &str = "\
+Examples:
+  Look for weaknesses of a policy: draw a thousand services, client populations
+  and faults, and write the scenarios in which it is worse than off to found:
+      relent simulate random 1000 --policy ./mine.toml --output found
+
+  Run one of them again, with more policies:
+      relent simulate run found/mine-worse-17.toml --policy off,./mine.toml
+
+Each policy is compared with off, and with the built-in policies of other
+systems, on the same requests. A difference counts if it exceeds its 99 %
+confidence interval over ten seeds:
+  stuck       does not recover: of the requests of the last quarter of the time,
+              long after the fault, fewer complete than with off, by more than
+              .1; and also in a run of four times the time
+  worse       fewer requests complete than with off, by more than .01
+  better      with another built-in policy more requests complete, by more than
+              .02, without more attempts
+
+The generator broad draws all kinds of conditions, large populations above all.
+everyday draws services at any distance with short queues and high loads, few
+and low-traffic callers, and random fast failures.
+
+Exit status: 0; 1 if a policy is stuck or worse than off, or the result cannot
+be written; 2 if the options or a policy are wrong.";
+
+/// The arguments of `relent simulate random`.
+#[derive(Args, Debug)]
+pub(crate) struct RandomArgs {
+    /// The number of scenarios
+    #[arg(value_name = "N", value_parser = count)]
+    count: u64,
+
+    #[command(flatten)]
+    policies: PolicyList,
+
+    /// The first seed; each seed draws one scenario
+    #[arg(long, value_name = "N", value_parser = seed, default_value = "1", allow_hyphen_values = true)]
+    seed: u64,
+
+    /// The kind of scenarios: all, or everyday conditions (any distance, few callers, fast failures)
+    #[arg(
+        long,
+        value_name = "broad|everyday",
+        default_value = "broad",
+        hide_possible_values = true
+    )]
+    generator: GeneratorArg,
+
+    /// Write the scenarios with findings to this directory, which is created if missing
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// The generator of random scenarios.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum GeneratorArg {
+    Broad,
+    Everyday,
+}
+
+impl From<GeneratorArg> for Generator {
+    fn from(generator: GeneratorArg) -> Self {
+        match generator {
+            GeneratorArg::Broad => Self::Broad,
+            GeneratorArg::Everyday => Self::Everyday,
+        }
+    }
+}
 
 /// Policies of other systems for many clients, with which the evaluated policies are compared.
 const OTHERS: [&str; 8] = [
@@ -28,17 +107,13 @@ const OTHERS: [&str; 8] = [
 ///
 /// # Errors
 /// A policy does not recover or is worse than `off`, or the output cannot be written.
-pub(super) fn run(
-    args: &SimulateArgs,
-    count: u64,
-    policies: &[NamedItem<Policy>],
-    threads: usize,
-) -> Result<(), ExitError> {
+pub(super) fn run(args: &RandomArgs) -> Result<(), ExitError> {
+    let policies = args.policies.load()?;
     let load = |name: &str| {
         let loaded = NamedPolicy::load(name).map(|named| named.policy);
         loaded.map_err(|error| ExitError::failed(format!("{name}: {error}")))
     };
-    let off = load("off")?;
+    let off = load(OFF)?;
     let others: Vec<(&str, Policy)> = OTHERS
         .into_iter()
         .map(|name| Ok((name, load(name)?)))
@@ -49,16 +124,16 @@ pub(super) fn run(
         .collect();
     // The others are compared with `off`.
     let evaluated: Vec<&NamedItem<Policy>> =
-        policies.iter().filter(|one| one.name != "off").collect();
+        policies.iter().filter(|one| one.name != OFF).collect();
     let evaluated = match evaluated.is_empty() {
         true => policies.iter().collect(),
         false => evaluated,
     };
     let values: Vec<&Policy> = evaluated.iter().map(|policy| &policy.value).collect();
-    let numbers: Vec<u64> = (0..count)
+    let numbers: Vec<u64> = (0..args.count)
         .map(|number| args.seed.wrapping_add(number))
         .collect();
-    if let Some(folder) = &args.save {
+    if let Some(folder) = &args.output {
         fs::create_dir_all(folder)
             .map_err(|error| ExitError::failed(format!("{}: {error}", folder.display())))?;
     }
@@ -71,7 +146,7 @@ pub(super) fn run(
         &off,
         &values,
         &contenders,
-        threads,
+        args.threads.count(),
         &on_case,
     );
     bar.finish_and_clear();
@@ -82,7 +157,7 @@ pub(super) fn run(
         for case in &cases {
             let evaluation = &case.evaluations[index];
             found += usize::from(evaluation.is_stuck_or_worse());
-            if let (Some(folder), Some(what)) = (&args.save, what(evaluation)) {
+            if let (Some(folder), Some(what)) = (&args.output, what(evaluation)) {
                 save(folder, &policy.name, &files[index], what, case, evaluation)?;
             }
         }
@@ -239,7 +314,7 @@ fn save(
         names => format!("# Better: {names}\n"),
     };
     let text = format!(
-        "# Found by `relent simulate --random 1 --seed {number} --generator {}`: {what}.\n\
+        "# Found by `relent simulate random 1 --seed {number} --generator {}`: {what}.\n\
          # {policy}: goodput {:.4}, late {:.3}, {:.2} attempts per request; off: goodput {:.4}, late {:.3}.\n\
          {more}# {}\n\n\
          description = \"random scenario {number}: {what}\"\n\n{}",

@@ -5,20 +5,21 @@ use std::fmt::Write;
 use relent_sim::study::{RunResult, verdict};
 use relent_sim::{Scenario, mean_bound, ranking};
 
-use super::{NamedItem, table};
+use super::input::NamedItem;
+use super::table;
 
 /// The name of the policy without retries.
-pub(super) const OFF: &str = "off";
+pub(crate) const OFF: &str = "off";
 
 /// The runs of a policy.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    pub(super) name: &'a str,
-    pub(super) runs: &'a [RunResult],
+pub(crate) struct Row<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) runs: &'a [RunResult],
 }
 
 /// Returns the warnings for all policies, with their names; each policy is compared with `off`.
-pub(super) fn warnings<'a>(
+pub(crate) fn warnings<'a>(
     scenario: &Scenario,
     rows: &[Row<'a>],
 ) -> Vec<(&'a str, ranking::Warning)> {

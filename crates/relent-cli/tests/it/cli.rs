@@ -11,7 +11,16 @@ use crate::support::{RELENT, finish, relent, run, run_with};
 fn the_short_help_lists_options_and_the_long_help_explains_them() {
     let short = run(&["-h"]);
     assert_eq!((short.status, short.stderr.as_str()), (0, ""));
-    for subcommand in ["run", "schedule", "deliver", "policy", "completions", "man"] {
+    for subcommand in [
+        "run",
+        "schedule",
+        "simulate",
+        "advise",
+        "deliver",
+        "policy",
+        "completions",
+        "man",
+    ] {
         assert!(
             short.stdout.contains(&format!("\n  {subcommand} ")),
             "{subcommand}"
@@ -55,6 +64,12 @@ fn the_end_of_every_help_fits_80_columns() {
         "fetch",
         "schedule",
         "simulate",
+        "simulate run",
+        "simulate show",
+        "simulate template",
+        "simulate random",
+        "simulate grid",
+        "advise",
         "deliver",
         "deliver serve",
         "deliver send",
@@ -155,6 +170,11 @@ fn usage_errors_are_one_line_with_advice() {
             &["deliver", "endpoints", "add", "--skip-dead"],
             2,
             "there is no --skip-dead here: use --on-dead-letter skip",
+        ),
+        (
+            &["--policy", "standard", "run", "true"],
+            2,
+            "there is no --policy here: use `relent run --policy`",
         ),
         (&["make", "deploy"], 2, "use `relent run -- make`"),
         (
@@ -538,15 +558,24 @@ fn the_list_has_a_line_for_each_preset() {
 #[test]
 fn completions_and_pages_cover_the_subcommands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        assert!(
-            run(&["completions", shell]).stdout.contains("max-retries"),
-            "{shell}"
-        );
+        let script = run(&["completions", shell]).stdout;
+        // An option of a subcommand, and one of a subcommand's subcommand.
+        for option in ["max-retries", "generator"] {
+            assert!(script.contains(option), "{shell}: {option}");
+        }
     }
     assert!(run(&["man"]).stdout.starts_with(".ie"));
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status, 0);
-    for page in ["relent.1", "relent-run.1", "relent-schedule.1"] {
+    for page in [
+        "relent.1",
+        "relent-run.1",
+        "relent-schedule.1",
+        "relent-advise.1",
+        "relent-simulate.1",
+        "relent-simulate-run.1",
+        "relent-deliver-endpoints-add.1",
+    ] {
         assert!(folder.path().join(page).exists(), "{page}");
     }
 }

@@ -1,11 +1,12 @@
-//! Tests of `relent simulate`: its output, and its messages for wrong input.
+//! Tests of `relent simulate` and `relent advise`: their output, and its messages for wrong input.
 
 use serde_json::Value;
 
 use crate::support::{self, run};
 
-const SMALL: [&str; 4] = [
+const SMALL: [&str; 5] = [
     "simulate",
+    "run",
     "random-failures",
     "--set",
     "clients.arrivals.poisson.for=20s",
@@ -17,7 +18,7 @@ fn with(args: &[&'static str]) -> support::Ran {
 
 #[test]
 fn json_has_one_line_for_each_seed_with_every_policy() {
-    let args = ["--json", "--seeds", "2", "--seed", "7", "--policies"];
+    let args = ["--json", "--seeds", "2", "--seed", "7", "--policy"];
     let ran = with(&[&args[..], &["off,patient"]].concat());
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let lines: Vec<Value> = ran
@@ -74,7 +75,7 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
 
 #[test]
 fn the_table_has_a_line_and_a_verdict_for_each_policy() {
-    let ran = with(&["--policies", "off,standard", "--set", "service.failures=0"]);
+    let ran = with(&["--policy", "off,standard", "--set", "service.failures=0"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("goodput"));
     let line = ran
@@ -93,7 +94,7 @@ fn the_table_has_a_line_and_a_verdict_for_each_policy() {
 
 #[test]
 fn every_built_in_scenario_is_listed() {
-    let ran = run(&["simulate", "--list"]);
+    let ran = run(&["simulate", "list"]);
     assert_eq!(ran.status, 0);
     for name in relent_sim::scenarios::names() {
         assert!(ran.stdout.contains(&format!("{name} ")), "{name}");
@@ -106,57 +107,57 @@ fn a_scenario_can_be_loaded_from_a_file() {
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, "clients.arrivals.herd = { clients = 3 }\n").unwrap();
     let path = file.to_str().unwrap();
-    let ran = run(&["simulate", path, "--seeds", "1", "--json"]);
+    let ran = run(&["simulate", "run", path, "--seeds", "1", "--json"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let line: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(line["runs"][1]["successes"], 3);
 
     std::fs::write(&file, "[clients]\narrivals.herds = { clients = 3 }\n").unwrap();
-    let ran = run(&["simulate", path]);
+    let ran = run(&["simulate", "run", path]);
     assert_eq!(ran.status, 2);
     assert!(ran.stderr.contains("line 2"), "{}", ran.stderr);
 }
 
 #[test]
-fn an_installed_command_shows_the_format_and_a_scenario_to_start_from() {
-    let format = run(&["simulate", "--format"]);
-    assert_eq!(format.status, 0, "{}", format.stderr);
-    assert_is_toml_of(&format.stdout, relent_sim::scenarios::FORMAT);
+fn an_installed_command_prints_a_template_and_a_scenario_to_start_from() {
+    let template = run(&["simulate", "template"]);
+    assert_eq!(template.status, 0, "{}", template.stderr);
+    assert_is_toml_of(&template.stdout, relent_sim::scenarios::FORMAT);
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     for scenario in relent_sim::scenarios::all() {
-        let shown = run(&["simulate", "--show", scenario.name]);
+        let shown = run(&["simulate", "show", scenario.name]);
         assert_eq!(shown.status, 0, "{}", shown.stderr);
         assert_eq!(shown.stdout, scenario.text, "comments and all");
     }
-    std::fs::write(&file, run(&["simulate", "--show", "herd"]).stdout).unwrap();
-    let args = ["--seeds", "1", "--policies", "off", "--json"];
-    let ran = run(&[&["simulate", file.to_str().unwrap()], &args[..]].concat());
+    std::fs::write(&file, run(&["simulate", "show", "herd"]).stdout).unwrap();
+    let args = ["--seeds", "1", "--policy", "off", "--json"];
+    let ran = run(&[&["simulate", "run", file.to_str().unwrap()], &args[..]].concat());
     let line: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let builtin = run(&[&["simulate", "herd"], &args[..]].concat());
+    let builtin = run(&[&["simulate", "run", "herd"], &args[..]].concat());
     let other: Value = serde_json::from_str(&builtin.stdout).unwrap();
     assert_eq!(line["runs"], other["runs"]);
 }
 
 #[test]
-fn an_error_in_a_scenario_names_the_format_option() {
+fn an_error_in_a_scenario_names_the_template() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, "[clients]\narivals.herd = { clients = 3 }\n").unwrap();
     let path = file.to_str().unwrap();
     for args in [
-        vec!["simulate", path],
-        vec!["simulate", "no-such"],
-        vec!["simulate", "herd", "--set", "service.modl=row"],
+        vec!["simulate", "run", path],
+        vec!["simulate", "run", "no-such"],
+        vec!["simulate", "run", "herd", "--set", "service.modl=row"],
     ] {
         let ran = run(&args);
         assert_eq!(ran.status, 2, "{args:?}");
-        let told = ran.stderr.contains("`relent simulate --format`");
+        let told = ran.stderr.contains("`relent simulate template`");
         assert!(told, "{args:?}: {}", ran.stderr);
     }
-    let help = run(&["simulate", "--help"]).stdout;
-    for part in ["--format", "--show", "TOML"] {
+    let help = run(&["simulate", "run", "--help"]).stdout;
+    for part in ["simulate template", "simulate show", "TOML"] {
         assert!(help.contains(part), "{part}");
     }
 }
@@ -164,31 +165,99 @@ fn an_error_in_a_scenario_names_the_format_option() {
 #[test]
 fn simulate_reports_wrong_arguments_before_the_first_run() {
     for (args, part) in [
-        (vec!["simulate", "no-such"], "random-failures"),
+        (vec!["simulate", "run", "no-such"], "random-failures"),
         (
-            vec!["simulate", "herd", "--policies", "standart"],
+            vec!["simulate", "run", "herd", "--policy", "standart"],
             "did you mean `standard`?",
         ),
         (
-            vec!["simulate", "herd", "--set", "service.model"],
+            vec!["simulate", "run", "herd", "--set", "service.model"],
             "service.failures=0.1",
         ),
         (
-            vec!["simulate", "herd", "--set", "service.modl=row"],
+            vec!["simulate", "run", "herd", "--set", "service.modl=row"],
             "modl",
         ),
-        (vec!["simulate", "herd", "--seeds", "0"], "from 1 to 10000"),
-        (vec!["simulate", "herd", "--seed", "-1"], "whole number"),
-        (vec!["simulate", "--list", "--json"], "cannot be used"),
-        (vec!["simulate", "--format", "--list"], "cannot be used"),
-        (vec!["simulate", "--show", "no-such"], "random-failures"),
-        (vec!["simulate", "herd", "--show", "herd"], "cannot be used"),
+        (
+            vec!["simulate", "run", "herd", "--seeds", "0"],
+            "from 1 to 10000",
+        ),
+        (
+            vec!["simulate", "run", "herd", "--seed", "-1"],
+            "whole number",
+        ),
+        (vec!["simulate", "list", "--json"], "--json"),
+        (vec!["simulate", "template", "policy"], "scenario, service"),
+        (vec!["simulate", "show", "no-such"], "random-failures"),
+        (vec!["simulate", "random", "0"], "from 1 to 10000"),
+        (vec!["simulate", "grid", "no-such"], "cannot be read"),
     ] {
         let ran = run(&args);
         assert_eq!(ran.status, 2, "{args:?}");
         assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
         assert_eq!(ran.stdout, "", "{args:?}");
     }
+}
+
+#[test]
+fn a_former_command_line_is_an_error_that_names_the_present_one() {
+    for (args, part) in [
+        (&["blackout"][..], "`relent simulate run blackout`"),
+        (
+            &["./mine.toml", "--seeds", "1"],
+            "`relent simulate run ./mine.toml`",
+        ),
+        (&["--seeds", "1"], "`relent simulate run --seeds`"),
+        (&["--policies", "off"], "`relent simulate run --policy`"),
+        (&["--list"], "`relent simulate list`"),
+        (&["--show", "blackout"], "`relent simulate show SCENARIO`"),
+        (&["--format"], "`relent simulate template`"),
+        (&["--format=service"], "`relent simulate template`"),
+        (&["--random", "3"], "`relent simulate random N`"),
+        (&["--grid", "far.toml"], "`relent simulate grid FILE`"),
+        (&["--advise", "orders.toml"], "`relent advise FILE`"),
+        (&["run", "--random", "3"], "`relent simulate random N`"),
+        (&["run", "herd", "--policies", "off"], "use --policy"),
+        (&["random", "3", "--save", "found"], "use --output"),
+    ] {
+        let ran = run(&[&["simulate"], args].concat());
+        assert_eq!((ran.status, &*ran.stdout), (2, ""), "{args:?}");
+        assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1, "{args:?}: {}", ran.stderr);
+    }
+    let ran = run(&["advise", "orders.toml", "--since", "before.txt"]);
+    assert!(ran.stderr.contains("use --baseline"), "{}", ran.stderr);
+}
+
+#[test]
+fn without_a_subcommand_the_help_of_the_group_is_shown() {
+    let ran = run(&["simulate"]);
+    assert_eq!((ran.status, &*ran.stdout), (2, ""));
+    for subcommand in ["run", "list", "show", "template", "random", "grid"] {
+        let line = format!("\n  {subcommand} ");
+        assert!(ran.stderr.contains(&line), "{subcommand}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_grid_lists_the_bounds_that_a_policy_misses() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grid.toml");
+    let grid = |attempts: f64| {
+        let text = format!(
+            "scenario.clients.arrivals.poisson = {{ rate = 50, for = \"20s\" }}\n\
+             axes = [{{ name = \"failures\", key = \"service.failures\", values = [0, 0.5] }}]\n\
+             bounds.attempts = {attempts}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        run(&["simulate", "grid", file.to_str().unwrap()])
+    };
+    let kept = grid(100.0);
+    assert_eq!((kept.status, &*kept.stderr), (0, ""), "{}", kept.stdout);
+    assert!(kept.stdout.contains("0 of 2 cells miss a bound"));
+    let missed = grid(1.1);
+    assert_eq!(missed.status, 1, "{}", missed.stdout);
+    assert!(missed.stderr.contains("1 of 2 cells miss a bound"));
 }
 
 #[test]
@@ -200,8 +269,8 @@ fn random_scenarios_worse_than_off_are_saved_and_can_be_run() {
     let found = folder.path().join("found");
     let judged = |jobs: &str, policy: &str| {
         let save = found.to_str().unwrap();
-        let args = ["simulate", "--random", "2", "--seed", "4", "--jobs", jobs];
-        run(&[&args[..], &["--policies", policy, "--save", save]].concat())
+        let args = ["simulate", "random", "2", "--seed", "4", "--jobs", jobs];
+        run(&[&args[..], &["--policy", policy, "--output", save]].concat())
     };
     let none = judged("1", "off");
     assert_eq!((none.status, &*none.stderr), (0, ""), "{}", none.stdout);
@@ -222,20 +291,19 @@ fn random_scenarios_worse_than_off_are_saved_and_can_be_run() {
     let file = files.next().unwrap().unwrap().path();
     let played = run(&[
         "simulate",
+        "run",
         file.to_str().unwrap(),
         "--seeds",
         "1",
-        "--policies",
+        "--policy",
         "off",
     ]);
     assert_eq!(played.status, 0, "{}", played.stderr);
-    let refused = run(&["simulate", "blackout", "--random", "2"]);
-    assert_eq!(refused.status, 2, "{}", refused.stderr);
 }
 
 #[test]
 fn policies_are_ranked_with_off_and_the_bound() {
-    let ran = with(&["--policies", "standard", "--seeds", "2"]);
+    let ran = with(&["--policy", "standard", "--seeds", "2"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let first: Vec<&str> = ran
         .stdout
@@ -249,12 +317,7 @@ fn policies_are_ranked_with_off_and_the_bound() {
         ran.stdout
     );
     let args = [
-        "simulate",
-        "stall",
-        "--policies",
-        "cenkalti",
-        "--seeds",
-        "1",
+        "simulate", "run", "stall", "--policy", "cenkalti", "--seeds", "1",
     ];
     let worse = run(&args);
     let told = "warning: cenkalti is worse than no retries";
@@ -264,7 +327,7 @@ fn policies_are_ranked_with_off_and_the_bound() {
         worse.stdout,
         worse.stderr
     );
-    let none = run(&["simulate", "herd", "--seeds", "1"]).stdout;
+    let none = run(&["simulate", "run", "herd", "--seeds", "1"]).stdout;
     assert!(none.contains("no bound: a row"), "{none}");
 }
 
@@ -285,15 +348,7 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
     let histogram = "http_seconds_bucket{le=\"0.01\"} 5000\nhttp_seconds_bucket{le=\"0.2\"} 9990\n\
         http_seconds_bucket{le=\"+Inf\"} 10000\n";
     std::fs::write(&metrics, histogram).unwrap();
-    let args = [
-        "simulate",
-        "--advise",
-        &service,
-        "--histogram",
-        &metrics,
-        "--seeds",
-        "1",
-    ];
+    let args = ["advise", &service, "--histogram", &metrics, "--seeds", "1"];
     let ran = run(&[&args[..], &["--report", &report]].concat());
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     for part in [
@@ -316,15 +371,15 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
         http_seconds_bucket{le=\"+Inf\"} 20000\n";
     std::fs::write(&later, slow.replace("seconds", "latency")).unwrap();
     std::fs::write(&metrics, histogram.replace("seconds", "latency")).unwrap();
-    let since = ["--histogram", &later, "--since", &metrics, "--unit", "s"];
-    let ran = run(&[&args[..3], &since, &["--seeds", "1", "--policies", "off"]].concat());
+    let since = ["--histogram", &later, "--baseline", &metrics, "--unit", "s"];
+    let ran = run(&[&args[..2], &since, &["--seeds", "1", "--policy", "off"]].concat());
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("p50 100ms"), "{}", ran.stdout);
-    let ran = run(&[&args[..3], &since[..4]].concat());
+    let ran = run(&[&args[..2], &since[..4]].concat());
     assert_eq!(ran.status, 2);
     assert!(ran.stderr.contains("--unit"), "{}", ran.stderr);
 
-    let without = run(&["simulate", "--advise", &service]);
+    let without = run(&["advise", &service]);
     assert_eq!(without.status, 2);
     assert!(
         without.stderr.contains("--histogram FILE"),
@@ -338,22 +393,14 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
 }
 
 #[test]
-fn the_printed_format_of_a_service_is_a_file_that_advise_accepts() {
-    let format = run(&["simulate", "--format", "service"]);
-    assert_is_toml_of(&format.stdout, relent_sim::advise::FORMAT);
+fn the_template_of_a_service_is_a_file_that_advise_accepts() {
+    let template = run(&["simulate", "template", "service"]);
+    assert_is_toml_of(&template.stdout, relent_sim::advise::FORMAT);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("orders.toml");
-    std::fs::write(&file, format.stdout).unwrap();
+    std::fs::write(&file, template.stdout).unwrap();
     let file = file.to_str().unwrap();
-    let advised = run(&[
-        "simulate",
-        "--advise",
-        file,
-        "--seeds",
-        "1",
-        "--policies",
-        "off",
-    ]);
+    let advised = run(&["advise", file, "--seeds", "1", "--policy", "off"]);
     assert_eq!(advised.status, 0, "{}", advised.stderr);
     relent::policy::PolicyFile::parse(&advised.stdout).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tests of `relent simulate --report` and `--plot`: the files, and their rendering in a browser.
+//! Tests of `relent simulate run` with `--report` and `--plot`: the files, and their rendering in a browser.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ fn blackout(folder: &Path) -> String {
 }
 
 fn simulate(args: &[&str]) -> Ran {
-    run(&[&["simulate", "--seeds", "2"], args].concat())
+    run(&[&["simulate", "run", "--seeds", "2"], args].concat())
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_report_shows_the_bound_and_policies_worse_than_off() {
     let folder = tempfile::tempdir().unwrap();
     let (outage, page) = (blackout(folder.path()), folder.path().join("r.html"));
     // The comparison with `off` is also shown if `off` is not given.
-    let args = [&outage, "--policies", "cenkalti", "--report"];
+    let args = [&outage, "--policy", "cenkalti", "--report"];
     let ran = simulate(&[&args[..], &[page.to_str().unwrap()]].concat());
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
     let text = fs::read_to_string(&page).unwrap();
@@ -88,7 +88,9 @@ fn a_report_shows_the_bound_and_policies_worse_than_off() {
 fn an_interrupted_simulation_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("r.html");
-    let args = ["simulate", "herd", "--json", "--seeds", "10000", "--report"];
+    let args = [
+        "simulate", "run", "herd", "--json", "--seeds", "10000", "--report",
+    ];
     let mut child = relent(&[&args[..], &[page.to_str().unwrap()]].concat())
         .stderr(Stdio::null())
         .spawn()
@@ -115,7 +117,7 @@ fn a_standalone_picture_renders_in_both_themes() {
     let folder = tempfile::tempdir().unwrap();
     let (outage, picture) = (blackout(folder.path()), folder.path().join("p.SVG"));
     let file = picture.to_str().unwrap();
-    let ran = simulate(&[&outage, "--policies", "off,standard", "--plot", file]);
+    let ran = simulate(&[&outage, "--policy", "off,standard", "--plot", file]);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
     let url = format!("file://{file}");
     for (dark, paper, line) in [
@@ -158,7 +160,7 @@ fn an_unwritable_report_is_an_error_before_the_first_run() {
         (
             vec!["herd", "--report", "p.png"],
             2,
-            "ends in .html, or --plot FILE.svg",
+            "ends in .html; `relent simulate run --plot FILE.svg`",
         ),
         (
             vec!["herd", "chain", "--plot", &svg],
@@ -167,7 +169,6 @@ fn an_unwritable_report_is_an_error_before_the_first_run() {
         ),
         (vec!["--plot", &svg], 2, "name one, or use --report"),
         (vec!["herd", "--report", &svg, "--plot", &svg], 2, "use two"),
-        (vec!["--list", "--report", &svg], 2, "cannot be used"),
         (
             vec!["herd", "--report", &deep],
             1,
@@ -179,7 +180,7 @@ fn an_unwritable_report_is_an_error_before_the_first_run() {
             "--report /: cannot be written",
         ),
     ] {
-        let ran = run(&[&["simulate"][..], &args].concat());
+        let ran = run(&[&["simulate", "run"][..], &args].concat());
         assert_eq!(ran.status, status, "{args:?}: {}", ran.stderr);
         assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
         assert_eq!(ran.stdout, "", "{args:?}");
@@ -240,7 +241,7 @@ fn every_chart_renders_on_wide_and_narrow_screens_in_both_themes() {
     };
     let folder = tempfile::tempdir().unwrap();
     let (outage, page) = (blackout(folder.path()), folder.path().join("r.html"));
-    let policies = ["--policies", "off,standard,cenkalti", "--report"];
+    let policies = ["--policy", "off,standard,cenkalti", "--report"];
     let args = [
         &[outage.as_str(), "herd"],
         &policies[..],

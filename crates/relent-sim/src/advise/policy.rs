@@ -94,7 +94,7 @@ pub(super) fn write(
     let deadline = service.deadline as f64;
     let _ = writeln!(
         text,
-        "\ndescription = {:?}\nsource = \"relent simulate --advise\"",
+        "\ndescription = {:?}\nsource = \"relent advise\"",
         format!("for {}", service.name)
     );
 

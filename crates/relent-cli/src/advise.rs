@@ -1,22 +1,54 @@
-//! `relent simulate --advise`: prints a policy for a described service, and compares it with other policies.
+//! `relent advise`: prints a policy for a described service, and compares it with other policies.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueEnum};
+use relent::Policy;
 use relent::policy::PolicyFile;
-use relent::{NamedPolicy, Policy};
-use relent_sim::advise::{self, Description, HistogramOptions, PolicyAdvice};
+use relent_sim::advise::{self, Description, HistogramOptions, PolicyAdvice, TimeUnit};
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, mean_bound, ranking};
 
-use super::ranked::{OFF, Row, warnings};
-use super::{NamedItem, SimulateArgs, charts, progress, read_at_most};
 use crate::console::print;
 use crate::quit::ExitError;
+use crate::simulate::charts::Charts;
+use crate::simulate::input::{NamedItem, load_policy, read_at_most};
+use crate::simulate::options::{Report, Seeds, Threads};
+use crate::simulate::progress::progress;
+use crate::simulate::ranked::{OFF, Row, warnings};
+
+/// The end of `relent advise --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  A policy for your own service, with the reason for each value:
+      relent simulate template service > orders.toml     # and fill it in
+      relent advise orders.toml > policy.toml
+
+  The same from the latencies of the last hour, and a page that compares the
+  policy with others:
+      curl -s http://orders.internal/metrics > before.txt    # an hour before
+      curl -s http://orders.internal/metrics > now.txt
+      relent advise orders.toml --histogram now.txt --baseline before.txt \\
+          --metric http_request_duration_seconds --report orders.html \\
+          > policy.toml
+
+Standard output is a policy file. Its comments give the source of each value,
+and compare the policy in faults that fit the description with off, standard,
+policies of other systems (--policy) and the bound. `relent simulate run --help`
+explains the bound and the numbers.
+
+A histogram is in the text format of Prometheus. It should describe the service
+without incidents, and it counts since its process started: save the metrics at
+the start and at the end of an hour without incidents, and pass the first file
+as --baseline.
+
+Exit status: 0; 1 if the result cannot be written; 2 if the options, the
+description, the metrics or a policy are wrong.";
 
 /// The name of the advised policy.
 const ADVISED: &str = "advised";
-/// The policies that it is compared with, unless `--policies` names others.
+/// The policies that it is compared with, unless `--policy` names others.
 const OTHERS: [&str; 6] = ["standard", OFF, "aws-standard", "grpc", "envoy", "cenkalti"];
 /// The most bytes of a description, and of metrics.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
@@ -31,21 +63,95 @@ const MAX_P99_FACTOR: f64 = 0.9;
 const HEDGED: &str = "with hedges";
 const UNHEDGED: &str = "without hedges";
 
+/// The arguments of `relent advise`.
+#[derive(Args, Debug)]
+pub(crate) struct AdviseArgs {
+    /// The description of the service, in TOML; `relent simulate template service` prints one
+    #[arg(value_name = "FILE")]
+    service: PathBuf,
+
+    /// Take the latencies of the service from its metrics, in the text format of Prometheus
+    #[arg(long, value_name = "FILE", help_heading = "Latencies")]
+    histogram: Option<PathBuf>,
+
+    /// The name of the histogram in that file, with labels to select some of its series
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "histogram",
+        help_heading = "Latencies"
+    )]
+    metric: Option<String>,
+
+    /// The unit of the bounds of that histogram, if its name does not end with it
+    #[arg(
+        long,
+        value_name = "s|ms|us|ns",
+        requires = "histogram",
+        hide_possible_values = true,
+        help_heading = "Latencies"
+    )]
+    unit: Option<Unit>,
+
+    /// Earlier metrics of the same service, which are subtracted
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "histogram",
+        help_heading = "Latencies"
+    )]
+    baseline: Option<PathBuf>,
+
+    /// Compare with these policies: presets, files with one policy, or FILE#NAME for the [policies.NAME] of
+    /// a file; repeatable [default: standard,off,aws-standard,grpc,envoy,cenkalti]
+    #[arg(
+        long = "policy",
+        value_name = "NAME|FILE[#NAME],...",
+        value_delimiter = ','
+    )]
+    policies: Vec<String>,
+
+    #[command(flatten)]
+    seeds: Seeds,
+
+    #[command(flatten)]
+    report: Report,
+
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// A unit of time.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Unit {
+    S,
+    Ms,
+    Us,
+    Ns,
+}
+
+impl From<Unit> for TimeUnit {
+    fn from(unit: Unit) -> Self {
+        match unit {
+            Unit::S => Self::Seconds,
+            Unit::Ms => Self::Milliseconds,
+            Unit::Us => Self::Microseconds,
+            Unit::Ns => Self::Nanoseconds,
+        }
+    }
+}
+
 /// Prints a policy file, with the comparison in its comments.
 ///
 /// # Errors
 /// Files cannot be read or are wrong, or the output cannot be written.
-pub(super) fn run(
-    args: &SimulateArgs,
-    file: &Path,
-    seeds: &[u64],
-    threads: usize,
-) -> Result<(), ExitError> {
-    let advice = advice(args, file)?;
+pub(crate) fn run(args: &AdviseArgs) -> Result<(), ExitError> {
+    let (seeds, threads) = (&args.seeds.all(), args.threads.count());
+    let advice = advice(args)?;
     let mut policies = vec![own(ADVISED, &advice.policy)?];
     let hedged = advice.hedged.as_deref();
     policies.extend(hedged.map(|text| own(HEDGED, text)).transpose()?);
-    policies.extend(others(args)?);
+    policies.extend(others(&args.policies)?);
     let scenarios = advice.fault_scenarios.iter().map(|fault_scenario| {
         let value = Scenario::parse(&fault_scenario.text)
             .map_err(|error| ExitError::failed(format!("{}: {error}", fault_scenario.name)))?;
@@ -57,7 +163,7 @@ pub(super) fn run(
     });
     let scenarios: Vec<NamedItem<Scenario>> = scenarios.collect::<Result<_, ExitError>>()?;
 
-    let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
+    let mut charts = Charts::open(args.report.file.as_deref(), None, &scenarios, &policies)?;
     let bar = progress(scenarios.len() * policies.len() * seeds.len() + charts.runs());
     let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
     let mut results: Vec<Vec<Vec<RunResult>>> = Vec::new();
@@ -113,8 +219,9 @@ fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
 }
 
 /// Reads the description and the metrics, and derives the advice.
-fn advice(args: &SimulateArgs, file: &Path) -> Result<PolicyAdvice, ExitError> {
-    const SEE: &str = "see `relent simulate --format service` for every key";
+fn advice(args: &AdviseArgs) -> Result<PolicyAdvice, ExitError> {
+    const SEE: &str = "see `relent simulate template service` for every key";
+    let file = &args.service;
     let name = file.display();
     let text = read_at_most(
         file,
@@ -127,7 +234,7 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<PolicyAdvice, ExitError> {
     let latency = match (&args.histogram, service.latency()) {
         (None, Some(latency)) => latency,
         (Some(metrics), None) => {
-            let since = args.since.as_deref().map(read_metrics).transpose()?;
+            let since = args.baseline.as_deref().map(read_metrics).transpose()?;
             let options = HistogramOptions {
                 metric: args.metric.as_deref(),
                 unit: args.unit.map(Into::into),
@@ -168,22 +275,15 @@ fn read_metrics(file: &Path) -> Result<String, ExitError> {
 }
 
 /// Loads the policies to compare with, including `off`.
-fn others(args: &SimulateArgs) -> Result<Vec<NamedItem<Policy>>, ExitError> {
-    let mut named: Vec<&str> = match args.policies.as_slice() {
+fn others(given: &[String]) -> Result<Vec<NamedItem<Policy>>, ExitError> {
+    let mut named: Vec<&str> = match given {
         [] => OTHERS.to_vec(),
-        named => named.iter().map(String::as_str).collect(),
+        given => given.iter().map(String::as_str).collect(),
     };
     if !named.contains(&OFF) {
         named.push(OFF);
     }
-    let load = |name: &str| {
-        let loaded = NamedPolicy::load(name);
-        let value = loaded
-            .map_err(|error| ExitError::usage(format!("--policies {name}: {error}")))?
-            .policy;
-        super::named(name, value)
-    };
-    named.into_iter().map(load).collect()
+    named.into_iter().map(load_policy).collect()
 }
 
 /// Formats the comparison as comments of a policy file.
