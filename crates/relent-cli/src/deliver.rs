@@ -62,15 +62,19 @@ pub(crate) enum DeliverCommand {
     #[command(after_long_help = list::AFTER_HELP)]
     List(list::ListArgs),
     /// List dead letters with the reason
+    #[command(after_long_help = list::DEAD_LETTERS_HELP)]
     DeadLetters(list::DeadLettersArgs),
     /// Show a message with its attempts
+    #[command(after_long_help = list::SHOW_HELP)]
     Show(list::ShowArgs),
     /// Send messages again, under the same identifiers
+    #[command(after_long_help = again::EACH_HELP)]
     Resend(again::IdArgs),
     /// Make pending messages due now
     #[command(after_long_help = again::NOW_HELP)]
     SendNow(again::SendNowArgs),
     /// Cancel pending messages and dead letters
+    #[command(after_long_help = again::EACH_HELP)]
     Cancel(again::IdArgs),
     /// Send all dead letters again, or other messages of a state, a period and an endpoint
     #[command(after_long_help = again::AFTER_HELP)]

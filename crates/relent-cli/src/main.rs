@@ -211,13 +211,16 @@ fn report_parse_error(error: &clap::Error) -> Result<i32, ExitError> {
 
 /// Former options and subcommands: the subcommand that had them, with a space before each of its words, the
 /// former name, and the present command line.
-const RENAMED: [(&str, &str, &str); 16] = [
+const RENAMED: [(&str, &str, &str); 19] = [
     (" deliver", "--keep", "--retention"),
     (" deliver", "--drain", "--shutdown-timeout"),
     (" deliver", "--no-park", "--no-hold"),
     (" deliver", "--skip-dead", "--on-dead-letter skip"),
     (" deliver", "work", "worker"),
     (" deliver", "dead", "dead-letters"),
+    (" deliver worker", "--in-flight", "--concurrency"),
+    (" deliver send", "--delay", "--send-after"),
+    (" deliver verify", "--headers", "--header-file"),
     (" simulate", "--list", "`relent simulate list`"),
     (" simulate", "--show", "`relent simulate show SCENARIO`"),
     (" simulate", "--format", "`relent simulate template`"),

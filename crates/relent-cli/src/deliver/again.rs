@@ -37,6 +37,13 @@ rate limit, and circuit breaker.
 Exit status: 0; 1 if the server does not respond, or a message is not pending;
 2 if the options are wrong.";
 
+/// The end of `relent deliver resend --help` and `relent deliver cancel --help`.
+pub(crate) const EACH_HELP: &str = "\
+Each message is tried, also after one that fails.
+
+Exit status: 0; 1 if it failed for a message, or the server does not respond;
+2 if the options are wrong.";
+
 #[derive(Args, Debug)]
 pub(crate) struct IdArgs {
     /// The messages

@@ -172,7 +172,7 @@ pub(crate) struct AddArgs {
     policy: Option<String>,
 
     /// The response that acknowledges a message [default: success]
-    #[arg(long, value_name = "ANSWER", value_parser = acknowledged())]
+    #[arg(long, value_name = "PROFILE", value_parser = acknowledged())]
     acknowledgement: Option<Acknowledgement>,
 
     /// The most concurrent attempts [default: 4; where the schedule is a contract at least 256]

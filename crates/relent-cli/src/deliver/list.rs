@@ -55,6 +55,23 @@ impl MessageState {
 }
 
 /// The filter options that select messages.
+/// The end of `relent deliver dead-letters --help`.
+pub(crate) const DEAD_LETTERS_HELP: &str = "\
+Examples:
+  Dead letters of one endpoint, and the attempts of one of them:
+      relent deliver dead-letters --endpoint shop
+      relent deliver show msg_ID
+
+  Send them again when the receiver is repaired:
+      relent deliver replay --endpoint shop
+
+Exit status: 0; 1 if the server does not respond; 2 if the options are wrong.";
+
+/// The end of `relent deliver show --help`.
+pub(crate) const SHOW_HELP: &str = "\
+Exit status: 0; 1 if there is no such message, or the server does not respond;
+2 if the options are wrong.";
+
 #[derive(Args, Debug)]
 pub(crate) struct MessageFilter {
     /// Messages of this tenant

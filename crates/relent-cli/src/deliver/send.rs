@@ -82,7 +82,7 @@ pub(crate) struct SendArgs {
     /// The response that acknowledges it [default: success]
     #[arg(
         long,
-        value_name = "ANSWER",
+        value_name = "PROFILE",
         value_parser = acknowledged(),
         conflicts_with = "endpoint",
         help_heading = "Without a server"
@@ -183,9 +183,9 @@ pub(crate) struct SendArgs {
     )]
     order: Option<String>,
 
-    /// Delay the first attempt by this time
+    /// Make the first attempt after this time
     #[arg(long, value_name = "D", value_parser = duration, requires = "endpoint", help_heading = "Server")]
-    delay: Option<Duration>,
+    send_after: Option<Duration>,
 
     /// Wait until it is acknowledged or dead
     #[arg(long, requires = "endpoint", help_heading = "Server")]
@@ -388,7 +388,7 @@ async fn send_through_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Ex
             message.insert(key.to_owned(), value.clone().into());
         }
     }
-    if let Some(delay) = args.delay {
+    if let Some(delay) = args.send_after {
         let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         message.insert("delay_ms".to_owned(), delay.into());
     }

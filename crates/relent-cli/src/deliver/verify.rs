@@ -18,7 +18,7 @@ use crate::quit::ExitError;
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   A request that was saved to files as it was received:
-      relent deliver verify --secret shop.key --headers headers <body
+      relent deliver verify --secret shop.key --header-file headers <body
 
   An old request, at the time when it was received:
       relent deliver verify --secret env:SHOP_KEY --at 2026-01-31T12:00:00Z \\
@@ -43,7 +43,7 @@ pub(crate) struct VerifyArgs {
 
     /// A file with the header of the request; other lines are ignored
     #[arg(long, value_name = "FILE")]
-    headers: Option<std::path::PathBuf>,
+    header_file: Option<std::path::PathBuf>,
 
     /// The largest difference between the time of the attempt and now
     #[arg(long, value_name = "D", default_value = "5m", value_parser = duration)]
@@ -142,10 +142,10 @@ fn headers(args: &VerifyArgs) -> Result<HeaderMap, ExitError> {
         let (name, value) = field(line).ok_or_else(|| wrong(line))?;
         headers.append(name, value);
     }
-    if let Some(file) = &args.headers {
+    if let Some(file) = &args.header_file {
         let text = std::fs::read_to_string(file).map_err(|error| {
             ExitError::usage(format!(
-                "--headers {}: cannot be read: {error}",
+                "--header-file {}: cannot be read: {error}",
                 file.display()
             ))
         })?;

@@ -49,7 +49,7 @@ pub(crate) struct WorkerArgs {
     ///
     /// Each uses a connection: the limit of open files (`ulimit -n`) must allow for them.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = count)]
-    in_flight: NonZeroU32,
+    concurrency: NonZeroU32,
 
     /// The memory for payloads longer than 8 KiB, in MiB
     ///
@@ -89,7 +89,7 @@ pub(super) async fn run(args: &WorkerArgs) -> Result<i32, ExitError> {
         || ExitError::usage("--nats is missing: give the address of a NATS server".to_owned());
     let queue = args.nats.queue().await?.ok_or_else(missing)?;
     let mut config = NatsWorkerConfig::default();
-    config.in_flight = usize::try_from(args.in_flight.get()).unwrap_or(usize::MAX);
+    config.in_flight = usize::try_from(args.concurrency.get()).unwrap_or(usize::MAX);
     config.body_bytes = super::values::mebibytes(args.body_memory);
     config.drain = args.shutdown_timeout;
     let (stop, stopped) = oneshot::channel();

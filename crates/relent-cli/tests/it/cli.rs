@@ -172,6 +172,21 @@ fn usage_errors_are_one_line_with_advice() {
             "there is no --skip-dead here: use --on-dead-letter skip",
         ),
         (
+            &["deliver", "worker", "--in-flight", "9"],
+            2,
+            "there is no --in-flight here: use --concurrency",
+        ),
+        (
+            &["deliver", "send", "--delay", "1h"],
+            2,
+            "there is no --delay here: use --send-after",
+        ),
+        (
+            &["deliver", "verify", "--headers", "headers"],
+            2,
+            "there is no --headers here: use --header-file",
+        ),
+        (
             &["--policy", "standard", "run", "true"],
             2,
             "there is no --policy here: use `relent run --policy`",

@@ -714,7 +714,11 @@ fn deliver_commands_report_usage_and_server_errors() {
         ),
         (&["serve", "--lease", "0s"], 2, "use 1s or more"),
         (&["serve", "--store-ca", "ca.pem"], 2, "is for PostgreSQL"),
-        (&["worker", "--in-flight", "0"], 2, "a whole number from 1"),
+        (
+            &["worker", "--concurrency", "0"],
+            2,
+            "a whole number from 1",
+        ),
     ] {
         let ran = server.deliver(folder.path(), args);
         assert_eq!(ran.status, status, "{args:?}: {ran:?}");
@@ -879,7 +883,7 @@ fn verify_accepts_a_valid_signature_and_explains_an_invalid_one() {
     fs::write(folder.join("headers"), &head).unwrap();
     let verify =
         |args: &[&str], body: &str| deliver(folder, &[&["verify"], args].concat(), body.as_bytes());
-    let with = |key| ["--secret", key, "--headers", "headers"];
+    let with = |key| ["--secret", key, "--header-file", "headers"];
     let good = verify(&with("shop.key"), body);
     assert!(ok(&good).starts_with("msg_"), "{good:?}");
     ok(&verify(
@@ -888,7 +892,7 @@ fn verify_accepts_a_valid_signature_and_explains_an_invalid_one() {
             "other.key",
             "--secret",
             "shop.key",
-            "--headers",
+            "--header-file",
             "headers",
         ],
         body,
@@ -930,7 +934,7 @@ fn verify_accepts_a_valid_signature_and_explains_an_invalid_one() {
             1,
             "malformed or there twice",
         ),
-        (&["--headers", "headers"], body, 2, "--secret"),
+        (&["--header-file", "headers"], body, 2, "--secret"),
         (&["--secret", "headers"], body, 2, "--secret headers"),
         (&["--secret", "env:RELENT_NO_SUCH"], body, 2, "not set"),
         (

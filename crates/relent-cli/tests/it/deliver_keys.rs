@@ -337,7 +337,7 @@ fn a_message_with_a_delay_is_sent_after_it() {
             event,
             "-d",
             "1",
-            "--delay",
+            "--send-after",
             delay,
         ];
         let sent = server.deliver(folder, &args);
