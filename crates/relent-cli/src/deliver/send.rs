@@ -9,8 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::Args;
 use nix::sys::signal::Signal;
-use relent::NamedPolicy;
+use relent::classify::RetryableError;
+use relent::policy::HintMode;
 use relent::random::SessionRandom;
+use relent::{Attempt, Backoff, NamedPolicy, Policy, retry_mut};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::message::{MAX_PAYLOAD, MessageId};
@@ -282,12 +284,17 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
         .signing(&endpoint)
         .map_err(|error| ExitError::usage(format!("--secret: {error}")))?;
     let id = args.id.clone().unwrap_or_default();
-    let acknowledgement = args.acknowledgement.unwrap_or_default();
+    let not_acknowledged = |why: &str| format!("{id} is not acknowledged{why}");
     let mut random = SessionRandom::new();
     let mut schedule = Schedule::at_attempt(&[], 0, SystemTime::now());
-    let mut number = 0;
-    loop {
-        number += 1;
+    // The schedule decides about each attempt, as in a server: the loop waits for as long as it says.
+    let by_schedule = Policy::builder(Backoff::None)
+        .unlimited_retries()
+        .hint(HintMode::Replace)
+        .max_hint(Duration::MAX)
+        .build()
+        .map_err(|error| ExitError::failed(error.to_string()))?;
+    let sending = retry_mut(&by_schedule, async |Attempt { number, .. }| {
         let now = SystemTime::now();
         schedule = Schedule::at_attempt(&schedule.save(), number, now);
         let sent = sender
@@ -299,55 +306,56 @@ async fn send_directly(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32
                 signing: signing.as_ref(),
                 custom: None,
                 policy: &policy,
-                acknowledgement,
+                acknowledgement: args.acknowledgement.unwrap_or_default(),
                 limit: schedule.attempt_limit(&policy, now),
                 now,
             })
             .await;
-        let refused = match &sent.outcome {
-            Ok(()) => {
-                if !args.quiet {
-                    say(&attempt(number, &sent, "acknowledged"));
-                }
-                let printed = match args.json {
-                    true => json(&json!({ "id": id }))?,
-                    false => id.to_string(),
-                };
-                return print(&(printed + "\n"))
-                    .map(|()| 0)
-                    .map_err(ExitError::failed);
-            }
-            Err(refused) => refused,
+        let Err(refused) = &sent.outcome else {
+            return Ok(attempt(number, &sent, "acknowledged"));
         };
         let error = with_option_hint(&sanitized(&refused.error));
         if refused.gone {
-            return Err(ExitError::failed(format!(
-                "{id} is not acknowledged, and the receiver wants no more messages: {error}"
-            )));
+            let why = format!(", and the receiver wants no more messages: {error}");
+            return Err(RetryableError::Permanent(not_acknowledged(&why)));
         }
         let now = SystemTime::now();
         let next = schedule.failed(&policy, now, &refused.failure, &error, &mut random);
-        let (line, wait) = match next {
+        Err(match next {
             AfterAttempt::Again(wait) => {
                 let line = format!("{error}; the next attempt in {}", human(wait));
-                (line, wait)
+                RetryableError::RetryAfter(attempt(number, &sent, &line), wait)
             }
             AfterAttempt::Dead(reason) => {
-                return Err(ExitError::failed(format!(
-                    "{id} is not acknowledged: {reason}"
-                )));
+                RetryableError::Permanent(not_acknowledged(&format!(": {reason}")))
             }
-            _ => {
-                return Err(ExitError::failed(format!(
-                    "{id} is not acknowledged: {error}"
-                )));
+            _ => RetryableError::Permanent(not_acknowledged(&format!(": {error}"))),
+        })
+    });
+    let tell = |line: &str| match args.quiet {
+        true => {}
+        false => say(line),
+    };
+    let sent = sending
+        .classify_by_error()
+        .notify(|notice| {
+            if let Some(line) = notice.error {
+                tell(line);
             }
-        };
-        if !args.quiet {
-            say(&attempt(number, &sent, &line));
-        }
-        sleep(wait).await;
-    }
+        })
+        .run()
+        .await;
+    let line = sent.map_err(|gave_up| {
+        ExitError::failed(gave_up.into_last_or_else(|none| not_acknowledged(&format!(": {none}"))))
+    })?;
+    tell(&line);
+    let printed = match args.json {
+        true => json(&json!({ "id": id }))?,
+        false => id.to_string(),
+    };
+    print(&(printed + "\n"))
+        .map(|()| 0)
+        .map_err(ExitError::failed)
 }
 
 /// Adds to an error of the sender the option that allows the refused URL.
