@@ -298,7 +298,7 @@ pub(crate) fn equivalent_option(option: &str) -> Option<&'static str> {
             "use --attempt-timeout D for each attempt, or --deadline D for all attempts together"
         }
         "--retries" | "--retry" => {
-            "--max-retries N allows N retries after the first attempt, --attempts N allows N \
+            "use --max-retries N for N retries after the first attempt, or --attempts N for N \
              attempts in all"
         }
         "--tries" | "--times" | "--max-attempts" | "--max-tries" => "use --attempts N",

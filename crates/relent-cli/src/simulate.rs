@@ -45,6 +45,7 @@ pub(crate) enum SimulateCommand {
     #[command(after_long_help = run::AFTER_HELP)]
     Run(Box<run::RunArgs>),
     /// List the built-in scenarios
+    #[command(after_long_help = builtin::LIST_HELP)]
     List,
     /// Print the file of a built-in scenario
     #[command(after_long_help = builtin::SHOW_HELP)]
@@ -63,7 +64,7 @@ pub(crate) enum SimulateCommand {
     /// Look for random scenarios in which a policy is worse than no retries
     #[command(after_long_help = random::AFTER_HELP)]
     Random(random::RandomArgs),
-    /// Run one scenario at every combination of values in a file, and list the bounds that are missed
+    /// Run one scenario at every combination of some values, and list missed bounds
     #[command(after_long_help = grid::AFTER_HELP)]
     Grid(grid::GridArgs),
 }

@@ -41,7 +41,7 @@ pub(crate) struct VerifyArgs {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     fields: Vec<String>,
 
-    /// A file with the header of the request; other lines are ignored
+    /// A file with the header fields of the request; other lines are ignored
     #[arg(long, value_name = "FILE")]
     header_file: Option<std::path::PathBuf>,
 

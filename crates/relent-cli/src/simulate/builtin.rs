@@ -8,6 +8,14 @@ use relent_sim::{advise, scenarios};
 use crate::console::print;
 use crate::quit::ExitError;
 
+/// The end of `relent simulate list --help`.
+pub(super) const LIST_HELP: &str = "\
+Examples:
+  Run one of them:
+      relent simulate run blackout
+
+Exit status: 0; 1 if the output cannot be written.";
+
 /// The end of `relent simulate show --help`.
 pub(super) const SHOW_HELP: &str = "\
 Examples:

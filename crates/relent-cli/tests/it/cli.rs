@@ -65,6 +65,7 @@ fn the_end_of_every_help_fits_80_columns() {
         "schedule",
         "simulate",
         "simulate run",
+        "simulate list",
         "simulate show",
         "simulate template",
         "simulate random",
