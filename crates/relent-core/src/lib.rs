@@ -48,6 +48,7 @@ mod random;
 mod repeatable;
 mod server_time;
 mod sync;
+pub mod text;
 mod time;
 mod window;
 

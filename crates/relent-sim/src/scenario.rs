@@ -11,7 +11,6 @@ use serde::Deserialize;
 
 pub use clients::{Arrivals, Class, Clients, DestinationOf, Rate, RequestBacklog, Restart};
 pub use error::ScenarioError;
-pub(crate) use error::nearest;
 pub use outages::{Effect, FastFailures, Outage, Span};
 pub use service::{
     Balancer, FailuresAs, MediumAccess, Model, QueueBound, Service, ServiceLimiter,

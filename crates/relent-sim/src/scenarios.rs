@@ -2,7 +2,9 @@
 //!
 //! Each is a readable file, with the theoretical prediction in its comments.
 
-use crate::scenario::{self, Scenario, ScenarioError};
+use relent_core::text;
+
+use crate::scenario::{Scenario, ScenarioError};
 
 /// A built-in scenario.
 ///
@@ -91,7 +93,7 @@ pub fn get(name: &str) -> Option<Builtin> {
 /// ```
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
-    scenario::nearest(name, names())
+    text::nearest(name, names())
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use relent_core::Policy;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
+pub use error::PolicyFileError;
 use error::Syntax;
-pub use error::{PolicyFileError, nearest};
+pub use relent_core::text::nearest;
 
 /// The maximum size of a policy file: 1 MiB.
 const MAX_SIZE: usize = 1 << 20;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use relent_core::text::{nearest, printable};
+
 /// Why a scenario or the description of a service was not read: the error, its place, and the accepted values.
 ///
 /// ```text
@@ -114,22 +116,6 @@ fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, impl Iterator
     Some((unknown, known.split('`').skip(1).step_by(2)))
 }
 
-/// The nearest name by edit distance (Damerau-Levenshtein), if it is near enough to be meant: for messages that ask
-/// "did you mean …?".
-pub(crate) fn nearest<'n>(
-    unknown: &str,
-    known: impl IntoIterator<Item = &'n str>,
-) -> Option<&'n str> {
-    // No known name is near a text of this length, and the comparison takes quadratic time.
-    const LONGEST: usize = 64;
-    let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
-    known
-        .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
-        .map(|(_, name)| name)
-}
-
 /// Whether the line sets `key`.
 fn sets_key(line: &str, key: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
@@ -143,22 +129,12 @@ fn sets_key(line: &str, key: &str) -> bool {
 
 fn place(text: &str, index: usize) -> Option<(usize, String)> {
     let line = text.lines().nth(index)?;
-    Some((index + 1, shown(line, MAX_LINE_CHARS)))
-}
-
-/// The text as it can be shown: not too long, without control characters.
-fn shown(text: &str, most: usize) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let mut shown: String = text.trim_end().chars().take(most).map(clean).collect();
-    if text.trim_end().chars().count() > most {
-        shown.push('…');
-    }
-    shown
+    Some((index + 1, printable(line, MAX_LINE_CHARS)))
 }
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.message, MAX_MESSAGE_CHARS))?;
+        f.write_str(&printable(&self.message, MAX_MESSAGE_CHARS))?;
         if let Some((line, text)) = &self.place {
             write!(f, " (line {line})\n  {line} | {text}")?;
         }

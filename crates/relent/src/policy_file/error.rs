@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use relent_core::text::{nearest, printable};
 use serde::de::IgnoredAny;
 
 /// The reason why no policy could be read: the mistake, its place, and the accepted values.
@@ -269,29 +270,6 @@ fn correction(unknown: &str, known: &[&str]) -> String {
     }
 }
 
-/// The name with the fewest typing errors (Damerau-Levenshtein), if it is close enough, for a
-/// message such as "did you mean …?".
-///
-/// ```
-/// use relent::policy::nearest;
-///
-/// assert_eq!(nearest("standrad", ["standard", "patient"]), Some("standard"));
-/// assert_eq!(nearest("make", ["standard", "patient"]), None);
-/// ```
-#[must_use]
-pub fn nearest<'n>(unknown: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    // No known name is close to a longer text, and the comparison takes quadratic time.
-    const MAX_NAME_BYTES: usize = 64;
-    let known = known
-        .into_iter()
-        .filter(|_| unknown.len() <= MAX_NAME_BYTES);
-    known
-        .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
-        .map(|(_, name)| name)
-}
-
 /// The place of an error in a TOML text. An error about a whole table is placed at the key that its
 /// message begins with, if that key occurs once in the table; otherwise it has no place.
 fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<ErrorLocation> {
@@ -335,19 +313,4 @@ fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 
             (given && !comment).then_some(start + at)
         })
     })
-}
-
-/// Makes a text printable: truncated, and without control characters, which could move a terminal's
-/// cursor.
-fn printable(text: &str, most: usize) -> String {
-    let mut printable: String = text
-        .trim_end()
-        .chars()
-        .take(most)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    if text.trim_end().chars().count() > most {
-        printable.push('…');
-    }
-    printable
 }
