@@ -32,7 +32,7 @@ pub(crate) fn rate_admitted(admitted: Admitted) {
         "false"
     };
     #[cfg(feature = "metrics")]
-    meters::count((RATE_ADMITTED, TICKET, ticket), None);
+    meters::count((RATE_ADMITTED.name, TICKET, ticket), None);
     let _ = ticket;
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn rate_failed((kind, code): (StoreFailureKind, Option<String>)) {
 #[cfg(feature = "redis")]
 pub(crate) fn rate_local(away: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((RATE_LOCAL, AWAY, away), None);
+    meters::count((RATE_LOCAL.name, AWAY, away), None);
     let _ = away;
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
         _ => "overloaded",
     };
     #[cfg(feature = "metrics")]
-    meters::count((TURNED_AWAY, REASON, reason), Some(class));
+    meters::count((TURNED_AWAY.name, REASON, reason), Some(class));
     let _ = (class, reason);
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn slots<W>(slots: &ConcurrencyLimiter<W>) {
 /// The result of a request with a key.
 pub(crate) fn keyed(result: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((IDEMPOTENT_REQUESTS, RESULT, result), None);
+    meters::count((IDEMPOTENT_REQUESTS.name, RESULT, result), None);
     let _ = result;
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn keyed(result: &'static str) {
 #[cfg(feature = "webhook")]
 pub(crate) fn not_verified(reason: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((NOT_VERIFIED, REASON, reason), None);
+    meters::count((NOT_VERIFIED.name, REASON, reason), None);
     #[cfg(feature = "tracing")]
     events::not_verified(reason);
     let _ = reason;
@@ -125,7 +125,7 @@ pub(crate) fn not_verified(reason: &'static str) {
 /// A duplicate starts to wait.
 pub(crate) fn idempotent_wait() {
     #[cfg(feature = "metrics")]
-    meters::count((IDEMPOTENT_WAITS, "", ""), None);
+    meters::count((IDEMPOTENT_WAITS.name, "", ""), None);
 }
 
 /// A response was replayed; `original` is the `traceparent` of its request.
@@ -140,7 +140,7 @@ pub(crate) fn replayed(original: Option<&str>) {
 #[cold]
 pub(crate) fn unknown(key: &Key) {
     #[cfg(feature = "metrics")]
-    meters::count((UNKNOWN, "", ""), None);
+    meters::count((UNKNOWN.name, "", ""), None);
     #[cfg(feature = "tracing")]
     events::unknown(key);
     let _ = key;
@@ -149,7 +149,7 @@ pub(crate) fn unknown(key: &Key) {
 /// An unknown outcome was resolved.
 pub(crate) fn resolved(key: &Key, resolution: &'static str) {
     #[cfg(feature = "metrics")]
-    meters::count((RESOLVED, RESOLUTION, resolution), None);
+    meters::count((RESOLVED.name, RESOLUTION, resolution), None);
     #[cfg(feature = "tracing")]
     events::resolved(key, resolution);
     let _ = (key, resolution);
@@ -159,7 +159,7 @@ pub(crate) fn resolved(key: &Key, resolution: &'static str) {
 #[cold]
 pub(crate) fn lease_lost(key: &Key) {
     #[cfg(feature = "metrics")]
-    meters::count((LEASE_LOST, "", ""), None);
+    meters::count((LEASE_LOST.name, "", ""), None);
     #[cfg(feature = "tracing")]
     events::lease_lost(key);
     let _ = key;
@@ -169,7 +169,7 @@ pub(crate) fn lease_lost(key: &Key) {
 #[cold]
 pub(crate) fn store_failed(failure: &StoreFailure) {
     #[cfg(feature = "metrics")]
-    meters::count((STORE_ERRORS, OPERATION, failure.operation), None);
+    meters::count((STORE_ERRORS.name, OPERATION, failure.operation), None);
     #[cfg(feature = "tracing")]
     events::store_failed(failure);
     let _ = failure;

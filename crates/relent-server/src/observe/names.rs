@@ -1,61 +1,276 @@
-//! The names of metrics and their labels.
+//! The metrics: names, types, units, labels and meanings.
 
 /// The target of the events.
 pub const TARGET: &str = "relent";
 
-/// Counter: requests that the rate limits admitted, by [`TICKET`].
-pub const RATE_ADMITTED: &str = "relent_server_rate_admitted_total";
-/// Counter: requests that the rate limits rejected, by [`REASON`] and [`QUOTA`].
-pub const RATE_REFUSED: &str = "relent_server_rate_refused_total";
-/// Counter: decisions of the process alone while Redis is unreachable, by [`AWAY`]. They also count in
-/// [`RATE_ADMITTED`] or [`RATE_REFUSED`].
-pub const RATE_LOCAL: &str = "relent_server_rate_local_total";
-/// Counter: requests that got a slot, by [`CRITICALITY`].
-pub const ADMITTED: &str = "relent_server_admitted_total";
-/// Counter: requests that the overload layer rejected, by [`CRITICALITY`] and [`REASON`].
-pub const TURNED_AWAY: &str = "relent_server_turned_away_total";
-/// Histogram: seconds that requests waited for a slot, of those that waited and got one, by [`CRITICALITY`].
-pub const WAIT: &str = "relent_server_wait_seconds";
-/// Gauge: the concurrency limit.
-pub const LIMIT: &str = "relent_server_concurrency_limit";
-/// Gauge: requests that hold a slot.
-pub const IN_FLIGHT: &str = "relent_server_in_flight";
-/// Gauge: requests that wait for a slot.
-pub const WAITING: &str = "relent_server_waiting";
-/// Counter: requests with an idempotency key, by [`RESULT`].
-pub const IDEMPOTENT_REQUESTS: &str = "relent_server_idempotent_requests_total";
-/// Counter: duplicates that waited for a running request.
-pub const IDEMPOTENT_WAITS: &str = "relent_server_idempotent_waits_total";
-/// Counter: executions that ended with an unknown outcome.
-pub const UNKNOWN: &str = "relent_server_outcome_unknown_total";
-/// Counter: unknown outcomes that were resolved, by [`RESOLUTION`].
-pub const RESOLVED: &str = "relent_server_outcome_resolved_total";
-/// Counter: executions that lost their key to another one.
-pub const LEASE_LOST: &str = "relent_server_lease_lost_total";
-/// Counter: store calls that failed after all attempts, by [`OPERATION`].
-pub const STORE_ERRORS: &str = "relent_server_store_errors_total";
-/// Histogram: body length of stored responses, in bytes.
-pub const ANSWER_BYTES: &str = "relent_server_answer_bytes";
+/// A row of [`METRICS`], the single table of metrics: the code records by it, `describe` passes it to an exporter, and
+/// `docs/observability.md` of the repository shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// The name, as in dashboards and alerts.
+    pub name: &'static str,
+    /// The type.
+    pub kind: MetricKind,
+    /// The unit, such as `requests` or `seconds`.
+    pub unit: &'static str,
+    /// The labels.
+    pub labels: &'static [&'static str],
+    /// The meaning, in one sentence.
+    pub meaning: &'static str,
+}
 
-/// Counter: webhook deliveries that were not verified, by [`REASON`].
-pub const NOT_VERIFIED: &str = "relent_server_webhooks_not_verified_total";
+/// The type of a metric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MetricKind {
+    /// It only rises.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The name of the type in Prometheus.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+impl Metric {
+    const fn new(
+        kind: MetricKind,
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        meaning: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            unit,
+            labels,
+            meaning,
+        }
+    }
+}
+
+/// Admissions by the rate limits.
+pub const RATE_ADMITTED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_rate_admitted_total",
+    "requests",
+    &[TICKET],
+    "Requests that the rate limits admitted.",
+);
+/// Rejections by the rate limits.
+pub const RATE_REFUSED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_rate_refused_total",
+    "requests",
+    &[REASON, QUOTA],
+    "Requests that the rate limits rejected, with the quota that rejected them.",
+);
+/// Decisions without Redis.
+pub const RATE_LOCAL: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_rate_local_total",
+    "requests",
+    &[AWAY],
+    "Requests decided without Redis while Redis was unreachable; also counted in the two metrics above.",
+);
+/// Admissions by the overload layer.
+pub const ADMITTED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_admitted_total",
+    "requests",
+    &[CRITICALITY],
+    "Requests that got a slot.",
+);
+/// Rejections by the overload layer.
+pub const TURNED_AWAY: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_turned_away_total",
+    "requests",
+    &[CRITICALITY, REASON],
+    "Requests that the overload layer rejected (load shedding).",
+);
+/// Waits for a slot.
+pub const WAIT: Metric = Metric::new(
+    MetricKind::Histogram,
+    "relent_server_wait_seconds",
+    "seconds",
+    &[CRITICALITY],
+    "Time that requests waited for a slot, of those that waited and got one.",
+);
+/// The concurrency limit.
+pub const LIMIT: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_server_concurrency_limit",
+    "requests",
+    &[],
+    "The current concurrency limit.",
+);
+/// Requests in flight.
+pub const IN_FLIGHT: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_server_in_flight",
+    "requests",
+    &[],
+    "Requests that hold a slot.",
+);
+/// Waiting requests.
+pub const WAITING: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_server_waiting",
+    "requests",
+    &[],
+    "Requests that wait for a slot.",
+);
+/// Requests with an idempotency key.
+pub const IDEMPOTENT_REQUESTS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_idempotent_requests_total",
+    "requests",
+    &[RESULT],
+    "Requests with an idempotency key, and webhook deliveries.",
+);
+/// Webhook deliveries that were not verified.
+pub const NOT_VERIFIED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_webhooks_not_verified_total",
+    "requests",
+    &[REASON],
+    "Webhook deliveries that were not verified.",
+);
+/// Waiting duplicates.
+pub const IDEMPOTENT_WAITS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_idempotent_waits_total",
+    "requests",
+    &[],
+    "Duplicates that waited for the running request.",
+);
+/// Unknown outcomes.
+pub const UNKNOWN: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_outcome_unknown_total",
+    "executions",
+    &[],
+    "Executions with an unknown outcome (in doubt).",
+);
+/// Resolved outcomes.
+pub const RESOLVED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_outcome_resolved_total",
+    "outcomes",
+    &[RESOLUTION],
+    "Unknown outcomes that were resolved.",
+);
+/// Lost leases.
+pub const LEASE_LOST: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_lease_lost_total",
+    "writes",
+    &[],
+    "Writes of executions that had lost their key to another one.",
+);
+/// Failures of the store.
+pub const STORE_ERRORS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_server_store_errors_total",
+    "calls",
+    &[OPERATION],
+    "Store calls that failed; `claim` and `write` after their retries.",
+);
+/// Stored responses.
+pub const ANSWER_BYTES: Metric = Metric::new(
+    MetricKind::Histogram,
+    "relent_server_answer_bytes",
+    "bytes",
+    &[],
+    "Body length of stored responses.",
+);
+
+/// All metrics of a server.
+pub const METRICS: [Metric; 17] = [
+    RATE_ADMITTED,
+    RATE_REFUSED,
+    RATE_LOCAL,
+    ADMITTED,
+    TURNED_AWAY,
+    WAIT,
+    LIMIT,
+    IN_FLIGHT,
+    WAITING,
+    IDEMPOTENT_REQUESTS,
+    NOT_VERIFIED,
+    IDEMPOTENT_WAITS,
+    UNKNOWN,
+    RESOLVED,
+    LEASE_LOST,
+    STORE_ERRORS,
+    ANSWER_BYTES,
+];
 
 /// Label: the name of a [`Criticality`](relent_core::Criticality).
 pub const CRITICALITY: &str = "criticality";
-/// Label: `true` if the request came in its reserved slot, else `false`.
+/// Label: whether the request came in its reserved slot.
 pub const TICKET: &str = "ticket";
-/// Label: the quota that rejected the request, the one with the longest delay if several did; empty if none.
+/// Label: the quota that rejected the request.
 pub const QUOTA: &str = "quota";
-/// Label: `overloaded`, `do_not_retry` or `expired`. For rate limits: `limited`, `too_costly`, `expired`, or `away`
-/// if Redis is unreachable. For webhooks: `missing` or `malformed` header fields, `no_match` of the signatures,
-/// `out_of_time`, or `unknown_sender`.
+/// Label: the reason for the rejection.
 pub const REASON: &str = "reason";
-/// Label: the behaviour while Redis is unreachable: `open`, `closed` or `local`.
+/// Label: the behaviour while Redis is unreachable.
 pub const AWAY: &str = "away";
-/// Label: `run`, `taken_over`, `replayed`, or the code of the problem, such as `idempotency-in-flight` or
-/// `webhook-in-flight`.
+/// Label: the result of a request with an idempotency key.
 pub const RESULT: &str = "result";
-/// Label: `applied` or `not_applied`.
+/// Label: the resolution of an unknown outcome.
 pub const RESOLUTION: &str = "resolution";
-/// Label: `claim`, `write`, `renew` or `give_back`; `transaction` for a transactional handler.
+/// Label: the call of the store.
 pub const OPERATION: &str = "operation";
+
+/// All labels, each with its values in Markdown.
+pub const LABELS: [(&str, &str); 8] = [
+    (
+        TICKET,
+        "`true` for requests in their reserved slot, else `false`",
+    ),
+    (
+        REASON,
+        "of rate limits: `limited`, `too_costly`, `expired`, or `away` if Redis was unreachable. Of the overload \
+         layer: `overloaded`; `do_not_retry` (overloaded, and most attempts are retries); `expired` (the caller's \
+         deadline has passed). Of webhooks: `missing` or `malformed` fields, `no_match` of the signatures, \
+         `out_of_time`, `unknown_sender`",
+    ),
+    (
+        QUOTA,
+        "the quota that rejected the request; of several the one with the longest delay; empty if there is none",
+    ),
+    (
+        AWAY,
+        "the configured behaviour while Redis is unreachable: `open`, `closed`, `local`",
+    ),
+    (
+        CRITICALITY,
+        "`CRITICAL_PLUS`, `CRITICAL`, `SHEDDABLE_PLUS`, `SHEDDABLE`",
+    ),
+    (
+        RESULT,
+        "`run`, `taken_over`, `replayed`, or the `code` of the problem: `idempotency-in-flight`, \
+         `idempotency-key-reused`, `idempotency-outcome-unknown`, `idempotency-store-failed` and so on; for webhooks \
+         `webhook-in-flight`, `webhook-not-verified` and so on",
+    ),
+    (RESOLUTION, "`applied` or `not_applied`"),
+    (
+        OPERATION,
+        "`claim`, `write`, `renew`, `give_back`; `transaction` for a transactional handler",
+    ),
+];

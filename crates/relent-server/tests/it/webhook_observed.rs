@@ -49,7 +49,7 @@ fn each_unverified_delivery_is_counted_with_its_reason() {
         let labels = key.labels().map(|label| label.value().to_owned());
         counts.insert((key.name().to_owned(), labels.collect::<String>()), count);
     }
-    let of = |reason: &str| counts.get(&(NOT_VERIFIED.to_owned(), reason.to_owned()));
+    let of = |reason: &str| counts.get(&(NOT_VERIFIED.name.to_owned(), reason.to_owned()));
     for reason in [
         "missing",
         "malformed",
@@ -60,5 +60,5 @@ fn each_unverified_delivery_is_counted_with_its_reason() {
         assert_eq!(of(reason), Some(&1), "{reason}");
     }
     let page = include_str!("../../../../docs/observability.md");
-    assert!(page.contains(NOT_VERIFIED));
+    assert!(page.contains(NOT_VERIFIED.name));
 }

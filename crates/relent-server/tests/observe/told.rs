@@ -242,7 +242,7 @@ fn each_resolution_is_counted_and_reported() {
     let labels: Vec<_> = key.key().labels().map(metrics::Label::value).collect();
     assert_eq!(
         (key.key().name(), &labels[..], value),
-        (RESOLVED, &["not_applied"][..], DebugValue::Counter(1))
+        (RESOLVED.name, &["not_applied"][..], DebugValue::Counter(1))
     );
     assert!(counts.next().is_none());
     let lines = lines.0.lock().unwrap();

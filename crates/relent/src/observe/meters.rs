@@ -10,7 +10,8 @@ use relent_core::{Failure, StopReason};
 
 use super::{
     ATTEMPTS, BUDGET_LEFT, BY, CIRCUIT_BREAKER_CHANGES, COOLDOWNS, DESTINATION, FAILURES, HEDGES,
-    HELD, HELD_BACK, HINT, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
+    HELD, HELD_BACK, HINT, KIND, METRICS, MetricKind, RATE_LIMIT, REASON, RETRIES, STATE, STOPS,
+    TARGET, WAIT,
 };
 use crate::destination::BreakerState;
 
@@ -18,12 +19,12 @@ static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(mod
 
 /// The keys without a destination label.
 static UNLABELLED_KEYS: Keys = Keys {
-    attempts: Key::from_static_name(ATTEMPTS),
-    retries: Key::from_static_name(RETRIES),
-    hedges: Key::from_static_name(HEDGES),
-    budget_left: Key::from_static_name(BUDGET_LEFT),
-    rate_limit: Key::from_static_name(REQUEST_RATE),
-    cooldowns: Key::from_static_name(COOLDOWNS),
+    attempts: Key::from_static_name(ATTEMPTS.name),
+    retries: Key::from_static_name(RETRIES.name),
+    hedges: Key::from_static_name(HEDGES.name),
+    budget_left: Key::from_static_name(BUDGET_LEFT.name),
+    rate_limit: Key::from_static_name(RATE_LIMIT.name),
+    cooldowns: Key::from_static_name(COOLDOWNS.name),
     labelled: [const { OnceLock::new() }; MAX_LABELLED_KEYS],
 };
 
@@ -81,12 +82,12 @@ impl Label {
             Key::from_parts(metric, vec![label])
         };
         let keys = Keys {
-            attempts: key(ATTEMPTS),
-            retries: key(RETRIES),
-            hedges: key(HEDGES),
-            budget_left: key(BUDGET_LEFT),
-            rate_limit: key(REQUEST_RATE),
-            cooldowns: key(COOLDOWNS),
+            attempts: key(ATTEMPTS.name),
+            retries: key(RETRIES.name),
+            hedges: key(HEDGES.name),
+            budget_left: key(BUDGET_LEFT.name),
+            rate_limit: key(RATE_LIMIT.name),
+            cooldowns: key(COOLDOWNS.name),
             labelled: [const { OnceLock::new() }; MAX_LABELLED_KEYS],
         };
         Self(Arc::new(Named { name, keys }))
@@ -108,48 +109,19 @@ impl fmt::Debug for Label {
 /// Registers descriptions and units of the metrics with the installed recorder. Call it once, after
 /// the recorder is installed.
 pub fn describe() {
-    let counter = |name: &'static str, what: &'static str| {
-        with_recorder(|recorder| {
-            recorder.describe_counter(name.into(), Some(Unit::Count), what.into());
+    for metric in METRICS {
+        let unit = match metric.unit {
+            "seconds" => Unit::Seconds,
+            "attempts per second" => Unit::CountPerSecond,
+            _ => Unit::Count,
+        };
+        let (name, unit, meaning) = (metric.name.into(), Some(unit), metric.meaning.into());
+        with_recorder(|recorder| match metric.kind {
+            MetricKind::Counter => recorder.describe_counter(name, unit, meaning),
+            MetricKind::Gauge => recorder.describe_gauge(name, unit, meaning),
+            MetricKind::Histogram => recorder.describe_histogram(name, unit, meaning),
         });
-    };
-    counter(ATTEMPTS, "Attempts that were started.");
-    counter(RETRIES, "Attempts that were started when one had failed.");
-    counter(HEDGES, "Hedges that were started.");
-    counter(FAILURES, "Attempts that failed, by kind.");
-    counter(STOPS, "Give-ups, by reason.");
-    counter(COOLDOWNS, "Cooldowns that began.");
-    counter(
-        CIRCUIT_BREAKER_CHANGES,
-        "What circuit breakers have become, by state.",
-    );
-    with_recorder(|recorder| {
-        recorder.describe_histogram(
-            WAIT.into(),
-            Some(Unit::Seconds),
-            "Waits before retries, by where the server named the time.".into(),
-        );
-        recorder.describe_gauge(
-            BUDGET_LEFT.into(),
-            Some(Unit::Count),
-            "Tokens in the retry budget.".into(),
-        );
-        recorder.describe_gauge(
-            HELD_BACK.into(),
-            Some(Unit::Count),
-            "Requests that are held back, by what holds them.".into(),
-        );
-        recorder.describe_histogram(
-            HELD.into(),
-            Some(Unit::Seconds),
-            "How long requests were held back, by what held them.".into(),
-        );
-        recorder.describe_gauge(
-            REQUEST_RATE.into(),
-            Some(Unit::CountPerSecond),
-            "Attempts per second that may be made.".into(),
-        );
-    });
+    }
 }
 
 fn keys(label: Option<&Label>) -> &Keys {
@@ -212,7 +184,10 @@ fn count_labelled(label: Option<&Label>, key: (&'static str, &'static str, &'sta
 
 #[cold]
 pub(super) fn failure(label: Option<&Label>, failure: &Failure) {
-    count_labelled(label, (FAILURES, KIND, failure.kind_of_attempt().name()));
+    count_labelled(
+        label,
+        (FAILURES.name, KIND, failure.kind_of_attempt().name()),
+    );
 }
 
 #[cold]
@@ -221,12 +196,12 @@ pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
         Some(_) => failure.hint.source.name(),
         None => "none",
     };
-    record(label, (WAIT, HINT, hint), wait);
+    record(label, (WAIT.name, HINT, hint), wait);
 }
 
 #[cold]
 pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
-    count_labelled(label, (STOPS, REASON, reason.name()));
+    count_labelled(label, (STOPS.name, REASON, reason.name()));
 }
 
 pub(super) fn held(
@@ -236,14 +211,14 @@ pub(super) fn held(
     after: Option<BlockedBy>,
 ) {
     let gauge = |by: BlockedBy, change: fn(&Gauge)| {
-        with_key(label, (HELD_BACK, BY, by.name()), |key| {
+        with_key(label, (HELD_BACK.name, BY, by.name()), |key| {
             with_recorder(|recorder| change(&recorder.register_gauge(key, &METADATA)));
         });
     };
     if let Some(by) = before {
         gauge(by, |gauge| gauge.decrement(1.0));
         if let Some(held) = held {
-            record(label, (HELD, BY, by.name()), held);
+            record(label, (HELD.name, BY, by.name()), held);
         }
     }
     if let Some(by) = after {
@@ -269,7 +244,7 @@ pub(super) fn cooldown(label: Option<&Label>) {
 
 #[cold]
 pub(super) fn circuit_breaker(label: Option<&Label>, state: BreakerState) {
-    count_labelled(label, (CIRCUIT_BREAKER_CHANGES, STATE, state.name()));
+    count_labelled(label, (CIRCUIT_BREAKER_CHANGES.name, STATE, state.name()));
 }
 
 pub(super) fn rate_limit(label: Option<&Label>, rate: f64) {
