@@ -105,7 +105,7 @@ pub(crate) struct PolicyOptions {
     /// Write every attempt and decision to this file as JSON; - is standard error
     ///
     /// The complete file appears at the end, also when relent was interrupted. Whether it can be
-    /// written is checked first. docs/trace.schema.json describes its format.
+    /// written is checked first. docs/schema/trace.schema.json describes its format.
     #[arg(
         long,
         value_name = "FILE",

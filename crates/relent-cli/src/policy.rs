@@ -57,6 +57,8 @@ pub(crate) enum PolicyCommand {
         #[arg(value_name = "FILE", required = true)]
         files: Vec<String>,
     },
+    /// Print the JSON Schema of a policy file, for editors
+    Schema,
 }
 
 /// Runs a subcommand of `relent policy`.
@@ -68,6 +70,7 @@ pub(crate) fn run(command: &PolicyCommand) -> Result<(), ExitError> {
         PolicyCommand::List => list(),
         PolicyCommand::Show { policy } => show(policy),
         PolicyCommand::Check { files } => check(files),
+        PolicyCommand::Schema => print(PolicyFile::SCHEMA).map_err(ExitError::failed),
     }
 }
 

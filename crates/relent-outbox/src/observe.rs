@@ -459,36 +459,3 @@ pub(crate) fn lease_lost() {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, "the worker's lease is lost: its endpoints are given back");
 }
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests may")]
-    use super::*;
-
-    /// Metric names are an interface: dashboards and alerts use them.
-    #[test]
-    fn the_page_on_observability_shows_the_table_of_metrics() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/observability.md");
-        let page = std::fs::read_to_string(page).unwrap();
-        let shown: Vec<&str> = page
-            .lines()
-            .filter(|line| line.starts_with("| `relent_outbox_"))
-            .collect();
-        let rows: Vec<String> = METRICS
-            .iter()
-            .map(|metric| {
-                let labels = metric.label.map_or_else(String::new, |label| {
-                    format!("`{}`: `{}` ", label.name, label.values.join("`, `"))
-                });
-                format!(
-                    "| `{}` | {} | {} | {labels}| {} |",
-                    metric.name,
-                    metric.kind.name(),
-                    metric.unit,
-                    metric.meaning
-                )
-            })
-            .collect();
-        assert_eq!(shown, rows);
-    }
-}

@@ -123,6 +123,9 @@ const fn half_a_millisecond() -> u64 {
     500_000
 }
 impl Scenario {
+    /// The JSON Schema of a scenario, for editors.
+    pub const SCHEMA: &str = include_str!("scenario/schema.json");
+
     /// Reads a scenario.
     ///
     /// # Errors

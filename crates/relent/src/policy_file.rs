@@ -148,6 +148,12 @@ pub struct PolicyFile {
 }
 
 impl PolicyFile {
+    /// The JSON Schema of a policy file, for editors. `relent policy schema` prints it.
+    ///
+    /// It has all keys with their ranges and defaults. Contradictions between two keys are found by
+    /// [`parse`](Self::parse) only.
+    pub const SCHEMA: &str = include_str!("policy_file/schema.json");
+
     /// Parses the text of a policy file.
     ///
     /// # Errors

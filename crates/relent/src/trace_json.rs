@@ -1,4 +1,4 @@
-//! The trace as a JSON object: the format of `--trace`, described by `docs/trace.schema.json`.
+//! The trace as a JSON object: the format of `--trace`, described by `docs/schema/trace.schema.json`.
 
 use std::io;
 use std::time::{Duration, SystemTime};

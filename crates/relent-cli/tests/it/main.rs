@@ -31,6 +31,8 @@ mod fetch_proxy;
 mod fetch_resume;
 mod fetch_socks;
 mod fetch_support;
+mod generated;
+mod json_schema;
 mod live;
 mod packages;
 mod run;
@@ -42,6 +44,7 @@ mod run_streams;
 mod run_support;
 mod run_terminal;
 mod schedule;
+mod schemas;
 #[path = "../../../relent-reqwest/tests/scripted/mod.rs"]
 mod scripted;
 #[path = "../../../relent-server/src/servers.rs"]

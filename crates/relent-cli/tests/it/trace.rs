@@ -1,4 +1,4 @@
-//! Tests of `--trace`: the file conforms to docs/trace.schema.json, and is complete or absent.
+//! Tests of `--trace`: the file conforms to docs/schema/trace.schema.json, and is complete or absent.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -8,76 +8,18 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::json_schema::Schema;
 use crate::support::{self, finish, relent, run};
 
-const SCHEMA: &str = include_str!("../../../../docs/trace.schema.json");
+const SCHEMA: &str = include_str!("../../../../docs/schema/trace.schema.json");
 
-fn schema() -> Value {
-    serde_json::from_str(SCHEMA).unwrap()
-}
-
-/// Checks `value` against the part of JSON Schema that our schema uses; any other keyword is a
-/// failure, so that nothing in the schema goes unchecked.
-fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-    for (keyword, wanted) in schema.as_object().unwrap() {
-        let holds = match keyword.as_str() {
-            "$schema" | "title" | "description" => true,
-            "type" => {
-                let is = |name: &Value| match name.as_str().unwrap() {
-                    "object" => value.is_object(),
-                    "array" => value.is_array(),
-                    "string" => value.is_string(),
-                    "number" => value.is_number(),
-                    "integer" => value.is_u64(),
-                    "null" => value.is_null(),
-                    other => panic!("type {other}"),
-                };
-                wanted
-                    .as_array()
-                    .map_or_else(|| is(wanted), |any| any.iter().any(is))
-            }
-            "enum" => wanted.as_array().unwrap().contains(value),
-            "minimum" => value
-                .as_f64()
-                .is_none_or(|number| number >= wanted.as_f64().unwrap()),
-            "required" => value.as_object().is_none_or(|object| {
-                wanted
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .all(|key| object.contains_key(key.as_str().unwrap()))
-            }),
-            "additionalProperties" => value.as_object().is_none_or(|object| {
-                object
-                    .keys()
-                    .all(|key| schema["properties"].get(key).is_some())
-            }),
-            "properties" => {
-                for (key, schema) in wanted.as_object().unwrap() {
-                    if let Some(value) = value.get(key) {
-                        check(schema, value, &format!("{at}.{key}"))?;
-                    }
-                }
-                true
-            }
-            "items" => {
-                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                    check(wanted, item, &format!("{at}[{index}]"))?;
-                }
-                true
-            }
-            other => panic!("the schema has {other}, which this check does not know"),
-        };
-        if !holds {
-            return Err(format!("{at} is {value}, against {keyword}: {wanted}"));
-        }
-    }
-    Ok(())
+fn check(value: &Value) -> Result<(), String> {
+    Schema::parse(SCHEMA).check(value)
 }
 
 fn read(text: &str) -> Value {
     let trace = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text:?}"));
-    check(&schema(), &trace, "trace").unwrap();
+    check(&trace).unwrap();
     trace
 }
 
@@ -116,7 +58,7 @@ fn the_schema_check_detects_invalid_traces() {
     ] {
         assert!(good.contains(from), "{from}: {good}");
         let bad: Value = serde_json::from_str(&good.replacen(from, to, 1)).unwrap();
-        assert!(check(&schema(), &bad, "trace").is_err(), "{to}");
+        assert!(check(&bad).is_err(), "{to}");
     }
 }
 

@@ -85,6 +85,9 @@ const fn one() -> u16 {
 }
 
 impl Description {
+    /// The JSON Schema of a description, for editors.
+    pub const SCHEMA: &str = include_str!("schema.json");
+
     /// Reads a description.
     ///
     /// # Errors
