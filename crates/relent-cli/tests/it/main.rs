@@ -8,6 +8,7 @@
 
 mod cli;
 mod conformance;
+mod dashboards;
 mod deliver;
 mod deliver_api;
 mod deliver_keys;
