@@ -1,28 +1,46 @@
 //! A validator for the part of JSON Schema that the schemas of this repository use.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use regex::Regex;
 use serde_json::Value;
 
 /// A schema with its definitions.
-pub(crate) struct Schema(pub(crate) Value);
+pub(crate) struct Schema {
+    pub(crate) root: Value,
+    /// The compiled patterns.
+    patterns: RefCell<HashMap<String, Regex>>,
+}
 
 impl Schema {
     pub(crate) fn parse(text: &str) -> Self {
-        Self(serde_json::from_str(text).unwrap())
+        Self {
+            root: serde_json::from_str(text).unwrap(),
+            patterns: RefCell::default(),
+        }
     }
 
     /// Checks a value against the whole schema. An unknown keyword is a panic, so that nothing in a schema goes
     /// unchecked.
     pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
-        self.check_part(&self.0, value, "")
+        self.check_part(&self.root, value, "")
     }
 
     /// The schema that a `$ref` points to.
     pub(crate) fn target(&self, reference: &Value) -> &Value {
         let pointer = reference.as_str().unwrap().strip_prefix('#').unwrap();
-        self.0
+        self.root
             .pointer(pointer)
             .unwrap_or_else(|| panic!("no {pointer}"))
+    }
+
+    fn matches(&self, pattern: &str, text: &str) -> bool {
+        let mut patterns = self.patterns.borrow_mut();
+        let compiled = patterns
+            .entry(pattern.to_owned())
+            .or_insert_with(|| Regex::new(pattern).unwrap());
+        compiled.is_match(text)
     }
 
     /// Checks a value at a place against a part of the schema.
@@ -57,10 +75,9 @@ impl Schema {
                 "maxItems" => at_most(count(value.as_array().map(Vec::len))),
                 "minProperties" => at_least(count(object.map(serde_json::Map::len))),
                 "maxProperties" => at_most(count(object.map(serde_json::Map::len))),
-                "pattern" => value.as_str().is_none_or(|text| {
-                    let pattern = Regex::new(wanted.as_str().unwrap()).unwrap();
-                    pattern.is_match(text)
-                }),
+                "pattern" => value
+                    .as_str()
+                    .is_none_or(|text| self.matches(wanted.as_str().unwrap(), text)),
                 "required" => object.is_none_or(|object| {
                     let present = |key: &Value| object.contains_key(key.as_str().unwrap());
                     list(wanted).iter().all(present)

@@ -9,7 +9,7 @@ use relent_sim::advise::Description;
 use serde_json::{Value, json};
 
 use crate::documents::{root, with_suffix};
-use crate::generated::is_recorded;
+use crate::generated::{is_recorded, stop_reasons};
 use crate::json_schema::Schema;
 use crate::support::run;
 
@@ -224,7 +224,8 @@ const SCENARIOS: [&str; 12] = [
      service.model.medium = { slot = '16us', rate = 3e6, frame = 48, overhead = '1us', collision = '9us', access = 'share' }",
     "clients.arrivals.saturated = { clients = 2, for = '1s' }\n\
      service.model.medium = { slot = '16us', rate = 3e6, frame = 48, access = { window = 32 } }",
-    "clients.arrivals.herd = { clients = 9 }\nservice.limiter = { rate = 9, retry_after = '1s' }",
+    "clients.arrivals.herd = { clients = 9 }\nservice.limiter = { rate = 9, retry_after = '1s' }\n\
+     network.one_way = '2ms'\nchain.layers = 2",
     "clients.arrivals.herd = { clients = 9 }\nclients.classes = [{ name = 'a', share = 1 }]\nservice.nodes = 2",
 ];
 
@@ -301,14 +302,14 @@ impl Format {
         let schema = self.schema();
         let mut used: Vec<&Value> = Vec::new();
         for example in &self.examples() {
-            for (at, part) in tables(&schema, &schema.0, example, "") {
+            for (at, part) in tables(&schema, &schema.root, example, "") {
                 each(&schema, example, &at, part);
                 if !used.iter().any(|known| std::ptr::eq(*known, part)) {
                     used.push(part);
                 }
             }
         }
-        assert_eq!(used.len(), table_count(&schema.0), "{}", self.name);
+        assert_eq!(used.len(), table_count(&schema.root), "{}", self.name);
     }
 }
 
@@ -575,4 +576,13 @@ fn the_published_schemas_are_those_of_the_parsers() {
         (printed.status, printed.stdout.as_str()),
         (0, PolicyFile::SCHEMA)
     );
+}
+
+#[test]
+fn the_schema_of_traces_has_every_reason_for_giving_up() {
+    let schema = include_str!("../../../../docs/schema/trace.schema.json");
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let mut reasons = vec![Value::Null];
+    reasons.extend(stop_reasons().into_iter().map(Value::from));
+    assert_eq!(schema["properties"]["reason"]["enum"], Value::from(reasons));
 }
