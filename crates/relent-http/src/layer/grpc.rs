@@ -17,7 +17,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::readiness::release_readiness;
-use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
+use super::{MapBody, Override, ResponseBody, RetryLayer, RetryService, ServiceError, Unchanged};
 use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
 use crate::grpc::{Peeked, ServiceConfig, timeout};

@@ -105,7 +105,7 @@ where
                     Err(error) => Err(GaveUp::new(Some(error), summary)),
                 })
             }
-            Decision::RetryService { after } => {
+            Decision::Retry { after } => {
                 let extras = this.extras.get_or_insert_default();
                 extras.new_connection = busy || failure.cause == Cause::Status(421);
                 let last = extras.last.insert(LastOutcome::of(outcome));
