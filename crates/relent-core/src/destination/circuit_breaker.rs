@@ -756,7 +756,9 @@ impl CircuitBreaker {
         let slow = self.baseline.is_slow(&tally);
         let served = self.fails_after_service();
         let failing = self.baseline.fails_above_baseline(&tally, served);
-        let overload = failing && (slow || self.baseline.is_overload_by_timeouts(&tally));
+        let limited_by_server = demand >= HIGH_TRAFFIC_PER_SECOND && tally.is_mostly_rejected();
+        let overload =
+            failing && (slow || limited_by_server || self.baseline.is_overload_by_timeouts(&tally));
         if overload {
             self.flapping.on_overload();
             self.overload = Some(now);

@@ -166,6 +166,11 @@ impl Tally {
         self.rejected > 0
     }
 
+    /// Whether the server rejected most attempts because there are too many (429).
+    pub(super) fn is_mostly_rejected(&self) -> bool {
+        f64::from(self.rejected) * 2.0 >= self.attempts()
+    }
+
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let passed = now.nanos_since(self.since);
         passed >= MAX_WINDOW_NANOS
