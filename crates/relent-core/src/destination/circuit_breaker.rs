@@ -136,6 +136,8 @@ const NORMAL_FACTOR: f64 = 1.2;
 /// never do. And the lower bound of the multiple.
 const HIGH_TRAFFIC_PER_SECOND: f64 = 4.0;
 const MIN_FACTOR: f64 = 0.05;
+/// A process with fewer requests per second takes little from the destination, and its callers would wait longest.
+const LOW_TRAFFIC_PER_SECOND: f64 = 2.0;
 /// The budget's ratio is not raised for this long after overload, nor above this share of failures, nor
 /// beyond this ratio. The margin adds to the average need.
 const OVERLOAD_MEMORY: Duration = Duration::from_secs(15);
@@ -596,9 +598,6 @@ impl CircuitBreaker {
         let demand = self.demand.baseline(now);
         let silence = self.baseline.silence(demand);
         let plain_failure = ended == BreakerOutcome::Failed;
-        let silent = ended == BreakerOutcome::TimedOut && now.nanos_since(pass.started) >= silence;
-        self.run.on_failure(pass.started, silent, &self.share);
-        self.share.add(true);
         let knows = (&self.baseline, &self.run, &self.share);
         let lost = ended == BreakerOutcome::TimedOut
             && self.detects_packet_loss()
@@ -609,6 +608,12 @@ impl CircuitBreaker {
                 knows,
                 self.false_alarm,
             );
+        // In a process with few requests, a lost attempt proves no silence: another one has just succeeded.
+        let silent = ended == BreakerOutcome::TimedOut
+            && !(lost && demand < HIGH_TRAFFIC_PER_SECOND)
+            && now.nanos_since(pass.started) >= silence;
+        self.run.on_failure(pass.started, silent, &self.share);
+        self.share.add(true);
         let ended = if lost { BreakerOutcome::Failed } else { ended };
         let harmless = ended == BreakerOutcome::Failed;
         if harmless {
@@ -629,7 +634,9 @@ impl CircuitBreaker {
             return;
         }
         self.tally.failure(ended);
-        if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
+        // A process with more requests soon sees a success if the alarm is false again.
+        let is_cautious = self.false_alarm && demand < LOW_TRAFFIC_PER_SECOND;
+        if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, is_cautious) {
             let is_flapping = self.flapping.on_down(now, self.run.since());
             if overloaded && !self.is_normal() {
                 self.step_scale.halve();

@@ -772,14 +772,16 @@ fn after_a_false_alarm_one_timeout_does_not_bring_the_breaker_down() {
     assert!(timeout(&mut breaker, now));
     now += 30_000;
     probe(&mut breaker, now, BreakerOutcome::Answered);
+    // The success just before shows that this attempt was lost, and that there is no silence.
     assert!(!timeout(&mut breaker, now + 1));
-    assert!(timeout(&mut breaker, now + 1100));
+    assert!(!timeout(&mut breaker, now + 22_000));
+    assert!(timeout(&mut breaker, now + 23_100));
     // This time it was no false alarm.
-    now += 30_000;
+    now += 60_000;
     probe(&mut breaker, now, BreakerOutcome::TimedOut);
     now += 30_000;
     probe(&mut breaker, now, BreakerOutcome::Answered);
-    assert!(timeout(&mut breaker, now + 1));
+    assert!(timeout(&mut breaker, now + 2000));
 }
 
 /// One of four nodes does not respond. A low-traffic process sees no other response within a second of
@@ -801,6 +803,18 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_packet_loss() {
         assert!(!breaker.is_down());
     }
     assert!(timeout_is_lost(&mut breaker, now));
+}
+
+/// A process with one request per second sees a success in less than a second before most lost attempts, and none
+/// during them.
+#[test]
+fn a_lost_attempt_just_after_a_success_does_not_bring_the_breaker_down() {
+    for (every, down) in [(1000, false), (3000, true)] {
+        let mut breaker = breaker();
+        let now = requests(&mut breaker, 0, 60, every, 5, |_| AttemptOutcome::Answered);
+        requests(&mut breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+        assert_eq!(breaker.is_down(), down, "a request every {every} ms");
+    }
 }
 
 /// One of four nodes does not respond. Those timeouts leave a low-traffic process limited for long,
