@@ -133,7 +133,10 @@ pub struct BreakerSignal {
     pub has_queue: bool,
     /// Whether failures may be a sign of overload, as far as the client can tell.
     pub maybe_overload: bool,
-    /// Whether at least two attempts failed in a row.
+    /// Whether the process makes so few requests that a successful retry gets its tokens back even if failures may be
+    /// a sign of overload.
+    pub low_traffic: bool,
+    /// Whether at least two attempts failed in a row, in a process that may be one of very many.
     pub consecutive_failures: bool,
     /// Whether timeouts count as packet loss, and cost no more than other failures.
     pub timeouts_are_loss: bool,
@@ -311,8 +314,9 @@ impl Budget {
         let ratio = ratio.max(self.configured_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
         // If load may cause failures, a success proves no headroom: other requests may fail because of
-        // it.
-        let refunds = self.refund_on_success.load(Ordering::Relaxed) && !lesson.maybe_overload;
+        // it. A process with low traffic takes too little for that.
+        let is_proof = !lesson.maybe_overload || lesson.low_traffic;
+        let refunds = self.refund_on_success.load(Ordering::Relaxed) && is_proof;
         set_flag(&self.refunds, refunds);
         let floor = u64::from(self.min_tokens.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_reserve.load(Ordering::Relaxed));

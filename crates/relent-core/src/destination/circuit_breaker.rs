@@ -224,6 +224,9 @@ pub struct CircuitBreaker {
     evidence: Evidence,
     flapping: Flapping,
     step_scale: StepScale,
+    /// Whether the process had low traffic at its last failure: few requests for a minute, no recent overload, and other
+    /// attempts succeed. Its retries may then start when their backoff ends.
+    low_traffic: bool,
 }
 
 impl CircuitBreaker {
@@ -255,6 +258,7 @@ impl CircuitBreaker {
             evidence: Evidence::default(),
             flapping: Flapping::new(),
             step_scale: StepScale::WHOLE,
+            low_traffic: false,
         }
     }
 
@@ -349,7 +353,8 @@ impl CircuitBreaker {
     pub fn ratio(&self, now: Instant) -> f64 {
         let bound = self.saw_overload_recently(now)
             || self.plain_failure.is_above(MAX_HIDDEN_FAILURE_SHARE);
-        match self.is_normal() && self.fails_after_service() && !bound {
+        let measures_no_load = self.is_normal() && self.fails_after_service() && !bound;
+        match measures_no_load || self.low_traffic && !self.is_down() {
             true => self.max_ratio(),
             false => 0.0,
         }
@@ -392,10 +397,13 @@ impl CircuitBreaker {
             ratio: self.ratio(now),
             has_queue: true,
             maybe_overload: !self.fails_after_service(),
-            consecutive_failures: self.run.is_repeated(),
+            consecutive_failures: self.run.is_repeated() && !self.low_traffic,
             timeouts_are_loss: self.detects_packet_loss() && self.evidence.is_lossy(),
+            low_traffic: self.low_traffic,
             // A process with few requests cannot tell whether it is one of very many.
-            retries_free: !self.is_normal() && self.demand.is_rate_known(now),
+            retries_free: !self.is_normal()
+                && self.demand.is_rate_known(now)
+                && !(self.low_traffic && !self.is_down()),
             limited: !self.is_normal() && !self.is_down(),
         }
     }
@@ -410,7 +418,10 @@ impl CircuitBreaker {
 
     /// Upper bound of the [ratio](Self::ratio) as long as nothing fails.
     pub(crate) fn max_ratio(&self) -> f64 {
-        let failing = self.plain_failure.get();
+        let failing = match self.low_traffic {
+            true => self.share.get().min(MAX_HIDDEN_FAILURE_SHARE),
+            false => self.plain_failure.get(),
+        };
         (RATIO_MARGIN * failing / (1.0 - failing)).min(MAX_RATIO)
     }
 
@@ -428,6 +439,7 @@ impl CircuitBreaker {
             self.limit(now, DEMAND_ONLY_FACTOR.max(1.0 + self.ratio(now)));
         }
         let fresh = claim == AttemptKind::First;
+        let funded = self.low_traffic && claim == AttemptKind::FundedRetry;
         let (go, probe) = match &mut self.state {
             State::Normal => (true, false),
             State::Limited(limit) => {
@@ -435,7 +447,7 @@ impl CircuitBreaker {
                 if fresh {
                     limit.on_first_attempt(now, demand);
                 }
-                (fresh && limit.admits(now, demand), false)
+                ((fresh || funded) && limit.admits(now, demand), false)
             }
             State::Down(down) => {
                 let go = fresh && down.admits(now, &self.config);
@@ -613,6 +625,10 @@ impl CircuitBreaker {
             && !(lost && demand < HIGH_TRAFFIC_PER_SECOND)
             && now.nanos_since(pass.started) >= silence;
         self.run.on_failure(pass.started, silent, &self.share);
+        self.low_traffic = demand < LOW_TRAFFIC_PER_SECOND
+            && (self.demand.is_rate_known(now) || self.demand.covers_a_minute(now))
+            && !self.run.is_long()
+            && !self.saw_overload_recently(now);
         self.share.add(true);
         let ended = if lost { BreakerOutcome::Failed } else { ended };
         let harmless = ended == BreakerOutcome::Failed;
@@ -699,6 +715,7 @@ impl CircuitBreaker {
             && self.demand.baseline(now) < HIGH_TRAFFIC_PER_SECOND
         {
             self.overload = Some(now);
+            self.low_traffic = false;
             self.limit(now, DEMAND_ONLY_FACTOR);
         }
     }
@@ -769,6 +786,7 @@ impl CircuitBreaker {
         if overload {
             self.flapping.on_overload();
             self.overload = Some(now);
+            self.low_traffic = false;
         } else if !slow && tally.is_faultless() {
             self.flapping.on_faultless();
         }

@@ -84,6 +84,13 @@ impl Demand {
         self.kept_least.max(self.least(now)) > 0.0
     }
 
+    /// Whether the first request was made before the window began.
+    pub(super) fn covers_a_minute(&self, now: Instant) -> bool {
+        let window = (WHOLE_SLOTS + 1) * SLOT_NANOS;
+        self.first
+            .is_some_and(|first| now.nanos_since(first) >= window)
+    }
+
     fn counted(&mut self, now: Instant) -> u32 {
         let [count] = self.window.totals(now);
         count

@@ -11,6 +11,8 @@ const MAX_CHANCE: f64 = 0.003;
 /// queue that is full at that moment.
 const MIN_RUN: u32 = 2;
 const MIN_RUN_NANOS: u64 = 100_000_000;
+/// After so many failures in a row, a low-traffic process assumes an outage that many processes see.
+const LONG_RUN: u32 = 3;
 /// Timeouts that count as silence after a false alarm, instead of one.
 const SILENT_AFTER_FALSE_ALARM: u32 = 2;
 /// Upper bound of the assumed probability of a failure: a long outage is no baseline.
@@ -45,6 +47,11 @@ impl Run {
     /// Whether at least two attempts failed in a row.
     pub(super) const fn is_repeated(&self) -> bool {
         self.length >= MIN_RUN
+    }
+
+    /// Whether so many attempts failed in a row that the destination may be down.
+    pub(super) const fn is_long(&self) -> bool {
+        self.length >= LONG_RUN
     }
 
     /// Whether the run is a single timeout, or two, which count as silence.

@@ -817,6 +817,84 @@ fn a_lost_attempt_just_after_a_success_does_not_bring_the_breaker_down() {
     }
 }
 
+/// The budget bounds such a retry already, and few requests take little from the destination.
+#[test]
+fn a_funded_retry_of_a_low_traffic_process_is_not_queued_while_the_breaker_is_limited() {
+    for (every, admitted) in [(100, false), (400, false), (1000, true), (30_000, true)] {
+        let mut breaker = breaker();
+        let now = requests(&mut breaker, 0, 200, every, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, now, 1, every, 1, |_| AttemptOutcome::Failed);
+        let unpaid = caller(900, millis(now));
+        assert_eq!(
+            breaker.admit(millis(now), unpaid, AttemptKind::UnfundedRetry),
+            None
+        );
+        assert!(!breaker.is_normal() && !breaker.is_down());
+        let funded = breaker.admit(
+            millis(now),
+            caller(901, millis(now)),
+            AttemptKind::FundedRetry,
+        );
+        assert_eq!(funded.is_some(), admitted, "a request every {every} ms");
+    }
+}
+
+/// Fast failures may be a sign of overload, which the retries of a process with more requests would add to.
+#[test]
+fn a_low_traffic_process_raises_the_budget_ratio_whatever_its_failures_take() {
+    for kind in [
+        AttemptOutcome::Failed,
+        AttemptOutcome::Overloaded,
+        AttemptOutcome::TimedOut,
+    ] {
+        for (every, low_traffic) in [(100, false), (1000, true)] {
+            let mut breaker = breaker();
+            let failing = |id| {
+                if id % 5 == 0 {
+                    kind
+                } else {
+                    AttemptOutcome::Answered
+                }
+            };
+            let now = requests(&mut breaker, 0, 200, every, 1, failing);
+            let signal = breaker.signal(millis(now));
+            assert_eq!(signal.low_traffic, low_traffic, "{kind:?} every {every} ms");
+            assert!(
+                !low_traffic || signal.ratio >= 0.25,
+                "{kind:?}: {}",
+                signal.ratio
+            );
+        }
+    }
+}
+
+/// In a queue the retries of many such processes add up. A new process may be one of very many.
+#[test]
+fn a_new_process_and_one_that_saw_overload_have_no_low_traffic() {
+    let (mut breaker, now) = low_traffic();
+    let fail = |breaker: &mut CircuitBreaker, now: u64| {
+        requests(breaker, now, 1, 1, 1, |_| AttemptOutcome::Failed);
+        breaker.signal(millis(now + 1)).low_traffic
+    };
+    assert!(fail(&mut breaker, now));
+    requests(&mut breaker, now + 10, 1, 1, 500, |_| {
+        AttemptOutcome::Answered
+    });
+    assert!(!fail(&mut breaker, now + 600));
+    assert!(!fail(&mut breaker, now + 15_000));
+    requests(&mut breaker, now + 15_700, 1, 1, 5, |_| {
+        AttemptOutcome::Answered
+    });
+    assert!(fail(&mut breaker, now + 16_000));
+
+    let mut new = self::breaker();
+    assert!(!fail(&mut new, 0));
+    requests(&mut new, 30_000, 1, 1, 5, |_| AttemptOutcome::Answered);
+    assert!(!fail(&mut new, 59_998));
+    assert!(fail(&mut new, 60_000));
+    assert!(!fail(&mut new, 70_000), "the third failure in a row");
+}
+
 /// One of four nodes does not respond. Those timeouts leave a low-traffic process limited for long,
 /// since it cannot measure gradually.
 #[test]
@@ -1061,7 +1139,7 @@ fn the_next_release_is_no_later_than_the_end_of_the_limit() {
     });
     let retry = caller(50, millis(now));
     assert_eq!(
-        breaker.admit(millis(up), retry, AttemptKind::FundedRetry),
+        breaker.admit(millis(up), retry, AttemptKind::UnfundedRetry),
         None
     );
     let next = breaker.next_release(millis(up)).unwrap();
