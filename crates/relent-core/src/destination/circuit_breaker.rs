@@ -403,8 +403,8 @@ impl CircuitBreaker {
             // A process with few requests cannot tell whether it is one of very many.
             retries_free: !self.is_normal()
                 && self.demand.is_rate_known(now)
-                && !(self.low_traffic && !self.is_down()),
-            limited: !self.is_normal() && !self.is_down(),
+                && (!self.low_traffic || self.is_down()),
+            limited: !(self.is_normal() || self.is_down()),
         }
     }
 

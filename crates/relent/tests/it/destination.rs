@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use relent::clock::Clock;
+use relent::destination::AttemptOutcome;
 use relent::driver::{Driver, NextStep};
 use relent::failure::{Audience, Cause};
 use relent::hook::{Queued, QueuedBy};
@@ -403,7 +404,8 @@ fn a_success_reads_no_clock_for_a_budget_and_two_for_a_breaker() {
 
     // One caller notices the end of a cooldown for all.
     let refused = Failure::throttled().hint(Hint::after(SECOND));
-    there.cooldown().on_failure(began, &refused, SECOND);
+    let refused = AttemptOutcome::of(&refused);
+    there.cooldown().on_end(began, &refused, SECOND);
     assert_eq!(reads(&budget_alone, &there, began), (false, 1));
     let over = began.saturating_add(SECOND);
     assert_eq!(reads(&budget_alone, &there, over), (true, 1));

@@ -99,10 +99,10 @@ fn failures_of_slow_destinations_limit_retries_and_the_budget_ratio() {
 fn a_high_traffic_process_is_limited_when_the_server_rejects_most_attempts() {
     for (every, one_in, limited) in [(25, 2, true), (25, 3, false), (500, 2, false)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 400, every, 5, |_| AttemptOutcome::Answered);
+        let now = requests(&mut breaker, 0, 400, every, 5, |_| BreakerOutcome::Answered);
         let failing = |id: u64| match id.is_multiple_of(one_in) {
-            true => AttemptOutcome::Overloaded,
-            false => AttemptOutcome::Answered,
+            true => BreakerOutcome::Overloaded,
+            false => BreakerOutcome::Answered,
         };
         requests(&mut breaker, now, 60, every, 5, failing);
         let is_limited = !breaker.is_normal() && !breaker.is_down();
@@ -811,8 +811,8 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_packet_loss() {
 fn a_lost_attempt_just_after_a_success_does_not_bring_the_breaker_down() {
     for (every, down) in [(1000, false), (3000, true)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 60, every, 5, |_| AttemptOutcome::Answered);
-        requests(&mut breaker, now, 1, 1, 1000, |_| AttemptOutcome::TimedOut);
+        let now = requests(&mut breaker, 0, 60, every, 5, |_| BreakerOutcome::Answered);
+        requests(&mut breaker, now, 1, 1, 1000, |_| BreakerOutcome::TimedOut);
         assert_eq!(breaker.is_down(), down, "a request every {every} ms");
     }
 }
@@ -822,8 +822,8 @@ fn a_lost_attempt_just_after_a_success_does_not_bring_the_breaker_down() {
 fn a_funded_retry_of_a_low_traffic_process_is_not_queued_while_the_breaker_is_limited() {
     for (every, admitted) in [(100, false), (400, false), (1000, true), (30_000, true)] {
         let mut breaker = breaker();
-        let now = requests(&mut breaker, 0, 200, every, 5, |_| AttemptOutcome::Answered);
-        let now = requests(&mut breaker, now, 1, every, 1, |_| AttemptOutcome::Failed);
+        let now = requests(&mut breaker, 0, 200, every, 5, |_| BreakerOutcome::Answered);
+        let now = requests(&mut breaker, now, 1, every, 1, |_| BreakerOutcome::Failed);
         let unpaid = caller(900, millis(now));
         assert_eq!(
             breaker.admit(millis(now), unpaid, AttemptKind::UnfundedRetry),
@@ -843,9 +843,9 @@ fn a_funded_retry_of_a_low_traffic_process_is_not_queued_while_the_breaker_is_li
 #[test]
 fn a_low_traffic_process_raises_the_budget_ratio_whatever_its_failures_take() {
     for kind in [
-        AttemptOutcome::Failed,
-        AttemptOutcome::Overloaded,
-        AttemptOutcome::TimedOut,
+        BreakerOutcome::Failed,
+        BreakerOutcome::Overloaded,
+        BreakerOutcome::TimedOut,
     ] {
         for (every, low_traffic) in [(100, false), (1000, true)] {
             let mut breaker = breaker();
@@ -853,7 +853,7 @@ fn a_low_traffic_process_raises_the_budget_ratio_whatever_its_failures_take() {
                 if id % 5 == 0 {
                     kind
                 } else {
-                    AttemptOutcome::Answered
+                    BreakerOutcome::Answered
                 }
             };
             let now = requests(&mut breaker, 0, 200, every, 1, failing);
@@ -873,23 +873,23 @@ fn a_low_traffic_process_raises_the_budget_ratio_whatever_its_failures_take() {
 fn a_new_process_and_one_that_saw_overload_have_no_low_traffic() {
     let (mut breaker, now) = low_traffic();
     let fail = |breaker: &mut CircuitBreaker, now: u64| {
-        requests(breaker, now, 1, 1, 1, |_| AttemptOutcome::Failed);
+        requests(breaker, now, 1, 1, 1, |_| BreakerOutcome::Failed);
         breaker.signal(millis(now + 1)).low_traffic
     };
     assert!(fail(&mut breaker, now));
     requests(&mut breaker, now + 10, 1, 1, 500, |_| {
-        AttemptOutcome::Answered
+        BreakerOutcome::Answered
     });
     assert!(!fail(&mut breaker, now + 600));
     assert!(!fail(&mut breaker, now + 15_000));
     requests(&mut breaker, now + 15_700, 1, 1, 5, |_| {
-        AttemptOutcome::Answered
+        BreakerOutcome::Answered
     });
     assert!(fail(&mut breaker, now + 16_000));
 
     let mut new = self::breaker();
     assert!(!fail(&mut new, 0));
-    requests(&mut new, 30_000, 1, 1, 5, |_| AttemptOutcome::Answered);
+    requests(&mut new, 30_000, 1, 1, 5, |_| BreakerOutcome::Answered);
     assert!(!fail(&mut new, 59_998));
     assert!(fail(&mut new, 60_000));
     assert!(!fail(&mut new, 70_000), "the third failure in a row");

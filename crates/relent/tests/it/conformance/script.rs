@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use relent::clock::Instant;
+use relent::destination::AttemptOutcome;
 use relent::policy::{BudgetConfig, CircuitBreakerConfig, RateLimitConfig};
 use relent::random::{Random, SessionRandom};
 use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy};
@@ -103,7 +104,9 @@ impl Script {
         if self.hold == Hold::Cooldown(attempt) {
             let asked = Failure::throttled().hint(Hint::after(Duration::from_secs(5)));
             let most = Duration::from_secs(300);
-            there.cooldown().on_failure(now, &asked, most);
+            there
+                .cooldown()
+                .on_end(now, &AttemptOutcome::of(&asked), most);
         }
     }
 }
