@@ -184,6 +184,9 @@ impl<K: Clock> AttemptExtras<K> {
     }
 }
 
+/// The outcome of a failed attempt, and its failure.
+type FailedAttempt<R> = (AttemptResult<R>, Failure);
+
 /// Classifies an attempt that has ended, and reports the result to its span and its upstream. Returns the response,
 /// or the outcome with its failure.
 #[inline]
@@ -195,29 +198,29 @@ pub(super) fn conclude<R, K: Clock, M, N>(
     driver: &mut CallDriver<K>,
     facts: &mut Option<RequestInfo>,
     template: Option<&RequestTemplate>,
-) -> Result<Response<R>, (AttemptResult<R>, Failure)> {
+) -> Result<Response<R>, Box<FailedAttempt<R>>> {
     let concluded = match outcome {
         Ok(response) if is_certain_success(&response, config, driver.policy()) => Ok(response),
         Ok(response) => {
             let facts = known(facts, template, driver);
             match classification(&response, facts, config, driver) {
                 None => Ok(response),
-                Some(failure) => Err((Ok(response), failure)),
+                Some(failure) => Err(Box::new((Ok(response), failure))),
             }
         }
         Err(error) => {
             let (error, failure) = of_error(error, config.errors);
-            Err((Err(error), failure))
+            Err(Box::new((Err(error), failure)))
         }
     };
     if let Some(Trail { mut span, upstream }) = trail {
-        match &concluded {
+        match concluded.as_ref().map_err(Box::as_ref) {
             Ok(response) => span.answered(response.status(), None),
             Err((Ok(response), failure)) => span.answered(response.status(), Some(failure)),
             Err((Err(_), failure)) => span.failed(failure),
         }
         if let (Some(uri), Some(upstreams), Some(extras)) = (upstream, &config.upstreams, extras) {
-            let failure = concluded.as_ref().err().map(|(_, failure)| failure);
+            let failure = concluded.as_ref().err().map(|failed| &failed.1);
             extras.ended(&**upstreams, uri, failure);
         }
     }

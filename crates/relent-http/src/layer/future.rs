@@ -120,7 +120,8 @@ where
                             let response = answer(this.driver, extras, traced, method, response);
                             return Poll::Ready(Ok(response));
                         }
-                        Err((outcome, failure)) => {
+                        Err(failed) => {
+                            let (outcome, failure) = *failed;
                             let ended = Ended {
                                 busy: outcome.is_ok() && !this.replay.is_whole(),
                                 outcome,

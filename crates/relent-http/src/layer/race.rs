@@ -203,7 +203,7 @@ where
                     self.give_up_hedge(sender.service);
                     return Poll::Ready(Ok(response));
                 }
-                Err(failed) => failed,
+                Err(failed) => *failed,
             };
             if config.calls_twice {
                 config.attribute_to_last_request(driver, &outcome, &mut failure);
