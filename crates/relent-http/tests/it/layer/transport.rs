@@ -251,12 +251,15 @@ async fn the_summary_of_a_success_counts_what_the_service_sent_again() {
 #[derive(Clone, Default)]
 struct RoundRobin(Arc<Mutex<Recorded>>);
 
+/// An upstream, and the failure of an attempt there.
+type Outcome = (String, Option<Cause>);
+
 #[derive(Default)]
 struct Recorded {
-    /// For each attempt: the previous upstream, and its failure.
-    chosen: Vec<(u32, Option<(String, Option<Cause>)>)>,
-    /// Each result, with its upstream.
-    ended: Vec<(String, Option<Cause>)>,
+    /// For each attempt: its number, and the previous outcome.
+    chosen: Vec<(u32, Option<Outcome>)>,
+    /// Each result.
+    ended: Vec<Outcome>,
 }
 
 impl Upstreams for RoundRobin {
