@@ -136,6 +136,15 @@ mod http_client {
         Ok(())
     }
 
+    async fn first(url: &str) -> Result<(), Any> {
+        use relent::Policy;
+        use relent_reqwest::Client;
+
+        let client = Client::new(Policy::STANDARD)?;
+        let orders = client.get(url).send().await?;
+        Ok(())
+    }
+
     fn layer<S>(client: S) {
         use relent::Policy;
         use tower_layer::Layer;
