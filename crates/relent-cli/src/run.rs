@@ -434,8 +434,8 @@ impl Run {
                 signal = signals.cancelled() => Err(signal),
                 entered = admitted(driver, self.live) => Ok(entered),
             };
-            let leave = match entered {
-                Ok(Ok(leave)) => leave,
+            let permit = match entered {
+                Ok(Ok(permit)) => permit,
                 Ok(Err(stop)) => {
                     let (verdict, own) = last.unzip();
                     return Ok(RunEnd {
@@ -452,7 +452,7 @@ impl Run {
                     });
                 }
             };
-            let how = self.next_attempt(driver, leave);
+            let how = self.next_attempt(driver, permit);
             let mut attempted = child::attempt(&self.command, how, &mut stdin, signals).await?;
             let verdict = self.classify_attempt(&attempted, &stdin);
             self.report_attempt(&attempted, verdict.as_ref());
@@ -513,10 +513,10 @@ impl Run {
     fn next_attempt<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-        leave: CallPermit,
+        permit: CallPermit,
     ) -> Attempt {
         let now = Instant::now();
-        let attempt = driver.on_attempt(leave);
+        let attempt = driver.on_attempt(permit);
         let most = self.policy.max_retries();
         // A limit beyond the range of the clock is no limit.
         let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));

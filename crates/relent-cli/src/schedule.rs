@@ -301,7 +301,7 @@ impl Schedule<'_> {
         let mut total = Duration::ZERO;
         let stop = loop {
             match driver.enter(None) {
-                NextStep::Start(leave) => driver.on_attempt(leave),
+                NextStep::Start(permit) => driver.on_attempt(permit),
                 NextStep::Stop(stop) => break stop,
                 NextStep::Wait { after, .. } => {
                     clock.advance(after);

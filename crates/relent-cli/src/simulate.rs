@@ -59,7 +59,14 @@ pub(crate) enum SimulateCommand {
     Template {
         /// The kind of file
         #[arg(value_enum, default_value = "scenario")]
-        kind: builtin::TemplateKind,
+        kind: builtin::FileKind,
+    },
+    /// Print the JSON Schema of a file, for editors
+    #[command(after_long_help = builtin::SCHEMA_HELP)]
+    Schema {
+        /// The file
+        #[arg(value_enum, default_value = "scenario")]
+        kind: builtin::FileKind,
     },
     /// Look for random scenarios in which a policy is worse than no retries
     #[command(after_long_help = random::AFTER_HELP)]
@@ -79,6 +86,7 @@ pub(crate) fn run(command: &SimulateCommand) -> Result<(), ExitError> {
         SimulateCommand::List => builtin::list(),
         SimulateCommand::Show { scenario } => builtin::show(scenario),
         SimulateCommand::Template { kind } => builtin::template(*kind),
+        SimulateCommand::Schema { kind } => builtin::schema(*kind),
         SimulateCommand::Random(args) => random::run(args),
         SimulateCommand::Grid(args) => grid::run(args),
     }

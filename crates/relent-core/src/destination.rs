@@ -116,9 +116,13 @@ pub trait Access {
 
     /// Runs the departure of a waiting caller. Returns whether `leave` has handled it.
     #[inline]
-    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
+    fn leave(
+        &self,
+        id: u64,
+        remove: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool,
+    ) -> bool {
         let _ = id;
-        self.turn(leave)
+        self.turn(remove)
     }
 
     /// The id of the caller in the queue: its number, unless the driver adds something, such as the

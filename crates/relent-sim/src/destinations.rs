@@ -146,11 +146,15 @@ impl Access for OneThread {
         answer
     }
 
-    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool) -> bool {
+    fn leave(
+        &self,
+        id: u64,
+        permit: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool,
+    ) -> bool {
         let shared = self.0.borrow();
         shared.common.waiting.borrow_mut().remove(call_of(id));
         drop(shared);
-        self.turn(leave)
+        self.turn(permit)
     }
 
     /// Its number and, in the lower bits, the call. A caller without a waker never waits, since its retries are off.

@@ -164,7 +164,7 @@ where
     D: Target,
 {
     match driver.enter(None) {
-        NextStep::Start(leave) => Ok(leave),
+        NextStep::Start(permit) => Ok(permit),
         NextStep::Stop(stop) => Err(stop),
         // Most calls start immediately and need no waker.
         NextStep::Wait { queued, .. } => {
@@ -189,7 +189,7 @@ where
     let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
     loop {
         match driver.enter(Some(&waker)) {
-            NextStep::Start(leave) => return Ok(leave),
+            NextStep::Start(permit) => return Ok(permit),
             NextStep::Stop(stop) => return Err(stop),
             NextStep::Wait { after, queued, .. } => {
                 if let Some(queued) = &queued {

@@ -53,8 +53,8 @@ where
             last: None,
         };
         loop {
-            let leave = attempts.enter().await?;
-            let attempt = attempts.driver.on_attempt(leave);
+            let permit = attempts.enter().await?;
+            let attempt = attempts.driver.on_attempt(permit);
             if let Some(result) = attempts.run(operation(attempt), attempt).await {
                 return result;
             }
@@ -97,8 +97,8 @@ where
             last: None,
         };
         loop {
-            let leave = attempts.enter().await?;
-            let attempt = attempts.driver.on_attempt(leave);
+            let permit = attempts.enter().await?;
+            let attempt = attempts.driver.on_attempt(permit);
             if let Some(result) = attempts.run(operation(state, attempt), attempt).await {
                 return result;
             }

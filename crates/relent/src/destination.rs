@@ -401,10 +401,14 @@ impl Access for LockedState {
         answer
     }
 
-    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
+    fn leave(
+        &self,
+        id: u64,
+        remove: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool,
+    ) -> bool {
         let (left, waker) = self.change(|shared| {
             let waker = shared.wakers.remove(&id);
-            (leave(&mut shared.outbound, &mut shared.random), waker)
+            (remove(&mut shared.outbound, &mut shared.random), waker)
         });
         drop(waker);
         left

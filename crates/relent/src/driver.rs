@@ -39,10 +39,10 @@ pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestina
 /// use relent::driver::{Decision, Driver, NextStep};
 ///
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-/// let NextStep::Start(leave) = driver.enter(None) else {
+/// let NextStep::Start(permit) = driver.enter(None) else {
 ///     unreachable!("without a destination nothing holds it back");
 /// };
-/// let attempt = driver.on_attempt(leave);
+/// let attempt = driver.on_attempt(permit);
 /// assert_eq!(attempt.number, 1);
 /// match driver.on_failure(&Failure::ambiguous()) {
 ///     Decision::Retry { after } => assert!(after.as_millis() <= 100),
@@ -196,15 +196,15 @@ where
     /// Starts the attempt that the permit allows. Reads the clock only if the policy or a trace
     /// needs it.
     #[inline]
-    pub fn on_attempt(&mut self, leave: CallPermit) -> Attempt {
-        self.begin_attempt(leave).0
+    pub fn on_attempt(&mut self, permit: CallPermit) -> Attempt {
+        self.begin_attempt(permit).0
     }
 
     /// Like [`on_attempt`](Self::on_attempt), and returns the instant at which the attempt is cut
     /// off.
     #[inline]
-    pub fn begin_attempt(&mut self, leave: CallPermit) -> (Attempt, Option<Instant>) {
-        self.call.begin(&mut self.environment, leave)
+    pub fn begin_attempt(&mut self, permit: CallPermit) -> (Attempt, Option<Instant>) {
+        self.call.begin(&mut self.environment, permit)
     }
 
     /// Sets whether the operation may safely run twice, overriding the builder: for a caller that
@@ -217,8 +217,8 @@ where
     /// use relent::driver::{Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let NextStep::Start(leave) = driver.enter(None) {
-    ///     driver.on_attempt(leave);
+    /// if let NextStep::Start(permit) = driver.enter(None) {
+    ///     driver.on_attempt(permit);
     ///     driver.set_repeatable(false);
     ///     let stop = driver.on_failure(&Failure::ambiguous()).stop();
     ///     assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
@@ -265,8 +265,8 @@ where
     /// use relent::driver::{Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let NextStep::Start(leave) = driver.enter(None) {
-    ///     driver.on_attempt(leave);
+    /// if let NextStep::Start(permit) = driver.enter(None) {
+    ///     driver.on_attempt(permit);
     ///     let unable = || Some(StopReason::NotReplayable);
     ///     let stop = driver.on_failure_unless(&Failure::ambiguous(), unable).stop();
     ///     assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotReplayable));
@@ -309,8 +309,8 @@ where
     /// use relent::driver::{Decision, Driver, NextStep};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
-    /// if let NextStep::Start(leave) = driver.enter(None) {
-    ///     driver.on_attempt(leave);
+    /// if let NextStep::Start(permit) = driver.enter(None) {
+    ///     driver.on_attempt(permit);
     ///     let failure = Failure::ambiguous();
     ///     if let Decision::Retry { .. } = driver.on_failure(&failure) {
     ///         let stop = driver.on_retry_abandoned(&failure, StopReason::NotReplayable);
@@ -350,10 +350,10 @@ where
     /// let mut driver = Driver::builder(&policy, StdClock).start();
     /// let (mut progress, total) = (Progress::new(0), Some(5 << 20));
     /// for mebibytes in 1..5 {
-    ///     let NextStep::Start(leave) = driver.enter(None) else {
+    ///     let NextStep::Start(permit) = driver.enter(None) else {
     ///         unreachable!("without a destination nothing holds it back");
     ///     };
-    ///     driver.on_attempt(leave);
+    ///     driver.on_attempt(permit);
     ///     if progress.reached(mebibytes << 20, total) {
     ///         driver.on_progress();
     ///     }
@@ -384,10 +384,10 @@ where
     ///
     /// let (asked, answered) = (Destination::new(Policy::STANDARD), Destination::new(Policy::STANDARD));
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).destination(&asked).start();
-    /// let NextStep::Start(leave) = driver.enter(None) else {
+    /// let NextStep::Start(permit) = driver.enter(None) else {
     ///     unreachable!("the destination is new");
     /// };
-    /// driver.on_attempt(leave);
+    /// driver.on_attempt(permit);
     /// let redirected = Some(driver.clock().now());
     /// let busy = Failure::throttled().hint(Hint::after(Duration::from_secs(2)));
     /// driver.on_redirected(&answered, redirected, Some(&busy));

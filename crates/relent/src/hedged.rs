@@ -28,7 +28,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
     pub(crate) fn begin<R: Random, D: Target>(
         hedge: Arc<Hedge>,
         driver: &mut Driver<'_, K, R, &Policy, D>,
-        leave: CallPermit,
+        permit: CallPermit,
         operation: &mut O,
     ) -> Box<Self> {
         let mut racing = Box::new(Self {
@@ -37,7 +37,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
             kept: None,
         });
         let start = |racer: &RaceAttempt| operation.start(racer.attempt());
-        racing.running.begin(driver, &racing.hedge, leave, start);
+        racing.running.begin(driver, &racing.hedge, permit, start);
         racing
     }
 

@@ -34,8 +34,8 @@ use crate::timer::Timer;
 /// // The first attempt takes ten seconds, the hedge completes immediately.
 /// let ask = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
 /// let mut running = Running::new();
-/// let leave = driver.entered().await.expect("nothing holds it back");
-/// running.begin(&mut driver, &hedge, leave, |_| ask(10));
+/// let permit = driver.entered().await.expect("nothing holds it back");
+/// running.begin(&mut driver, &hedge, permit, |_| ask(10));
 /// let won = std::future::poll_fn(|context| {
 ///     loop {
 ///         match std::task::ready!(running.poll_next(&mut driver, context)) {
@@ -96,14 +96,14 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
-        leave: CallPermit,
+        permit: CallPermit,
         start: impl FnOnce(&RaceAttempt) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
         D: Target,
     {
-        let racer = driver.begin_race(hedge, leave);
+        let racer = driver.begin_race(hedge, permit);
         (self.granted, self.postpone) = (false, false);
         self.racers.clear();
         self.racers.push((racer, Box::pin(start(&racer))));

@@ -201,14 +201,14 @@ impl<K: Clock, R: Random> Ticks<'_, K, R> {
 
     /// Delivers the tick that is due, unless it is too late.
     fn tick(&mut self, due: Instant) -> Option<u32> {
-        let Some(leave) = self.call.next(&mut self.environment, None).permit() else {
+        let Some(permit) = self.call.next(&mut self.environment, None).permit() else {
             self.due = Due::Over;
             return None;
         };
         // The next delay counts from a late tick; otherwise all missed ticks would follow
         // immediately.
         self.due = Due::After(due.max(self.clock().now()));
-        let (attempt, _) = self.call.begin(&mut self.environment, leave);
+        let (attempt, _) = self.call.begin(&mut self.environment, permit);
         Some(attempt.number)
     }
 }

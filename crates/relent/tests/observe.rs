@@ -159,8 +159,8 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
         let mut driver = Driver::builder(&policy, VirtualClock::new())
             .label(Label::new("payments"))
             .start();
-        let leave = driver.enter(None).permit().unwrap();
-        driver.on_attempt(leave);
+        let permit = driver.enter(None).permit().unwrap();
+        driver.on_attempt(permit);
         driver.on_failure(&unavailable());
     });
     let label = "destination=\"payments\"";
@@ -193,8 +193,8 @@ fn an_unusable_retry_is_reported_only_as_a_give_up() {
             .destination(&there)
             .traced()
             .start();
-        let leave = driver.enter(None).permit().unwrap();
-        driver.on_attempt(leave);
+        let permit = driver.enter(None).permit().unwrap();
+        driver.on_attempt(permit);
         let decision = driver.on_failure_unless(&unavailable(), || Some(StopReason::NotReplayable));
         let stop = decision.stop().unwrap();
         assert_eq!(stop.reason, StopReason::NotReplayable);
@@ -251,8 +251,8 @@ fn policy_budget() -> Destination {
 fn the_policys_stop_reason_takes_precedence_over_the_drivers() {
     let policy = policy().build().unwrap();
     let mut driver = Driver::builder(&policy, VirtualClock::new()).start();
-    let leave = driver.enter(None).permit().unwrap();
-    driver.on_attempt(leave);
+    let permit = driver.enter(None).permit().unwrap();
+    driver.on_attempt(permit);
     let asked = || panic!("there is no retry to decline");
     let decision = driver.on_failure_unless(&Failure::permanent(), asked);
     assert_eq!(decision.stop().unwrap().reason, StopReason::Permanent);

@@ -21,8 +21,8 @@ fn give_up(policy: &Policy, label: Option<&Label>, clock: &VirtualClock) {
     }
     let mut driver = driver.start();
     for _ in 0..2 {
-        if let Some(leave) = driver.enter(None).permit() {
-            driver.on_attempt(leave);
+        if let Some(permit) = driver.enter(None).permit() {
+            driver.on_attempt(permit);
             black_box(driver.on_failure(&Failure::ambiguous()));
         }
     }

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use relent_sim::{advise, scenarios};
+use relent_sim::advise::Description;
+use relent_sim::{Scenario, advise, scenarios};
 
 use crate::console::print;
 use crate::quit::ExitError;
@@ -41,9 +42,19 @@ Comments explain each key, with its default and the alternatives.
 Exit status: 0; 1 if the output cannot be written; 2 if the command line is
 wrong.";
 
-/// A file for which there is a template.
+/// The end of `relent simulate schema --help`.
+pub(super) const SCHEMA_HELP: &str = "\
+Examples:
+  Completion and checks in an editor; the first line of the file names the schema:
+      relent simulate schema > scenario.schema.json
+      #:schema ./scenario.schema.json
+
+Exit status: 0; 1 if the output cannot be written; 2 if the command line is
+wrong.";
+
+/// A file that has a template and a schema.
 #[derive(ValueEnum, Clone, Copy, Debug)]
-pub(crate) enum TemplateKind {
+pub(crate) enum FileKind {
     /// A scenario, for `relent simulate run`
     Scenario,
     /// The description of a service, for `relent advise`
@@ -85,12 +96,24 @@ pub(super) fn show(name: &str) -> Result<(), ExitError> {
 ///
 /// # Errors
 /// The output cannot be written.
-pub(super) fn template(kind: TemplateKind) -> Result<(), ExitError> {
+pub(super) fn template(kind: FileKind) -> Result<(), ExitError> {
     let page = match kind {
-        TemplateKind::Scenario => scenarios::FORMAT,
-        TemplateKind::Service => advise::FORMAT,
+        FileKind::Scenario => scenarios::FORMAT,
+        FileKind::Service => advise::FORMAT,
     };
     print(&toml_of(page)).map_err(ExitError::failed)
+}
+
+/// Prints a JSON Schema.
+///
+/// # Errors
+/// The output cannot be written.
+pub(super) fn schema(kind: FileKind) -> Result<(), ExitError> {
+    let schema = match kind {
+        FileKind::Scenario => Scenario::SCHEMA,
+        FileKind::Service => Description::SCHEMA,
+    };
+    print(schema).map_err(ExitError::failed)
 }
 
 /// Suggests a built-in scenario for an unknown name.

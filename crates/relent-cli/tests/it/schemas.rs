@@ -571,11 +571,15 @@ fn the_published_schemas_are_those_of_the_parsers() {
             file.display()
         );
     }
-    let printed = run(&["policy", "schema"]);
-    assert_eq!(
-        (printed.status, printed.stdout.as_str()),
-        (0, PolicyFile::SCHEMA)
-    );
+    for (command, schema) in [
+        (&["policy", "schema"][..], PolicyFile::SCHEMA),
+        (&["simulate", "schema"], Scenario::SCHEMA),
+        (&["simulate", "schema", "scenario"], Scenario::SCHEMA),
+        (&["simulate", "schema", "service"], Description::SCHEMA),
+    ] {
+        let printed = run(command);
+        assert_eq!((printed.status, printed.stdout.as_str()), (0, schema));
+    }
 }
 
 #[test]

@@ -43,9 +43,9 @@ impl<L: DestinationSlot> Call<'_, L> {
         &mut self,
         environment: &mut E,
         hedge: &Hedge,
-        leave: CallPermit,
+        permit: CallPermit,
     ) -> RaceAttempt {
-        let started = match leave.use_up() {
+        let started = match permit.use_up() {
             UNREAD_CLOCK => self.now(environment),
             at => at,
         };

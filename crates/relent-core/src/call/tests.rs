@@ -158,8 +158,8 @@ fn policy() -> PolicyBuilder {
 }
 
 fn start<E: Environment>(call: &mut Call<'_, E::DestinationSlot>, environment: &mut E) -> Attempt {
-    let leave = call.next(environment, None).permit().unwrap();
-    call.begin(environment, leave).0
+    let permit = call.next(environment, None).permit().unwrap();
+    call.begin(environment, permit).0
 }
 
 fn traced<E: Environment>(environment: &E) -> Call<'static, E::DestinationSlot> {
@@ -403,12 +403,12 @@ fn a_released_permit_lets_another_call_go() {
     let (mut one, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
     let mut first = Call::new(CallOptions::new(), &one);
     let mut second = Call::new(CallOptions::new(), &other);
-    let leave = first.next(&mut one, None).permit().unwrap();
+    let permit = first.next(&mut one, None).permit().unwrap();
     let NextStep::Wait { by, .. } = second.next(&mut other, None) else {
         panic!("there is one slot");
     };
     assert_eq!(by, BlockedBy::RateLimit);
-    first.release_permit(&mut one, leave);
+    first.release_permit(&mut one, permit);
     start(&mut second, &mut other);
     assert!(first.next(&mut one, None).permit().is_none());
 }
@@ -442,8 +442,8 @@ fn a_cancelled_race_has_each_attempt_in_the_trace_once() {
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
     let mut call = traced(&without_destination);
-    let leave = call.next(&mut without_destination, None).permit().unwrap();
-    let first = call.begin_race(&mut without_destination, &hedge, leave);
+    let permit = call.next(&mut without_destination, None).permit().unwrap();
+    let first = call.begin_race(&mut without_destination, &hedge, permit);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut without_destination));
     let second = call.begin_hedge(&mut without_destination);
@@ -466,8 +466,8 @@ fn the_deciding_failure_of_a_race_is_reported_once() {
     let clock = ManualClock::default();
     let mut without_destination = without_destination(&policy, &clock);
     let mut call = traced(&without_destination);
-    let leave = call.next(&mut without_destination, None).permit().unwrap();
-    let first = call.begin_race(&mut without_destination, &hedge, leave);
+    let permit = call.next(&mut without_destination, None).permit().unwrap();
+    let first = call.begin_race(&mut without_destination, &hedge, permit);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut without_destination));
     let second = call.begin_hedge(&mut without_destination);
@@ -549,8 +549,8 @@ fn an_attempt_without_enough_time_is_no_timeout_for_the_breaker() {
             let begun = Instant::from_nanos(clock.nanos.get());
             clock.advance(SECOND - left);
             let mut call = Call::begun(begun, CallOptions::new(), &at);
-            if let Some(leave) = call.next(&mut at, None).permit() {
-                call.begin(&mut at, leave);
+            if let Some(permit) = call.next(&mut at, None).permit() {
+                call.begin(&mut at, permit);
                 clock.advance(left);
                 call.failed(&mut at, &Failure::ambiguous().cause(Cause::Timeout));
             } else {
@@ -622,8 +622,8 @@ fn a_queued_request_is_identified_by_its_first_deadline() {
     loop {
         let mut call = Call::new(CallOptions::new(), &at);
         match call.next(&mut at, None) {
-            NextStep::Start(leave) => {
-                call.begin(&mut at, leave);
+            NextStep::Start(permit) => {
+                call.begin(&mut at, permit);
                 clock.advance(SECOND / 20);
                 call.failed(&mut at, &Failure::ambiguous());
                 call.leave(&at);

@@ -293,7 +293,7 @@ impl Budget {
 
     /// Applies the signal of the circuit breaker until the next one. A ratio below the configured one
     /// has no effect.
-    pub fn on_signal(&self, lesson: &BreakerSignal) {
+    pub fn on_signal(&self, signal: &BreakerSignal) {
         // Rarely changed, often read.
         let set = |cell: &AtomicU64, to: u64| {
             if cell.load(Ordering::Relaxed) != to {
@@ -310,36 +310,36 @@ impl Budget {
                 cell.store(to, Ordering::Relaxed);
             }
         };
-        let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
+        let ratio = ((signal.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.configured_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
         // If load may cause failures, a success proves no headroom: other requests may fail because of
         // it. A process with low traffic takes too little for that.
-        let is_proof = !lesson.maybe_overload || lesson.low_traffic;
+        let is_proof = !signal.maybe_overload || signal.low_traffic;
         let refunds = self.refund_on_success.load(Ordering::Relaxed) && is_proof;
         set_flag(&self.refunds, refunds);
         let floor = u64::from(self.min_tokens.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_reserve.load(Ordering::Relaxed));
-        let floor = floor + if lesson.maybe_overload { beside } else { 0 };
+        let floor = floor + if signal.maybe_overload { beside } else { 0 };
         set(&self.min_tokens_now, floor);
         // This process may be one of very many with the same initial tokens.
         let min_tokens_undelayed =
-            match lesson.maybe_overload && lesson.consecutive_failures && beside > 0 {
+            match signal.maybe_overload && signal.consecutive_failures && beside > 0 {
                 true => floor.max(self.initial_tokens.load(Ordering::Relaxed).into()),
                 false => floor,
             };
         set(&self.min_tokens_undelayed, min_tokens_undelayed);
-        let timeout_cost = match lesson.timeouts_are_loss {
+        let timeout_cost = match signal.timeouts_are_loss {
             true => &self.cost,
             false => &self.timeout_cost,
         };
         set_amount(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
         let queues_when_exhausted =
-            lesson.has_queue && self.queue_when_exhausted.load(Ordering::Relaxed);
+            signal.has_queue && self.queue_when_exhausted.load(Ordering::Relaxed);
         set_flag(&self.queues_when_exhausted, queues_when_exhausted);
         let charged = u8::from(self.charge_failures.load(Ordering::Relaxed)) * FAILURES_CHARGED;
-        let limited = u8::from(lesson.retries_free && lesson.limited) * LIMITED;
-        let free_reasons = charged | limited | (u8::from(lesson.retries_free) * RETRIES_FREE);
+        let limited = u8::from(signal.retries_free && signal.limited) * LIMITED;
+        let free_reasons = charged | limited | (u8::from(signal.retries_free) * RETRIES_FREE);
         if self.free_reasons.load(Ordering::Relaxed) != free_reasons {
             self.free_reasons.store(free_reasons, Ordering::Relaxed);
         }

@@ -432,14 +432,14 @@ impl CircuitBreaker {
         &mut self,
         now: Instant,
         caller: Waiter,
-        claim: AttemptKind,
+        kind: AttemptKind,
     ) -> Option<BreakerPermit> {
         self.evaluate_if_due(now);
-        if claim == AttemptKind::UnfundedRetry && self.is_normal() {
+        if kind == AttemptKind::UnfundedRetry && self.is_normal() {
             self.limit(now, DEMAND_ONLY_FACTOR.max(1.0 + self.ratio(now)));
         }
-        let fresh = claim == AttemptKind::First;
-        let funded = self.low_traffic && claim == AttemptKind::FundedRetry;
+        let fresh = kind == AttemptKind::First;
+        let funded = self.low_traffic && kind == AttemptKind::FundedRetry;
         let (go, probe) = match &mut self.state {
             State::Normal => (true, false),
             State::Limited(limit) => {
@@ -545,13 +545,13 @@ impl CircuitBreaker {
     pub fn on_end(
         &mut self,
         now: Instant,
-        pass: BreakerPermit,
+        permit: BreakerPermit,
         ended: BreakerOutcome,
         random: &mut (impl Random + ?Sized),
     ) {
         match ended {
             BreakerOutcome::Answered => {
-                let took = now.nanos_since(pass.started);
+                let took = now.nanos_since(permit.started);
                 self.evidence.on_response(now, took);
                 self.run.on_success(now);
                 self.share.add(false);
@@ -575,21 +575,21 @@ impl CircuitBreaker {
                 self.tally.add(1, took);
             }
             BreakerOutcome::Failed | BreakerOutcome::Overloaded | BreakerOutcome::TimedOut => {
-                self.on_failure(now, pass, ended, random);
+                self.on_failure(now, permit, ended, random);
                 if self.is_down() {
                     return;
                 }
             }
             BreakerOutcome::Deferred => {
                 let demand = self.demand.baseline(now);
-                if pass.probe
+                if permit.probe
                     && let State::Down(down) = &mut self.state
                 {
                     down.on_deferred_probe(now, demand, random);
                 }
             }
             BreakerOutcome::Unknown => {
-                if pass.probe
+                if permit.probe
                     && let State::Down(down) = &mut self.state
                 {
                     down.on_lost_probe();
@@ -603,7 +603,7 @@ impl CircuitBreaker {
     fn on_failure(
         &mut self,
         now: Instant,
-        pass: BreakerPermit,
+        permit: BreakerPermit,
         ended: BreakerOutcome,
         random: &mut (impl Random + ?Sized),
     ) {
@@ -615,7 +615,7 @@ impl CircuitBreaker {
             && self.detects_packet_loss()
             && self.evidence.on_timeout(
                 now,
-                pass.started,
+                permit.started,
                 (self.recent, demand),
                 knows,
                 self.false_alarm,
@@ -623,8 +623,8 @@ impl CircuitBreaker {
         // In a process with few requests, a lost attempt proves no silence: another one has just succeeded.
         let silent = ended == BreakerOutcome::TimedOut
             && !(lost && demand < HIGH_TRAFFIC_PER_SECOND)
-            && now.nanos_since(pass.started) >= silence;
-        self.run.on_failure(pass.started, silent, &self.share);
+            && now.nanos_since(permit.started) >= silence;
+        self.run.on_failure(permit.started, silent, &self.share);
         self.low_traffic = demand < LOW_TRAFFIC_PER_SECOND
             && (self.demand.is_rate_known(now) || self.demand.covers_a_minute(now))
             && !self.run.is_long()
@@ -633,7 +633,7 @@ impl CircuitBreaker {
         let ended = if lost { BreakerOutcome::Failed } else { ended };
         let harmless = ended == BreakerOutcome::Failed;
         if harmless {
-            let took = now.nanos_since(pass.started);
+            let took = now.nanos_since(permit.started);
             if !lost {
                 self.evidence.on_response(now, took);
             }
@@ -641,10 +641,10 @@ impl CircuitBreaker {
                 .on_failure(took, self.recent_success_seconds(), &self.baseline);
         }
         self.plain_failure.add(harmless);
-        self.flapping.on_failure(pass.started, plain_failure);
+        self.flapping.on_failure(permit.started, plain_failure);
         let overloaded = ended != BreakerOutcome::Failed;
         if let State::Down(down) = &mut self.state {
-            if pass.probe {
+            if permit.probe {
                 down.on_failed_probe(now, &self.config, demand, overloaded, random);
             }
             return;

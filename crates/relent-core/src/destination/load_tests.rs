@@ -165,8 +165,15 @@ fn caller(id: u64, since: Instant) -> Waiter {
 
 fn one(circuit_breaker: &mut CircuitBreaker, now: u64, took: u64, ended: BreakerOutcome) {
     circuit_breaker.on_request(at(now));
-    if let Some(pass) = circuit_breaker.admit(at(now), caller(now, at(now)), AttemptKind::First) {
-        circuit_breaker.on_end(at(now + took), pass, ended, &mut FixedRandom::at(0.5));
+    if let Some(breaker_permit) =
+        circuit_breaker.admit(at(now), caller(now, at(now)), AttemptKind::First)
+    {
+        circuit_breaker.on_end(
+            at(now + took),
+            breaker_permit,
+            ended,
+            &mut FixedRandom::at(0.5),
+        );
     }
 }
 
@@ -192,7 +199,7 @@ fn one_very_slow_failure_does_not_hide_fast_ones() {
     refused(&mut circuit_breaker, &mut now);
     assert!(circuit_breaker.signal(at(now)).maybe_overload);
     // A connection is reset after ten seconds.
-    let pass = circuit_breaker
+    let breaker_permit = circuit_breaker
         .admit(at(now), caller(now, at(now)), AttemptKind::First)
         .unwrap();
     for _ in 0..400 {
@@ -201,7 +208,7 @@ fn one_very_slow_failure_does_not_hide_fast_ones() {
     }
     circuit_breaker.on_end(
         at(now),
-        pass,
+        breaker_permit,
         BreakerOutcome::Failed,
         &mut FixedRandom::at(0.5),
     );

@@ -284,9 +284,11 @@ impl Outbound {
         {
             throttle.on_accept(now);
         }
-        let (_, pass) = permit.into_parts(self.breaker_generation);
-        if let (Some(circuit_breaker), Some(pass)) = (&mut self.circuit_breaker, pass) {
-            circuit_breaker.on_end(now, pass, ended, random);
+        let (_, breaker_permit) = permit.into_parts(self.breaker_generation);
+        if let (Some(circuit_breaker), Some(breaker_permit)) =
+            (&mut self.circuit_breaker, breaker_permit)
+        {
+            circuit_breaker.on_end(now, breaker_permit, ended, random);
         }
         self.changed(now, cooldown, random);
     }
@@ -376,18 +378,20 @@ impl Outbound {
     }
 
     /// Issues a permit, and takes a slot, which is free.
-    fn permit(&mut self, now: Instant, pass: Option<BreakerPermit>) -> Permit {
+    fn permit(&mut self, now: Instant, breaker_permit: Option<BreakerPermit>) -> Permit {
         let paced = self.rate.as_mut().is_some_and(|rate| rate.take(now));
-        Permit::new(now, paced, pass, self.breaker_generation)
+        Permit::new(now, paced, breaker_permit, self.breaker_generation)
     }
 
     fn give_back(&mut self, now: Instant, permit: Permit, random: &mut impl Random) {
-        let (slot, pass) = permit.into_parts(self.breaker_generation);
+        let (slot, breaker_permit) = permit.into_parts(self.breaker_generation);
         if let (Some(rate), Some(slot)) = (&mut self.rate, slot) {
             rate.give_back(slot);
         }
-        if let (Some(circuit_breaker), Some(pass)) = (&mut self.circuit_breaker, pass) {
-            circuit_breaker.on_end(now, pass, BreakerOutcome::Unknown, random);
+        if let (Some(circuit_breaker), Some(breaker_permit)) =
+            (&mut self.circuit_breaker, breaker_permit)
+        {
+            circuit_breaker.on_end(now, breaker_permit, BreakerOutcome::Unknown, random);
         }
     }
 

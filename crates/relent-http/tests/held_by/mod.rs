@@ -55,8 +55,8 @@ impl HeldBy {
             let mut other = Driver::builder(&once, TokioClock)
                 .destination(there)
                 .start();
-            let leave = other.enter(None).permit().unwrap();
-            other.on_attempt(leave);
+            let permit = other.enter(None).permit().unwrap();
+            other.on_attempt(permit);
             other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
         }
     }

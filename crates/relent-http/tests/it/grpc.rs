@@ -769,8 +769,8 @@ async fn a_held_first_attempt_is_sent_with_the_remaining_timeout() {
     let mut other = Driver::builder(&policy, clock.clone())
         .destination(&there)
         .start();
-    let leave = other.enter(None).permit().unwrap();
-    other.on_attempt(leave);
+    let permit = other.enter(None).permit().unwrap();
+    other.on_attempt(permit);
     let hint = Hint::after(Duration::from_secs(20));
     other.on_failure(&Failure::throttled().hint(hint));
     let (seen, mut arrived) = tokio::sync::mpsc::unbounded_channel();

@@ -397,8 +397,8 @@ async fn a_drained_response_that_was_cut_is_not_whole() {
             let mut other = Driver::builder(&policy, TokioClock)
                 .destination(&there)
                 .start();
-            let leave = other.enter(None).permit().unwrap();
-            other.on_attempt(leave);
+            let permit = other.enter(None).permit().unwrap();
+            other.on_attempt(permit);
             let minute = Hint::after(Duration::from_secs(60));
             other.on_failure(&Failure::throttled().hint(minute));
             Duration::from_millis(1)

@@ -185,15 +185,15 @@ impl World<'_> {
     fn ask(&mut self, now: u64, index: u32) {
         let waited = self.clients[index].call.blocked_by().is_some();
         let next = self.step(now, index, |call, step| {
-            let leave = match call.next(step, Some(&index)) {
-                NextStep::Start(leave) => leave,
+            let permit = match call.next(step, Some(&index)) {
+                NextStep::Start(permit) => permit,
                 next => return Err(next),
             };
             let Some(hedge) = step.hedge() else {
-                return Ok((call.begin(step, leave).1, None));
+                return Ok((call.begin(step, permit).1, None));
             };
             // Hedges may join it.
-            let racer = call.begin_race(step, &hedge, leave);
+            let racer = call.begin_race(step, &hedge, permit);
             Ok((racer.ends(), Some(racer)))
         });
         match next {

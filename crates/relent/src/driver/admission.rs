@@ -26,13 +26,6 @@ where
         self.call.next(&mut self.environment, waker)
     }
 
-    /// Returns `None`: call [`enter`](Self::enter).
-    #[doc(hidden)]
-    #[inline]
-    pub const fn begin_untimed(&mut self) -> Option<u32> {
-        None
-    }
-
     /// Returns the permit of an attempt that cannot start yet for a reason unknown to the
     /// destination, such as a service that is not ready. Nobody then waits for this attempt, and it
     /// does not start with a stale permit. Request a permit again when the attempt can start.
@@ -49,14 +42,14 @@ where
     /// let there = Destination::new(Policy::STANDARD).with_rate_limit(rate);
     /// let driver = || Driver::builder(Policy::STANDARD, StdClock).destination(&there).start();
     /// let (mut one, mut other) = (driver(), driver());
-    /// if let NextStep::Start(leave) = one.enter(None) {
-    ///     one.release_permit(leave);
+    /// if let NextStep::Start(permit) = one.enter(None) {
+    ///     one.release_permit(permit);
     /// }
     /// assert!(matches!(other.enter(None), NextStep::Start(_)));
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
-    pub fn release_permit(&mut self, leave: CallPermit) {
-        self.call.release_permit(&mut self.environment, leave);
+    pub fn release_permit(&mut self, permit: CallPermit) {
+        self.call.release_permit(&mut self.environment, permit);
     }
 
     /// The reason why the next attempt may no longer start: `max_elapsed` or the deadline has
@@ -93,7 +86,7 @@ where
     {
         loop {
             match self.enter(Some(context.waker())) {
-                NextStep::Start(leave) => return Poll::Ready(Ok(leave)),
+                NextStep::Start(permit) => return Poll::Ready(Ok(permit)),
                 NextStep::Stop(stop) => return Poll::Ready(Err(stop)),
                 NextStep::Wait { after, queued, .. } => {
                     if let Some(queued) = &queued {
@@ -136,8 +129,8 @@ where
     /// for waits in [0, 1] {
     ///     let mut told = Vec::new();
     ///     let mut driver = Driver::builder(&policy, TokioClock).destination(&there).start();
-    ///     if let Ok(leave) = driver.entered_notifying(|queued| told.push(queued.by.name())).await {
-    ///         driver.on_attempt(leave);
+    ///     if let Ok(permit) = driver.entered_notifying(|queued| told.push(queued.by.name())).await {
+    ///         driver.on_attempt(permit);
     ///         driver.on_success();
     ///     }
     ///     assert_eq!(told, vec!["rate_limit"; waits]);

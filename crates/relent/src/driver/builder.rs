@@ -119,8 +119,8 @@ where
     ///
     /// let assuming = Policy::STANDARD.clone().into_builder().assume_repeatable(true).build()?;
     /// let mut driver = Driver::builder(&assuming, StdClock).repeatable(false).start();
-    /// # let NextStep::Start(leave) = driver.enter(None) else { unreachable!() };
-    /// driver.on_attempt(leave);
+    /// # let NextStep::Start(permit) = driver.enter(None) else { unreachable!() };
+    /// driver.on_attempt(permit);
     /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
     /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
     /// # Ok::<(), relent::policy::PolicyError>(())

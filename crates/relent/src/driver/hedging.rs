@@ -38,8 +38,8 @@ where
     }
 
     /// Starts the attempt that the permit allows; hedges may join it.
-    pub fn begin_race(&mut self, hedge: &Hedge, leave: CallPermit) -> RaceAttempt {
-        self.call.begin_race(&mut self.environment, hedge, leave)
+    pub fn begin_race(&mut self, hedge: &Hedge, permit: CallPermit) -> RaceAttempt {
+        self.call.begin_race(&mut self.environment, hedge, permit)
     }
 
     /// The instant at which the next hedge joins unless the race is over; `None` if there is none.

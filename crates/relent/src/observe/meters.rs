@@ -41,8 +41,8 @@ static UNLABELLED_KEYS: Keys = Keys {
 ///
 /// let payments = Label::new("payments");
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).label(payments.clone()).start();
-/// let leave = driver.enter(None).permit().expect("nothing holds it back");
-/// driver.on_attempt(leave);
+/// let permit = driver.enter(None).permit().expect("nothing holds it back");
+/// driver.on_attempt(permit);
 /// assert_eq!(payments.name(), "payments");
 /// ```
 #[derive(Clone)]

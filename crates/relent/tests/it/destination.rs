@@ -387,10 +387,10 @@ fn a_success_reads_no_clock_for_a_budget_and_two_for_a_breaker() {
     let reads = |policy: &Policy, there: &Destination, now| {
         let clock = Counted(now, Cell::new(0));
         let mut driver = Driver::builder(policy, &clock).destination(there).start();
-        let leave = driver.enter(None).permit();
-        let may_start = leave.is_some();
-        if let Some(leave) = leave {
-            driver.on_attempt(leave);
+        let permit = driver.enter(None).permit();
+        let may_start = permit.is_some();
+        if let Some(permit) = permit {
+            driver.on_attempt(permit);
             driver.on_success();
         }
         drop(driver);

@@ -26,8 +26,8 @@ fn a_shared_driver_can_be_returned_and_refunds_its_retry_on_drop() {
     let there = there();
     let budget = there.budget().unwrap();
     let mut driver = Driver::shared(policy(), Some(there.clone()), VirtualClock::new()).start();
-    let leave = driver.enter(None).permit().unwrap();
-    driver.on_attempt(leave);
+    let permit = driver.enter(None).permit().unwrap();
+    driver.on_attempt(permit);
     let start = budget.balance();
     let granted = driver.on_failure(&Failure::ambiguous());
     assert!(matches!(granted, Decision::Retry { .. }));
@@ -44,8 +44,8 @@ fn an_abandoned_retry_is_refunded_and_a_stop_in_the_trace() {
         .destination(&there)
         .traced()
         .start();
-    let leave = driver.enter(None).permit().unwrap();
-    driver.on_attempt(leave);
+    let permit = driver.enter(None).permit().unwrap();
+    driver.on_attempt(permit);
     let start = budget.balance();
     let failure = Failure::ambiguous();
     assert!(matches!(
@@ -66,8 +66,8 @@ fn an_abandoned_retry_is_refunded_and_a_stop_in_the_trace() {
 fn a_driver_returns_the_time_left_before_its_deadline() {
     let (policy, clock) = (policy(), VirtualClock::new());
     let mut driver = Driver::builder(&policy, clock.clone()).start();
-    let leave = driver.enter(None).permit().unwrap();
-    driver.on_attempt(leave);
+    let permit = driver.enter(None).permit().unwrap();
+    driver.on_attempt(permit);
     clock.advance(Duration::from_secs(2));
     assert_eq!(driver.remaining(), Some(Duration::from_secs(3)));
     let without = Policy::builder(Backoff::None).build().unwrap();

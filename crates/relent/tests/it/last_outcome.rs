@@ -79,8 +79,8 @@ impl HeldBy {
         if self == Self::Cooldown {
             let once = once();
             let mut other = Driver::builder(&once, clock).destination(there).start();
-            let leave = other.enter(None).permit().unwrap();
-            other.on_attempt(leave);
+            let permit = other.enter(None).permit().unwrap();
+            other.on_attempt(permit);
             other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
         }
     }

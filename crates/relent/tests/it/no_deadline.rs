@@ -296,10 +296,10 @@ async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
     let (there, clock) = (standard(), VirtualClock::new());
     let driver = Driver::builder(Policy::STANDARD, &clock).destination(&there);
     let mut driver = driver.start();
-    let NextStep::Start(leave) = driver.enter(None) else {
+    let NextStep::Start(permit) = driver.enter(None) else {
         unreachable!("it is new");
     };
-    driver.release_permit(leave);
+    driver.release_permit(permit);
     assert_eq!(driver.room(), Some(WITHOUT_RESPONSE));
     clock.advance(11 * SECOND);
     assert_eq!(driver.too_late(), Some(StopReason::MaxElapsed));
@@ -315,10 +315,10 @@ async fn progress_extends_the_limit_without_a_deadline() {
         .destination(&there)
         .start();
     for _ in 0..10 {
-        let NextStep::Start(leave) = driver.enter(None) else {
+        let NextStep::Start(permit) = driver.enter(None) else {
             unreachable!("nothing holds it back");
         };
-        driver.on_attempt(leave);
+        driver.on_attempt(permit);
         clock.advance(60 * SECOND);
         driver.on_progress();
         let Decision::Retry { after } = driver.on_failure(&Failure::network(Network::Truncated))

@@ -153,8 +153,8 @@ impl<'t> World<'t> {
                 format!("{:?}", call.failed(at, &failure(how)))
             }
             (Step::GiveBack(_), Some(Some((call, at)))) => match call.next(at, None) {
-                NextStep::Start(leave) => {
-                    call.release_permit(at, leave);
+                NextStep::Start(permit) => {
+                    call.release_permit(at, permit);
                     String::new()
                 }
                 next => format!("{next:?}"),
@@ -200,7 +200,7 @@ impl<'t> World<'t> {
 
 fn next(call: &mut Call<'static, Option<DestinationState>>, at: &mut At<'_>) -> String {
     match call.next(at, None) {
-        NextStep::Start(leave) => format!("{:?}", call.begin(at, leave)),
+        NextStep::Start(permit) => format!("{:?}", call.begin(at, permit)),
         next => format!("{next:?}"),
     }
 }

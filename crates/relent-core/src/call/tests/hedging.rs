@@ -46,8 +46,8 @@ fn an_unsent_hedge_returns_its_rate_limit_slot() {
         let (there, clock) = (there(&policy), ManualClock::default());
         let mut at = at(&policy, &there, &clock);
         let mut call = Call::new(CallOptions::new(), &at);
-        let leave = call.next(&mut at, None).permit().unwrap();
-        let first = call.begin_race(&mut at, &hedge, leave);
+        let permit = call.next(&mut at, None).permit().unwrap();
+        let first = call.begin_race(&mut at, &hedge, permit);
         clock.advance(SECOND);
         assert!(call.grant_hedge(&mut at));
         assert!(!has_slot(&there, &clock), "the hedge has it");
@@ -68,8 +68,8 @@ fn a_hedge_cancelled_by_a_pushback_returns_its_slot() {
     let (there, clock) = (there(&policy), ManualClock::default());
     let mut at = at(&policy, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).permit().unwrap();
-    let first = call.begin_race(&mut at, &hedge, leave);
+    let permit = call.next(&mut at, None).permit().unwrap();
+    let first = call.begin_race(&mut at, &hedge, permit);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
     call.begin_hedge(&mut at);
@@ -89,8 +89,8 @@ fn a_queued_caller_takes_the_slot_of_a_deferred_hedge() {
     let (there, clock) = (there(&policy), ManualClock::default());
     let (mut at, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).permit().unwrap();
-    call.begin_race(&mut at, &hedge, leave);
+    let permit = call.next(&mut at, None).permit().unwrap();
+    call.begin_race(&mut at, &hedge, permit);
     clock.advance(SECOND);
     assert!(call.grant_hedge(&mut at));
     let mut queued = Call::new(CallOptions::new(), &other);

@@ -157,10 +157,10 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
             (Step::Next(_), State::Between) => {
                 let last_start = call.session.last_start(at.0.policy);
                 match call.next(at, None) {
-                    NextStep::Start(leave) => {
+                    NextStep::Start(permit) => {
                         let now = Instant::from_nanos(clock.nanos.get());
                         assert!(now <= last_start || now <= call.session.started());
-                        let (attempt, ends) = call.begin(at, leave);
+                        let (attempt, ends) = call.begin(at, permit);
                         caller.begun += 1;
                         assert_eq!(attempt.number, caller.begun);
                         if let (Some(ends), Some(limit)) = (ends, attempt.limit) {
@@ -177,8 +177,8 @@ fn run(policies: &[Policy], steps: &[Step], exact: bool) {
                 }
             }
             (Step::GiveBack(_), State::Between) => {
-                if let Some(leave) = call.next(at, None).permit() {
-                    call.release_permit(at, leave);
+                if let Some(permit) = call.next(at, None).permit() {
+                    call.release_permit(at, permit);
                 } else if call.over {
                     caller.state = State::Over;
                 }

@@ -112,8 +112,8 @@ fn a_granted_hedge_is_refunded_after_a_reload_removed_the_budget() {
         let hedge = Hedge::new(&config).unwrap();
         let mut at = at(&began, &there, &clock);
         let mut call = Call::new(CallOptions::new(), &at);
-        let leave = call.next(&mut at, None).permit().unwrap();
-        let racer = call.begin_race(&mut at, &hedge, leave);
+        let permit = call.next(&mut at, None).permit().unwrap();
+        let racer = call.begin_race(&mut at, &hedge, permit);
         clock.advance(SECOND);
         assert!(call.grant_hedge(&mut at));
         assert_eq!(balance(&there), 4.0);
@@ -196,9 +196,9 @@ fn a_permit_can_be_released_under_another_policy() {
     clock.advance(SECOND);
     let mut at = at(&off, &there, &clock);
     let mut call = Call::new(CallOptions::new(), &at);
-    let leave = call.next(&mut at, None).permit().unwrap();
+    let permit = call.next(&mut at, None).permit().unwrap();
     reload(&there, &clock, policy().rate_limit(paced(0.5)));
-    call.release_permit(&mut at, leave);
+    call.release_permit(&mut at, permit);
     // Its slot is free again.
     let mut other = Call::new(CallOptions::new(), &at);
     start(&mut other, &mut at);

@@ -403,9 +403,9 @@ fn an_exhausted_budget_queues_the_retry_at_the_breaker() {
         has_queue: true,
         ..BreakerSignal::default()
     };
-    let ask = |config: &BudgetConfig, lesson: &BreakerSignal, charge| {
+    let ask = |config: &BudgetConfig, signal: &BreakerSignal, charge| {
         let (budget, now) = (Budget::new(config).unwrap(), Instant::ORIGIN);
-        budget.on_signal(lesson);
+        budget.on_signal(signal);
         let ask = || budget.withdraw_within(now, charge, 5_000_000_000, &mut FixedRandom::at(0.5));
         assert!(matches!(ask(), Payment::Paid(_)), "there is one");
         let second = ask();
@@ -500,17 +500,17 @@ fn a_successful_retry_costs_nothing() {
 #[test]
 fn a_successful_retry_is_paid_for_where_load_may_cause_failures() {
     let budget = Policy::STANDARD.new_budget().unwrap();
-    let mut lesson = BreakerSignal {
+    let mut signal = BreakerSignal {
         maybe_overload: true,
         ..BreakerSignal::default()
     };
-    budget.on_signal(&lesson);
+    budget.on_signal(&signal);
     let taken = budget.withdraw(at(0), FailureKind::Ambiguous).unwrap();
     assert!(!budget.needs_success(taken));
     budget.on_success(taken);
     assert_eq!(budget.balance(), 9.0);
-    lesson.maybe_overload = false;
-    budget.on_signal(&lesson);
+    signal.maybe_overload = false;
+    budget.on_signal(&signal);
     budget.on_success(taken);
     assert_eq!(budget.balance(), 10.0);
 }

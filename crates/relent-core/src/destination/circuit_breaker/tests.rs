@@ -38,11 +38,12 @@ fn requests(
     for id in 0..count {
         now = from + id * every;
         breaker.on_request(millis(now));
-        if let Some(pass) = breaker.admit(millis(now), caller(id, millis(now)), AttemptKind::First)
+        if let Some(permit) =
+            breaker.admit(millis(now), caller(id, millis(now)), AttemptKind::First)
         {
             breaker.on_end(
                 millis(now + took),
-                pass,
+                permit,
                 ended(id),
                 &mut MEDIAN_DRAW.clone(),
             );
@@ -202,10 +203,10 @@ fn an_unpaid_retry_limits_the_breaker_and_goes_when_there_is_headroom() {
     let mut at = now;
     while breaker.queued() > 0 {
         at = requests(&mut breaker, at, 1, 25, 50, |_| BreakerOutcome::Answered);
-        if let Some((_, pass)) = breaker.release(millis(at)) {
+        if let Some((_, permit)) = breaker.release(millis(at)) {
             breaker.on_end(
                 millis(at),
-                pass,
+                permit,
                 BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
@@ -299,8 +300,8 @@ fn a_newly_started_process_compares_failures_with_the_first_success() {
         let now = requests(&mut breaker, now, 1, 100, failed_after, |_| {
             BreakerOutcome::Failed
         });
-        let lesson = breaker.signal(millis(now));
-        assert_eq!(lesson.maybe_overload, suspicious, "{failed_after} ms");
+        let findings = breaker.signal(millis(now));
+        assert_eq!(findings.maybe_overload, suspicious, "{failed_after} ms");
     }
 }
 
@@ -320,18 +321,18 @@ fn a_process_with_few_requests_pays_for_its_retries() {
     requests(&mut low_traffic, 0, 2, 1000, 500, |_| {
         BreakerOutcome::TimedOut
     });
-    let lesson = low_traffic.signal(millis(2000));
-    assert!(low_traffic.is_down() && !lesson.retries_free);
+    let findings = low_traffic.signal(millis(2000));
+    assert!(low_traffic.is_down() && !findings.retries_free);
     let mut breaker = breaker();
     let now = requests(&mut breaker, 0, 400, 25, 1, |_| BreakerOutcome::Answered);
     let now = requests(&mut breaker, now, 40, 25, 1, |_| BreakerOutcome::Failed);
-    let lesson = breaker.signal(millis(now));
-    assert!(breaker.is_down() && lesson.retries_free);
+    let findings = breaker.signal(millis(now));
+    assert!(breaker.is_down() && findings.retries_free);
     requests(&mut breaker, now + 1000, 1, 25, 1, |_| {
         BreakerOutcome::Answered
     });
-    let lesson = breaker.signal(millis(now + 1025));
-    assert!(!breaker.is_down() && !breaker.is_normal() && lesson.retries_free);
+    let findings = breaker.signal(millis(now + 1025));
+    assert!(!breaker.is_down() && !breaker.is_normal() && findings.retries_free);
 }
 
 /// Number of consecutive failures, 25 ms apart, that bring the breaker down.
@@ -423,9 +424,9 @@ fn one_probe_runs_at_a_time_and_their_intervals_grow() {
         );
         assert_eq!(breaker.release(millis(now + wait - 1)), None);
         now += wait + 1;
-        let (probe, pass) = breaker.release(millis(now)).unwrap();
+        let (probe, permit) = breaker.release(millis(now)).unwrap();
         assert_eq!(
-            (probe.id, pass.is_probe()),
+            (probe.id, permit.is_probe()),
             (102, true),
             "the one with the most time left"
         );
@@ -437,7 +438,7 @@ fn one_probe_runs_at_a_time_and_their_intervals_grow() {
         breaker.forget(&caller(7, millis(now)));
         breaker.on_end(
             millis(now),
-            pass,
+            permit,
             BreakerOutcome::Failed,
             &mut MEDIAN_DRAW.clone(),
         );
@@ -458,13 +459,13 @@ fn a_high_traffic_process_probes_once_in_ten_requests() {
         let mut probes = 0;
         for at in (now..now + 10_000).step_by(25) {
             breaker.on_request(millis(at));
-            if let Some(pass) = breaker.admit(
+            if let Some(permit) = breaker.admit(
                 millis(at),
                 caller(1000 + at, millis(at)),
                 AttemptKind::First,
             ) {
-                assert!(pass.is_probe());
-                breaker.on_end(millis(at), pass, ended, &mut MEDIAN_DRAW.clone());
+                assert!(permit.is_probe());
+                breaker.on_end(millis(at), permit, ended, &mut MEDIAN_DRAW.clone());
                 probes += 1;
             }
             now = at;
@@ -478,11 +479,11 @@ fn a_high_traffic_process_probes_once_in_ten_requests() {
 /// in `mixed` fails; then only failures, until the breaker is down again.
 fn down_again(down: u64, mixed: u64) -> (CircuitBreaker, u64) {
     let (mut breaker, now) = down_breaker();
-    let (_, pass) = breaker.release(millis(now + down)).unwrap();
+    let (_, permit) = breaker.release(millis(now + down)).unwrap();
     let now = now + down + 1;
     breaker.on_end(
         millis(now),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -505,17 +506,17 @@ fn new_requests_probe_only_while_a_destination_flaps() {
             since: millis(now),
             id: 9,
         };
-        let pass = breaker.admit(millis(now), fresh, AttemptKind::First);
-        if let Some(pass) = pass {
+        let permit = breaker.admit(millis(now), fresh, AttemptKind::First);
+        if let Some(permit) = permit {
             breaker.on_end(
                 millis(now),
-                pass,
+                permit,
                 BreakerOutcome::Failed,
                 &mut MEDIAN_DRAW.clone(),
             );
         }
         breaker.forget(&fresh);
-        pass.is_some_and(|pass| pass.is_probe())
+        permit.is_some_and(|permit| permit.is_probe())
     };
     let (mut flaps, now) = down_again(600, u64::MAX);
     assert!((0..80).all(|i| probes(&mut flaps, now + 25 * i)));
@@ -537,8 +538,8 @@ fn new_requests_probe_only_while_a_destination_flaps() {
 fn after_a_brief_outage_the_limit_starts_a_fifth_above_its_last_value() {
     let factor_after_outage = |down: u64, probe: BreakerOutcome| {
         let (mut breaker, now) = down_breaker();
-        let (_, pass) = breaker.release(millis(now + 500)).unwrap();
-        breaker.on_end(millis(now + 501), pass, probe, &mut MEDIAN_DRAW.clone());
+        let (_, permit) = breaker.release(millis(now + 500)).unwrap();
+        breaker.on_end(millis(now + 501), permit, probe, &mut MEDIAN_DRAW.clone());
         requests(&mut breaker, now + down, 1, 1, 0, |_| {
             BreakerOutcome::Answered
         });
@@ -600,10 +601,10 @@ fn a_cancelled_or_hanging_probe_does_not_keep_the_breaker_down() {
     assert!(breaker.release(millis(now + 600)).is_some());
     // This one hangs. The next is sent after twice `max_probe`.
     assert!(breaker.release(millis(now + 10_599)).is_none());
-    let (_, pass) = breaker.release(millis(now + 10_600)).unwrap();
+    let (_, permit) = breaker.release(millis(now + 10_600)).unwrap();
     breaker.on_end(
         millis(now + 10_601),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -743,10 +744,10 @@ fn a_low_traffic_process_probes_soon_after_fast_failures() {
         let waited = next.as_nanos() / 1_000_000 - now;
         assert!(waited.abs_diff(wait) <= wait / 10, "{waited} for {wait}");
         now += waited + 1;
-        let (_, pass) = breaker.release(millis(now)).unwrap();
+        let (_, permit) = breaker.release(millis(now)).unwrap();
         breaker.on_end(
             millis(now),
-            pass,
+            permit,
             BreakerOutcome::Failed,
             &mut MEDIAN_DRAW.clone(),
         );
@@ -763,11 +764,11 @@ fn after_a_false_alarm_one_timeout_does_not_bring_the_breaker_down() {
     };
     let probe = |breaker: &mut CircuitBreaker, now: u64, ended: BreakerOutcome| {
         let fresh = caller(now, millis(now));
-        let pass = breaker
+        let permit = breaker
             .admit(millis(now), fresh, AttemptKind::First)
             .unwrap();
-        assert!(pass.is_probe());
-        breaker.on_end(millis(now), pass, ended, &mut MEDIAN_DRAW.clone());
+        assert!(permit.is_probe());
+        breaker.on_end(millis(now), permit, ended, &mut MEDIAN_DRAW.clone());
     };
     assert!(timeout(&mut breaker, now));
     now += 30_000;
@@ -908,11 +909,15 @@ fn packet_loss_ends_the_limit_of_a_low_traffic_process() {
         });
         assert!(!breaker.is_normal() && !breaker.is_down());
         for _ in 0..5 {
-            let pass = breaker.admit(millis(now), caller(1, millis(now)), AttemptKind::First);
+            let permit = breaker.admit(millis(now), caller(1, millis(now)), AttemptKind::First);
             requests(&mut breaker, now + 990 - took, 1, 1, took, |_| {
                 BreakerOutcome::Answered
             });
-            let end = (millis(now + 1000), pass.unwrap(), BreakerOutcome::TimedOut);
+            let end = (
+                millis(now + 1000),
+                permit.unwrap(),
+                BreakerOutcome::TimedOut,
+            );
             breaker.on_end(end.0, end.1, end.2, &mut MEDIAN_DRAW.clone());
             assert_eq!(breaker.signal(millis(now + 1000)).timeouts_are_loss, lossy);
             now += 1500;
@@ -1021,10 +1026,10 @@ fn timeouts_between_successes_of_baseline_latency_are_not_overload() {
             let lost = [caller(now, millis(now)), caller(now + 1, millis(now))];
             let lost = lost.map(|caller| breaker.admit(millis(now), caller, AttemptKind::First));
             now = requests(&mut breaker, now, 9, 25, took, |_| BreakerOutcome::Answered);
-            for pass in lost.into_iter().flatten() {
+            for permit in lost.into_iter().flatten() {
                 breaker.on_end(
                     millis(now),
-                    pass,
+                    permit,
                     BreakerOutcome::TimedOut,
                     &mut MEDIAN_DRAW.clone(),
                 );
@@ -1053,10 +1058,10 @@ fn a_low_traffic_process_drains_its_queue_evenly() {
             );
         }
         let up = down_breaker + 20_000;
-        let (_, pass) = breaker.release(millis(up)).unwrap();
+        let (_, permit) = breaker.release(millis(up)).unwrap();
         breaker.on_end(
             millis(up),
-            pass,
+            permit,
             BreakerOutcome::Answered,
             &mut MEDIAN_DRAW.clone(),
         );
@@ -1068,10 +1073,10 @@ fn a_low_traffic_process_drains_its_queue_evenly() {
                 let now = requests(&mut breaker, at, 1, 1, 1, |_| BreakerOutcome::Answered);
                 assert_eq!(now, at + 1);
             }
-            if let Some((_, pass)) = breaker.release(millis(at)) {
+            if let Some((_, permit)) = breaker.release(millis(at)) {
                 breaker.on_end(
                     millis(at),
-                    pass,
+                    permit,
                     BreakerOutcome::Answered,
                     &mut MEDIAN_DRAW.clone(),
                 );
@@ -1375,10 +1380,10 @@ fn limits_of_processes_converge() {
 #[test]
 fn failures_above_the_baseline_cut_extra_attempts_or_become_the_baseline() {
     let (mut breaker, now) = down_breaker();
-    let (_, pass) = breaker.release(millis(now + 500)).unwrap();
+    let (_, permit) = breaker.release(millis(now + 500)).unwrap();
     breaker.on_end(
         millis(now + 501),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -1425,10 +1430,10 @@ fn the_queue_drains_beside_new_requests_earliest_deadline_first() {
             None
         );
     }
-    let (_, pass) = breaker.release(millis(now + 500)).unwrap();
+    let (_, permit) = breaker.release(millis(now + 500)).unwrap();
     breaker.on_end(
         millis(now + 505),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -1439,22 +1444,22 @@ fn the_queue_drains_beside_new_requests_earliest_deadline_first() {
         at += 5;
         if (at - now) % 25 == 0 {
             breaker.on_request(millis(at));
-            let pass = breaker
+            let permit = breaker
                 .admit(millis(at), caller(at, millis(at)), AttemptKind::First)
                 .unwrap();
             breaker.on_end(
                 millis(at + 5),
-                pass,
+                permit,
                 BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
             fresh += 1;
         }
-        while let Some((caller, pass)) = breaker.release(millis(at)) {
+        while let Some((caller, permit)) = breaker.release(millis(at)) {
             released.push(caller.until);
             breaker.on_end(
                 millis(at + 5),
-                pass,
+                permit,
                 BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
@@ -1476,10 +1481,10 @@ fn recovered(breaker: &mut CircuitBreaker, now: u64, ids: core::ops::Range<u64>)
         );
     }
     let up = now + 500;
-    let (_, pass) = breaker.release(millis(up)).unwrap();
+    let (_, permit) = breaker.release(millis(up)).unwrap();
     breaker.on_end(
         millis(up),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -1496,11 +1501,11 @@ fn a_late_timer_releases_all_due_requests_together() {
         let since = at;
         while breaker.queued() > 0 {
             at = at.next_multiple_of(every);
-            while let Some((_, pass)) = breaker.release(Instant::from_nanos(at)) {
+            while let Some((_, permit)) = breaker.release(Instant::from_nanos(at)) {
                 let took = Instant::from_nanos(at + 5_000_000);
                 breaker.on_end(
                     took,
-                    pass,
+                    permit,
                     BreakerOutcome::Answered,
                     &mut MEDIAN_DRAW.clone(),
                 );
@@ -1520,11 +1525,11 @@ fn queued_requests_count_as_demand() {
     let up = recovered(&mut breaker, now, 1000..31_000);
     let mut went = [0; 2];
     for at in up..up + 120_000 {
-        while let Some((_, pass)) = breaker.release(millis(at)) {
+        while let Some((_, permit)) = breaker.release(millis(at)) {
             // There is a server queue, so the limit does not grow.
             breaker.on_end(
                 millis(at + 20),
-                pass,
+                permit,
                 BreakerOutcome::Answered,
                 &mut MEDIAN_DRAW.clone(),
             );
@@ -1549,10 +1554,10 @@ fn a_request_that_cannot_complete_in_time_is_not_released() {
         breaker.admit(millis(now + 30), late, AttemptKind::First),
         None
     );
-    let (_, pass) = breaker.release(millis(now + 500)).unwrap();
+    let (_, permit) = breaker.release(millis(now + 500)).unwrap();
     breaker.on_end(
         millis(now + 503),
-        pass,
+        permit,
         BreakerOutcome::Answered,
         &mut MEDIAN_DRAW.clone(),
     );
@@ -1629,22 +1634,22 @@ proptest! {
                     breaker.on_request(now);
                     let until = Instant::from_nanos(now.as_nanos().saturating_add(patience));
                     let caller = Waiter { until, since: now, id };
-                    let claim = if fresh { AttemptKind::First } else { AttemptKind::FundedRetry };
-                    match breaker.admit(now, caller, claim) {
-                        Some(pass) => running.push(pass),
+                    let kind = if fresh { AttemptKind::First } else { AttemptKind::FundedRetry };
+                    match breaker.admit(now, caller, kind) {
+                        Some(permit) => running.push(permit),
                         None => { prop_assert!(!breaker.is_normal()); queued.push(caller) }
                     }
                 }
                 Step::End { which, ended } if !running.is_empty() => {
-                    let pass = running.swap_remove(which % running.len());
-                    breaker.on_end(now, pass, ended, &mut random);
+                    let permit = running.swap_remove(which % running.len());
+                    breaker.on_end(now, permit, ended, &mut random);
                 }
                 Step::Release => {
-                    if let Some((caller, pass)) = breaker.release(now) {
+                    if let Some((caller, permit)) = breaker.release(now) {
                         let index = queued.iter().position(|other| *other == caller);
                         prop_assert!(index.is_some(), "{caller:?} was not queued");
                         queued.swap_remove(index.unwrap());
-                        running.push(pass);
+                        running.push(permit);
                     }
                 }
                 Step::Forget(which) if !queued.is_empty() => {
@@ -1661,8 +1666,8 @@ proptest! {
         // The destination is up again, and a request without a deadline arrives.
         for id in 0..3 {
             let caller = Waiter { until: Instant::MAX, since: now, id };
-            if let Some(pass) = breaker.admit(now, caller, if id == 0 { AttemptKind::First } else { AttemptKind::FundedRetry }) {
-                breaker.on_end(now, pass, BreakerOutcome::Answered, &mut random);
+            if let Some(permit) = breaker.admit(now, caller, if id == 0 { AttemptKind::First } else { AttemptKind::FundedRetry }) {
+                breaker.on_end(now, permit, BreakerOutcome::Answered, &mut random);
             }
         }
         let mut rounds = 0;
@@ -1672,8 +1677,8 @@ proptest! {
             let next = breaker.next_release(now);
             prop_assert!(next.is_some(), "queued, and never to be released: {breaker:?}");
             now = now.max(next.unwrap());
-            if let Some((_, pass)) = breaker.release(now) {
-                breaker.on_end(now, pass, BreakerOutcome::Answered, &mut random);
+            if let Some((_, permit)) = breaker.release(now) {
+                breaker.on_end(now, permit, BreakerOutcome::Answered, &mut random);
             }
         }
     }

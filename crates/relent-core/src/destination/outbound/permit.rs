@@ -32,16 +32,16 @@ impl Permit {
     pub(super) fn new(
         now: Instant,
         paced: bool,
-        pass: Option<BreakerPermit>,
+        permit: Option<BreakerPermit>,
         breaker_generation: u16,
     ) -> Self {
         Self {
             started: now,
             slot_age: if paced { 0 } else { NO_SLOT },
             breaker_generation,
-            circuit_breaker: match pass {
+            circuit_breaker: match permit {
                 None => BreakerRecord::Unknown,
-                Some(pass) if pass.is_probe() => BreakerRecord::Probe,
+                Some(permit) if permit.is_probe() => BreakerRecord::Probe,
                 Some(_) => BreakerRecord::Attempt,
             },
             begun: false,
@@ -127,12 +127,12 @@ impl Permit {
         breaker_generation: u16,
     ) -> (Option<Instant>, Option<BreakerPermit>) {
         let probe = self.is_probe() && self.breaker_generation == breaker_generation;
-        let pass = match self.circuit_breaker {
+        let permit = match self.circuit_breaker {
             BreakerRecord::Unknown => None,
             BreakerRecord::Attempt | BreakerRecord::Probe => {
                 Some(BreakerPermit::new(self.started, probe))
             }
         };
-        (self.slot(), pass)
+        (self.slot(), permit)
     }
 }

@@ -57,7 +57,7 @@ struct WaitState {
     /// In nanoseconds.
     longest: u64,
     jitter: f64,
-    claim: AttemptKind,
+    kind: AttemptKind,
     waits_without_limit: bool,
     rate_limit_only: bool,
 }
@@ -70,7 +70,7 @@ impl WaitState {
             answer_by: request.answer_by,
             longest: nanos(request.longest),
             jitter: request.jitter,
-            claim: request.kind,
+            kind: request.kind,
             waits_without_limit: request.waits_without_limit,
             rate_limit_only: request.rate_limit_only,
         }
@@ -84,7 +84,7 @@ impl WaitState {
             answer_by: self.answer_by,
             longest: Duration::from_nanos(self.longest),
             jitter: self.jitter,
-            kind: self.claim,
+            kind: self.kind,
             waits_without_limit: self.waits_without_limit,
             rate_limit_only: self.rate_limit_only,
         }

@@ -65,9 +65,9 @@ impl Outbound {
             }
             if !cooling
                 && let Some(circuit_breaker) = &mut self.circuit_breaker
-                && let Some((caller, pass)) = circuit_breaker.release(now)
+                && let Some((caller, breaker_permit)) = circuit_breaker.release(now)
             {
-                self.offer(now, caller.id, Some(pass));
+                self.offer(now, caller.id, Some(breaker_permit));
                 continue;
             }
             let Some(request) = self.queue.all_queued().next() else {
@@ -86,20 +86,20 @@ impl Outbound {
                 self.queue.woken.push(request.id);
                 continue;
             }
-            let mut pass = None;
+            let mut breaker_permit = None;
             if let Some(circuit_breaker) = self
                 .circuit_breaker
                 .as_mut()
                 .filter(|_| !request.rate_limit_only)
             {
-                pass = circuit_breaker.admit(now, request.waiter(), request.kind);
-                if pass.is_none() {
+                breaker_permit = circuit_breaker.admit(now, request.waiter(), request.kind);
+                if breaker_permit.is_none() {
                     self.queue.move_to_breaker(request.id);
                     self.queue.woken.push(request.id);
                     continue;
                 }
             }
-            self.offer(now, request.id, pass);
+            self.offer(now, request.id, breaker_permit);
         }
     }
 
@@ -124,8 +124,8 @@ impl Outbound {
         self.respread_until = last;
     }
 
-    fn offer(&mut self, now: Instant, id: u64, pass: Option<BreakerPermit>) {
-        let permit = self.permit(now, pass);
+    fn offer(&mut self, now: Instant, id: u64, breaker_permit: Option<BreakerPermit>) {
+        let permit = self.permit(now, breaker_permit);
         self.queue.offer(id, later_by(now, OFFER), permit);
     }
 }

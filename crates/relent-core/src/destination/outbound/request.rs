@@ -198,25 +198,28 @@ impl Outbound {
                 return Err(BlockedBy::RateLimit);
             }
         }
-        let mut pass = None;
+        let mut breaker_permit = None;
         if let Some(circuit_breaker) = self
             .circuit_breaker
             .as_mut()
             .filter(|_| !request.rate_limit_only)
         {
-            pass = circuit_breaker.admit(now, request.waiter(), request.kind);
+            breaker_permit = circuit_breaker.admit(now, request.waiter(), request.kind);
             let is_late =
                 || late_first_attempt(circuit_breaker, request).is_some_and(|at| at <= now);
-            if pass.is_none() && is_late() && circuit_breaker.grants_late_first_attempt(now) {
+            if breaker_permit.is_none()
+                && is_late()
+                && circuit_breaker.grants_late_first_attempt(now)
+            {
                 // It was held or queued before, and is too late for another chance.
                 circuit_breaker.forget(&request.waiter());
-                pass = Some(BreakerPermit::new(now, false));
+                breaker_permit = Some(BreakerPermit::new(now, false));
             }
-            if pass.is_none() {
+            if breaker_permit.is_none() {
                 return Err(BlockedBy::CircuitBreaker);
             }
         }
-        Ok(Admission::Start(self.permit(now, pass)))
+        Ok(Admission::Start(self.permit(now, breaker_permit)))
     }
 
     /// When a caller behind `ahead` others would get its slot, if that is too late for it.

@@ -71,8 +71,8 @@ async fn the_hedge_delay_of_a_held_attempt_counts_from_its_start() {
     let mut other = Driver::builder(&policy, TokioClock)
         .destination(&there)
         .start();
-    let leave = other.enter(None).permit().unwrap();
-    other.on_attempt(leave);
+    let permit = other.enter(None).permit().unwrap();
+    other.on_attempt(permit);
     other.on_failure(&Failure::throttled().hint(Hint::after(SECOND)));
     let layer = hedged().destination(there.clone());
     let begin = tokio::time::Instant::now();

@@ -89,8 +89,8 @@ async fn holding_destination(by: HeldBy) -> Arc<Destination> {
         let mut other = Driver::builder(&policy, TokioClock)
             .destination(&there)
             .start();
-        let leave = other.enter(None).permit().unwrap();
-        other.on_attempt(leave);
+        let permit = other.enter(None).permit().unwrap();
+        other.on_attempt(permit);
         other.on_failure(&Failure::throttled().hint(Hint::after(5 * SECOND)));
     }
     Arc::new(there)

@@ -72,10 +72,10 @@ impl History {
             let mut other = Driver::builder(&once, TokioClock)
                 .destination(&there)
                 .start();
-            let Some(leave) = other.enter(None).permit() else {
+            let Some(permit) = other.enter(None).permit() else {
                 return false;
             };
-            other.on_attempt(leave);
+            other.on_attempt(permit);
             match failure {
                 None => other.on_success(),
                 Some(failure) => drop(other.on_failure(&failure)),

@@ -285,15 +285,15 @@ impl RetryLoop for HandWritten {
             if stage.clock.is_over() {
                 break Some(driver.on_cancel());
             }
-            let leave = match driver.enter(None) {
-                NextStep::Start(leave) => leave,
+            let permit = match driver.enter(None) {
+                NextStep::Start(permit) => permit,
                 NextStep::Stop(stop) => break Some(stop),
                 NextStep::Wait { after, .. } => {
                     stage.clock.block(after);
                     continue;
                 }
             };
-            let attempt = driver.on_attempt(leave);
+            let attempt = driver.on_attempt(permit);
             match stage.attempt(attempt.number) {
                 Ok(()) => {
                     driver.on_success();

@@ -78,10 +78,10 @@ impl Script {
                 for _ in 0..40 {
                     let driver = relent::driver::Driver::builder(&once, clock).destination(&there);
                     let mut driver = driver.start();
-                    let Some(leave) = driver.enter(None).permit() else {
+                    let Some(permit) = driver.enter(None).permit() else {
                         break;
                     };
-                    driver.on_attempt(leave);
+                    driver.on_attempt(permit);
                     match self.hold {
                         Hold::CircuitBreaker => drop(driver.on_failure(&Failure::ambiguous())),
                         _ => driver.on_success(),
