@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use relent::policy::PolicyFile;
 use relent_outbox::endpoint::Acknowledgement;
@@ -22,6 +23,9 @@ pub(crate) fn is_recorded() -> bool {
 /// Compares the generated part of a document, between its two comments, with `content`; or writes it.
 #[track_caller]
 fn part(document: &str, name: &str, content: &str) {
+    // Several tests write parts of one document.
+    static WRITER: Mutex<()> = Mutex::new(());
+    let _writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     let file = root().join("docs").join(document);
     let text = fs::read_to_string(&file).unwrap();
     let (begin, end) = (format!("<!-- generated: {name} -->\n"), "<!-- end -->");
