@@ -10,6 +10,7 @@ pub mod loopback;
 #[cfg(feature = "outbox")]
 pub mod receivers;
 pub mod subjects;
+pub mod threads;
 pub mod work;
 
 /// The measured scenarios.

@@ -60,6 +60,11 @@ pub const ROWS: &[Row] = &[
         "relent, budget",
         failures_with_budget,
     ),
+    Row::new(
+        Scenario::AsyncFailuresBudget,
+        "relent, budget and trace",
+        failures_with_budget_and_trace,
+    ),
     Row::new(Scenario::AsyncLimit, "relent", attempt_limit),
     Row::new(Scenario::BudgetPair, "relent", budget_pair),
 ];
@@ -258,6 +263,16 @@ fn failures_with_budget(n: u64) {
     for _ in 0..n {
         let asked = retry(&IMMEDIATE, || ask_four_times(&calls)).destination(&there);
         let answered = black_box(poll_once(asked));
+        assert!(answered.is_ok(), "the budget pays for three retries");
+    }
+}
+
+fn failures_with_budget_and_trace(n: u64) {
+    let there = black_box(Destination::new(&IMMEDIATE).with_budget(plentiful()));
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let asked = retry(&IMMEDIATE, || ask_four_times(&calls)).destination(&there);
+        let answered = black_box(poll_once(asked.traced()));
         assert!(answered.is_ok(), "the budget pays for three retries");
     }
 }
