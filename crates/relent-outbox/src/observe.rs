@@ -83,7 +83,7 @@ pub const ATTEMPTS: Metric = Metric {
         values: &["acknowledged", "failed", "lost"],
     }),
     parts: &[Part::Worker],
-    meaning: "Attempts that are over; `lost` ones ended with the process that made them.",
+    meaning: "Attempts that ended, with their result; a `lost` attempt ended with its process, and has no known outcome.",
 };
 /// Time from enqueuing a message to its acknowledgement.
 pub const ACKNOWLEDGED_AFTER: Metric = Metric {
@@ -180,7 +180,7 @@ pub const STORE_ERRORS: Metric = Metric {
         ],
     }),
     parts: &[Part::Worker, Part::Api],
-    meaning: "Calls of the store that failed; each `api` one was answered with 503.",
+    meaning: "Calls of the store that failed; after each `api` one, the API responded with 503.",
 };
 /// Leases that were lost.
 pub const LEASES_LOST: Metric = Metric {
@@ -189,7 +189,7 @@ pub const LEASES_LOST: Metric = Metric {
     unit: "leases",
     label: None,
     parts: &[Part::Worker],
-    meaning: "Times that other processes could take its endpoints, since it gave no sign of life.",
+    meaning: "Times that other processes could take the endpoints of this process, since its heartbeat was late.",
 };
 /// Offers of a dispatcher that expired because no NATS worker started the attempt.
 pub const OFFERS_EXPIRED: Metric = Metric {
@@ -198,7 +198,7 @@ pub const OFFERS_EXPIRED: Metric = Metric {
     unit: "attempts",
     label: None,
     parts: &[Part::Dispatcher],
-    meaning: "Attempts that were taken back, since no `worker` had begun them.",
+    meaning: "Attempts that `serve` withdrew, since no `relent deliver worker` had begun them.",
 };
 /// Errors that kept a dispatcher or a NATS worker from NATS.
 pub const NATS_ERRORS: Metric = Metric {
@@ -235,7 +235,7 @@ pub const EXCHANGES: Metric = Metric {
         values: &["answered", "failed", "cancelled", "unreported"],
     }),
     parts: &[Part::NatsWorker],
-    meaning: "Attempts that `worker` took from NATS.",
+    meaning: "Attempts that `relent deliver worker` took from NATS.",
 };
 /// Messages of the whole outbox.
 pub const MESSAGES: Metric = Metric {

@@ -185,7 +185,7 @@ pub const REASON: &str = "reason";
 pub const BY: &str = "by";
 /// Label: the state of a circuit breaker.
 pub const STATE: &str = "state";
-/// Label: the destination, only if it has a name.
+/// Label: the destination, only if its driver, client or layer has a label.
 pub const DESTINATION: &str = "destination";
 
 /// All labels, each with its values in Markdown.
@@ -202,10 +202,13 @@ pub const LABELS: [(&str, &str); 6] = [
         REASON,
         "the [reason for giving up](#reasons-for-giving-up), such as `retries_exhausted`, `budget` or `deadline`",
     ),
-    (BY, "`cooldown`, `circuit_breaker` or `rate_limit`"),
+    (
+        BY,
+        "`cooldown`, `circuit_breaker` or `rate_limit`; `circuit_breaker` also for a retry that waits because of an exhausted budget",
+    ),
     (STATE, "`normal`, `limited` or `down`"),
     (
         DESTINATION,
-        "on every metric of a destination with a name: `Client::label`, `RetryLayer::label` or `DriverBuilder::label`",
+        "on every client metric, if you set a label with `Client::label`, `RetryLayer::label` or `DriverBuilder::label`; neither `Destination::named` nor the origin of a URL sets it",
     ),
 ];
