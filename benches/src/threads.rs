@@ -19,9 +19,14 @@ const BATCH: Duration = Duration::from_millis(1);
 /// The least share of a batch in which both threads must run.
 const TOGETHER: f64 = 0.95;
 
-/// Nanoseconds per operation on one thread, and per operation of both threads together. `first` and `second` are used
-/// by the two threads: one and the same object unless they share nothing. `None` if the machine was too busy.
-pub fn times(first: &impl Allowance, second: &impl Allowance) -> (Option<f64>, Option<f64>) {
+/// Nanoseconds per operation on one thread, and per operation of both threads together: this quantile of the batches.
+/// `first` and `second` are used by the two threads: one and the same object unless they share nothing. `None` if the
+/// machine was too busy.
+pub fn times(
+    first: &impl Allowance,
+    second: &impl Allowance,
+    quantile: f64,
+) -> (Option<f64>, Option<f64>) {
     let started = Instant::now();
     let mut pairs = 0;
     while started.elapsed() < BATCH * 20 {
@@ -29,15 +34,15 @@ pub fn times(first: &impl Allowance, second: &impl Allowance) -> (Option<f64>, O
         pairs += 1;
     }
     let pairs = (pairs / 20).max(1);
-    let one = median(|| Some(alone(first, pairs)));
-    (one, median(|| together(first, second, pairs)))
+    let one = batches(quantile, || Some(alone(first, pairs)));
+    (one, batches(quantile, || together(first, second, pairs)))
 }
 
-/// The median of the batches that count.
-fn median(mut batch: impl FnMut() -> Option<f64>) -> Option<f64> {
+/// This quantile of the batches that count.
+fn batches(quantile: f64, mut batch: impl FnMut() -> Option<f64>) -> Option<f64> {
     let mut times: Vec<f64> = (0..TRIED).filter_map(|_| batch()).take(WANTED).collect();
     times.sort_by(f64::total_cmp);
-    (times.len() == WANTED).then(|| times[WANTED / 2])
+    (times.len() == WANTED).then(|| times[(WANTED as f64 * quantile) as usize])
 }
 
 fn alone(allowance: &impl Allowance, pairs: u64) -> f64 {

@@ -1,7 +1,7 @@
 //! Prints the wall time of a budget pair on one thread, and on two that share the budget.
 //!
-//! The first row is the control: two threads that share nothing, which take half
-//! the time per pair if they really run in parallel.
+//! Each time is the median of the batches. The first row is the control: two threads that share nothing, which take
+//! half the time per pair if they really run in parallel.
 
 use relent_benches::subjects::{bare, governor, relent, tower};
 use relent_benches::threads::times;
@@ -31,7 +31,7 @@ fn main() {
 }
 
 fn report(subject: &str, first: &impl Allowance, second: &impl Allowance) {
-    let (one, two) = times(first, second);
+    let (one, two) = times(first, second, 0.5);
     let text = |nanos: Option<f64>| nanos.map_or("machine too busy".into(), |n| format!("{n:.1}"));
     println!("{subject}\t{}\t{}", text(one), text(two));
 }
