@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+pub use relent::observe::MetricKind;
+
 use crate::fault::{FaultKind, LocalFault};
 
 /// A row of [`METRICS`], the single table of metrics: the code records by it, [`describe`] passes it to an exporter,
@@ -12,7 +14,8 @@ use crate::fault::{FaultKind, LocalFault};
 pub struct Metric {
     /// The name, as in dashboards and alerts.
     pub name: &'static str,
-    /// The type.
+    /// The type. A counter is recorded as 0 as soon as its [part](Part) starts, so that the first event shows as an
+    /// increase.
     pub kind: MetricKind,
     /// The unit, such as `attempts` or `seconds`.
     pub unit: &'static str,
@@ -22,31 +25,6 @@ pub struct Metric {
     pub parts: &'static [Part],
     /// The meaning, in one sentence.
     pub meaning: &'static str,
-}
-
-/// The type of a metric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum MetricKind {
-    /// It only rises. It is recorded as 0 as soon as its [part](Part) starts, so that the first event shows as an
-    /// increase.
-    Counter,
-    /// It rises and falls.
-    Gauge,
-    /// A distribution.
-    Histogram,
-}
-
-impl MetricKind {
-    /// The name of the type in Prometheus.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
 }
 
 /// A label of a metric with its fixed set of values. No value comes from a message.

@@ -3,64 +3,7 @@
 /// The target of the events.
 pub const TARGET: &str = "relent";
 
-/// A row of [`METRICS`], the single table of metrics: the code records by it, `describe` passes it to an exporter, and
-/// `docs/observability.md` of the repository shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Metric {
-    /// The name, as in dashboards and alerts.
-    pub name: &'static str,
-    /// The type.
-    pub kind: MetricKind,
-    /// The unit, such as `requests` or `seconds`.
-    pub unit: &'static str,
-    /// The labels.
-    pub labels: &'static [&'static str],
-    /// The meaning, in one sentence.
-    pub meaning: &'static str,
-}
-
-/// The type of a metric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum MetricKind {
-    /// It only rises.
-    Counter,
-    /// It rises and falls.
-    Gauge,
-    /// A distribution.
-    Histogram,
-}
-
-impl MetricKind {
-    /// The name of the type in Prometheus.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-impl Metric {
-    const fn new(
-        kind: MetricKind,
-        name: &'static str,
-        unit: &'static str,
-        labels: &'static [&'static str],
-        meaning: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            kind,
-            unit,
-            labels,
-            meaning,
-        }
-    }
-}
+pub use relent::observe::{Metric, MetricKind};
 
 /// Admissions by the rate limits.
 pub const RATE_ADMITTED: Metric = Metric::new(

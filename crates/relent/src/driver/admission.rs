@@ -127,13 +127,13 @@ where
     /// let policy = Policy::STANDARD.clone().into_builder().rate_limit(rate).build()?;
     /// let there = Destination::new(&policy);
     /// for waits in [0, 1] {
-    ///     let mut told = Vec::new();
+    ///     let mut controls = Vec::new();
     ///     let mut driver = Driver::builder(&policy, TokioClock).destination(&there).start();
-    ///     if let Ok(permit) = driver.entered_notifying(|queued| told.push(queued.by.name())).await {
+    ///     if let Ok(permit) = driver.entered_notifying(|queued| controls.push(queued.by.name())).await {
     ///         driver.on_attempt(permit);
     ///         driver.on_success();
     ///     }
-    ///     assert_eq!(told, vec!["rate_limit"; waits]);
+    ///     assert_eq!(controls, vec!["rate_limit"; waits]);
     /// }
     /// # Ok(())
     /// # }

@@ -3,7 +3,7 @@
 /// The target of the events.
 pub const TARGET: &str = "relent";
 
-/// A row of [`METRICS`], the single table of metrics: the code records by it, [`describe`](super::describe) passes it
+/// A row of a table of metrics, such as [`METRICS`]: the code records by it, [`describe`](super::describe) passes it
 /// to an exporter, and `docs/observability.md` of the repository shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub struct Metric {
     pub kind: MetricKind,
     /// The unit, such as `attempts` or `seconds`.
     pub unit: &'static str,
-    /// The labels, besides [`DESTINATION`].
+    /// The labels. Those of `relent` can have [`DESTINATION`] as well.
     pub labels: &'static [&'static str],
     /// The meaning, in one sentence.
     pub meaning: &'static str,
@@ -22,7 +22,6 @@ pub struct Metric {
 
 /// The type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum MetricKind {
     /// It only rises.
     Counter,
@@ -45,7 +44,9 @@ impl MetricKind {
 }
 
 impl Metric {
-    const fn new(
+    /// A row of a table of metrics.
+    #[must_use]
+    pub const fn new(
         kind: MetricKind,
         name: &'static str,
         unit: &'static str,
