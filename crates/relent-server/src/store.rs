@@ -193,9 +193,9 @@ impl<E> From<LeaseLost> for WriteError<E> {
 /// the servers that share it. Test your own store with [`conformance`].
 ///
 /// If the store's clock is set forward, leases and records expire that much earlier. If it is set back, they expire
-/// that much later, unless they were removed before. An execution that has lost its lease writes nothing in either
-/// case, since owner and fencing token decide, not time. The layer never reruns a request that still runs in its own
-/// process.
+/// that much later, unless they were removed before. In either case an execution may write after its lease has expired,
+/// but only while the record has its owner and fencing token. The layer never reruns a request that still runs in its
+/// own process.
 ///
 /// # Claims without a waiting caller
 /// If a claim takes effect after its caller has stopped waiting, it holds the key and nothing runs. When its lease

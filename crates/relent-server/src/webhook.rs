@@ -1,7 +1,7 @@
 //! Webhook receiver: verifies messages, handles each once, and acknowledges it when it is handled.
 //!
-//! A sender repeats its message by a schedule until the receiver acknowledges it with a 2xx. So each message arrives
-//! at least once, often twice, and sometimes twice concurrently. A [`WebhookLayer`] admits messages that a known key
+//! A sender repeats its message by a schedule until the receiver acknowledges it with a 2xx. So a message may arrive
+//! several times, also concurrently, or never if the schedule ends. A [`WebhookLayer`] admits messages that a known key
 //! has signed by [Standard Webhooks](relent_http::webhook). It uses the `webhook-id` as the key of
 //! [`idempotency`](crate::idempotency), so one message has one effect.
 //!

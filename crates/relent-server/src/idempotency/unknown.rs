@@ -78,9 +78,9 @@ impl<S: Store> UnknownOutcomes<S> {
     /// The same resolution may be repeated.
     ///
     /// Use [`NotApplied`](Resolution::NotApplied) only if the lost execution can no longer act. One of these must
-    /// hold: its process has ended; the outcome is [older](UnknownOutcome::age) than the longest request to the other
-    /// service; or that service rejects a second request with the same
-    /// [`derived_key`](super::Execution::derived_key).
+    /// hold: the other service drops a second request with the same [`derived_key`](super::Execution::derived_key);
+    /// the process has ended; or the outcome is [older](UnknownOutcome::age) than the longest request to the other
+    /// service, and the process cannot be suspended.
     ///
     /// # Errors
     /// The outcome is no longer unknown, or its record was written since: the error contains its state. It is
