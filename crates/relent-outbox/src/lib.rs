@@ -2,8 +2,8 @@
 //!
 //! The message is inserted in the same database transaction as your data, so both commit or neither does. A
 //! [worker](worker::Worker) sends it, signed, until the receiver acknowledges it or the schedule of its [`endpoint`]
-//! ends, and records each attempt. Delivery is at least once: all attempts have the same `webhook-id`, by which the
-//! receiver drops duplicates.
+//! ends, and records each attempt. A message may arrive several times: all its attempts have the same `webhook-id`, by
+//! which the receiver drops duplicates.
 //!
 //! # Example
 //! A shop inserts an order and its message in one transaction, and runs a worker that delivers the message:
