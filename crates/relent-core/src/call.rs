@@ -13,7 +13,6 @@
 
 mod admission;
 mod blocked_by;
-pub(crate) mod decision;
 mod destination_state;
 mod extras;
 mod hedging;
@@ -24,6 +23,7 @@ pub(crate) mod race;
 mod recording;
 mod reporting;
 pub(crate) mod session;
+pub(crate) mod stop;
 pub(crate) mod trace;
 
 use alloc::boxed::Box;
@@ -38,7 +38,6 @@ use crate::random::Random;
 use crate::repeatable::Repeatable;
 use crate::time::Instant;
 pub use admission::{CallPermit, NextStep};
-use decision::{Decision, StopReason};
 pub use destination_state::{DestinationSlot, DestinationState};
 use extras::Extras;
 pub use hedging::RaceAttempt;
@@ -47,6 +46,8 @@ pub use queued::{Queued, QueuedBy};
 pub use race::{Race, RaceOutcome};
 pub use session::InvalidSavedSession;
 use session::Session;
+use session::decision::Decision;
+use stop::StopReason;
 use trace::Trace;
 
 /// Start of a call whose clock has not been read.

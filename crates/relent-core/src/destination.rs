@@ -20,7 +20,7 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::call::decision::{Stop, StopReason};
+use crate::call::stop::{Stop, StopReason};
 use crate::failure::{Failure, Hop};
 use crate::policy::Policy;
 use crate::random::{FixedRandom, Random};

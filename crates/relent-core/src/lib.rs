@@ -54,8 +54,9 @@ mod window;
 
 pub use admission::Criticality;
 pub use call::Attempt;
-pub use call::decision::{Decision, Stop, StopReason};
 pub use call::session::Session;
+pub use call::session::decision::Decision;
+pub use call::stop::{Stop, StopReason};
 pub use call::trace::{Trace, TraceEntry};
 pub use destination::{
     BudgetConfig, CircuitBreakerConfig, HedgeConfig, HedgeDelay, RateLimitConfig, ThrottleConfig,

@@ -3,7 +3,6 @@
 pub(crate) mod backoff;
 mod builder;
 pub(crate) mod ceiling;
-mod check;
 pub(crate) mod error;
 #[cfg(feature = "serde")]
 mod file;

@@ -184,7 +184,7 @@ fn without_links(text: &str) -> String {
     plain
 }
 
-const DECISIONS: &str = "relent-core/src/call/decision.rs";
+const DECISIONS: &str = "relent-core/src/call/stop.rs";
 
 /// The names of the reasons for giving up.
 pub(crate) fn stop_reasons() -> Vec<String> {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::destination_state::{DestinationSlot, DestinationState, Stage};
 use super::queued::Queued;
 use super::{Attempt, Call, CallWork, Environment, UNREAD_CLOCK};
-use crate::call::decision::{Stop, StopReason};
+use crate::call::stop::{Stop, StopReason};
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::circuit_breaker::AttemptKind;
 use crate::destination::outbound::{Admission, AdmissionRequest, BlockedBy};

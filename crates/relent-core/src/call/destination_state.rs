@@ -2,7 +2,7 @@
 
 use core::mem;
 
-use crate::call::decision::StopReason;
+use crate::call::stop::StopReason;
 use crate::destination::outbound::{BlockedBy, Permit};
 use crate::time::Instant;
 

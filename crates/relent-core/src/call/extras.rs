@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-use crate::call::decision::Decision;
 use crate::call::race::Race;
+use crate::call::session::decision::Decision;
 use crate::call::trace::{Trace, TraceEntry};
 use crate::destination::outbound::Permit;
 use crate::failure::Failure;

@@ -4,8 +4,9 @@ use super::{
     Attempt, Call, CallPermit, CallWork, DestinationSlot, Environment, UNREAD_CLOCK, budget,
     refundable_budget,
 };
-use crate::call::decision::{Decision, Stop, StopReason};
 use crate::call::race::{Race, RaceOutcome};
+use crate::call::session::decision::Decision;
+use crate::call::stop::{Stop, StopReason};
 use crate::call::trace::TraceEntry;
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::Taken;

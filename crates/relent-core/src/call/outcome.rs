@@ -1,8 +1,8 @@
 //! Outcomes of attempts, and the decisions after them.
 
 use super::{Call, CallWork, DestinationSlot, Environment, refundable_budget};
-use crate::call::decision::{Decision, Stop, StopReason};
-use crate::call::session::DelaySource;
+use crate::call::session::decision::{Decision, DelaySource};
+use crate::call::stop::{Stop, StopReason};
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};

@@ -2,7 +2,8 @@
 
 use super::extras::Extras;
 use super::{Call, CallWork, DestinationSlot};
-use crate::call::decision::{Decision, Stop};
+use crate::call::session::decision::Decision;
+use crate::call::stop::Stop;
 use crate::call::trace::{Trace, TraceEntry};
 use crate::failure::Failure;
 use crate::time::Instant;

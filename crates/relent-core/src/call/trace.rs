@@ -5,7 +5,8 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
-use crate::call::decision::{Decision, Stop, StopReason};
+use crate::call::session::decision::Decision;
+use crate::call::stop::{Stop, StopReason};
 use crate::duration::format_duration;
 use crate::failure::{Cause, Failure};
 use crate::time::Instant;

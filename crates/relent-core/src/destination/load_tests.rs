@@ -7,8 +7,8 @@ extern crate std;
 use core::cell::RefCell;
 use core::time::Duration;
 
-use crate::call::decision::Decision;
 use crate::call::session::Session;
+use crate::call::session::decision::Decision;
 use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::{BreakerSignal, Budget, BudgetConfig};
 use crate::destination::circuit_breaker::{

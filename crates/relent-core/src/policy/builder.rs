@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::check::check;
 use super::lint::Finding;
+use super::lint::errors::check;
 use super::{Policy, Rule};
 use crate::destination::budget::BudgetConfig;
 use crate::destination::circuit_breaker::CircuitBreakerConfig;

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::call::decision::Decision;
 use crate::call::session::Session;
+use crate::call::session::decision::Decision;
 use crate::failure::Failure;
 use crate::hint::Hint;
 use crate::policy::Policy;

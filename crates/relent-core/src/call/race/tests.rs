@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::call::decision::{Decision, StopReason};
+use crate::call::session::decision::Decision;
+use crate::call::stop::StopReason;
 use crate::destination::budget::BudgetConfig;
 use crate::destination::hedge::HedgeConfig;
 use crate::failure::{Cause, Hop, Scope};

@@ -1,7 +1,7 @@
 //! Final attempt before a deadline: shortens the last delay so that one more attempt fits.
 
 use super::{FINAL_DELAY_SHORTENED, Session};
-use crate::call::decision::StopReason;
+use crate::call::stop::StopReason;
 use crate::policy::Policy;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};

@@ -1,7 +1,7 @@
 //! Hedging: concurrent attempts of a session.
 
 use super::{HEDGE_PENDING, Session};
-use crate::call::decision::StopReason;
+use crate::call::stop::StopReason;
 use crate::destination::budget::{Budget, Taken};
 use crate::failure::{Failure, FailureKind};
 use crate::policy::Policy;

@@ -6,16 +6,20 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::decision::Decision;
 use super::*;
+use crate::destination::attempt_outcome::AttemptOutcome;
 use crate::destination::budget::BudgetConfig;
 use crate::destination::circuit_breaker::BreakerOutcome;
 use crate::destination::cooldown::Cooldown;
-use crate::failure::{Hop, Scope};
-use crate::hint::Hint;
-use crate::policy::PolicyBuilder;
+use crate::failure::{Cause, Failure, FailureKind, Hop, Network, Scope};
+use crate::hint::{Advice, Audience, Hint, HintMode};
 use crate::policy::backoff::Backoff;
+use crate::policy::ceiling::Ceiling;
 use crate::policy::jitter::Jitter;
-use crate::random::FixedRandom;
+use crate::policy::pattern::Pattern;
+use crate::policy::{PolicyBuilder, Rule};
+use crate::random::{FixedRandom, Random};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);

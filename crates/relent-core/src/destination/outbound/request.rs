@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::late_first_attempt::late_first_attempt;
 use super::{Outbound, Permit};
-use crate::call::decision::{Stop, StopReason};
+use crate::call::stop::{Stop, StopReason};
 use crate::destination::circuit_breaker::{AttemptKind, BreakerPermit, Waiter};
 use crate::destination::cooldown::Cooldown;
 use crate::random::Random;

@@ -12,7 +12,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::call::decision::{Stop, StopReason};
+use crate::call::stop::{Stop, StopReason};
 use crate::destination::circuit_breaker::{AttemptKind, CircuitBreakerConfig};
 use crate::destination::rate_limit::RateLimitConfig;
 use crate::failure::Failure;

@@ -1,33 +1,9 @@
-//! Decisions of a session.
+//! Why a session stops.
 
 use core::fmt;
-use core::time::Duration;
 
 use crate::failure::Failure;
 use crate::time::Instant;
-
-/// Decision after a failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decision {
-    /// Attempt again, this long after the failure. Zero means immediately, without a timer.
-    Retry {
-        /// The delay.
-        after: Duration,
-    },
-    /// Give up; the last outcome is final.
-    Stop(Stop),
-}
-
-impl Decision {
-    /// The stop, if it is one.
-    #[must_use]
-    pub const fn stop(&self) -> Option<Stop> {
-        match self {
-            Self::Retry { .. } => None,
-            Self::Stop(stop) => Some(*stop),
-        }
-    }
-}
 
 /// Why a session gave up, and when the server allows another attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

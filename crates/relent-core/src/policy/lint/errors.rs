@@ -1,13 +1,13 @@
-//! Checks of a policy for contradictions.
+//! The errors of the linter: contradictions, with which a policy does not build.
 
 use core::time::Duration;
 
-use super::{MAX_RULES, Policy, Rule};
 use crate::policy::backoff::Backoff;
 use crate::policy::ceiling::default_max_delay;
 use crate::policy::error::{Found, PolicyError};
 use crate::policy::jitter::Jitter;
 use crate::policy::pattern::Pattern;
+use crate::policy::{MAX_RULES, Policy, Rule};
 
 /// Rejects patterns that match no failure.
 const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), PolicyError> {
@@ -56,7 +56,8 @@ const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), P
     Ok(())
 }
 
-pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
+/// The first contradiction of a policy. `const`, so that a contradictory preset does not compile.
+pub(in crate::policy) const fn check(policy: &Policy) -> Result<(), PolicyError> {
     if let Some(listed) = &policy.retry_on
         && let Err(error) = check_patterns("retry_on", listed.as_slice())
     {
