@@ -1,9 +1,9 @@
 //! Imports retry policies from a gRPC service configuration.
 
+mod error;
 mod json;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use relent_core::{
     Backoff, BudgetConfig, GrpcCode, HedgeConfig, HintMode, Jitter, Pattern, Policy,
 };
 
+pub use error::ServiceConfigError;
 use json::Node;
 
 /// Default limit of `maxAttempts` (gRFC A6).
@@ -110,32 +111,6 @@ impl Hedging {
         (hedges > 0).then(|| HedgeConfig::after(self.delay).max_hedges(hedges))
     }
 }
-
-/// Error: a text is not a valid service configuration. The message names the place and the accepted values.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServiceConfigError {
-    path: String,
-    problem: String,
-}
-
-impl ServiceConfigError {
-    /// The place of the error, such as `methodConfig[0].retryPolicy.maxAttempts`; empty for the whole text.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-}
-
-impl fmt::Display for ServiceConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() {
-            return f.write_str(&self.problem);
-        }
-        write!(f, "{}: {}", self.path, self.problem)
-    }
-}
-
-impl std::error::Error for ServiceConfigError {}
 
 impl ServiceConfig {
     /// Reads the JSON of a service configuration.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use relent_core::GrpcCode;
 use serde_json::Value;
 
-use super::ServiceConfigError;
+use super::error::ServiceConfigError;
 use crate::field::{SECONDS, decimal};
 
 const DURATION: &str = "a duration in seconds such as \"0.1s\"";
