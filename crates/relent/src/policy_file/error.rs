@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use relent_core::Policy;
 use relent_core::text::{nearest, printable};
 use serde::de::IgnoredAny;
 
@@ -264,10 +265,24 @@ fn correction(unknown: &str, known: &[&str]) -> String {
     if let Some((_, new)) = renamed.filter(|(_, new)| known.contains(new)) {
         return format!("it is called `{new}` now");
     }
+    // In TOML, a key below the header of a table belongs to that table.
+    if !known.contains(&"backoff") && is_key_of_policy(unknown) {
+        return "it belongs to the whole policy, not to this table: put it beside `backoff`, above every [table]"
+            .to_owned();
+    }
     match nearest(unknown, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("known are {}", known.join(", ")),
     }
+}
+
+/// Whether a policy has this key at its top. The deserializer has the list of them.
+fn is_key_of_policy(key: &str) -> bool {
+    let error = toml::from_str::<Policy>("unknown = 0").err();
+    let known = error
+        .as_ref()
+        .and_then(|error| unknown(error.message(), "unknown field `"));
+    known.is_some_and(|(_, known)| known.contains(&key))
 }
 
 /// The place of an error in a TOML text. An error about a whole table is placed at the key that its

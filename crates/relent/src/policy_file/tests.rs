@@ -208,6 +208,36 @@ fn the_error_for_an_unknown_key_has_its_line_and_the_nearest_key() {
 }
 
 #[test]
+fn a_key_of_the_policy_below_a_table_has_an_error_that_names_its_place() {
+    for (text, key, line) in [
+        (
+            "[backoff.schedule]\ndelays = ['5s']\njitter = 'none'",
+            "jitter",
+            3,
+        ),
+        ("backoff = 'none'\n[hedge]\ndeadline = '3s'", "deadline", 3),
+        (
+            "[policies.a.backoff.constant]\ndelay = '1s'\nmax_retries = 2",
+            "max_retries",
+            3,
+        ),
+        (
+            "backoff = 'none'\n[budget]\nratio = 0.1\n[budget.retry_on]",
+            "retry_on",
+            4,
+        ),
+    ] {
+        let error = refused(text);
+        let expected = format!("unknown key `{key}` (line {line}, column ");
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(
+            error.contains("): it belongs to the whole policy, not to this table"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_wrong_value_is_shown_with_its_line() {
     assert_eq!(
         refused("backoff = 'none'\ndeadline = '5 parsecs'"),
