@@ -81,17 +81,19 @@ Attempts:
   the next attempt and after the deadline. Its output is awaited while the
   command has time, and lost afterwards.
 
-Exit status: 0 if the command succeeded, else that of the last attempt, and
+Exit status: 0 if the command succeeded, else the exit status of the last
+attempt. A command's own 123 to 127 is passed on, too. Exceptions:
   123     relent gave up, although the last attempt exited with 0
           (--retry-on-output, --retry-on-exit)
-  124     a time limit ended it: --deadline passed or left no time for another
-          attempt, --attempt-timeout ended the last attempt, max_elapsed of the
-          policy passed, or the circuit breaker held the next attempt too long
+  124     a time limit ended the run: --deadline passed or left no time for
+          another attempt, --attempt-timeout ended the last attempt, max_elapsed
+          of the policy passed, or the circuit breaker held the next attempt
+          too long
   125     relent itself failed, its options are wrong, or standard input, output
           or error is closed
   126     the command cannot be run; never retried
   127     the command was not found; never retried
-  128+n   signal n ended it, or ended the delay before the next attempt
+  128+n   signal n ended the command, or the delay before the next attempt
   If the trace cannot be written at the end, relent reports it on standard error
   and keeps the exit status: the command has done its work, and a failure might
   make the caller repeat it.";

@@ -63,7 +63,7 @@ Output to FILE (-o, -O):
   unless it has -C. Without -C a retry resumes only with a strong ETag or
   Last-Modified; with -C it also resumes without one.
 
-Exit status: that of the last attempt, in curl's numbers
+Exit status: the result of the last attempt, in curl's numbers
   0     a complete response with a status below 400 that is not retried; or
         standard output lost its reader
   22    a status of 400 or above, a lower one that --retry-on or the policy
@@ -73,7 +73,9 @@ Exit status: that of the last attempt, in curl's numbers
   7     no connection                          56    the connection broke
   8     the response is not valid HTTP         56    the proxy refused CONNECT
   18    the body was cut short                 97    the SOCKS proxy refused
-  47    too many redirects, a loop of them, or one that is not followed
+  47    more than 10 redirects, a loop of redirects, or one that cannot be
+        followed; without -L also any redirect of a download to FILE (-o, -O).
+        To standard output such a redirect is a complete response (0)
   60    the server's certificate is not acceptable
   58    the certificate of --cert cannot be used
   77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be
