@@ -109,7 +109,7 @@ pub const LOCAL_FAULTS: Metric = Metric {
         values: &FaultKind::NAMES,
     }),
     parts: &[Part::Worker],
-    meaning: "Times that a fault of this side held the messages of an endpoint, by its kind; each try that meets it counts.",
+    meaning: "Tries to send that a fault of this process or machine prevented, by the kind of fault; each try counts.",
 };
 /// Endpoints of the worker whose messages a local fault holds.
 pub const ENDPOINTS_FAULTY: Metric = Metric {
@@ -118,7 +118,7 @@ pub const ENDPOINTS_FAULTY: Metric = Metric {
     unit: "endpoints",
     label: None,
     parts: &[Part::Worker],
-    meaning: "Endpoints whose messages a fault of this side holds, as of the last poll.",
+    meaning: "Endpoints whose messages wait because of a fault of this process or machine, as of the last poll.",
 };
 /// Running attempts.
 pub const IN_FLIGHT: Metric = Metric {

@@ -44,8 +44,8 @@ pub enum StopReason {
     Permanent,
     /// The attempt may have taken effect, and the operation may not run twice.
     NotRepeatable,
-    /// The outcome is unknown (in doubt): the server's response is what an earlier attempt would cause
-    /// if it took effect, and one may have.
+    /// The outcome is unknown (in doubt). The last response, such as a 412, can be the result of an
+    /// earlier attempt that took effect.
     OutcomeUnknown,
     /// The request cannot be sent again.
     NotReplayable,
@@ -57,7 +57,8 @@ pub enum StopReason {
     CircuitBreaker,
     /// The server's `Retry-After` exceeds the limits; [`Stop::retry_at`] has the instant.
     RetryLater,
-    /// The destination, or a layer below it, is overloaded and asked not to retry.
+    /// The server asked not to retry because of overload, or adaptive throttling rejected the call in
+    /// this process.
     Overloaded,
     /// The policy hedges at a percentile, but no destination records latencies of successes. No attempt
     /// was made.

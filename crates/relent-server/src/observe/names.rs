@@ -35,7 +35,7 @@ pub const ADMITTED: Metric = Metric::new(
     "relent_server_admitted_total",
     "requests",
     &[CRITICALITY],
-    "Requests that got a slot.",
+    "Requests that the overload layer admitted: each got a slot.",
 );
 /// Rejections by the overload layer.
 pub const TURNED_AWAY: Metric = Metric::new(
@@ -59,7 +59,7 @@ pub const LIMIT: Metric = Metric::new(
     "relent_server_concurrency_limit",
     "requests",
     &[],
-    "The current concurrency limit.",
+    "The current concurrency limit: the number of slots.",
 );
 /// Requests in flight.
 pub const IN_FLIGHT: Metric = Metric::new(
@@ -123,7 +123,7 @@ pub const LEASE_LOST: Metric = Metric::new(
     "relent_server_lease_lost_total",
     "writes",
     &[],
-    "Writes of executions that had lost their key to another one.",
+    "Writes that failed because another execution had taken the key.",
 );
 /// Failures of the store.
 pub const STORE_ERRORS: Metric = Metric::new(
@@ -184,7 +184,7 @@ pub const OPERATION: &str = "operation";
 pub const LABELS: [(&str, &str); 8] = [
     (
         TICKET,
-        "`true` for requests in their reserved slot, else `false`",
+        "`true` for requests at their reserved time, else `false`",
     ),
     (
         REASON,
@@ -207,9 +207,10 @@ pub const LABELS: [(&str, &str); 8] = [
     ),
     (
         RESULT,
-        "`run`, `taken_over`, `replayed`, or the `code` of the problem: `idempotency-in-flight`, \
-         `idempotency-key-reused`, `idempotency-outcome-unknown`, `idempotency-store-failed` and so on; for webhooks \
-         `webhook-in-flight`, `webhook-not-verified` and so on",
+        "`run`; `taken_over` (the handler ran again, because an earlier execution was lost); `replayed` (a stored \
+         response); or the `code` of the problem: `idempotency-in-flight`, `idempotency-key-reused`, \
+         `idempotency-outcome-unknown`, `idempotency-store-failed` and so on; for webhooks `webhook-in-flight`, \
+         `webhook-not-verified` and so on",
     ),
     (RESOLUTION, "`applied` or `not_applied`"),
     (
