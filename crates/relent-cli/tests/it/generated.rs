@@ -442,6 +442,10 @@ fn the_page_on_policy_files_shows_every_key() {
         .unwrap();
     }
     part("policy-files.md", "keys", &text);
+    let of_chain = Keys {
+        description: "A list of phases, one after the other; each has these keys.".to_owned(),
+        ..all.phase
+    };
     let kinds = [
         ("constant", all.constant_backoff),
         ("linear", all.linear_backoff),
@@ -451,7 +455,7 @@ fn the_page_on_policy_files_shows_every_key() {
         ("slotted", all.slotted_backoff),
         ("schedule", all.schedule_backoff),
         ("elapsed", all.elapsed_backoff),
-        ("chain", all.phase),
+        ("chain", of_chain),
     ];
     let rows = kinds.into_iter().map(|(kind, keys)| {
         let key = |(key, property): &(String, Value)| match property.get("default") {

@@ -11,12 +11,12 @@ use crate::grpc::GrpcCode;
 ///
 /// | text | matches |
 /// |---|---|
-/// | `503`, `500-504`, `5xx` | an HTTP status, from 200 to 599 |
+/// | `503`, `500-504`, `5xx` | an HTTP status, from 200 to 599; one that includes 408 also matches what `timeout` matches |
 /// | `grpc:unavailable`, `grpc:14` | a gRPC status code other than OK, by name or number |
 /// | `exit:75`, `exit:1-9` | an exit status of a command |
 /// | `signal` | a command ended by any signal |
 /// | `output` | a command whose output matched the retry pattern |
-/// | `timeout` | a local attempt timeout; so does `408` |
+/// | `timeout` | an attempt that `attempt_timeout` ended; not a response with the status 408 |
 /// | `network` | any transport failure |
 /// | `connect` | a transport failure before the request was sent |
 /// | `throttled` | any throttled failure |
