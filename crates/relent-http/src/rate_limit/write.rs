@@ -73,8 +73,8 @@ impl<'q> Quota<'q> {
     /// The quota of a limiter with this config at `now`, for callers that hold no ticket.
     ///
     /// The window is that of the config in whole seconds, and the quota is what the rate admits in it. `available` is
-    /// what the limiter admits within a second. If that is nothing, the effective window is the time until it admits
-    /// something. So no client waits when it could come immediately.
+    /// what the limiter admits now, so a client that sends no more than that is not rejected. If that is nothing, the
+    /// effective window is the time until it admits something.
     ///
     /// ```
     /// use std::time::Duration;
@@ -95,19 +95,19 @@ impl<'q> Quota<'q> {
     /// ```
     #[must_use]
     pub fn of(name: &'q str, config: &LimiterConfig, limiter: &mut Limiter, now: Instant) -> Self {
-        let soon = limiter.available(now, SECOND);
-        let until = limiter.until_available(now, soon.saturating_add(1));
-        Self::left(name, config, soon, until)
+        let available = limiter.available(now, Duration::ZERO);
+        let until = limiter.until_available(now, available.saturating_add(1));
+        Self::left(name, config, available, until)
     }
 
-    /// The quota of a remote limiter, which admits `soon` attempts within a second, and one more after `until`.
+    /// The quota of a remote limiter, which admits `available` attempts now, and one more after `until`.
     #[must_use]
-    pub fn left(name: &'q str, config: &LimiterConfig, soon: u32, until: Duration) -> Self {
+    pub fn left(name: &'q str, config: &LimiterConfig, available: u32, until: Duration) -> Self {
         let window = rounded_up(config.per, SECONDS).max(1);
         let quota = u128::from(config.rate) * u128::from(window) * u128::from(SECONDS)
             / config.per.as_nanos().max(1);
         let quota = u64::try_from(quota).unwrap_or(u64::MAX);
-        let effective = match soon {
+        let effective = match available {
             0 => until,
             // Within whole seconds, no more than that can be had: rounded down.
             _ => Duration::from_secs(until.as_secs()).max(SECOND),
@@ -115,7 +115,7 @@ impl<'q> Quota<'q> {
         Self {
             window: Some(Duration::from_secs(window)),
             effective_window: Some(effective),
-            ..Self::new(name, quota, u64::from(soon).min(quota))
+            ..Self::new(name, quota, u64::from(available).min(quota))
         }
     }
 }
@@ -314,8 +314,8 @@ mod tests {
             }
         }
 
-        /// A client that waits for the effective window of an exhausted quota is admitted. If the quota has something
-        /// left, it is admitted within a second.
+        /// A limiter admits now what its quota has left. A client that waits for the effective window of an exhausted
+        /// quota is admitted.
         #[test]
         fn a_limiter_admits_what_its_quota_announces(
             rate in 1..2000_u32, per in 1..200_000_u64, burst in 1..50_u32, asked in 0..200_u32, later in 0..5000_u64,
@@ -332,9 +332,11 @@ mod tests {
             let quota = Quota::of("a", &config, &mut limiter, now);
             prop_assert!(quota.quota >= 1 && quota.available <= quota.quota);
             let headers = written(&[quota]);
-            let wait = rate_limit(&headers).unwrap().unwrap_or(Duration::from_secs(1));
+            let wait = rate_limit(&headers).unwrap().unwrap_or_default();
             let then = now.saturating_add(wait);
-            prop_assert_eq!(limiter.admit(then, None, 1), Verdict::Admitted { ticket: false });
+            for _ in 0..quota.available.max(1) {
+                prop_assert_eq!(limiter.admit(then, None, 1), Verdict::Admitted { ticket: false });
+            }
         }
     }
 }

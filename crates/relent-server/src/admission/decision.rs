@@ -35,8 +35,8 @@ pub(super) enum RateLimitRejection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RemainingQuota {
     pub(super) quota: usize,
-    /// Attempts available within 1 s, or now if this limiter rejects the request.
-    pub(super) soon: u32,
+    /// Attempts available now.
+    pub(super) available: u32,
     /// The time until one more is available.
     pub(super) until: Duration,
 }
@@ -50,19 +50,19 @@ impl RemainingQuota {
         cost: u32,
         verdict: &Result<Admitted, Rejected>,
     ) -> Self {
-        let left = limiter.available(now, Duration::ZERO);
-        let refuses = verdict.is_err() && left < cost.max(1);
-        let soon = match refuses {
-            true => left,
-            false => limiter.available(now, Duration::from_secs(1)),
-        };
-        let until = limiter.until_available(now, soon.saturating_add(1));
+        let available = limiter.available(now, Duration::ZERO);
+        let refuses = verdict.is_err() && available < cost.max(1);
+        let until = limiter.until_available(now, available.saturating_add(1));
         let until = match verdict {
             // A caller with a reserved slot need not wait for the next one.
             Err(Rejected::Limited { refusal, .. }) if refuses => until.min(refusal.delay()),
             _ => until,
         };
-        Self { quota, soon, until }
+        Self {
+            quota,
+            available,
+            until,
+        }
     }
 }
 

@@ -6,9 +6,8 @@
 -- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or empty) and cost,
 -- negative to give a cost back; then for each limiter: interval, burst, horizon, grace, in microseconds; and last the
 -- time until which the caller waits. Returns verdict, rejecting limiter (from 0), delay; then for each limiter the
--- attempts available within a second, or now if it rejects, and the time until one more; and last the time.
+-- attempts available now, and the time until one more; and last the time.
 local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY, LATE = 0, 1, 2, 3, 4, 5
-local SECOND = 1000000
 local MOST = 4294967295
 -- scheduled, line, latest, last reserved slot, last open slot, spare, and the numbers of reserved, open, tickets.
 local STATE = '>I8I8I8I8I8I4I4I4I4'
@@ -307,17 +306,14 @@ end
 
 local reply = {what, by, delay}
 for _, l in ipairs(limiters) do
-    local soon = available(l, 0)
-    local refuses = what > DUE and soon < cost
-    if not refuses then
-        soon = available(l, SECOND)
-    end
-    local more = until_available(l, math.min(soon + 1, MOST))
+    local left = available(l, 0)
+    local refuses = what > DUE and left < cost
+    local more = until_available(l, math.min(left + 1, MOST))
     if refuses and (what == TICKET or what == SHARED) then
         -- A caller with a reserved slot need not wait for the next one.
         more = math.min(more, delay)
     end
-    reply[#reply + 1] = soon
+    reply[#reply + 1] = left
     reply[#reply + 1] = more
     save(l)
 end

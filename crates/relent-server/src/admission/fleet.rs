@@ -373,9 +373,9 @@ fn decision(reply: &[u64], applied: &[AppliedQuota]) -> Option<Decision> {
     let left = left
         .iter()
         .zip(applied)
-        .map(|(&[soon, until], one)| RemainingQuota {
+        .map(|(&[available, until], one)| RemainingQuota {
             quota: one.quota,
-            soon: u32::try_from(soon).unwrap_or(u32::MAX),
+            available: u32::try_from(available).unwrap_or(u32::MAX),
             until: Duration::from_micros(until),
         });
     Some(Decision {

@@ -208,11 +208,11 @@ impl Shared {
             .iter()
             .filter_map(|left| {
                 let quota = self.settings.quotas.get(left.quota)?;
-                let (soon, until) = (left.soon, left.until);
+                let (available, until) = (left.available, left.until);
                 Some(rate_limit::Quota::left(
                     &quota.name,
                     &quota.config,
-                    soon,
+                    available,
                     until,
                 ))
             })
