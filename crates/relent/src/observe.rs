@@ -48,7 +48,7 @@ use relent_core::{Decision, Failure, StopReason};
 use crate::destination::{BreakerState, Destination};
 
 #[cfg(feature = "metrics")]
-pub use meters::{Label, describe};
+pub use meters::{Label, describe, describe_metrics};
 pub use names::*;
 
 /// Reports the events and metrics of one session. Without the features it is empty and does

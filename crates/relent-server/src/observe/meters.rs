@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
+use metrics::{Key, Label, Level, Metadata, SharedString, with_recorder};
 use relent_core::Criticality;
 
 use super::{
-    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, LIMIT, METRICS, MetricKind, QUOTA,
-    RATE_REFUSED, REASON, TARGET, WAIT, WAITING,
+    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, LIMIT, METRICS, QUOTA, RATE_REFUSED, REASON,
+    TARGET, WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -16,19 +16,7 @@ static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(mod
 /// Registers descriptions and units of the metrics with the installed recorder. Call it once, after installing a
 /// recorder.
 pub fn describe() {
-    for metric in METRICS {
-        let unit = match metric.unit {
-            "seconds" => Unit::Seconds,
-            "bytes" => Unit::Bytes,
-            _ => Unit::Count,
-        };
-        let (name, unit, meaning) = (metric.name.into(), Some(unit), metric.meaning.into());
-        with_recorder(|recorder| match metric.kind {
-            MetricKind::Counter => recorder.describe_counter(name, unit, meaning),
-            MetricKind::Gauge => recorder.describe_gauge(name, unit, meaning),
-            MetricKind::Histogram => recorder.describe_histogram(name, unit, meaning),
-        });
-    }
+    relent::observe::describe_metrics(&METRICS);
 }
 
 /// A metric name, a label and its value; empty strings for none.

@@ -10,8 +10,8 @@ use relent_core::{Failure, StopReason};
 
 use super::{
     ATTEMPTS, BUDGET_LEFT, BY, CIRCUIT_BREAKER_CHANGES, COOLDOWNS, DESTINATION, FAILURES, HEDGES,
-    HELD, HELD_BACK, HINT, KIND, METRICS, MetricKind, RATE_LIMIT, REASON, RETRIES, STATE, STOPS,
-    TARGET, WAIT,
+    HELD, HELD_BACK, HINT, KIND, METRICS, Metric, MetricKind, RATE_LIMIT, REASON, RETRIES, STATE,
+    STOPS, TARGET, WAIT,
 };
 use crate::destination::BreakerState;
 
@@ -109,9 +109,16 @@ impl fmt::Debug for Label {
 /// Registers descriptions and units of the metrics with the installed recorder. Call it once, after
 /// the recorder is installed.
 pub fn describe() {
-    for metric in METRICS {
+    describe_metrics(&METRICS);
+}
+
+/// Registers descriptions and units of a table of metrics with the installed recorder, for crates with
+/// a table of their own.
+pub fn describe_metrics(metrics: &[Metric]) {
+    for metric in metrics {
         let unit = match metric.unit {
             "seconds" => Unit::Seconds,
+            "bytes" => Unit::Bytes,
             "attempts per second" => Unit::CountPerSecond,
             _ => Unit::Count,
         };
