@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|message: &[u8]| relent_outbox::nats::any_bytes(message));
+fuzz_target!(|message: &[u8]| relent_outbox_nats::any_bytes(message));

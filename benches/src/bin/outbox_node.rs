@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use relent_benches::receivers::{Failed, Receivers, SERVE, processor_seconds, sender, serve};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
-use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{Postgres, Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
+use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_server::postgres::pool;
 use tokio::sync::watch;
 

@@ -42,8 +42,9 @@
 //! - `postgres`: the store `Postgres`, for several workers and machines. `sqlx`: `Postgres::enqueue_in_sqlx`, in a
 //!   transaction of sqlx.
 //! - `api`: the module `api`, with the HTTP API, page and metrics of `relent deliver serve`.
-//! - `nats`: the module `nats`, which distributes attempts to many processes.
 //! - `metrics`, `tracing`: metrics and events of workers ([`observe`]).
+//!
+//! The crate `relent-outbox-nats` distributes the attempts to many processes, by a [`relay`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acknowledgement;
@@ -56,9 +57,8 @@ pub mod headers;
 pub mod health;
 mod invalid_message;
 pub mod message;
-#[cfg(feature = "nats")]
-pub mod nats;
 pub mod observe;
+pub mod relay;
 pub mod resolver;
 pub mod schedule;
 pub mod secrets;

@@ -3,251 +3,126 @@
 
 use std::time::Duration;
 
-pub use relent::observe::MetricKind;
+pub use relent::observe::{Metric, MetricKind};
 
 use crate::fault::{FaultKind, LocalFault};
 
-/// A row of [`METRICS`], the single table of metrics: the code records by it, [`describe`] passes it to an exporter,
-/// and `docs/observability.md` of the repository shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Metric {
-    /// The name, as in dashboards and alerts.
-    pub name: &'static str,
-    /// The type. A counter is recorded as 0 as soon as its [part](Part) starts, so that the first event shows as an
-    /// increase.
-    pub kind: MetricKind,
-    /// The unit, such as `attempts` or `seconds`.
-    pub unit: &'static str,
-    /// The label, if it has one.
-    pub label: Option<Label>,
-    /// The parts of a process that record it.
-    pub parts: &'static [Part],
-    /// The meaning, in one sentence.
-    pub meaning: &'static str,
-}
-
-/// A label of a metric with its fixed set of values. No value comes from a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Label {
-    /// The name.
-    pub name: &'static str,
-    /// All values.
-    pub values: &'static [&'static str],
-}
-
-/// A part of a process that records metrics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Part {
-    /// A [`Worker`](crate::worker::Worker).
-    Worker,
-    /// A worker that distributes its attempts by NATS.
-    Dispatcher,
-    /// A `NatsWorker`, which makes attempts for a dispatcher: `relent deliver worker`.
-    NatsWorker,
-    /// The HTTP API, if its metrics are enabled.
-    Api,
-}
-
 /// Completed attempts.
-pub const ATTEMPTS: Metric = Metric {
-    name: "relent_outbox_attempts_total",
-    kind: MetricKind::Counter,
-    unit: "attempts",
-    label: Some(Label {
-        name: "result",
-        values: &["acknowledged", "failed", "lost"],
-    }),
-    parts: &[Part::Worker],
-    meaning: "Attempts that ended, with their result; a `lost` attempt ended with its process, and has no known outcome.",
-};
+pub const ATTEMPTS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_attempts_total",
+    "attempts",
+    &["result"],
+    "Attempts that ended, with their result; a `lost` attempt ended with its process, and has no known outcome.",
+);
 /// Time from enqueuing a message to its acknowledgement.
-pub const ACKNOWLEDGED_AFTER: Metric = Metric {
-    name: "relent_outbox_time_to_acknowledgement_seconds",
-    kind: MetricKind::Histogram,
-    unit: "seconds",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Time from when a message was enqueued until it was acknowledged.",
-};
+pub const ACKNOWLEDGED_AFTER: Metric = Metric::new(
+    MetricKind::Histogram,
+    "relent_outbox_time_to_acknowledgement_seconds",
+    "seconds",
+    &[],
+    "Time from when a message was enqueued until it was acknowledged.",
+);
 /// Duration of attempts.
-pub const ATTEMPT_TIME: Metric = Metric {
-    name: "relent_outbox_attempt_seconds",
-    kind: MetricKind::Histogram,
-    unit: "seconds",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Time that attempts took.",
-};
+pub const ATTEMPT_TIME: Metric = Metric::new(
+    MetricKind::Histogram,
+    "relent_outbox_attempt_seconds",
+    "seconds",
+    &[],
+    "Time that attempts took.",
+);
 /// Messages that became dead letters.
-pub const DEAD: Metric = Metric {
-    name: "relent_outbox_dead_letters_total",
-    kind: MetricKind::Counter,
-    unit: "messages",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Messages that became dead letters: no attempt follows.",
-};
+pub const DEAD: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_dead_letters_total",
+    "messages",
+    &[],
+    "Messages that became dead letters: no attempt follows.",
+);
 /// Endpoints that this worker has disabled.
-pub const DISABLED: Metric = Metric {
-    name: "relent_outbox_endpoints_disabled_total",
-    kind: MetricKind::Counter,
-    unit: "endpoints",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Endpoints that this process disabled, after a 410 or after long failure; each disabling counts once.",
-};
+pub const DISABLED: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_endpoints_disabled_total",
+    "endpoints",
+    &[],
+    "Endpoints that this process disabled, after a 410 or after long failure; each disabling counts once.",
+);
 /// Times that a local fault has held an endpoint's messages.
-pub const LOCAL_FAULTS: Metric = Metric {
-    name: "relent_outbox_local_faults_total",
-    kind: MetricKind::Counter,
-    unit: "times",
-    label: Some(Label {
-        name: "fault",
-        values: &FaultKind::NAMES,
-    }),
-    parts: &[Part::Worker],
-    meaning: "Tries to send that a fault of this process or machine prevented, by the kind of fault; each try counts.",
-};
+pub const LOCAL_FAULTS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_local_faults_total",
+    "times",
+    &["fault"],
+    "Tries to send that a fault of this process or machine prevented, by the kind of fault; each try counts.",
+);
 /// Endpoints of the worker whose messages a local fault holds.
-pub const ENDPOINTS_FAULTY: Metric = Metric {
-    name: "relent_outbox_endpoints_with_local_fault",
-    kind: MetricKind::Gauge,
-    unit: "endpoints",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Endpoints whose messages wait because of a fault of this process or machine, as of the last poll.",
-};
+pub const ENDPOINTS_FAULTY: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_endpoints_with_local_fault",
+    "endpoints",
+    &[],
+    "Endpoints whose messages wait because of a fault of this process or machine, as of the last poll.",
+);
 /// Running attempts.
-pub const IN_FLIGHT: Metric = Metric {
-    name: "relent_outbox_in_flight",
-    kind: MetricKind::Gauge,
-    unit: "attempts",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Attempts that run, as of the last poll.",
-};
+pub const IN_FLIGHT: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_in_flight",
+    "attempts",
+    &[],
+    "Attempts that run, as of the last poll.",
+);
 /// Endpoints that the worker owns.
-pub const ENDPOINTS: Metric = Metric {
-    name: "relent_outbox_endpoints",
-    kind: MetricKind::Gauge,
-    unit: "endpoints",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Endpoints that this process serves, as of the last poll.",
-};
+pub const ENDPOINTS: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_endpoints",
+    "endpoints",
+    &[],
+    "Endpoints that this process serves, as of the last poll.",
+);
 /// Store calls that failed.
-pub const STORE_ERRORS: Metric = Metric {
-    name: "relent_outbox_store_errors_total",
-    kind: MetricKind::Counter,
-    unit: "calls",
-    label: Some(Label {
-        name: "operation",
-        values: &[
-            "find",
-            "acquire",
-            "claim",
-            "confirm",
-            "settle",
-            "release",
-            "heartbeat",
-            "api",
-            "summary",
-        ],
-    }),
-    parts: &[Part::Worker, Part::Api],
-    meaning: "Calls of the store that failed; after each `api` one, the API responded with 503.",
-};
+pub const STORE_ERRORS: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_store_errors_total",
+    "calls",
+    &["operation"],
+    "Calls of the store that failed; after each `api` one, the API responded with 503.",
+);
 /// Leases that were lost.
-pub const LEASES_LOST: Metric = Metric {
-    name: "relent_outbox_leases_lost_total",
-    kind: MetricKind::Counter,
-    unit: "leases",
-    label: None,
-    parts: &[Part::Worker],
-    meaning: "Times that other processes could take the endpoints of this process, since its heartbeat was late.",
-};
-/// Offers of a dispatcher that expired because no NATS worker started the attempt.
-pub const OFFERS_EXPIRED: Metric = Metric {
-    name: "relent_outbox_offers_expired_total",
-    kind: MetricKind::Counter,
-    unit: "attempts",
-    label: None,
-    parts: &[Part::Dispatcher],
-    meaning: "Attempts that `serve` withdrew, since no `relent deliver worker` had begun them.",
-};
-/// Errors that kept a dispatcher or a NATS worker from NATS.
-pub const NATS_ERRORS: Metric = Metric {
-    name: "relent_outbox_nats_errors_total",
-    kind: MetricKind::Counter,
-    unit: "errors",
-    label: None,
-    parts: &[Part::Dispatcher, Part::NatsWorker],
-    meaning: "Errors that kept this process from using NATS.",
-};
-/// NATS messages that a dispatcher or a NATS worker has refused. `unreadable`: of another version of Relent, truncated,
-/// or with an impossible number; `unknown`: about an attempt that the dispatcher has not published; `not_granted`: a
-/// result without a grant; `over`: a repeated result, after NATS has lost the confirmation, or one that the dispatcher
-/// no longer waits for.
-pub const NATS_REFUSED: Metric = Metric {
-    name: "relent_outbox_nats_refused_total",
-    kind: MetricKind::Counter,
-    unit: "messages",
-    label: Some(Label {
-        name: "reason",
-        values: &["unreadable", "unknown", "not_granted", "over"],
-    }),
-    parts: &[Part::Dispatcher, Part::NatsWorker],
-    meaning: "Messages of NATS that were refused.",
-};
-/// Results of the attempts that a NATS worker took: `answered`; `failed` without a response; `cancelled` by the
-/// dispatcher before the start; `unreported` because the dispatcher was gone at the end.
-pub const EXCHANGES: Metric = Metric {
-    name: "relent_outbox_exchanges_total",
-    kind: MetricKind::Counter,
-    unit: "attempts",
-    label: Some(Label {
-        name: "result",
-        values: &["answered", "failed", "cancelled", "unreported"],
-    }),
-    parts: &[Part::NatsWorker],
-    meaning: "Attempts that `relent deliver worker` took from NATS.",
-};
+pub const LEASES_LOST: Metric = Metric::new(
+    MetricKind::Counter,
+    "relent_outbox_leases_lost_total",
+    "leases",
+    &[],
+    "Times that other processes could take the endpoints of this process, since its heartbeat was late.",
+);
 /// Messages of the whole outbox.
-pub const MESSAGES: Metric = Metric {
-    name: "relent_outbox_messages",
-    kind: MetricKind::Gauge,
-    unit: "messages",
-    label: Some(Label {
-        name: "state",
-        values: &["pending", "running", "dead"],
-    }),
-    parts: &[Part::Api],
-    meaning: "Messages of the whole outbox.",
-};
+pub const MESSAGES: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_messages",
+    "messages",
+    &["state"],
+    "Messages of the whole outbox.",
+);
 /// Age of the oldest due message.
-pub const LAG: Metric = Metric {
-    name: "relent_outbox_lag_seconds",
-    kind: MetricKind::Gauge,
-    unit: "seconds",
-    label: None,
-    parts: &[Part::Api],
-    meaning: "Time for which the oldest message that may be attempted has been due; 0 if none is.",
-};
+pub const LAG: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_lag_seconds",
+    "seconds",
+    &[],
+    "Time for which the oldest message that may be attempted has been due; 0 if none is.",
+);
 /// Disabled endpoints of the whole outbox.
-pub const ENDPOINTS_DISABLED: Metric = Metric {
-    name: "relent_outbox_endpoints_disabled",
-    kind: MetricKind::Gauge,
-    unit: "endpoints",
-    label: None,
-    parts: &[Part::Api],
-    meaning: "Endpoints of the whole outbox that are disabled.",
-};
+pub const ENDPOINTS_DISABLED: Metric = Metric::new(
+    MetricKind::Gauge,
+    "relent_outbox_endpoints_disabled",
+    "endpoints",
+    &[],
+    "Endpoints of the whole outbox that are disabled.",
+);
 
-/// All metrics of an outbox.
-pub const METRICS: [Metric; 18] = [
+/// All metrics of an outbox without NATS. A counter starts at 0 when its worker starts, so that the first event shows as an
+/// increase.
+pub const METRICS: [Metric; 14] = [
     MESSAGES,
     LAG,
     ENDPOINTS_DISABLED,
@@ -262,69 +137,78 @@ pub const METRICS: [Metric; 18] = [
     ENDPOINTS,
     STORE_ERRORS,
     LEASES_LOST,
-    OFFERS_EXPIRED,
-    NATS_ERRORS,
-    NATS_REFUSED,
-    EXCHANGES,
 ];
 
-/// Describes the metrics and their units to the installed recorder. Call it once, after installing the recorder.
+/// All labels, each with its values. No value comes from a message.
+pub const LABELS: [(&str, &[&str]); 4] = [
+    ("result", &["acknowledged", "failed", "lost"]),
+    ("fault", &FaultKind::NAMES),
+    (
+        "operation",
+        &[
+            "find",
+            "acquire",
+            "claim",
+            "confirm",
+            "settle",
+            "release",
+            "heartbeat",
+            "api",
+            "summary",
+        ],
+    ),
+    ("state", &["pending", "running", "dead"]),
+];
+
+/// Registers descriptions and units of the metrics with the installed recorder. Call it once, after installing a
+/// recorder.
 #[cfg(feature = "metrics")]
 pub fn describe() {
-    for metric in METRICS {
-        let unit = match metric.unit {
-            "seconds" => metrics::Unit::Seconds,
-            _ => metrics::Unit::Count,
-        };
-        match metric.kind {
-            MetricKind::Counter => metrics::describe_counter!(metric.name, unit, metric.meaning),
-            MetricKind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.meaning),
-            MetricKind::Histogram => {
-                metrics::describe_histogram!(metric.name, unit, metric.meaning);
-            }
-        }
-    }
+    relent::observe::describe_metrics(&METRICS);
 }
 
 /// The target of the events.
 #[cfg(feature = "tracing")]
 pub const TARGET: &str = "relent";
 
-/// Sets the counters of a part to 0 when it starts.
-pub(crate) fn begin(part: Part) {
+/// Sets the counters of these metrics to 0 for each value in `labels`, when the part of the process starts that records
+/// them. Does nothing without the feature `metrics`.
+pub fn start_counters(metrics: &[Metric], labels: &[(&'static str, &'static [&'static str])]) {
     #[cfg(feature = "metrics")]
-    for metric in METRICS {
-        if metric.kind != MetricKind::Counter || !metric.parts.contains(&part) {
+    for metric in metrics {
+        if metric.kind != MetricKind::Counter {
             continue;
         }
-        let values = metric.label.map_or(&[""][..], |label| label.values);
-        for value in values {
-            counter(&metric, value).increment(0);
+        let values = labels.iter().find(|(name, _)| metric.labels.contains(name));
+        for value in values.map_or(&[""][..], |(_, values)| values) {
+            counter(metric, value).increment(0);
         }
     }
-    let _ = part;
+    let _ = (metrics, labels);
 }
 
-/// The counter of this metric with this label value, which is empty if it has no label.
+/// Counts an event by this counter. `value`: the value of its label; empty if it has none. Does nothing without the
+/// feature `metrics`.
+pub fn count(metric: &Metric, value: &'static str) {
+    #[cfg(feature = "metrics")]
+    counter(metric, value).increment(1);
+    let _ = (metric, value);
+}
+
 #[cfg(feature = "metrics")]
 fn counter(metric: &Metric, value: &'static str) -> metrics::Counter {
-    match metric.label {
-        Some(label) => metrics::counter!(metric.name, label.name => value),
+    match metric.labels.first() {
+        Some(&label) => metrics::counter!(metric.name, label => value),
         None => metrics::counter!(metric.name),
     }
 }
 
-#[cfg(feature = "metrics")]
-fn count(metric: &Metric, value: &'static str) {
-    counter(metric, value).increment(1);
-}
-
 /// Sets a gauge with this label value, which is empty if it has no label.
 #[cfg(feature = "metrics")]
-pub(crate) fn gauge(metric: &Metric, label: &'static str, value: f64) {
-    match metric.label {
-        Some(Label { name, .. }) => metrics::gauge!(metric.name, name => label).set(value),
-        None => metrics::gauge!(metric.name).set(value),
+pub(crate) fn gauge(metric: &Metric, value: &'static str, number: f64) {
+    match metric.labels.first() {
+        Some(&label) => metrics::gauge!(metric.name, label => value).set(number),
+        None => metrics::gauge!(metric.name).set(number),
     }
 }
 
@@ -344,7 +228,6 @@ pub(crate) fn acknowledged(after: Duration) {
 }
 
 pub(crate) fn dead(id: &str, reason: &str) {
-    #[cfg(feature = "metrics")]
     count(&DEAD, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, id, reason, "no attempt follows: a dead letter");
@@ -352,7 +235,6 @@ pub(crate) fn dead(id: &str, reason: &str) {
 }
 
 pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
-    #[cfg(feature = "metrics")]
     count(&DISABLED, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, tenant, endpoint, reason, "endpoint disabled");
@@ -362,7 +244,6 @@ pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
 /// Records that a local fault holds messages; `new`: they were not held before.
 pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new: bool) {
     let LocalFault { kind, error } = fault;
-    #[cfg(feature = "metrics")]
     count(&LOCAL_FAULTS, kind.name());
     #[cfg(feature = "tracing")]
     if new {
@@ -390,49 +271,13 @@ pub(crate) fn holding(endpoints: usize, in_flight: usize, faulty: usize) {
 }
 
 pub(crate) fn store_error(operation: &'static str, error: &str) {
-    #[cfg(feature = "metrics")]
     count(&STORE_ERRORS, operation);
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, operation, error, "the store of the outbox fails");
     let _ = (operation, error);
 }
 
-#[cfg(feature = "nats")]
-pub(crate) fn offers_expired() {
-    #[cfg(feature = "metrics")]
-    count(&OFFERS_EXPIRED, "");
-}
-
-#[cfg(feature = "nats")]
-pub(crate) fn nats_error(error: &str) {
-    #[cfg(feature = "metrics")]
-    count(&NATS_ERRORS, "");
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: TARGET, error, "NATS fails");
-    let _ = error;
-}
-
-#[cfg(feature = "nats")]
-pub(crate) fn refused(reason: &'static str, error: &impl std::fmt::Display) {
-    #[cfg(feature = "metrics")]
-    count(&NATS_REFUSED, reason);
-    #[cfg(feature = "tracing")]
-    {
-        let error = crate::text::escape_bidi(&error.to_string());
-        tracing::warn!(target: TARGET, reason, %error, "refused what came by NATS");
-    }
-    let _ = (reason, error);
-}
-
-#[cfg(feature = "nats")]
-pub(crate) fn exchange(result: &'static str) {
-    #[cfg(feature = "metrics")]
-    count(&EXCHANGES, result);
-    let _ = result;
-}
-
 pub(crate) fn lease_lost() {
-    #[cfg(feature = "metrics")]
     count(&LEASES_LOST, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, "the worker's lease is lost: its endpoints are given back");

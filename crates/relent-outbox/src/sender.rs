@@ -226,7 +226,8 @@ impl AttemptResult {
     }
 
     /// An attempt that could not be made because of a local fault.
-    pub(crate) fn local_fault(fault: &LocalFault) -> Self {
+    #[must_use]
+    pub fn local_fault(fault: &LocalFault) -> Self {
         let error = fault.error.clone();
         let mut sent = Self::failed(Failure::not_processed(), error, Duration::ZERO);
         sent.fault = Some(fault.kind);
@@ -300,13 +301,14 @@ impl Sender {
     }
 
     /// The time limit of an attempt whose policy sets none.
-    #[cfg(feature = "nats")]
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.shared.config.attempt_timeout
     }
 
-    /// Sends one request, and reads its response up to the size limit.
-    pub(crate) async fn exchange(
+    /// Sends one signed request, and reads its response up to [`MAX_BODY`]. [`send`](Self::send) also signs and judges;
+    /// this is the part of it that a [relay](crate::relay) makes elsewhere. `limit`: the time limit, by default
+    /// [`attempt_timeout`](SenderConfig::attempt_timeout).
+    pub async fn exchange(
         &self,
         target: &Target,
         headers: HeaderMap,
@@ -351,24 +353,28 @@ impl Sender {
 
 /// The result of one request.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub struct Exchange {
     /// The response, or the failure and its description.
-    pub(crate) result: Result<Received, (Failure, String)>,
+    pub result: Result<Received, (Failure, String)>,
     /// The address of the connection; empty if there was none.
-    pub(crate) address: String,
+    pub address: String,
     /// The duration.
-    pub(crate) took: Duration,
+    pub took: Duration,
     /// The local fault that prevented a response.
-    pub(crate) fault: Option<FaultKind>,
+    pub fault: Option<FaultKind>,
 }
 
-/// A response as read.
+/// A response as it was read.
 #[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-    pub(crate) end: BodyEnd,
+pub struct Received {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields.
+    pub headers: HeaderMap,
+    /// The body, up to [`MAX_BODY`].
+    pub body: Bytes,
+    /// How far the body was read.
+    pub end: BodyEnd,
 }
 
 impl Exchange {

@@ -49,7 +49,15 @@ pub(crate) fn escape_bidi_in_page(page: &str) -> String {
 }
 
 /// Returns the beginning of a text, at most `most` bytes, safe to show and to store: PostgreSQL stores no NUL.
-pub(crate) fn printable(text: &str, most: usize) -> String {
+///
+/// ```
+/// use relent_outbox::text::printable;
+///
+/// assert_eq!(printable("two\nlines\0", 100), "two lines\u{fffd}");
+/// assert_eq!(printable("long", 2), "lo");
+/// ```
+#[must_use]
+pub fn printable(text: &str, most: usize) -> String {
     let mut kept = String::with_capacity(text.len().min(most));
     for character in text.chars() {
         let before = kept.len();

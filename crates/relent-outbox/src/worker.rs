@@ -20,9 +20,9 @@ mod calls;
 mod config;
 mod endpoint_state;
 mod event_loop;
-mod grants;
-pub(crate) mod heartbeat;
+mod heartbeat;
 mod held;
+pub(crate) mod permission;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -32,10 +32,12 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::observe::{self, Part};
+use crate::observe;
+use crate::relay::Relay;
 use crate::secrets::{KeyError, Secrets};
 use crate::sender::Sender;
 use crate::store::Store;
+use attempt::Transport;
 use event_loop::EventLoop;
 
 pub use config::{Drained, WorkerConfig};
@@ -52,8 +54,7 @@ pub struct Worker<S> {
     secrets: Secrets,
     config: WorkerConfig,
     hint: Arc<Notify>,
-    #[cfg(feature = "nats")]
-    relay: Option<crate::nats::Queue>,
+    relay: Option<Box<dyn Relay>>,
     watch: HoldMonitor,
     asked: held::HeldRequests,
 }
@@ -97,17 +98,14 @@ impl<S: Store> Worker<S> {
             hint: Arc::new(Notify::new()),
             watch,
             asked,
-            #[cfg(feature = "nats")]
             relay: None,
         }
     }
 
-    /// Makes it a dispatcher: it decides as before, and the [NATS workers](crate::nats::NatsWorker) of this queue make the
-    /// attempts.
-    #[cfg(feature = "nats")]
+    /// Gives its attempts to this [relay](crate::relay): the worker decides as before, and makes no HTTP request itself.
     #[must_use]
-    pub fn relay(mut self, queue: crate::nats::Queue) -> Self {
-        self.relay = Some(queue);
+    pub fn relay(mut self, relay: impl Relay + 'static) -> Self {
+        self.relay = Some(Box::new(relay));
         self
     }
 
@@ -138,21 +136,15 @@ impl<S: Store> Worker<S> {
             secrets,
             config,
             hint,
-            #[cfg(feature = "nats")]
             relay,
             watch: _,
             asked,
         } = self;
-        observe::begin(Part::Worker);
-        #[cfg(feature = "nats")]
-        if let Some(queue) = relay {
-            observe::begin(Part::Dispatcher);
-            let relay = crate::nats::Dispatcher::begin(queue, sender.attempt_timeout());
-            let (transport, open) = (relay.transport(), relay.open());
-            let worker = EventLoop::new(store, sender, secrets, config, transport, hint);
-            return worker.while_open(open).asked(asked).run(shutdown).await;
-        }
-        let transport = attempt::over(sender.clone());
+        observe::start_counters(&observe::METRICS, &observe::LABELS);
+        let transport = match relay {
+            Some(relay) => relay.start(sender.attempt_timeout()),
+            None => Transport::with_sender(sender.clone()),
+        };
         EventLoop::new(store, sender, secrets, config, transport, hint)
             .asked(asked)
             .run(shutdown)

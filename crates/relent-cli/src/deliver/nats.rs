@@ -8,10 +8,10 @@ use clap::Args;
 use percent_encoding::percent_decode_str;
 use relent::random::SessionRandom;
 use relent::{Backoff, Jitter, Policy};
-use relent_outbox::nats::async_nats::{
+use relent_outbox_nats::async_nats::{
     ClientError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
 };
-use relent_outbox::nats::{Queue, QueueName};
+use relent_outbox_nats::{Queue, QueueName};
 
 use crate::console::say;
 use crate::quit::ExitError;

@@ -426,6 +426,7 @@ fn metrics() -> Result<PrometheusHandle, ExitError> {
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| ExitError::failed(format!("cannot keep metrics: {error}")));
     observe::describe();
+    relent_outbox_nats::observe::describe();
     kept
 }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use relent_outbox::nats::{NatsWorker, NatsWorkerConfig};
-use relent_outbox::observe;
+use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, observe};
 use tokio::sync::oneshot;
 
 use super::nats::NatsArgs;

@@ -35,12 +35,11 @@ fn metrics() -> BTreeMap<String, Known> {
         let labels = [metric.labels, &[relent::observe::DESTINATION]].concat();
         add(metric.name, metric.kind.name(), labels);
     }
-    for metric in relent_server::observe::METRICS {
+    let server = relent_server::observe::METRICS.into_iter();
+    let outbox = relent_outbox::observe::METRICS;
+    let nats = relent_outbox_nats::observe::METRICS;
+    for metric in server.chain(outbox).chain(nats) {
         add(metric.name, metric.kind.name(), metric.labels.to_vec());
-    }
-    for metric in relent_outbox::observe::METRICS {
-        let labels = metric.label.iter().map(|label| label.name);
-        add(metric.name, metric.kind.name(), labels.collect());
     }
     known
 }
@@ -51,9 +50,9 @@ fn documented_values() -> String {
     let server = relent_server::observe::LABELS
         .iter()
         .map(|(_, values)| *values);
-    let outbox = relent_outbox::observe::METRICS;
-    let outbox = outbox.iter().filter_map(|metric| metric.label);
-    let outbox = outbox.flat_map(|label| label.values.iter().copied());
+    let outbox = relent_outbox::observe::LABELS.into_iter();
+    let outbox = outbox.chain(relent_outbox_nats::observe::LABELS);
+    let outbox = outbox.flat_map(|(_, values)| values.iter().copied());
     client
         .chain(server)
         .chain(outbox)

@@ -13,7 +13,7 @@ use std::thread;
 use futures_util::StreamExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use relent_outbox::nats::async_nats;
+use relent_outbox_nats::async_nats;
 use serde_json::json;
 
 use crate::deliver_support::{INSIDE, Receiver, Server, until};

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
+use relent::observe::Metric;
 use relent::policy::PolicyFile;
 use relent_outbox::endpoint::Acknowledgement;
 use serde::Deserialize;
@@ -69,19 +70,18 @@ fn codes(list: &[&str]) -> String {
 
 const METRIC_HEADS: [&str; 5] = ["name", "type", "unit", "labels", "meaning"];
 
-/// The rows of a table of metrics; the three crates have rows of the same fields.
-macro_rules! metric_rows {
-    ($metrics:expr, $labels:expr) => {
-        $metrics.iter().map(|metric| {
-            vec![
-                code(metric.name),
-                metric.kind.name().to_owned(),
-                metric.unit.to_owned(),
-                ($labels)(metric),
-                metric.meaning.to_owned(),
-            ]
-        })
+/// The rows of a table of metrics.
+fn metric_rows(metrics: &[Metric], labels: impl Fn(&Metric) -> String) -> Vec<Vec<String>> {
+    let row = |metric: &Metric| {
+        vec![
+            code(metric.name),
+            metric.kind.name().to_owned(),
+            metric.unit.to_owned(),
+            labels(metric),
+            metric.meaning.to_owned(),
+        ]
     };
+    metrics.iter().map(row).collect()
 }
 
 fn label_rows(labels: &[(&str, &str)]) -> Vec<Vec<String>> {
@@ -93,17 +93,17 @@ fn label_rows(labels: &[(&str, &str)]) -> Vec<Vec<String>> {
 #[test]
 fn the_page_on_observability_shows_the_tables_of_metrics() {
     use relent::observe as client;
+    use relent_outbox::observe as outbox;
+    use relent_outbox_nats::observe as nats;
     use relent_server::observe as server;
     let page = "observability.md";
-    let rows = metric_rows!(client::METRICS, |metric: &client::Metric| codes(
-        metric.labels
-    ));
+    let names = |metric: &Metric| codes(metric.labels);
+    let rows = metric_rows(&client::METRICS, names);
     part(page, "client metrics", &table(&METRIC_HEADS, rows));
-    let rows = metric_rows!(server::METRICS, |metric: &server::Metric| codes(
-        metric.labels
-    ));
+    let rows = metric_rows(&server::METRICS, names);
     part(page, "server metrics", &table(&METRIC_HEADS, rows));
-    let rows = metric_rows!(relent_outbox::observe::METRICS, outbox_labels);
+    let mut rows = metric_rows(&outbox::METRICS, with_values(&outbox::LABELS));
+    rows.extend(metric_rows(&nats::METRICS, with_values(&nats::LABELS)));
     part(page, "outbox metrics", &table(&METRIC_HEADS, rows));
     let heads = ["label", "values"];
     let labels = table(&heads, label_rows(&client::LABELS));
@@ -112,30 +112,50 @@ fn the_page_on_observability_shows_the_tables_of_metrics() {
     part(page, "server labels", &labels);
 }
 
-fn outbox_labels(metric: &relent_outbox::observe::Metric) -> String {
-    metric.label.map_or_else(String::new, |label| {
-        format!("{}: {}", code(label.name), codes(label.values))
-    })
+/// The label of a metric with its values.
+fn with_values(labels: &[(&str, &[&str])]) -> impl Fn(&Metric) -> String {
+    move |metric| {
+        let labels = labels
+            .iter()
+            .filter(|(name, _)| metric.labels.contains(name));
+        let labels = labels.map(|(name, values)| format!("{}: {}", code(name), codes(values)));
+        labels.collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// Every label of a metric is in the table of labels, and the other way round.
 #[test]
 fn the_labels_of_metrics_are_those_of_the_tables() {
     use relent::observe as client;
+    use relent_outbox::observe as outbox;
+    use relent_outbox_nats::observe as nats;
     use relent_server::observe as server;
     let client_labels = client::METRICS.iter().flat_map(|metric| metric.labels);
     let client_labels = client_labels.chain(&[client::DESTINATION]);
-    let server_labels = server::METRICS.iter().flat_map(|metric| metric.labels);
-    for (mut used, table) in [
+    let labels = |metrics: &[Metric]| -> Vec<_> {
+        let labels = metrics.iter().flat_map(|metric| metric.labels);
+        labels.copied().collect()
+    };
+    for (mut used, mut known) in [
         (
-            client_labels.copied().collect::<Vec<_>>(),
-            &client::LABELS[..],
+            client_labels.copied().collect(),
+            client::LABELS.map(|(name, _)| name).to_vec(),
         ),
-        (server_labels.copied().collect(), &server::LABELS[..]),
+        (
+            labels(&server::METRICS),
+            server::LABELS.map(|(name, _)| name).to_vec(),
+        ),
+        (
+            labels(&outbox::METRICS),
+            outbox::LABELS.map(|(name, _)| name).to_vec(),
+        ),
+        (
+            labels(&nats::METRICS),
+            nats::LABELS.map(|(name, _)| name).to_vec(),
+        ),
     ] {
         used.sort_unstable();
         used.dedup();
-        let mut known: Vec<_> = table.iter().map(|(name, _)| *name).collect();
         known.sort_unstable();
         assert_eq!(used, known);
     }

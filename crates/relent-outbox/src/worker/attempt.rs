@@ -1,36 +1,38 @@
 //! A single attempt, from claim to result.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::bodies::PayloadPermit;
 use super::endpoint_state::Rules;
-use super::grants::NotGranted;
-use super::heartbeat::StartPermission;
+use super::permission::{NotGranted, StartPermission};
+use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};
+use crate::endpoint::Acknowledgement;
 use crate::message::MessageId;
 use crate::schedule;
-use crate::sender::{AttemptResult, Outgoing, Sender};
+use crate::sender::{AttemptResult, Exchange, Outgoing, Sender};
 
-use bytes::Bytes;
-use http::HeaderMap;
-
-/// The input of an attempt.
-pub(crate) struct Job {
+/// An attempt to make.
+pub struct Job {
     pub(super) rules: Arc<Rules>,
-    pub(crate) id: MessageId,
+    pub(super) id: MessageId,
     pub(super) content_type: String,
     /// Empty until it is [loaded](Self::ready), if it is long.
     pub(super) payload: Bytes,
     /// The payload's size in bytes, and the memory for it if it is not loaded yet.
-    pub(crate) size: usize,
+    pub(super) size: usize,
     pub(super) memory: Option<PayloadPermit>,
     pub(super) limit: Option<Duration>,
     pub(super) now: SystemTime,
-    pub(crate) permission: StartPermission,
+    pub(super) permission: StartPermission,
 }
 
 /// The number of tries to get a permission that lasts long enough to be used.
@@ -68,20 +70,26 @@ impl Job {
         }
     }
 
-    /// Waits for permission, and moves the payload into the request, so that it is freed once it is written.
+    /// The size of the payload in bytes, which is known before it is loaded.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Waits for permission, loads the payload, and signs the request.
     ///
     /// # Errors
-    /// The result of the attempt if nothing can be sent.
-    pub(crate) async fn request(&mut self) -> Result<JobRequest<'_>, Box<AttemptEnd>> {
+    /// The end of the attempt, if nothing can be sent.
+    pub async fn request(&mut self) -> Result<JobRequest<'_>, Box<AttemptEnd>> {
         self.ready().await.map_err(|unmade| Box::new(Err(unmade)))?;
         let unsendable = |sent: Box<AttemptResult>| Box::new(Ok(*sent));
         let headers = self.outgoing().and_then(|outgoing| outgoing.headers());
         let headers = headers.map_err(unsendable)?;
         let payload = std::mem::take(&mut self.payload);
         Ok(JobRequest {
-            #[cfg(feature = "nats")]
-            job: self,
             outgoing: self.outgoing().map_err(unsendable)?,
+            url: &self.rules.endpoint.url,
+            permission: &self.permission,
             headers,
             payload,
         })
@@ -105,31 +113,91 @@ impl Job {
             Err(fault) => Err(Box::new(AttemptResult::local_fault(fault))),
         }
     }
+}
 
-    /// The URL as it was registered.
-    #[cfg(feature = "nats")]
-    pub(crate) fn url(&self) -> &str {
-        &self.rules.endpoint.url
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
 /// The request of a [`Job`].
-pub(crate) struct JobRequest<'a> {
-    #[cfg(feature = "nats")]
-    pub(crate) job: &'a Job,
+pub struct JobRequest<'a> {
     /// For the evaluation of the response. Its payload is empty.
-    pub(crate) outgoing: Outgoing<'a>,
+    outgoing: Outgoing<'a>,
+    url: &'a str,
+    permission: &'a StartPermission,
+    headers: HeaderMap,
+    payload: Bytes,
+}
+
+impl JobRequest<'_> {
+    /// The URL as it was registered.
+    #[must_use]
+    pub const fn url(&self) -> &str {
+        self.url
+    }
+
     /// The signed header fields.
-    pub(crate) headers: HeaderMap,
-    pub(crate) payload: Bytes,
+    #[must_use]
+    pub const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// Takes the payload. Drop it once it is written: until then it counts against
+    /// [`body_bytes`](crate::worker::WorkerConfig::body_bytes).
+    #[must_use]
+    pub fn take_payload(&mut self) -> Bytes {
+        std::mem::take(&mut self.payload)
+    }
+
+    /// The time limit of the attempt; `None` if the policy sets none.
+    #[must_use]
+    pub const fn limit(&self) -> Option<Duration> {
+        self.outgoing.limit
+    }
+
+    /// The permission to start.
+    #[must_use]
+    pub const fn permission(&self) -> &StartPermission {
+        self.permission
+    }
+
+    /// The size of the beginning of the response body, in bytes, that [`judge`](Self::judge) needs: to evaluate it, and to
+    /// redact secrets in its excerpt.
+    #[must_use]
+    pub fn needed_body(&self) -> usize {
+        let secrets = self.outgoing.secrets(&self.headers);
+        let longest = secrets.iter().map(|text| text.len()).max();
+        match self.outgoing.acknowledgement {
+            Acknowledgement::Success => MAX_EXCERPT.saturating_add(longest.unwrap_or_default()),
+            _ => MAX_BODY,
+        }
+    }
+
+    /// Evaluates the response.
+    #[must_use]
+    pub fn judge(&self, exchange: Exchange) -> AttemptResult {
+        exchange.judge(&self.outgoing, &self.headers)
+    }
+}
+
+impl fmt::Debug for JobRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobRequest")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The end of an attempt.
-pub(crate) type AttemptEnd = Result<AttemptResult, NoResult>;
+pub type AttemptEnd = Result<AttemptResult, NoResult>;
 
 /// The reason that the receiver's response is unknown.
-#[derive(Debug)]
-pub(crate) enum NoResult {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoResult {
     /// The attempt was certainly not started, and never will be: it does not count.
     NotStarted,
     /// The attempt was not started, because the store did not confirm it in time.
@@ -138,30 +206,61 @@ pub(crate) enum NoResult {
     Unknown(&'static str),
 }
 
-pub(crate) type Sending = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
+type Sending = Pin<Box<dyn Future<Output = AttemptEnd> + Send>>;
 
-/// Makes attempts. Tests use an implementation without a network.
-pub(crate) type Transport = Arc<dyn Fn(Job) -> Sending + Send + Sync>;
+/// Makes the attempts of a worker. Clones share it.
+#[derive(Clone)]
+pub struct Transport {
+    open: watch::Receiver<bool>,
+    make: Arc<dyn Fn(Job) -> Sending + Send + Sync>,
+}
 
-/// Makes attempts with this sender.
-pub(super) fn over(sender: Sender) -> Transport {
-    Arc::new(move |mut job| {
-        let sender = sender.clone();
-        Box::pin(async move {
-            let JobRequest {
-                outgoing,
-                headers,
-                payload,
-                ..
-            } = match job.request().await {
-                Ok(request) => request,
-                Err(ended) => return *ended,
-            };
-            let fields = headers.clone();
-            let exchange = sender.exchange(outgoing.target, fields, payload, outgoing.limit);
-            Ok(exchange.await.judge(&outgoing, &headers))
+impl Transport {
+    /// Creates a transport that makes attempts by `make`. The worker claims messages only while `open` is true.
+    pub fn new<F>(
+        open: watch::Receiver<bool>,
+        make: impl Fn(Job) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = AttemptEnd> + Send + 'static,
+    {
+        let make = Arc::new(move |job| Box::pin(make(job)) as Sending);
+        Self { open, make }
+    }
+
+    /// Makes attempts with this sender, in this process.
+    pub(super) fn with_sender(sender: Sender) -> Self {
+        Self::new(watch::channel(true).1, move |mut job| {
+            let sender = sender.clone();
+            async move {
+                let mut request = match job.request().await {
+                    Ok(request) => request,
+                    Err(ended) => return *ended,
+                };
+                let (fields, payload) = (request.headers.clone(), request.take_payload());
+                let (target, limit) = (request.outgoing.target, request.outgoing.limit);
+                let exchange = sender.exchange(target, fields, payload, limit);
+                Ok(request.judge(exchange.await))
+            }
         })
-    })
+    }
+
+    /// Whether it accepts attempts.
+    pub(super) fn open(&self) -> watch::Receiver<bool> {
+        self.open.clone()
+    }
+
+    pub(super) fn make(&self, job: Job) -> Sending {
+        (self.make)(job)
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport")
+            .field("open", &*self.open.borrow())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The result of an attempt that was aborted on this side: the receiver may have got the message.

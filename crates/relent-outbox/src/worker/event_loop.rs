@@ -24,9 +24,9 @@ use super::bodies::Bodies;
 use super::calls::{Calls, StoreCall};
 use super::config::{Drained, WorkerConfig};
 use super::endpoint_state::{EndpointState, Ticket};
-use super::grants::Grants;
 use super::heartbeat::{LeaseState, heartbeat};
 use super::held::{HeldEndpoint, HeldRequests, HoldReason};
+use super::permission::Grants;
 use super::slots::{Pool, Slots};
 use crate::schedule::Schedule;
 use crate::secrets::Secrets;
@@ -190,8 +190,8 @@ impl<S: Store> EventLoop<S> {
             sender,
             secrets,
             config,
+            open: transport.open(),
             transport,
-            open: watch::channel(true).1,
             hint,
             asked: None,
             origin: now,
@@ -238,13 +238,6 @@ impl<S: Store> EventLoop<S> {
             stop: watch::Sender::new(false),
             aborted: 0,
         }
-    }
-
-    /// Claims only while the transport accepts attempts.
-    #[cfg(feature = "nats")]
-    pub(super) fn while_open(mut self, open: watch::Receiver<bool>) -> Self {
-        self.open = open;
-        self
     }
 
     /// Responds to requests on this channel with the held endpoints.

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::bodies::PayloadPermit;
-use super::grants::{Grants, NotGranted};
 use crate::observe;
-use crate::store::{ConfirmRequest, Store};
+use crate::store::Store;
 
 /// The known state of the worker's lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,64 +29,6 @@ impl LeaseState {
 
     pub(super) fn is_held(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
-    }
-}
-
-/// Permission to start an attempt: for [`GRANT`](crate::store::GRANT) from its claim, while the lease of the claim is
-/// held and the worker is not stopping.
-#[derive(Clone, Debug)]
-pub(crate) struct StartPermission {
-    pub(super) pulse: watch::Receiver<LeaseState>,
-    /// [`LeaseState::lost`] at the claim.
-    pub(super) lost: u64,
-    pub(super) stopping: watch::Receiver<bool>,
-    /// Until then the endpoint is unchanged since the store was asked, or its change has not returned yet.
-    pub(super) until: Instant,
-    pub(super) grants: Grants,
-    pub(super) confirm: ConfirmRequest,
-}
-
-impl StartPermission {
-    /// The time for which it is valid from `now` on, at least; zero if it is not.
-    pub(crate) fn left(&self, now: Instant) -> Duration {
-        let grant = self.until.saturating_duration_since(now);
-        self.left_of_lease(now).min(grant)
-    }
-
-    /// The time for which it can be valid if an expired grant is renewed; zero if it cannot.
-    pub(crate) fn left_of_lease(&self, now: Instant) -> Duration {
-        let pulse = *self.pulse.borrow();
-        match pulse.until {
-            Some(until) if pulse.lost == self.lost && !*self.stopping.borrow() => {
-                until.saturating_duration_since(now)
-            }
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// Renews the permission, and loads the payload if `size` is not zero, into the memory of `memory`.
-    pub(super) async fn ask(
-        &mut self,
-        size: usize,
-        memory: Option<PayloadPermit>,
-    ) -> Result<Bytes, NotGranted> {
-        self.confirm.payload = size > 0;
-        let granted = self.grants.ask(self.confirm, size, memory).await?;
-        self.until = granted.until;
-        Ok(granted.payload)
-    }
-
-    /// Renews the permission; `false` if it is denied.
-    #[cfg(feature = "nats")]
-    pub(crate) async fn renew(&mut self) -> bool {
-        self.ask(0, None).await.is_ok()
-    }
-
-    /// Waits until the worker stops.
-    #[cfg(feature = "nats")]
-    pub(crate) async fn stopped(&mut self) {
-        // An error means that the worker is gone.
-        let _ = self.stopping.wait_for(|stopping| *stopping).await;
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use relent_core::{Cause, Failure};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -80,9 +80,9 @@ impl Receivers {
 
     fn transport(&self) -> Transport {
         let this = self.clone();
-        Arc::new(move |mut job| {
+        Transport::new(watch::channel(true).1, move |mut job| {
             let this = this.clone();
-            Box::pin(async move {
+            async move {
                 job.ready().await?;
                 *this
                     .hits
@@ -128,7 +128,7 @@ impl Receivers {
                     }),
                 };
                 Ok(sent)
-            })
+            }
         })
     }
 

@@ -10,8 +10,8 @@
 mod claims;
 #[cfg(all(unix, feature = "sqlite"))]
 mod dying;
-#[cfg(all(unix, feature = "nats", feature = "sqlite"))]
-mod fleet;
+#[cfg(all(unix, feature = "sqlite"))]
+mod killed;
 #[cfg(unix)]
 #[path = "../../../relent-server/src/servers.rs"]
 mod servers;

@@ -24,7 +24,8 @@ use crate::text::printable;
 use crate::worker::attempt::{Job, NoResult, broken_off};
 use crate::worker::calls::{CallResult, StoreCall};
 use crate::worker::endpoint_state::{EndpointState, Ticket};
-use crate::worker::heartbeat::{LeaseState, StartPermission};
+use crate::worker::heartbeat::LeaseState;
+use crate::worker::permission::StartPermission;
 use crate::worker::slots::Pool;
 
 /// The longest time until the next search after a failed acquisition.
@@ -339,7 +340,7 @@ impl<S: Store> EventLoop<S> {
                 },
             },
         };
-        let task = self.attempts.spawn((self.transport)(job));
+        let task = self.attempts.spawn(self.transport.make(job));
         let slow_after = self.config.slow_after;
         self.slow_at.push_back((now + slow_after, task.id()));
         if pool != Pool::Slow {

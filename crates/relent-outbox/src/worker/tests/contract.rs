@@ -86,9 +86,9 @@ async fn retry_after_does_not_delay_a_contract_schedule() {
 fn local_fault(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&made);
-    let transport: Transport = Arc::new(move |_| {
+    let transport = Transport::new(watch::channel(true).1, move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async move {
+        async move {
             let mut sent =
                 AttemptResult::failed(Failure::not_processed(), String::new(), SECOND / 10);
             sent.outcome = Ok(());
@@ -97,7 +97,7 @@ fn local_fault(kind: FaultKind, until: Instant) -> (Transport, Arc<AtomicUsize>)
                 sent = AttemptResult::local_fault(&LocalFault { kind, error });
             }
             Ok(sent)
-        })
+        }
     });
     (transport, made)
 }

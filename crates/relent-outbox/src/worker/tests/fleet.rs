@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{Random, Scope};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::memory::{CallFaults, Memory};
@@ -100,10 +100,10 @@ impl WorkerFleet {
     fn transport(&self, worker: &str) -> Transport {
         let (seen, random) = (Arc::clone(&self.seen), Arc::clone(&self.random));
         let (worker, store, origin) = (worker.to_owned(), self.store.clone(), self.origin);
-        Arc::new(move |mut job: Job| {
+        Transport::new(watch::channel(true).1, move |mut job: Job| {
             let (seen, random) = (Arc::clone(&seen), Arc::clone(&random));
             let (worker, store) = (worker.clone(), store.clone());
-            Box::pin(async move {
+            async move {
                 job.ready().await?;
                 let payload = str::from_utf8(&job.payload).unwrap();
                 let words: Vec<i64> = payload
@@ -161,7 +161,7 @@ impl WorkerFleet {
                     }),
                 };
                 Ok(sent)
-            })
+            }
         })
     }
 

@@ -12,27 +12,22 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::Config;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::HeaderMap;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use super::wire::{self, Attempt};
-use super::{
-    ACCEPTED, MAX_OVERHEAD_BYTES, OFFER_TIMEOUT, Queue, REFUSED_PREFIX, REPORT_TIMEOUT,
-    RETRY_PAUSE, START_TIMEOUT,
-};
-use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};
-use crate::endpoint::Acknowledgement;
-use crate::fault::{FaultKind, LONGEST_WAIT, LocalFault};
 use crate::observe;
-use crate::sender::{AttemptResult, Exchange, Outgoing};
-use crate::worker::attempt::{AttemptEnd, Job, JobRequest, NoResult, Transport};
-use crate::worker::heartbeat::StartPermission;
+use crate::queue::{MAX_OVERHEAD_BYTES, OFFER_TIMEOUT, Queue, REPORT_TIMEOUT, RETRY_PAUSE};
+use crate::wire::{self, ACCEPTED, Attempt, REFUSED_PREFIX, START_TIMEOUT};
+use relent_outbox::fault::{FaultKind, LONGEST_WAIT, LocalFault};
+use relent_outbox::relay::{
+    AttemptEnd, Exchange, Job, NoResult, Relay, StartPermission, Transport,
+};
+use relent_outbox::sender::AttemptResult;
 
-/// Distributes attempts to NATS workers. Dropping it stops its tasks.
-pub(crate) struct Dispatcher {
+/// Distributes attempts to NATS workers.
+struct Dispatcher {
     shared: Arc<Shared>,
     /// Aborted on drop.
     _tasks: JoinSet<()>,
@@ -132,38 +127,34 @@ impl Drop for Published<'_> {
     }
 }
 
-impl Dispatcher {
-    /// Starts the dispatcher, which accepts attempts once it has a stream. Call it within a tokio runtime.
-    pub(crate) fn begin(queue: Queue, attempt_timeout: Duration) -> Self {
+impl Relay for Queue {
+    fn start(self: Box<Self>, attempt_timeout: Duration) -> Transport {
+        observe::dispatcher_starts();
         let shared = Arc::new(Shared {
-            subject: format!("{}{}", queue.relays(), Uuid::now_v7().simple()),
-            queue,
+            subject: format!("{}{}", self.relays(), Uuid::now_v7().simple()),
+            queue: *self,
             attempt_timeout,
             next: AtomicU64::new(0),
             stream_takes: AtomicUsize::new(usize::MAX),
             waiting: Mutex::default(),
             open: watch::Sender::new(false),
         });
+        let open = shared.open.subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&shared).serve_requests());
         tasks.spawn(Arc::clone(&shared).keep_open());
-        Self {
+        let dispatcher = Dispatcher {
             shared,
             _tasks: tasks,
-        }
+        };
+        Transport::new(open, move |job| dispatcher.make(job))
     }
+}
 
-    /// Whether it accepts attempts.
-    pub(crate) fn open(&self) -> watch::Receiver<bool> {
-        self.shared.open.subscribe()
-    }
-
-    pub(crate) fn transport(&self) -> Transport {
+impl Dispatcher {
+    fn make(&self, job: Job) -> impl Future<Output = AttemptEnd> + use<> {
         let shared = Arc::clone(&self.shared);
-        Arc::new(move |job| {
-            let shared = Arc::clone(&shared);
-            Box::pin(async move { shared.make(job).await })
-        })
+        async move { shared.make(job).await }
     }
 }
 
@@ -377,30 +368,26 @@ impl Shared {
 
     async fn make(&self, mut job: Job) -> AttemptEnd {
         // The size suffices to detect this; the payload need not be loaded.
-        if let Some(fault) = self.too_large(job.size) {
+        if let Some(fault) = self.too_large(job.size()) {
             return Ok(AttemptResult::local_fault(&fault));
         }
-        let JobRequest {
-            job,
-            outgoing,
-            headers,
-            payload,
-        } = match job.request().await {
+        let mut request = match job.request().await {
             Ok(request) => request,
             Err(ended) => return *ended,
         };
+        let payload = request.take_payload();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let subject = format!("{}.{number}", self.subject);
-        let limit = outgoing.limit.unwrap_or(self.attempt_timeout);
+        let limit = request.limit().unwrap_or(self.attempt_timeout);
         let limit = limit.min(wire::MAX_ATTEMPT_TIME);
         let over = limit + START_TIMEOUT + REPORT_TIMEOUT;
         let attempt = Attempt {
             version: wire::VERSION,
             relay: subject.clone(),
-            url: job.url().to_owned(),
-            headers: wire::fields(&headers).collect(),
+            url: request.url().to_owned(),
+            headers: wire::fields(request.headers()).collect(),
             limit,
-            keep: keep(&outgoing, &headers),
+            keep: request.needed_body(),
         };
         let bytes = match wire::attempt(&attempt, &payload) {
             Ok(bytes) => bytes,
@@ -414,7 +401,7 @@ impl Shared {
         }
         let (news, mut events) = mpsc::unbounded_channel();
         let waiting = Waiting {
-            permission: job.permission.clone(),
+            permission: request.permission().clone(),
             begun: None,
             over,
             news,
@@ -424,7 +411,7 @@ impl Shared {
             shared: self,
             number,
         };
-        let mut permission = job.permission.clone();
+        let mut permission = request.permission().clone();
         let until = Instant::now() + OFFER_TIMEOUT;
         // The payload is released as soon as NATS has stored it.
         let publish = async {
@@ -447,7 +434,7 @@ impl Shared {
             },
         };
         if !begun && self.take_back(number) {
-            observe::offers_expired();
+            observe::offer_expired();
             return Err(NoResult::NotStarted);
         }
         let ended = async {
@@ -460,7 +447,7 @@ impl Shared {
             }
         };
         match timeout(over, ended).await {
-            Ok(Some(exchange)) => Ok(exchange.judge(&outgoing, &headers)),
+            Ok(Some(exchange)) => Ok(request.judge(exchange)),
             _ => Err(NoResult::Unknown(
                 "the deliverer that has begun the attempt has not said what came of it",
             )),
@@ -517,17 +504,4 @@ fn largest(stream: &Config) -> usize {
     let limits = limits.into_iter().filter(|limit| *limit > 0);
     let limits = limits.filter_map(|limit| usize::try_from(limit).ok());
     limits.min().unwrap_or(usize::MAX)
-}
-
-/// The part of the response body to send back: enough to evaluate it, and to redact secrets in its beginning.
-fn keep(outgoing: &Outgoing<'_>, request: &HeaderMap) -> usize {
-    let longest = outgoing
-        .secrets(request)
-        .iter()
-        .map(|text| text.len())
-        .max();
-    match outgoing.acknowledgement {
-        Acknowledgement::Success => MAX_EXCERPT.saturating_add(longest.unwrap_or_default()),
-        _ => MAX_BODY,
-    }
 }

@@ -17,12 +17,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::wire::{self, Attempt};
-use super::{ACCEPTED, MAX_OVERHEAD_BYTES, Queue, REPORT_TIMEOUT, RESPONSE_TIMEOUT, RETRY_PAUSE};
-use crate::fault::FaultKind;
-use crate::observe::{self, Part};
-use crate::sender::{Exchange, Sender};
-use crate::text::printable;
+use crate::observe;
+use crate::queue::{MAX_OVERHEAD_BYTES, Queue, REPORT_TIMEOUT, RESPONSE_TIMEOUT, RETRY_PAUSE};
+use crate::wire::{self, ACCEPTED, Attempt};
+use relent_outbox::fault::FaultKind;
+use relent_outbox::sender::{Exchange, Sender};
+use relent_outbox::text::printable;
 
 /// The largest number of attempts requested from NATS in one call.
 const MAX_BATCH: usize = 256;
@@ -38,7 +38,7 @@ const BATCH_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct NatsWorkerConfig {
     /// The largest number of concurrent attempts; 1024 by default. Each has a connection: the process needs file
     /// descriptors for all of them. All NATS workers together should allow more than the dispatchers'
-    /// [`slow_in_flight`](crate::worker::WorkerConfig::slow_in_flight), so that slow endpoints do not occupy all of
+    /// [`slow_in_flight`](relent_outbox::worker::WorkerConfig::slow_in_flight), so that slow endpoints do not occupy all of
     /// them.
     pub in_flight: usize,
     /// The total size of attempts that it requests and holds, in bytes; 64 MiB by default, and at least 2 MiB, so that
@@ -85,7 +85,7 @@ impl NatsWorker {
     ///
     /// While NATS is unavailable it waits. Call it within a tokio runtime with time and I/O.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> usize {
-        observe::begin(Part::NatsWorker);
+        observe::nats_worker_starts();
         let slots = self.config.in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(slots));
         let memory = self.config.body_bytes.div_ceil(KIB) as u64;

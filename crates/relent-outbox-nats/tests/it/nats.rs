@@ -8,10 +8,10 @@ use futures_util::StreamExt;
 use relent_http::webhook::{Verifier, VerifyingKey};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::message::NewMessage;
-use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{AttemptRecord, Filter, MessageState, MessageStatus, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
+use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

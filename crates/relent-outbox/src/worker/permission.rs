@@ -1,4 +1,4 @@
-//! Renewal of permissions to start attempts, and loading of large payloads when their attempts start.
+//! Permission to start an attempt: its limits, its renewal, and loading of large payloads when their attempts start.
 //!
 //! One store call serves all waiting requests. It holds at most [`MAX_LOADED_BYTES`] bytes of payloads in addition to those that
 //! the [memory limit](super::bodies) counts.
@@ -6,12 +6,71 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::bodies::PayloadPermit;
+use super::heartbeat::LeaseState;
 use crate::observe;
 use crate::store::{ConfirmRequest, GRANT, Store};
+
+/// Permission to start an attempt: for [`GRANT`] from its claim, while the lease of the claim is held and the worker is
+/// not stopping.
+#[derive(Clone, Debug)]
+pub struct StartPermission {
+    pub(super) pulse: watch::Receiver<LeaseState>,
+    /// [`LeaseState::lost`] at the claim.
+    pub(super) lost: u64,
+    pub(super) stopping: watch::Receiver<bool>,
+    /// Until then the endpoint is unchanged since the store was asked, or its change has not returned yet.
+    pub(super) until: Instant,
+    pub(super) grants: Grants,
+    pub(super) confirm: ConfirmRequest,
+}
+
+impl StartPermission {
+    /// The time for which it is valid from `now` on, at least; zero if it is not.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> Duration {
+        let grant = self.until.saturating_duration_since(now);
+        self.left_of_lease(now).min(grant)
+    }
+
+    /// The time for which it can be valid if an expired grant is renewed; zero if it cannot.
+    #[must_use]
+    pub fn left_of_lease(&self, now: Instant) -> Duration {
+        let pulse = *self.pulse.borrow();
+        match pulse.until {
+            Some(until) if pulse.lost == self.lost && !*self.stopping.borrow() => {
+                until.saturating_duration_since(now)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Renews the permission, and loads the payload if `size` is not zero, into the memory of `memory`.
+    pub(super) async fn ask(
+        &mut self,
+        size: usize,
+        memory: Option<PayloadPermit>,
+    ) -> Result<Bytes, NotGranted> {
+        self.confirm.payload = size > 0;
+        let granted = self.grants.ask(self.confirm, size, memory).await?;
+        self.until = granted.until;
+        Ok(granted.payload)
+    }
+
+    /// Renews the permission; `false` if it is denied.
+    pub async fn renew(&mut self) -> bool {
+        self.ask(0, None).await.is_ok()
+    }
+
+    /// Waits until the worker stops.
+    pub async fn stopped(&mut self) {
+        // An error means that the worker is gone.
+        let _ = self.stopping.wait_for(|stopping| *stopping).await;
+    }
+}
 
 /// The limits of one call, in attempts and in bytes; a single longer payload is loaded alone.
 const MAX_CONFIRMATIONS: usize = 256;

@@ -3,14 +3,14 @@
 use std::future::pending;
 use std::process::Child;
 
-use relent_outbox::nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
+use relent_outbox_nats::{NatsWorker, NatsWorkerConfig, Queue, QueueName, async_nats};
 
+use crate::killed::{Others, spawn};
 use crate::servers;
 use crate::support::local_sender;
-use crate::workers::{Others, spawn};
 
 /// Instead of a database: the process is a NATS worker.
-pub(crate) const DELIVERER: &str = "deliverer";
+const DELIVERER: &str = "deliverer";
 
 pub(crate) struct NatsFleet {
     /// `None` while the server restarts.

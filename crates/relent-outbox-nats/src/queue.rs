@@ -1,42 +1,4 @@
-//! Distribution of attempts to many processes by NATS JetStream.
-//!
-//! Use it for more concurrent attempts than the processes at the database can make, or for processes that reach the
-//! receivers but not the database. The store stays the record: a [`Worker`](crate::worker::Worker) decides about
-//! attempts, fencing tokens, schedules, dead letters and resends as without NATS. As a
-//! [dispatcher](crate::worker::Worker::relay) it makes no HTTP request itself. A [`NatsWorker`] makes them, and decides
-//! nothing.
-//!
-//! ```text
-//! dispatcher               NATS                       NATS worker
-//!   │ claims due messages    │                            │
-//!   ├── attempt ────────────►│ a stream in a file         │
-//!   │                        ├── attempt ────────────────►│ takes as many as fit
-//!   │◄── begin? ─────────────┼────────────────────────────┤
-//!   ├── yes, for 0.5 s ──────┼───────────────────────────►│ acknowledges it to the stream, and
-//!   │                        │                            │ makes the one HTTP request
-//!   │◄── result ─────────────┼────────────────────────────┤
-//!   │ evaluates and settles  │                            │
-//! ```
-//!
-//! A NATS worker starts an attempt only with permission of the dispatcher that has published it. The dispatcher permits
-//! each attempt to one NATS worker, once. It does so only while it holds the lease of the claim, and while the endpoint
-//! is unchanged since publication. Permission expires [`GRANT`](crate::store::GRANT) after the dispatcher has asked the
-//! store. An attempt that NATS delivers twice or late is therefore sent at most once. A dispatcher that was suspended
-//! for an hour, or killed, causes no attempt.
-//!
-//! An attempt not started within [`OFFER_TIMEOUT`] is withdrawn and does not count. An attempt that was started without
-//! a result, because its NATS worker was killed, counts as failed with unknown outcome, and the schedule repeats it.
-//!
-//! The dispatcher signs: signing keys never leave it, and NATS workers need none. Any client that may publish to the
-//! subjects of the stream can cause requests from the addresses of the NATS workers. Restrict publishing to the
-//! dispatchers by NATS permissions.
-
-mod dispatcher;
-mod nats_worker;
-mod wire;
-
-#[cfg(fuzzing)]
-pub use wire::any_bytes;
+//! Queue: the stream of NATS JetStream by which dispatchers distribute attempts, and its limits.
 
 use std::error::Error;
 use std::fmt;
@@ -47,35 +9,24 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
 
-pub(crate) use dispatcher::Dispatcher;
-pub use nats_worker::{NatsWorker, NatsWorkerConfig};
-
-/// The NATS client library that queues are built with.
-pub use async_nats;
-
 /// The time in which an attempt must be started: 30 s. After that the message is due as before.
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time in which a NATS worker must start after its first request for permission.
-const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a NATS worker repeats a result that the dispatcher does not confirm.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for which NATS keeps an attempt and detects duplicates. It exceeds [`OFFER_TIMEOUT`], after which no
 /// dispatcher publishes the same attempt, so an attempt that is published repeatedly exists once.
 const STREAM_MAX_AGE: Duration = Duration::from_secs(120);
 /// NATS redelivers an attempt that is not acknowledged as started within this time.
 const ACK_WAIT: Duration = Duration::from_secs(15);
 /// The time limit for a response of NATS or of a dispatcher.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failure.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The limits of a stream, in attempts and in bytes. Beyond them it accepts none.
 const MAX_STREAM_MESSAGES: i64 = 100_000;
 const MAX_STREAM_BYTES: i64 = 1 << 30;
 /// The largest size of a NATS message's subject and headers, which count beside its payload, in bytes.
-const MAX_OVERHEAD_BYTES: usize = 512;
-/// Replies of a dispatcher to a result: accepted, and the prefix of a refusal.
-const ACCEPTED: &[u8] = b"accepted";
-const REFUSED_PREFIX: &str = "refused: ";
+pub(crate) const MAX_OVERHEAD_BYTES: usize = 512;
 /// The consumer that all NATS workers share.
 const CONSUMER: &str = "deliverers";
 
@@ -85,9 +36,9 @@ const CONSUMER: &str = "deliverers";
 /// share a stream. Dispatchers of several databases may share one, because each attempt names its dispatcher.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    client: async_nats::Client,
-    context: Context,
-    name: QueueName,
+    pub(crate) client: async_nats::Client,
+    pub(crate) context: Context,
+    pub(crate) name: QueueName,
     replicas: usize,
 }
 
@@ -115,17 +66,17 @@ impl Queue {
     }
 
     /// The subject that attempts are published to.
-    fn attempts(&self) -> String {
+    pub(crate) fn attempts(&self) -> String {
         format!("{}.attempts", self.name)
     }
 
     /// The prefix of dispatchers' subjects.
-    fn relays(&self) -> String {
+    pub(crate) fn relays(&self) -> String {
         format!("{}.relay.", self.name)
     }
 
     /// Returns the stream, and creates it if necessary.
-    async fn stream(&self) -> Result<Stream, String> {
+    pub(crate) async fn stream(&self) -> Result<Stream, String> {
         let config = Config {
             name: self.name.to_string(),
             subjects: vec![self.attempts()],
@@ -143,7 +94,7 @@ impl Queue {
     }
 
     /// Returns the consumer of NATS workers, and creates it if necessary.
-    async fn consumer(&self) -> Result<PullConsumer, String> {
+    pub(crate) async fn consumer(&self) -> Result<PullConsumer, String> {
         let config = pull::Config {
             durable_name: Some(CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
@@ -168,7 +119,7 @@ impl Queue {
 /// default.
 ///
 /// ```
-/// use relent_outbox::nats::QueueName;
+/// use relent_outbox_nats::QueueName;
 ///
 /// assert_eq!(QueueName::default().to_string(), "relent-outbox");
 /// assert!("staging.outbox".parse::<QueueName>().is_err());

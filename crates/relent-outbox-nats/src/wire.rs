@@ -13,19 +13,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use relent_core::{Cause, Failure, FailureKind, Network};
 use serde::{Deserialize, Serialize};
 
-use super::START_TIMEOUT;
-use crate::acknowledgement::{BodyEnd, MAX_BODY};
-use crate::fault::FaultKind;
-use crate::sender::{Exchange, Received};
-use crate::text::printable;
+use relent_outbox::acknowledgement::{BodyEnd, MAX_BODY};
+use relent_outbox::fault::FaultKind;
+use relent_outbox::sender::{Exchange, Received};
+use relent_outbox::text::printable;
 
 #[cfg(any(test, fuzzing))]
 mod tests;
 #[cfg(fuzzing)]
 pub use tests::any_bytes;
 
+/// The time in which a NATS worker must start after its first request for permission.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// Replies of a dispatcher to a result: accepted, and the prefix of a refusal.
+pub(crate) const ACCEPTED: &[u8] = b"accepted";
+pub(crate) const REFUSED_PREFIX: &str = "refused: ";
 /// The version of this format. Attempts of another version are left to the NATS workers of their dispatcher's version.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// The longest field of a response that is forwarded, with its name, in bytes. Longer ones do not affect its
 /// evaluation.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -34,22 +38,22 @@ const MAX_RESPONSE_FIELDS: usize = 128;
 /// The longest first line, in bytes. It fits [`MAX_RESPONSE_FIELDS`] fields with any content.
 const MAX_HEAD_BYTES: usize = 512 << 10;
 /// The longest time limit of an attempt: 24 h.
-pub(super) const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest part of a JSON error that is kept, in bytes; the error may quote its input.
 const MAX_ERROR_BYTES: usize = 200;
 
 /// An attempt as it is sent to a NATS worker. Its payload follows.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
-pub(super) struct Attempt {
-    pub(super) version: u32,
+pub(crate) struct Attempt {
+    pub(crate) version: u32,
     /// The subject for requests for permission and for the result.
-    pub(super) relay: String,
-    pub(super) url: String,
+    pub(crate) relay: String,
+    pub(crate) url: String,
     /// The fields of the request, signed.
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) limit: Duration,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) limit: Duration,
     /// The largest part of the response body to send back, in bytes.
-    pub(super) keep: usize,
+    pub(crate) keep: usize,
 }
 
 /// The result of an HTTP request. The body of the response follows.
@@ -119,12 +123,12 @@ enum NetworkOf {
 }
 
 /// Serializes an attempt with its payload.
-pub(super) fn attempt(attempt: &Attempt, payload: &[u8]) -> Result<Bytes, String> {
+pub(crate) fn attempt(attempt: &Attempt, payload: &[u8]) -> Result<Bytes, String> {
     write(attempt, payload)
 }
 
 /// Parses an attempt of this version.
-pub(super) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> {
+pub(crate) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> {
     let (attempt, payload): (Attempt, Bytes) = read(message)?;
     let Attempt {
         version,
@@ -158,12 +162,12 @@ fn is_subject(subject: &str) -> bool {
 }
 
 /// Serializes the time in which an attempt may be started; zero denies it.
-pub(super) fn permission(left: Duration) -> Bytes {
+pub(crate) fn permission(left: Duration) -> Bytes {
     left.as_millis().to_string().into()
 }
 
 /// Parses the time in which an attempt may be started.
-pub(super) fn read_permission(message: &[u8]) -> Result<Duration, String> {
+pub(crate) fn read_permission(message: &[u8]) -> Result<Duration, String> {
     let left = str::from_utf8(message)
         .ok()
         .and_then(|left| left.parse().ok());
@@ -178,7 +182,7 @@ pub(super) fn read_permission(message: &[u8]) -> Result<Duration, String> {
 }
 
 /// Serializes a result with up to `keep` bytes of the body. Shortens it to `most` bytes in total, as far as possible.
-pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Bytes, String> {
+pub(crate) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Bytes, String> {
     let mut body = Bytes::new();
     let outcome = match exchange.result {
         Ok(received) => {
@@ -220,7 +224,7 @@ pub(super) fn answer(exchange: Exchange, keep: usize, most: usize) -> Result<Byt
 }
 
 /// Parses a result.
-pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
+pub(crate) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
     let (answer, body): (ResultHead, Bytes) = read(message)?;
     if body.len() > MAX_BODY {
         return Err(format!(
@@ -265,7 +269,7 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
 }
 
 /// The fields as texts. Other values are omitted; fields of requests are always text.
-pub(super) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
     headers
         .iter()
         .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
@@ -289,7 +293,7 @@ fn fields_for_evaluation(headers: &HeaderMap, most: usize) -> Vec<(String, Strin
 }
 
 /// Converts parsed fields.
-pub(super) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, String> {
+pub(crate) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, String> {
     // `HeaderMap` panics beyond some number of fields.
     if fields.len() > MAX_RESPONSE_FIELDS {
         return Err(format!(

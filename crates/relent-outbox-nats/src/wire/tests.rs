@@ -10,8 +10,8 @@ use bytes::Bytes;
 use relent_core::{Backoff, Policy};
 
 use super::{answer, attempt, header_map, read_answer, read_attempt, read_permission};
-use crate::acknowledgement::{MAX_BODY, ReceiverResponse, judge};
-use crate::endpoint::Acknowledgement;
+use relent_outbox::acknowledgement::{MAX_BODY, ReceiverResponse, judge};
+use relent_outbox::endpoint::Acknowledgement;
 
 static POLICY: Policy = Policy::builder(Backoff::constant(Duration::ZERO)).build_const();
 
@@ -60,12 +60,12 @@ mod properties {
     use relent_core::{Cause, Failure, FailureKind, Network};
 
     use super::*;
-    use crate::acknowledgement::BodyEnd;
-    use crate::fault::FaultKind;
-    use crate::nats::wire::{
+    use crate::wire::{
         Attempt, MAX_ATTEMPT_TIME, MAX_HEAD_BYTES, MAX_RESPONSE_FIELDS, VERSION, write,
     };
-    use crate::sender::{Exchange, Received};
+    use relent_outbox::acknowledgement::BodyEnd;
+    use relent_outbox::fault::FaultKind;
+    use relent_outbox::sender::{Exchange, Received};
 
     fn an_attempt() -> impl Strategy<Value = Attempt> {
         let relay = "[a-z-]{1,8}\\.relay\\.[0-9a-f]{1,8}\\.[0-9]{1,9}";
