@@ -77,7 +77,7 @@ pub struct Destination<A> {
     /// Whether the policy has a budget.
     budgeted: AtomicBool,
     cooldown: Cooldown,
-    /// The policy's `max_hint` in nanoseconds: no cooldown lasts longer.
+    /// The policy's [`max_cooldown`](Policy::max_cooldown) in nanoseconds: no cooldown lasts longer.
     longest: AtomicU64,
     /// No admission is needed while no cooldown runs.
     quiet: AtomicBool,
@@ -174,7 +174,7 @@ impl<A> Destination<A> {
             budget,
             budgeted: AtomicBool::new(policy.budget().is_some()),
             cooldown: Cooldown::new(),
-            longest: AtomicU64::new(nanos(policy.max_hint())),
+            longest: AtomicU64::new(nanos(policy.max_cooldown())),
             quiet: AtomicBool::new(outbound.needs_no_admission()),
             paced: AtomicBool::new(outbound.has_rate_limit()),
             responded: AtomicBool::new(false),
@@ -289,7 +289,7 @@ impl<A: Access> Destination<A> {
             self.budgeted
                 .store(policy.budget().is_some(), Ordering::Relaxed);
             self.longest
-                .store(nanos(policy.max_hint()), Ordering::Relaxed);
+                .store(nanos(policy.max_cooldown()), Ordering::Relaxed);
             outbound.set_policy(now, policy, &self.cooldown, random);
             match outbound.circuit_breaker() {
                 Some(_) => outbound.signal_budget(now, &self.budget),
@@ -350,7 +350,10 @@ impl<A: Access> Destination<A> {
 
     /// Counts a new caller, and requests admission for its first attempt. Assigns the id. `is_counted`:
     /// it needed no admission when it came, and budget and throttle have seen it.
-    pub(crate) fn enter(
+    ///
+    /// This, [`admit`](Self::admit), [`leave`](Self::leave), [`cancel`](Self::cancel) and
+    /// [`end`](Self::end) are for drivers whose attempts belong to no [`Call`](crate::call::Call).
+    pub fn enter(
         &self,
         now: Instant,
         request: &mut AdmissionRequest,
@@ -392,7 +395,7 @@ impl<A: Access> Destination<A> {
     }
 
     /// Requests admission for a known caller, which waits already or not.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         now: Instant,
         request: &AdmissionRequest,
@@ -412,7 +415,7 @@ impl<A: Access> Destination<A> {
 
     /// A waiting caller goes away. If a cooldown `held` it, no other caller is affected, so the clock
     /// is not read.
-    pub(crate) fn leave(&self, caller: &Waiter, held: bool, now: impl FnOnce() -> Instant) {
+    pub fn leave(&self, caller: &Waiter, held: bool, now: impl FnOnce() -> Instant) {
         let id = caller.id;
         // While a caller waits, no counts are pending.
         if held
@@ -456,7 +459,7 @@ impl<A: Access> Destination<A> {
 
     /// An attempt that has started is over. Returns whether a cooldown begins.
     #[inline]
-    pub(crate) fn end(&self, now: Instant, permit: Permit, outcome: &AttemptOutcome) -> bool {
+    pub fn end(&self, now: Instant, permit: Permit, outcome: &AttemptOutcome) -> bool {
         if *outcome == AttemptOutcome::SUCCESS && self.succeed_while_healthy(now, &permit) {
             return false;
         }
@@ -517,7 +520,7 @@ impl<A: Access> Destination<A> {
     }
 
     /// Cancels an attempt with a permit that was not made.
-    pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
+    pub fn cancel(&self, now: Instant, permit: Permit) {
         self.turn(now, |outbound, random| {
             outbound.cancel(now, permit, &self.cooldown, random);
         });

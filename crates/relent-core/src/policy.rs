@@ -261,6 +261,16 @@ impl Policy {
         self.max_hint
     }
 
+    /// The longest cooldown that a hint may start at a destination: `max_hint`, or none with
+    /// [`HintMode::Ignore`].
+    #[must_use]
+    pub const fn max_cooldown(&self) -> Duration {
+        match self.hint {
+            HintMode::Ignore => Duration::ZERO,
+            _ => self.max_hint,
+        }
+    }
+
     /// The Retry-After jitter as a share of a shared hint: see [`PolicyBuilder::retry_after_jitter`].
     #[must_use]
     pub const fn retry_after_jitter(&self) -> f64 {

@@ -19,7 +19,7 @@ use crate::destination::hedge::{Hedge, HedgeConfig};
 use crate::destination::outbound::Outbound;
 use crate::destination::rate_limit::RateLimitConfig;
 use crate::failure::{Cause, FailureKind, Hop, Network};
-use crate::hint::Hint;
+use crate::hint::{Hint, HintMode};
 use crate::policy::PolicyBuilder;
 use crate::policy::backoff::Backoff;
 use crate::policy::jitter::Jitter;
@@ -607,6 +607,28 @@ fn calls_without_admission_get_their_own_ids_when_a_cooldown_begins() {
         call.leave(&at);
     }
     assert_eq!(waiting(), 0);
+}
+
+/// A policy that reproduces a system without hints holds no other caller, either.
+#[test]
+fn a_policy_that_ignores_hints_starts_no_cooldown() {
+    let busy = Failure::throttled().hint(Hint::after(4 * SECOND));
+    for mode in [HintMode::Floor, HintMode::Ignore] {
+        let own = policy().hint(mode).build().unwrap();
+        let (there, clock) = (there(&own), ManualClock::default());
+        let mut at = at(&own, &there, &clock);
+        let mut call = Call::new(CallOptions::new(), &at);
+        start(&mut call, &mut at);
+        call.failed(&mut at, &busy);
+        let ignores = mode == HintMode::Ignore;
+        assert_eq!(there.cooldown().is_running(at.now()), !ignores);
+        assert_eq!(there.needs_no_admission(), ignores);
+        call.leave(&at);
+        // A reload with such a policy ends a running cooldown.
+        let ignoring = policy().hint(HintMode::Ignore).build().unwrap();
+        there.set_policy(at.now(), &ignoring, || {});
+        assert!(!there.cooldown().is_running(at.now()));
+    }
 }
 
 /// The deadline of the caller changes while it waits.

@@ -78,13 +78,17 @@ impl Cooldown {
     }
 
     /// Handles the end of an attempt: a [request](AttemptOutcome::cooldown) of the server starts or
-    /// extends the cooldown, by at most `most` (the policy's `max_hint`), so that one response does
-    /// not block a destination for hours. Returns whether a cooldown starts where there was none.
+    /// extends the cooldown, by at most `most` (the policy's
+    /// [`max_cooldown`](crate::Policy::max_cooldown)), so that one response does not block a destination
+    /// for hours. Returns whether a cooldown starts where there was none.
     pub fn on_end(&self, now: Instant, outcome: &AttemptOutcome, most: Duration) -> bool {
         let Some(request) = outcome.cooldown else {
             return false;
         };
         let delay = nanos(request.delay.min(most));
+        if delay == 0 {
+            return false;
+        }
         let until = now.as_nanos().saturating_add(delay);
         let before = self.until.fetch_max(until, Ordering::Relaxed);
         if before < until {

@@ -12,8 +12,8 @@ use crate::time::{Instant, nanos, share_of};
 
 impl Outbound {
     /// Changes the policy. Existing parts keep their state. A running cooldown is cut to the new
-    /// `max_hint`. All waiting callers are woken to wait by the new rules, or to stop if that takes too
-    /// long.
+    /// [`max_cooldown`](Policy::max_cooldown). All waiting callers are woken to wait by the new rules, or
+    /// to stop if that takes too long.
     ///
     /// While retries are off, circuit breaker and throttle stay as they are, even if this policy has
     /// none: they do not apply to new requests, and waiting callers continue by the old rules.
@@ -41,11 +41,11 @@ impl Outbound {
             (Some(_), None) if policy.is_off() => {}
             (throttle, _) => *throttle = policy.new_throttle().map(Box::new),
         }
-        cooldown.shorten(now, policy.max_hint());
+        cooldown.shorten(now, policy.max_cooldown());
         let end = now.saturating_add(cooldown.left(now));
         self.queue.change_holds(|request, until| {
             // Its jitter may belong to a longer cooldown that is over.
-            let jitter = share_of(nanos(policy.max_hint()), request.jitter);
+            let jitter = share_of(nanos(policy.max_cooldown()), request.jitter);
             match until <= later_by(end, jitter) {
                 true => until,
                 false => {
