@@ -14,16 +14,29 @@
 //! and no attempt starts by the old rules afterwards. One task decides; attempts and store calls run in tasks of their
 //! own, so none blocks another.
 
+mod admission;
 pub(crate) mod attempt;
 mod bodies;
-mod calls;
+mod claim_batch;
+mod clock;
 mod config;
+mod demand;
 mod endpoint_state;
 mod event_loop;
-mod heartbeat;
+mod fault_hold;
 mod held;
+mod in_flight;
+mod isolation;
+mod lease;
+mod ownership;
 pub(crate) mod permission;
+mod ready_queue;
+mod results;
+mod rules;
+mod search;
 mod slots;
+mod speed;
+mod store_calls;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +51,7 @@ use crate::secrets::{KeyError, Secrets};
 use crate::sender::Sender;
 use crate::store::Store;
 use attempt::Transport;
-use event_loop::EventLoop;
+use event_loop::{EventLoop, Setup};
 
 pub use config::{Drained, WorkerConfig};
 pub use held::{HeldEndpoint, HoldMonitor, HoldReason};
@@ -145,9 +158,13 @@ impl<S: Store> Worker<S> {
             Some(relay) => relay.start(sender.attempt_timeout()),
             None => Transport::with_sender(sender.clone()),
         };
-        EventLoop::new(store, sender, secrets, config, transport, hint)
-            .asked(asked)
-            .run(shutdown)
-            .await
+        let setup = Setup {
+            store,
+            sender,
+            secrets,
+            config,
+            hint,
+        };
+        EventLoop::run(setup, transport, asked, shutdown).await
     }
 }

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::bodies::PayloadPermit;
-use super::endpoint_state::Rules;
 use super::permission::{NotGranted, StartPermission};
+use super::rules::Rules;
 use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};
 use crate::endpoint::Acknowledgement;
 use crate::message::MessageId;
@@ -245,7 +245,12 @@ impl Transport {
         })
     }
 
-    /// Whether it accepts attempts.
+    /// Whether it accepts attempts now.
+    pub(super) fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    /// Reports when it begins or ceases to accept attempts.
     pub(super) fn open(&self) -> watch::Receiver<bool> {
         self.open.clone()
     }
@@ -258,7 +263,7 @@ impl Transport {
 impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transport")
-            .field("open", &*self.open.borrow())
+            .field("open", &self.is_open())
             .finish_non_exhaustive()
     }
 }

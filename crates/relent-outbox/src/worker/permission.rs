@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
 use super::bodies::PayloadPermit;
-use super::heartbeat::LeaseState;
+use super::lease::LeaseState;
 use crate::observe;
 use crate::store::{ConfirmRequest, GRANT, Store};
 
@@ -18,14 +18,14 @@ use crate::store::{ConfirmRequest, GRANT, Store};
 /// not stopping.
 #[derive(Clone, Debug)]
 pub struct StartPermission {
-    pub(super) pulse: watch::Receiver<LeaseState>,
+    lease: watch::Receiver<LeaseState>,
     /// [`LeaseState::lost`] at the claim.
-    pub(super) lost: u64,
-    pub(super) stopping: watch::Receiver<bool>,
+    lost: u64,
+    stopping: watch::Receiver<bool>,
     /// Until then the endpoint is unchanged since the store was asked, or its change has not returned yet.
-    pub(super) until: Instant,
-    pub(super) grants: Grants,
-    pub(super) confirm: ConfirmRequest,
+    until: Instant,
+    grants: Grants,
+    confirm: ConfirmRequest,
 }
 
 impl StartPermission {
@@ -39,9 +39,9 @@ impl StartPermission {
     /// The time for which it can be valid if an expired grant is renewed; zero if it cannot.
     #[must_use]
     pub fn left_of_lease(&self, now: Instant) -> Duration {
-        let pulse = *self.pulse.borrow();
-        match pulse.until {
-            Some(until) if pulse.lost == self.lost && !*self.stopping.borrow() => {
+        let lease = *self.lease.borrow();
+        match lease.until {
+            Some(until) if lease.lost == self.lost && !*self.stopping.borrow() => {
                 until.saturating_duration_since(now)
             }
             _ => Duration::ZERO,
@@ -72,15 +72,66 @@ impl StartPermission {
     }
 }
 
+/// Issues the permissions of a worker, until it stops.
+#[derive(Debug)]
+pub(super) struct Permissions {
+    lease: watch::Receiver<LeaseState>,
+    grants: Grants,
+    /// Notifies attempts that the worker is stopping.
+    stopping: watch::Sender<bool>,
+}
+
+impl Permissions {
+    /// Starts the task that renews permissions. No call of the store takes longer than `longest`.
+    pub(super) fn new<S: Store>(
+        store: S,
+        worker: String,
+        longest: Duration,
+        lease: watch::Receiver<LeaseState>,
+    ) -> Self {
+        Self {
+            lease,
+            grants: Grants::of(store, worker, longest),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    /// Issues the permission of an attempt that was claimed after `lost` losses of the lease.
+    pub(super) fn issue(
+        &self,
+        lost: u64,
+        until: Instant,
+        confirm: ConfirmRequest,
+    ) -> StartPermission {
+        StartPermission {
+            lease: self.lease.clone(),
+            lost,
+            stopping: self.stopping.subscribe(),
+            until,
+            grants: self.grants.clone(),
+            confirm,
+        }
+    }
+
+    /// Withdraws all permissions, as the worker is stopping.
+    pub(super) fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+}
+
 /// The limits of one call, in attempts and in bytes; a single longer payload is loaded alone.
 const MAX_CONFIRMATIONS: usize = 256;
 const MAX_LOADED_BYTES: usize = 8 << 20;
 
 /// Permission for one attempt, with its payload.
 #[derive(Debug)]
-pub(super) struct Granted {
-    pub(super) payload: Bytes,
-    pub(super) until: Instant,
+struct Granted {
+    payload: Bytes,
+    until: Instant,
 }
 
 /// The reason for no permission.
@@ -102,12 +153,12 @@ struct GrantRequest {
 
 /// A handle for requests of attempts.
 #[derive(Clone, Debug)]
-pub(super) struct Grants(mpsc::UnboundedSender<GrantRequest>);
+struct Grants(mpsc::UnboundedSender<GrantRequest>);
 
 impl Grants {
     /// Starts a task that serves requests from this store until all handles are dropped. No call takes longer than
     /// `longest`.
-    pub(super) fn of<S: Store>(store: S, worker: String, longest: Duration) -> Self {
+    fn of<S: Store>(store: S, worker: String, longest: Duration) -> Self {
         let (asks, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             // A request that did not fit into the last call.
@@ -134,7 +185,7 @@ impl Grants {
         Self(asks)
     }
 
-    pub(super) async fn ask(
+    async fn ask(
         &self,
         confirm: ConfirmRequest,
         size: usize,

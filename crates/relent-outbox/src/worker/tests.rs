@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attempt::{Job, Transport};
-use super::event_loop::EventLoop;
-use super::{Drained, WorkerConfig};
+use super::{Drained, Worker, WorkerConfig};
 use crate::endpoint::Endpoint;
 use crate::guard::AddressGuard;
+use crate::relay::Relay;
 use crate::secrets::Secrets;
 use crate::sender::{AttemptResult, Sender, SenderConfig};
 use memory::{Fault, Memory};
@@ -39,7 +39,7 @@ retry_on = ["5xx", "timeout", "network"]
 backoff.constant = { delay = "1s" }
 "#;
 
-fn sender() -> Sender {
+pub(super) fn sender() -> Sender {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -149,18 +149,27 @@ struct Running {
     worker: JoinHandle<Drained>,
 }
 
+/// A transport in place of the network.
+#[derive(Debug)]
+struct InMemory(Transport);
+
+impl Relay for InMemory {
+    fn start(self: Box<Self>, _: Duration) -> Transport {
+        self.0
+    }
+}
+
+fn worker(store: &Memory, transport: Transport, config: WorkerConfig) -> Worker<Memory> {
+    Worker::new(store.clone(), sender(), Secrets::default(), config).relay(InMemory(transport))
+}
+
 fn start(store: &Memory, receivers: &Receivers, config: WorkerConfig) -> Running {
+    run(worker(store, receivers.transport(), config))
+}
+
+fn run(worker: Worker<Memory>) -> Running {
     let (stop, stopped) = oneshot::channel();
-    let hint = Arc::new(Notify::new());
-    let event_loop = EventLoop::new(
-        store.clone(),
-        sender(),
-        Secrets::default(),
-        config,
-        receivers.transport(),
-        hint,
-    );
-    let worker = tokio::spawn(event_loop.run(async move {
+    let worker = tokio::spawn(worker.run(async move {
         let _ = stopped.await;
     }));
     Running { stop, worker }

@@ -4,7 +4,7 @@ use relent_core::Hint;
 
 use super::*;
 use crate::fault::{FaultKind, LocalFault};
-use crate::worker::{HoldMonitor, HoldReason};
+use crate::worker::HoldReason;
 
 const CONTRACT: &str = r#"
 max_retries = 4
@@ -110,25 +110,15 @@ async fn a_local_fault_holds_messages_without_counting_attempts() {
             .map(|message| store.add(1 + message % 2, "x"))
             .collect();
         let (transport, made) = local_fault(kind, Instant::now() + 300 * SECOND);
-        let (watch, asked) = HoldMonitor::new("one".to_owned());
-        let (stop, stopped) = oneshot::channel();
         let mut config = config("one");
         // A failure of the endpoint would disable it.
         config.disable_after = crate::health::DisableAfter {
             failing_for: Duration::ZERO,
             failures: 1,
         };
-        let event_loop = EventLoop::new(
-            store.clone(),
-            sender(),
-            Secrets::default(),
-            config,
-            transport,
-            Arc::new(Notify::new()),
-        );
-        let worker = tokio::spawn(event_loop.asked(asked).run(async move {
-            let _ = stopped.await;
-        }));
+        let worker = worker(&store, transport, config);
+        let watch = worker.watch();
+        let running = run(worker);
         sleep(200 * SECOND).await;
         // A single message of each endpoint tests whether the fault is fixed, less and less often; or each message for
         // itself.
@@ -153,8 +143,7 @@ async fn a_local_fault_holds_messages_without_counting_attempts() {
             });
         }
         assert!(watch.held().await.is_empty());
-        let _ = stop.send(());
-        let _ = worker.await.unwrap();
+        let _ = running.stop().await;
     }
 }
 

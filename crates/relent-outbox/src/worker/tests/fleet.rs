@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{Random, Scope};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::memory::{CallFaults, Memory};
-use super::{Running, SECOND, TEN, config, refused, sender};
+use super::{Running, SECOND, TEN, config, refused, run, worker};
 use crate::acknowledgement::NotAcknowledged;
 use crate::endpoint::Endpoint;
-use crate::secrets::Secrets;
 use crate::sender::AttemptResult;
 use crate::store::Hinted;
 use crate::worker::attempt::{Job, Transport};
-use crate::worker::event_loop::EventLoop;
 
 const CALLS: [&str; 6] = ["heartbeat", "find", "acquire", "claim", "settle", "release"];
 
@@ -168,19 +166,8 @@ impl WorkerFleet {
     fn join(&mut self) {
         self.joined += 1;
         let name = format!("w{}", self.joined);
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let event_loop = EventLoop::new(
-            self.store.clone(),
-            sender(),
-            Secrets::default(),
-            config(&name),
-            self.transport(&name),
-            Arc::new(Notify::new()),
-        );
-        let worker = tokio::spawn(event_loop.run(async move {
-            let _ = stopped.await;
-        }));
-        self.workers.push((name, Running { stop, worker }));
+        let worker = worker(&self.store, self.transport(&name), config(&name));
+        self.workers.push((name, run(worker)));
     }
 
     async fn leave(&mut self) {

@@ -3,7 +3,7 @@
 use relent_core::Hint;
 
 use super::*;
-use crate::worker::{HeldEndpoint, HoldMonitor, HoldReason};
+use crate::worker::{HeldEndpoint, HoldReason};
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_reports_held_endpoints_with_reason_and_time() {
@@ -30,21 +30,11 @@ async fn a_worker_reports_held_endpoints_with_reason_and_time() {
         "e5" => (100 * SECOND, None),
         _ => (SECOND / 10, None),
     });
-    let (watch, asked) = HoldMonitor::new("one".to_owned());
-    let (stop, stopped) = oneshot::channel();
     let mut config = config("one");
     config.slow_in_flight = 1;
-    let event_loop = EventLoop::new(
-        store.clone(),
-        sender(),
-        Secrets::default(),
-        config,
-        receivers.transport(),
-        Arc::new(Notify::new()),
-    );
-    let worker = tokio::spawn(event_loop.asked(asked).run(async move {
-        let _ = stopped.await;
-    }));
+    let worker = worker(&store, receivers.transport(), config);
+    let watch = worker.watch();
+    let running = run(worker);
     sleep(10 * SECOND).await;
     let mut held = watch.held().await;
     held.sort_by(|one, other| one.name.cmp(&other.name));
@@ -77,7 +67,6 @@ async fn a_worker_reports_held_endpoints_with_reason_and_time() {
         "{paced:?}"
     );
     assert_eq!(of("e5").unwrap().tenant, "acme");
-    let _ = stop.send(());
-    let _ = worker.await.unwrap();
+    let _ = running.stop().await;
     assert_eq!(watch.held().await, [], "whoever has ended holds nothing");
 }
