@@ -22,9 +22,7 @@ impl Connection {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A call becomes a future when it is awaited; `tokio::spawn` needs a future.
-    let plain = retry(Policy::STANDARD, || async { Ok::<_, String>(1) });
-    let plain = tokio::spawn(plain.into_future());
+    let plain = tokio::spawn(retry(Policy::STANDARD, || async { Ok::<_, String>(1) }));
     println!("plain: {:?}", plain.await?);
 
     let mut owned = Connection { queries: 0 };

@@ -2,8 +2,7 @@
 
 use relent::Policy;
 use relent::clock::TokioClock;
-use relent::driver::{CallPermit, Driver, Stop, Target};
-use relent::random::Random;
+use relent::driver::{CallPermit, Driver, Stop};
 
 use crate::live::{Countdown, SessionMessages};
 
@@ -18,8 +17,8 @@ pub(crate) fn report_no_hedging(policy: &Policy, live: SessionMessages, why: &st
 ///
 /// # Errors
 /// The session must give up.
-pub(crate) async fn admitted<R: Random, D: Target>(
-    driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+pub(crate) async fn admitted(
+    driver: &mut Driver<'_, TokioClock>,
     live: SessionMessages,
 ) -> Result<CallPermit, Stop> {
     let countdown = Countdown::new(live);

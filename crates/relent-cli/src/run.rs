@@ -17,10 +17,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
 use relent::clock::TokioClock;
-use relent::driver::{CallPermit, Decision, Driver, Stop, Target};
+use relent::driver::{CallPermit, Decision, Driver, Stop};
 use relent::failure::Cause;
 use relent::policy::{Pattern, format_duration};
-use relent::random::Random;
 use relent::{Destination, Failure, Policy, StopReason};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -419,9 +418,9 @@ fn reserve_kill_time(policy: Policy, kill_after: Duration) -> Result<Policy, Str
 }
 
 impl Run {
-    async fn attempts<R: Random, D: Target>(
+    async fn attempts(
         &self,
-        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+        driver: &mut Driver<'_, TokioClock>,
         signals: &mut Signals,
     ) -> Result<RunEnd, Error> {
         // Buffered output goes to a file. A write beyond the file size limit must not end relent, since the command
@@ -512,11 +511,7 @@ impl Run {
     }
 
     /// Registers the next attempt and returns its limits.
-    fn next_attempt<R: Random, D: Target>(
-        &self,
-        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-        permit: CallPermit,
-    ) -> Attempt {
+    fn next_attempt(&self, driver: &mut Driver<'_, TokioClock>, permit: CallPermit) -> Attempt {
         let now = Instant::now();
         let attempt = driver.on_attempt(permit);
         let most = self.policy.max_retries();
@@ -622,8 +617,8 @@ fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
 }
 
 /// Decides about a retry. `cancelled`: a signal has arrived, or standard output has lost its reader.
-fn decide<R: Random, D: Target>(
-    driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+fn decide(
+    driver: &mut Driver<'_, TokioClock>,
     verdict: &AttemptFailure,
     cancelled: bool,
 ) -> Decision {

@@ -14,9 +14,7 @@ mod span;
 #[cfg(feature = "tracing")]
 mod url;
 
-use relent::driver::{DriverBuilder, Target};
-use relent_core::{Policy, Random};
-use std::ops::Deref;
+use relent::driver::DriverBuilder;
 
 #[cfg(feature = "tracing")]
 pub use not_retried::not_retried;
@@ -48,16 +46,10 @@ impl MetricLabel {
 
     /// Labels the metrics and events of this driver with the name.
     #[inline]
-    pub fn name<'p, K, R, P, D>(
+    pub fn name<'p, K: relent::clock::Clock>(
         &self,
-        driver: DriverBuilder<'p, K, R, P, D>,
-    ) -> DriverBuilder<'p, K, R, P, D>
-    where
-        K: relent::clock::Clock,
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+        driver: DriverBuilder<'p, K>,
+    ) -> DriverBuilder<'p, K> {
         #[cfg(feature = "metrics")]
         if let Some(label) = &self.label {
             return driver.label(label.clone());

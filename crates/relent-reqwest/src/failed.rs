@@ -3,13 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::ops::Deref;
 use std::time::Duration;
 
 use http::StatusCode;
 use relent::clock::Clock;
-use relent::driver::{Driver, Target};
-use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
+use relent::driver::Driver;
+use relent_core::{Cause, Decision, Failure, Network, StopReason};
 use relent_http::BoxError;
 use relent_http::body::Truncated;
 use relent_http::network::{chain, while_receiving};
@@ -335,13 +334,7 @@ impl FailedAttempt {
 
     /// Lets the driver decide, unless `stop` is set. Progress is reported first. The request body is checked only if
     /// there would be a retry, so that the policy's own reason to stop takes precedence.
-    pub(crate) fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
-    where
-        K: Clock,
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub(crate) fn decide<K: Clock>(&self, driver: &mut Driver<'_, K>) -> Decision {
         match self.stop {
             Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
             None => {
@@ -352,17 +345,11 @@ impl FailedAttempt {
     }
 
     /// Lets the driver decide, with a delay of the caller's own.
-    pub(crate) fn decide_by<K, R, P, D>(
+    pub(crate) fn decide_by<K: Clock>(
         &self,
-        driver: &mut Driver<'_, K, R, P, D>,
+        driver: &mut Driver<'_, K>,
         own: Duration,
-    ) -> Decision
-    where
-        K: Clock,
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    ) -> Decision {
         self.report_progress(driver);
         match driver.on_failure_with(&self.failure, Some(own)) {
             Decision::Retry { after } => match self.cannot_retry() {
@@ -373,13 +360,7 @@ impl FailedAttempt {
         }
     }
 
-    fn report_progress<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>)
-    where
-        K: Clock,
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    fn report_progress<K: Clock>(&self, driver: &mut Driver<'_, K>) {
         if self.progressed {
             driver.on_progress();
         }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
-use relent::Destination;
 use relent::clock::TokioClock;
-use relent::driver::{Driver, ToDestination};
+use relent::driver::Driver;
 use relent::random::SessionRandom;
 use relent_core::destination::Hedge;
 use relent_core::{
@@ -41,8 +40,7 @@ type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 
 /// The driver of a request, which holds its policy and destination in an `Arc`.
-pub(crate) type CallDriver =
-    Driver<'static, TokioClock, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+pub(crate) type CallDriver = Driver<'static, TokioClock>;
 
 /// Options of all requests of a client or a middleware. `replaced` holds the policy of a later `set_policy`.
 #[derive(Clone, Debug)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use relent_core::{Cause, Decision, Failure, Policy, Random, Stop};
+use relent_core::{Cause, Decision, Failure, Stop};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::clock::Clock;
-use crate::driver::{Driver, Target};
-use crate::hook::{Hook, Notice};
+use crate::driver::Driver;
+use crate::hook::Notice;
 
 /// The next step of the loop.
 pub(crate) enum AfterAttempt<S> {
@@ -21,50 +21,36 @@ pub(crate) enum AfterAttempt<S> {
 }
 
 /// Classifies the outcome of an attempt (`None` if its limit cut it off), gets the session's
-/// decision, calls the hook, and stores the last error in `last`.
+/// decision, notifies, and stores the outcome of a failure in `last`.
 #[inline]
-pub(crate) fn after_attempt<O, C, H, K, R, D>(
+pub(crate) fn after_attempt<O, C: Classify<O>, K: Clock>(
     outcome: Option<O>,
-    driver: &mut Driver<'_, K, R, &Policy, D>,
+    driver: &mut Driver<'_, K>,
     classify: &mut C,
-    hook: &mut H,
-    last: &mut Option<C::Last>,
-) -> AfterAttempt<C::Success>
-where
-    C: Classify<O>,
-    H: Hook<C::Last>,
-    K: Clock,
-    R: Random,
-    D: Target,
-{
+    last: &mut Option<O>,
+) -> AfterAttempt<C::Success> {
     match classify_outcome(outcome, driver, classify) {
         Ok(value) => {
             driver.on_success();
             AfterAttempt::Success(value)
         }
-        Err((failure, error)) => {
+        Err((failure, outcome)) => {
             let number = driver.attempts();
-            decide(number, &failure, error, driver, hook, last)
+            decide(number, &failure, outcome, driver, classify, last)
         }
     }
 }
 
 /// Classifies the outcome of an attempt.
 #[inline]
-pub(crate) fn classify_outcome<O, C, K, R, D>(
+pub(crate) fn classify_outcome<O, C: Classify<O>, K: Clock>(
     outcome: Option<O>,
-    driver: &mut Driver<'_, K, R, &Policy, D>,
+    driver: &mut Driver<'_, K>,
     classify: &mut C,
-) -> Result<C::Success, (Failure, Option<C::Last>)>
-where
-    C: Classify<O>,
-    K: Clock,
-    R: Random,
-    D: Target,
-{
+) -> Result<C::Success, (Failure, Option<O>)> {
     match outcome.map(|outcome| classify.classify_outcome(outcome)) {
         Some(OutcomeClass::Success(value)) => Ok(value),
-        Some(OutcomeClass::Failure(failure, error)) => Err((failure, Some(error))),
+        Some(OutcomeClass::Failure(failure, outcome)) => Err((failure, Some(outcome))),
         Some(OutcomeClass::Pending { progress }) => {
             if progress {
                 driver.reset();
@@ -77,32 +63,26 @@ where
 
 /// Handles the failure of this attempt, or of all attempts of a race.
 #[inline]
-pub(crate) fn decide<S, L, H, K, R, D>(
+pub(crate) fn decide<O, C: Classify<O>, K: Clock>(
     number: u32,
     failure: &Failure,
-    error: Option<L>,
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    hook: &mut H,
-    last: &mut Option<L>,
-) -> AfterAttempt<S>
-where
-    H: Hook<L>,
-    K: Clock,
-    R: Random,
-    D: Target,
-{
+    outcome: Option<O>,
+    driver: &mut Driver<'_, K>,
+    classify: &mut C,
+    last: &mut Option<O>,
+) -> AfterAttempt<C::Success> {
     let decision = driver.on_failure(failure);
     if let Decision::Retry { after } = decision {
-        hook.before_wait(&Notice {
+        classify.before_wait(&Notice {
             attempt: number,
             wait: after,
             failure: Some(*failure),
-            error: error.as_ref(),
+            error: outcome.as_ref().and_then(C::error),
             queued: None,
         });
     }
-    if error.is_some() {
-        *last = error;
+    if outcome.is_some() {
+        *last = outcome;
     }
     match decision {
         Decision::Stop(stop) => AfterAttempt::Stop(stop),

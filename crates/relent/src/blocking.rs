@@ -9,17 +9,16 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use relent_core::call::{CallPermit, NextStep, Queued};
-use relent_core::{Attempt, Policy, Random, Stop};
+use relent_core::{Attempt, Policy, Stop};
 
 use crate::after_attempt::{AfterAttempt, after_attempt};
 use crate::classify::{AnyError, Classify};
 use crate::clock::{BlockingSleeper, Clock, StdClock};
 use crate::destination::Destination;
-use crate::driver::{Driver, Target};
+use crate::driver::Driver;
 use crate::gave_up::GaveUp;
-use crate::hook::Hook;
 use crate::operation::Blocking;
-use crate::retry::{OfDestination, Retry};
+use crate::retry::Retry;
 
 pub use crate::ticker::BlockingTicker as Ticker;
 
@@ -50,7 +49,7 @@ pub use crate::ticker::BlockingTicker as Ticker;
 pub fn retry<F, O>(
     policy: &Policy,
     mut operation: F,
-) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, (), StdClock>
+) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
 where
     F: FnMut() -> O,
 {
@@ -62,7 +61,7 @@ where
 pub fn retry_with<F, O>(
     policy: &Policy,
     operation: F,
-) -> Retry<'_, Blocking<F, O>, AnyError, (), StdClock>
+) -> Retry<'_, Blocking<F, O>, AnyError, StdClock>
 where
     F: FnMut(Attempt) -> O,
 {
@@ -82,7 +81,7 @@ impl Destination {
     pub fn blocking<F, O>(
         &self,
         operation: F,
-    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
+    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
     where
         F: FnMut() -> O,
     {
@@ -90,14 +89,11 @@ impl Destination {
     }
 }
 
-impl<F, O, C, H, K, R, D> Retry<'_, Blocking<F, O>, C, H, K, R, (), D>
+impl<F, O, C, K> Retry<'_, Blocking<F, O>, C, K>
 where
     F: FnMut(Attempt) -> O,
     C: Classify<O>,
-    H: Hook<C::Last>,
     K: BlockingSleeper,
-    R: Random,
-    D: Target,
 {
     /// Runs a blocking operation, on this thread.
     ///
@@ -105,64 +101,40 @@ where
     /// As for [`blocking::retry`](crate::blocking::retry).
     #[inline]
     pub fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let Self {
-            operation: Blocking(mut operation, _),
-            mut classify,
-            mut hook,
-            driver,
-            ..
-        } = self;
-        let mut driver = driver.start();
+        let (Blocking(mut operation, _), mut classify, mut driver) = self.start()?;
         let mut last = None;
-        loop {
+        let stop = loop {
             if driver.clock().is_cancelled() {
-                return cancelled(&mut driver, last);
+                break driver.on_cancel();
             }
-            let attempt = match enter(&mut driver, |queued| hook.on_queued(queued)) {
+            let attempt = match enter(&mut driver, |queued| classify.on_queued(queued)) {
                 Ok(permit) => driver.on_attempt(permit),
-                Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
+                Err(stop) => break stop,
             };
             let outcome = Some(operation(attempt));
-            match after_attempt(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
+            match after_attempt(outcome, &mut driver, &mut classify, &mut last) {
                 AfterAttempt::Success(value) => return Ok(value),
                 AfterAttempt::Wait { after, .. } => {
                     if !after.is_zero() && !driver.clock().block(after) {
-                        return cancelled(&mut driver, last);
+                        break driver.on_cancel();
                     }
                 }
-                AfterAttempt::Stop(stop) => {
-                    return Err(GaveUp::new(last, driver.summary(Some(stop))));
-                }
+                AfterAttempt::Stop(stop) => break stop,
             }
-        }
+        };
+        Err(GaveUp::new(
+            last.and_then(C::into_error),
+            driver.summary(Some(stop)),
+        ))
     }
-}
-
-#[cold]
-fn cancelled<S, L, K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    last: Option<L>,
-) -> Result<S, GaveUp<L>>
-where
-    K: BlockingSleeper,
-    R: Random,
-    D: Target,
-{
-    let stop = driver.on_cancel();
-    Err(GaveUp::new(last, driver.summary(Some(stop))))
 }
 
 /// Waits until the next attempt may start.
 #[inline]
-fn enter<K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
+fn enter<K: BlockingSleeper>(
+    driver: &mut Driver<'_, K>,
     mut notify: impl FnMut(&Queued),
-) -> Result<CallPermit, Stop>
-where
-    K: BlockingSleeper,
-    R: Random,
-    D: Target,
-{
+) -> Result<CallPermit, Stop> {
     match driver.enter(None) {
         NextStep::Start(permit) => Ok(permit),
         NextStep::Stop(stop) => Err(stop),
@@ -177,15 +149,10 @@ where
 }
 
 #[inline(never)]
-fn wait_to_enter<K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
+fn wait_to_enter<K: BlockingSleeper>(
+    driver: &mut Driver<'_, K>,
     notify: &mut dyn FnMut(&Queued),
-) -> Result<CallPermit, Stop>
-where
-    K: BlockingSleeper,
-    R: Random,
-    D: Target,
-{
+) -> Result<CallPermit, Stop> {
     let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
     loop {
         match driver.enter(Some(&waker)) {
@@ -271,6 +238,8 @@ impl fmt::Debug for Cancel {
 }
 
 impl Clock for Cancel {
+    type Sleep = ();
+
     fn now(&self) -> relent_core::Instant {
         StdClock.now()
     }
@@ -319,7 +288,7 @@ pub trait RetryExt<O>: FnMut() -> O + Sized {
     fn retry(
         self,
         policy: &Policy,
-    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, (), StdClock> {
+    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock> {
         retry(policy, self)
     }
 }

@@ -7,49 +7,42 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use relent_core::call::CallPermit;
-use relent_core::{Attempt, Policy, Random};
+use relent_core::{Attempt, Stop};
 
 use crate::after_attempt::{AfterAttempt, after_attempt};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Target};
+use crate::driver::Driver;
 use crate::gave_up::GaveUp;
-use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
-use crate::operation::{Borrowing, BoxFuture, OnState};
+use crate::operation::{Async, Borrowing, BoxFuture, OnState};
 use crate::retry::Retry;
 use crate::timer::Timer;
 
 /// The caller cancelled.
 struct Cancelled;
 
-impl<F, O, C, H, K, R, X, D> Retry<'_, Borrowing<F, O>, C, H, K, R, X, D>
+impl<F, O, X, C, K> Retry<'_, Async<Borrowing<F, O>, X>, C, K>
 where
     F: AsyncFnMut(Attempt) -> O,
-    C: Classify<O>,
-    H: Hook<C::Last>,
-    K: Sleeper,
-    R: Random,
     X: Interrupt,
-    D: Target,
+    C: Classify<O>,
+    K: Sleeper,
 {
     /// Runs an operation made by [`retry_mut`](crate::retry_mut).
     ///
     /// # Errors
     /// As for [`retry`](crate::retry).
     pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let Self {
+        let (operation, classify, driver) = self.start()?;
+        let Async {
             operation: Borrowing(mut operation, _),
-            classify,
-            hook,
-            driver,
             interrupt,
-        } = self;
+        } = operation;
         let mut attempts = Attempts {
-            driver: driver.start(),
+            driver,
             classify,
-            hook,
-            interrupt: pin!(interrupt),
+            interrupt,
             last: None,
         };
         loop {
@@ -62,38 +55,32 @@ where
     }
 }
 
-impl<S, F, O, C, H, K, R, X, D> Retry<'_, OnState<'_, S, F, O>, C, H, K, R, X, D>
+impl<S, F, O, X, C, K> Retry<'_, Async<OnState<'_, S, F, O>, X>, C, K>
 where
     F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>,
-    C: Classify<O>,
-    H: Hook<C::Last>,
-    K: Sleeper,
-    R: Random,
     X: Interrupt,
-    D: Target,
+    C: Classify<O>,
+    K: Sleeper,
 {
     /// Runs an operation made by [`retry_on`](crate::retry_on).
     ///
     /// # Errors
     /// As for [`retry`](crate::retry).
     pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
-        let Self {
+        let (operation, classify, driver) = self.start()?;
+        let Async {
             operation:
                 OnState {
                     state,
                     mut operation,
                     ..
                 },
-            classify,
-            hook,
-            driver,
             interrupt,
-        } = self;
+        } = operation;
         let mut attempts = Attempts {
-            driver: driver.start(),
+            driver,
             classify,
-            hook,
-            interrupt: pin!(interrupt),
+            interrupt,
             last: None,
         };
         loop {
@@ -106,45 +93,44 @@ where
     }
 }
 
-/// The state of a session, except its operation.
-struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, D: Target, O> {
-    driver: Driver<'p, K, R, &'p Policy, D>,
+/// The state of a call, except its operation. `last` is the outcome of the last failure.
+struct Attempts<'p, X, C, K: Sleeper, O> {
+    driver: Driver<'p, K>,
     classify: C,
-    hook: H,
-    interrupt: Pin<&'x mut X>,
-    last: Option<C::Last>,
+    interrupt: X,
+    last: Option<O>,
 }
 
-impl<C, H, K, R, X, D, O> Attempts<'_, '_, C, H, K, R, X, D, O>
+impl<X, C, K, O> Attempts<'_, X, C, K, O>
 where
-    C: Classify<O>,
-    H: Hook<C::Last>,
-    K: Sleeper,
-    R: Random,
     X: Interrupt,
-    D: Target,
+    C: Classify<O>,
+    K: Sleeper,
 {
     /// Waits until the destination permits the next attempt.
     async fn enter(&mut self) -> Result<CallPermit, GaveUp<C::Last>> {
         let mut timer = Timer::new();
         let Self {
             driver,
+            classify,
             interrupt,
-            hook,
             ..
         } = self;
         let entered = poll_fn(|context| {
-            while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+            while let Poll::Ready(interruption) = interrupt.poll_interrupt(context) {
                 match interruption {
                     Interruption::Cancel => return Poll::Ready(Err(driver.on_cancel())),
                     Interruption::Reset => driver.reset(),
                 }
             }
-            driver.poll_enter_notifying(context, &mut timer, |queued| hook.on_queued(queued))
+            driver.poll_enter_notifying(context, &mut timer, |queued| classify.on_queued(queued))
         });
-        entered
-            .await
-            .map_err(|stop| GaveUp::new(self.last.take(), self.driver.summary(Some(stop))))
+        entered.await.map_err(|stop| self.give_up(stop))
+    }
+
+    fn give_up(&mut self, stop: Stop) -> GaveUp<C::Last> {
+        let last = self.last.take().and_then(C::into_error);
+        GaveUp::new(last, self.driver.summary(Some(stop)))
     }
 
     /// Runs one attempt and the wait after it; `None` if another attempt follows.
@@ -154,23 +140,16 @@ where
         attempt: Attempt,
     ) -> Option<Result<C::Success, GaveUp<C::Last>>> {
         let limit = attempt.limit.map(|limit| self.driver.clock().sleep(limit));
-        let ended = limited(
-            pin!(running),
-            pin!(limit),
-            self.interrupt.as_mut(),
-            &mut self.driver,
-        )
-        .await;
         let Self {
             driver,
             classify,
-            hook,
             interrupt,
             last,
         } = self;
+        let ended = limited(pin!(running), pin!(limit), interrupt, driver).await;
         let stop = match ended {
             Err(Cancelled) => driver.on_cancel(),
-            Ok(outcome) => match after_attempt(outcome, driver, classify, hook, last) {
+            Ok(outcome) => match after_attempt(outcome, driver, classify, last) {
                 AfterAttempt::Success(value) => return Some(Ok(value)),
                 AfterAttempt::Stop(stop) => stop,
                 AfterAttempt::Wait {
@@ -181,26 +160,26 @@ where
                     return None;
                 }
                 AfterAttempt::Wait { after, hinted } => {
-                    match wait(driver, interrupt.as_mut(), after, hinted).await {
+                    match wait(driver, interrupt, after, hinted).await {
                         Ok(()) => return None,
                         Err(Cancelled) => driver.on_cancel(),
                     }
                 }
             },
         };
-        Some(Err(GaveUp::new(last.take(), driver.summary(Some(stop)))))
+        Some(Err(self.give_up(stop)))
     }
 }
 
 /// Runs an attempt up to its limit; `None` if the limit cut it off.
-async fn limited<O, K: Sleeper, R: Random, D: Target>(
+async fn limited<O, K: Sleeper>(
     mut running: Pin<&mut impl Future<Output = O>>,
     mut limit: Pin<&mut Option<K::Sleep>>,
-    mut interrupt: Pin<&mut impl Interrupt>,
-    driver: &mut Driver<'_, K, R, &Policy, D>,
+    interrupt: &mut impl Interrupt,
+    driver: &mut Driver<'_, K>,
 ) -> Result<Option<O>, Cancelled> {
     poll_fn(|context| {
-        while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+        while let Poll::Ready(interruption) = interrupt.poll_interrupt(context) {
             match interruption {
                 Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
                 Interruption::Reset => driver.reset(),
@@ -217,9 +196,9 @@ async fn limited<O, K: Sleeper, R: Random, D: Target>(
     .await
 }
 
-async fn wait<K: Sleeper, R: Random, D: Target, X: Interrupt>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    mut interrupt: Pin<&mut X>,
+async fn wait<K: Sleeper, X: Interrupt>(
+    driver: &mut Driver<'_, K>,
+    interrupt: &mut X,
     after: Duration,
     hinted: bool,
 ) -> Result<(), Cancelled> {
@@ -228,7 +207,7 @@ async fn wait<K: Sleeper, R: Random, D: Target, X: Interrupt>(
     let mut own = may_reset.then(|| clock.now().saturating_add(after));
     let mut sleep = pin!(clock.sleep(after));
     poll_fn(|context: &mut Context<'_>| {
-        while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+        while let Poll::Ready(interruption) = interrupt.poll_interrupt(context) {
             match interruption {
                 Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
                 Interruption::Reset => match own.take() {

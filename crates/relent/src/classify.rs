@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use relent_core::{Failure, FailureKind, Hint};
+use relent_core::{Failure, Hint};
 
-/// The classification of an outcome.
+use crate::hook::{Hook, Notice, Queued};
+
+/// The classification of an outcome `O`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OutcomeClass<S, L> {
+pub enum OutcomeClass<S, O> {
     /// The operation succeeded with this value.
     Success(S),
-    /// The attempt failed with this failure. The second value is part of the caller's result if no
+    /// The attempt failed with this failure. The outcome is part of the caller's result if no
     /// attempt follows.
-    Failure(Failure, L),
+    Failure(Failure, O),
     /// Not a failure, but not completed yet: poll again. With `progress`, the backoff restarts.
     Pending {
         /// Whether the job has progressed since the last poll.
@@ -40,6 +42,12 @@ pub enum OutcomeClass<S, L> {
 ///             _ => OutcomeClass::Failure(Failure::ambiguous(), status),
 ///         }
 ///     }
+///     fn error(status: &i32) -> Option<&i32> {
+///         Some(status)
+///     }
+///     fn into_error(status: i32) -> Option<i32> {
+///         Some(status)
+///     }
 /// }
 /// assert_eq!(ByStatus.classify_outcome(0), OutcomeClass::Success(()));
 /// ```
@@ -51,11 +59,69 @@ pub enum OutcomeClass<S, L> {
 pub trait Classify<O> {
     /// The value of a success.
     type Success;
-    /// The value that is kept of the last failure.
+    /// The error of a failed outcome, for notices and for the result.
     type Last;
 
-    /// Classifies one outcome.
-    fn classify_outcome(&mut self, outcome: O) -> OutcomeClass<Self::Success, Self::Last>;
+    /// Classifies one outcome. A failure returns the outcome unchanged.
+    fn classify_outcome(&mut self, outcome: O) -> OutcomeClass<Self::Success, O>;
+
+    /// The error of a failed outcome, for a [`Notice`]; `None` if it has none.
+    fn error(outcome: &O) -> Option<&Self::Last>;
+
+    /// The error of the last failed outcome, for the result; `None` if it has none.
+    fn into_error(outcome: O) -> Option<Self::Last>;
+
+    /// Called before each wait. Does nothing by default.
+    #[doc(hidden)]
+    #[inline]
+    fn before_wait(&mut self, notice: &Notice<'_, Self::Last>) {
+        let _ = notice;
+    }
+
+    /// Called when the next attempt is queued at its destination. Does nothing by default.
+    #[doc(hidden)]
+    #[inline]
+    fn on_queued(&mut self, queued: &Queued) {
+        let _ = queued;
+    }
+}
+
+/// A classification with a [`Hook`]; made by [`Retry::notify`](crate::Retry::notify) and
+/// [`Retry::hook`](crate::Retry::hook).
+#[derive(Clone, Copy, Debug)]
+pub struct Hooked<C, H> {
+    pub(crate) classify: C,
+    pub(crate) hook: H,
+}
+
+impl<O, C: Classify<O>, H: Hook<C::Last>> Classify<O> for Hooked<C, H> {
+    type Success = C::Success;
+    type Last = C::Last;
+
+    #[inline]
+    fn classify_outcome(&mut self, outcome: O) -> OutcomeClass<C::Success, O> {
+        self.classify.classify_outcome(outcome)
+    }
+
+    #[inline]
+    fn error(outcome: &O) -> Option<&C::Last> {
+        C::error(outcome)
+    }
+
+    #[inline]
+    fn into_error(outcome: O) -> Option<C::Last> {
+        C::into_error(outcome)
+    }
+
+    fn before_wait(&mut self, notice: &Notice<'_, C::Last>) {
+        self.classify.before_wait(notice);
+        self.hook.before_wait(notice);
+    }
+
+    fn on_queued(&mut self, queued: &Queued) {
+        self.classify.on_queued(queued);
+        self.hook.on_queued(queued);
+    }
 }
 
 /// The default classification: every `Err` is a failure that may have taken effect, every `Ok` a
@@ -68,11 +134,21 @@ impl<T, E> Classify<Result<T, E>> for AnyError {
     type Last = E;
 
     #[inline]
-    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, E> {
+    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, Result<T, E>> {
         match outcome {
             Ok(value) => OutcomeClass::Success(value),
-            Err(error) => OutcomeClass::Failure(Failure::ambiguous(), error),
+            failed => OutcomeClass::Failure(Failure::ambiguous(), failed),
         }
+    }
+
+    #[inline]
+    fn error(outcome: &Result<T, E>) -> Option<&E> {
+        outcome.as_ref().err()
+    }
+
+    #[inline]
+    fn into_error(outcome: Result<T, E>) -> Option<E> {
+        outcome.err()
     }
 }
 
@@ -85,11 +161,21 @@ impl<T, E, F: FnMut(&E) -> Failure> Classify<Result<T, E>> for ByError<F> {
     type Last = E;
 
     #[inline]
-    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, E> {
+    fn classify_outcome(&mut self, outcome: Result<T, E>) -> OutcomeClass<T, Result<T, E>> {
         match outcome {
             Ok(value) => OutcomeClass::Success(value),
-            Err(error) => OutcomeClass::Failure((self.0)(&error), error),
+            Err(error) => OutcomeClass::Failure((self.0)(&error), Err(error)),
         }
+    }
+
+    #[inline]
+    fn error(outcome: &Result<T, E>) -> Option<&E> {
+        outcome.as_ref().err()
+    }
+
+    #[inline]
+    fn into_error(outcome: Result<T, E>) -> Option<E> {
+        outcome.err()
     }
 }
 
@@ -107,6 +193,16 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
             None => OutcomeClass::Success(outcome),
             Some(failure) => OutcomeClass::Failure(failure, outcome),
         }
+    }
+
+    #[inline]
+    fn error(outcome: &O) -> Option<&O> {
+        Some(outcome)
+    }
+
+    #[inline]
+    fn into_error(outcome: O) -> Option<O> {
+        Some(outcome)
     }
 }
 
@@ -136,6 +232,16 @@ pub enum RetryableError<E> {
     RetryAfter(E, Duration),
 }
 
+impl<E> RetryableError<E> {
+    fn failure(&self) -> Failure {
+        match self {
+            Self::Permanent(_) => Failure::permanent(),
+            Self::Transient(_) => Failure::ambiguous(),
+            Self::RetryAfter(_, delay) => Failure::throttled().hint(Hint::after(*delay)),
+        }
+    }
+}
+
 impl<E> From<E> for RetryableError<E> {
     fn from(error: E) -> Self {
         Self::Transient(error)
@@ -151,19 +257,31 @@ impl<T, E> Classify<Result<T, RetryableError<E>>> for ByRetryableError {
     type Last = E;
 
     #[inline]
-    fn classify_outcome(&mut self, outcome: Result<T, RetryableError<E>>) -> OutcomeClass<T, E> {
+    fn classify_outcome(
+        &mut self,
+        outcome: Result<T, RetryableError<E>>,
+    ) -> OutcomeClass<T, Result<T, RetryableError<E>>> {
         match outcome {
             Ok(value) => OutcomeClass::Success(value),
-            Err(RetryableError::Permanent(error)) => {
-                OutcomeClass::Failure(Failure::permanent(), error)
-            }
-            Err(RetryableError::Transient(error)) => {
-                OutcomeClass::Failure(Failure::ambiguous(), error)
-            }
-            Err(RetryableError::RetryAfter(error, delay)) => OutcomeClass::Failure(
-                Failure::new(FailureKind::Throttled).hint(Hint::after(delay)),
-                error,
-            ),
+            Err(error) => OutcomeClass::Failure(error.failure(), Err(error)),
+        }
+    }
+
+    #[inline]
+    fn error(outcome: &Result<T, RetryableError<E>>) -> Option<&E> {
+        match outcome.as_ref().err()? {
+            RetryableError::Permanent(error)
+            | RetryableError::Transient(error)
+            | RetryableError::RetryAfter(error, _) => Some(error),
+        }
+    }
+
+    #[inline]
+    fn into_error(outcome: Result<T, RetryableError<E>>) -> Option<E> {
+        match outcome.err()? {
+            RetryableError::Permanent(error)
+            | RetryableError::Transient(error)
+            | RetryableError::RetryAfter(error, _) => Some(error),
         }
     }
 }

@@ -31,6 +31,11 @@ pub use self::tokio::TokioClock;
 ///
 /// Pass another one to [`Retry::clock`](crate::Retry::clock) to replace the real one.
 pub trait Clock {
+    /// The future of a wait, if this clock is a [`Sleeper`]; `()` if it cannot wait in async code.
+    type Sleep
+    where
+        Self: Sized;
+
     /// The current instant of a monotonic clock. It may stand still or jump while the machine
     /// sleeps; for the consequences see *clocks* in `docs/spec/rules.md`, 13.
     fn now(&self) -> Instant;
@@ -57,10 +62,7 @@ fn wall() -> SystemTime {
     note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`, \
             such as another runtime's timer: `.clock(relent::clock::SleepBy(smol::Timer::after))`"
 )]
-pub trait Sleeper: Clock {
-    /// The future that completes after the wait.
-    type Sleep: Future<Output = ()>;
-
+pub trait Sleeper: Sized + Clock<Sleep: Future<Output = ()>> {
     /// Waits for `duration` from now.
     fn sleep(&self, duration: Duration) -> Self::Sleep;
 
@@ -94,7 +96,9 @@ pub trait BlockingSleeper: Clock {
     }
 }
 
-impl<K: Clock + ?Sized> Clock for &K {
+impl<K: Clock> Clock for &K {
+    type Sleep = K::Sleep;
+
     fn now(&self) -> Instant {
         (**self).now()
     }
@@ -104,9 +108,7 @@ impl<K: Clock + ?Sized> Clock for &K {
     }
 }
 
-impl<K: Sleeper + ?Sized> Sleeper for &K {
-    type Sleep = K::Sleep;
-
+impl<K: Sleeper> Sleeper for &K {
     fn sleep(&self, duration: Duration) -> K::Sleep {
         (**self).sleep(duration)
     }
@@ -116,7 +118,7 @@ impl<K: Sleeper + ?Sized> Sleeper for &K {
     }
 }
 
-impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
+impl<K: BlockingSleeper> BlockingSleeper for &K {
     fn block(&self, duration: Duration) -> bool {
         (**self).block(duration)
     }
@@ -136,6 +138,8 @@ impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
 pub struct StdClock;
 
 impl Clock for StdClock {
+    type Sleep = ();
+
     fn now(&self) -> Instant {
         to_core_instant(system::Instant::now())
     }
@@ -171,15 +175,15 @@ impl BlockingSleeper for StdClock {
 #[derive(Clone, Copy)]
 pub struct SleepBy<F>(pub F);
 
-impl<F> Clock for SleepBy<F> {
+impl<F: Fn(Duration) -> Fut, Fut: Future> Clock for SleepBy<F> {
+    type Sleep = Slept<Fut>;
+
     fn now(&self) -> Instant {
         StdClock.now()
     }
 }
 
 impl<F: Fn(Duration) -> Fut, Fut: Future> Sleeper for SleepBy<F> {
-    type Sleep = Slept<Fut>;
-
     fn sleep(&self, duration: Duration) -> Slept<Fut> {
         Slept {
             timer: (self.0)(duration),
@@ -320,6 +324,8 @@ impl VirtualClock {
 }
 
 impl Clock for VirtualClock {
+    type Sleep = VirtualSleep;
+
     fn now(&self) -> Instant {
         Instant::ORIGIN.saturating_add(self.elapsed())
     }
@@ -332,8 +338,6 @@ impl Clock for VirtualClock {
 }
 
 impl Sleeper for VirtualClock {
-    type Sleep = VirtualSleep;
-
     fn sleep(&self, duration: Duration) -> VirtualSleep {
         VirtualSleep {
             clock: self.clone(),

@@ -3,27 +3,26 @@
 
 mod admission;
 mod builder;
+mod handle;
 mod hedging;
-mod target;
 
 use std::fmt;
-use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use relent_core::call::{Call, Queued};
+use relent_core::call::{Call, DestinationState, Queued};
 pub use relent_core::call::{CallPermit, NextStep};
 use relent_core::destination::{BlockedBy, Budget};
-use relent_core::{Attempt, Cause, Failure, Instant, Policy, Random, Repeatable, StopReason};
+use relent_core::{Attempt, Cause, Failure, Instant, Policy, Repeatable, StopReason};
 pub use relent_core::{Decision, Session, Stop};
 
 use crate::clock::Clock;
 use crate::destination::{Destination, LockedState};
 use crate::observe::Observer;
-use crate::random::SessionRandom;
+use crate::random::RandomSource;
+use handle::Handle;
 
 pub use crate::summary::Summary;
 pub use builder::DriverBuilder;
-pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestination};
 
 /// Drives a [`Call`] with a real clock, a random source and a destination, and reports events and
 /// metrics.
@@ -52,58 +51,39 @@ pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestina
 ///
 /// Policy and destination are borrowed unless [`shared`](Self::shared) builds the driver, which
 /// holds an `Arc` of each: for futures that cannot borrow, such as those of a tower service.
-pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, D = NoDestination>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
-    call: Call<'p, D::DestinationSlot>,
-    environment: Environment<K, R, P, D>,
+pub struct Driver<'p, K: Clock> {
+    call: Call<'p, Option<DestinationState>>,
+    environment: Environment<'p, K>,
 }
 
 /// The environment of the call: the inputs of its decisions, and the observer.
-struct Environment<K, R, P, D> {
-    policy: P,
-    target: D,
+struct Environment<'p, K> {
+    policy: Handle<'p, Policy>,
+    destination: Option<Handle<'p, Destination>>,
     clock: K,
-    random: R,
+    random: RandomSource<'p>,
     observer: Observer,
 }
 
-impl<K, R, P, D> relent_core::call::Environment for Environment<K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
-    type DestinationSlot = D::DestinationSlot;
+impl<'p, K: Clock> relent_core::call::Environment for Environment<'p, K> {
+    type DestinationSlot = Option<DestinationState>;
     type Access = LockedState;
-    type Random = R;
+    type Random = RandomSource<'p>;
 
     #[inline]
     fn policy(&self) -> &Policy {
-        match self.target.policy() {
-            Some(policy) => policy,
-            None => &self.policy,
-        }
+        &self.policy
     }
 
     #[inline]
     fn destination(&self) -> Option<&relent_core::destination::Destination<LockedState>> {
-        self.target.shared()
+        self.destination.as_ref().map(|there| &there.core)
     }
 
     #[inline]
-    fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut R) {
-        let budget = self.target.destination().and_then(Destination::budget);
-        let policy = match self.target.policy() {
-            Some(policy) => policy,
-            None => &*self.policy,
-        };
-        (policy, budget, &mut self.random)
+    fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut RandomSource<'p>) {
+        let budget = self.destination.as_deref().and_then(Destination::budget);
+        (&self.policy, budget, &mut self.random)
     }
 
     #[inline]
@@ -113,7 +93,7 @@ where
 
     #[inline]
     fn on_queued(&self, queued: &Queued) {
-        self.observer.on_queued(queued, self.target.destination());
+        self.observer.on_queued(queued, self.destination.as_deref());
     }
 
     #[inline]
@@ -133,20 +113,20 @@ where
 
     #[inline]
     fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
-        let there = self.target.destination();
+        let there = self.destination.as_deref();
         self.observer.on_decision(attempt, failure, decision, there);
     }
 
     #[inline]
     fn on_stop(&self, attempts: u32, failure: Option<&Failure>, reason: StopReason) {
-        let there = self.target.destination();
+        let there = self.destination.as_deref();
         self.observer.on_stop(attempts, failure, reason, there);
     }
 
     #[inline]
     fn on_budget(&self) {
         #[cfg(feature = "metrics")]
-        if let Some(budget) = self.target.destination().and_then(Destination::budget) {
+        if let Some(budget) = self.destination.as_deref().and_then(Destination::budget) {
             self.observer.on_budget(budget);
         }
     }
@@ -163,7 +143,7 @@ where
         after: Option<BlockedBy>,
         now: Option<Instant>,
     ) {
-        let Some(destination) = self.target.destination() else {
+        let Some(destination) = self.destination.as_deref() else {
             return;
         };
         if let Some(state) = destination.breaker_change() {
@@ -186,13 +166,7 @@ where
     }
 }
 
-impl<K, R, P, D> Driver<'_, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<K: Clock> Driver<'_, K> {
     /// Starts the attempt that the permit allows. Reads the clock only if the policy or a trace
     /// needs it.
     #[inline]
@@ -425,18 +399,13 @@ where
     /// The destination, if there is one.
     #[must_use]
     pub fn destination(&self) -> Option<&Destination> {
-        self.environment.target.destination()
+        self.environment.destination.as_deref()
     }
 
     /// The clock.
     #[must_use]
     pub const fn clock(&self) -> &K {
         &self.environment.clock
-    }
-
-    /// The random source.
-    pub const fn random_mut(&mut self) -> &mut R {
-        &mut self.environment.random
     }
 
     /// The number of attempts started so far.
@@ -481,26 +450,14 @@ where
     }
 }
 
-impl<K, R, P, D> Drop for Driver<'_, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<K: Clock> Drop for Driver<'_, K> {
     #[inline]
     fn drop(&mut self) {
         self.call.leave(&self.environment);
     }
 }
 
-impl<K, R, P, D> fmt::Debug for Driver<'_, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<K: Clock> fmt::Debug for Driver<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
             .field("session", self.call.session())

@@ -1,5 +1,5 @@
-//! The future of [`retry`](crate::retry), implemented by hand: it allocates only if it waits, and
-//! does not box the operation.
+//! [`Retry`] as a future, implemented by hand: it allocates only if it waits, and does not box the
+//! operation.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,144 +8,48 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Failure, Instant, Policy, Random, Stop};
+use relent_core::{Failure, Stop};
 
 use crate::after_attempt::{AfterAttempt, classify_outcome, decide};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{CallPermit, Driver, Target};
+use crate::driver::{CallPermit, Driver};
 use crate::gave_up::{FromNoLastError, GaveUp, NoLastError};
 use crate::hedged::Racing;
-use crate::hook::Hook;
-use crate::interrupt::{Interrupt, Interruption};
-use crate::operation::AsyncOperation;
+use crate::interrupt::Interruption;
+use crate::operation::{AsyncOperation, Operation};
 use crate::retry::Retry;
+use crate::state::{Limit, State, StateProjection};
 use crate::summary::Summary;
 use crate::timer::Timer;
 
-pin_project! {
-    /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent.
-    #[must_use = "futures do nothing unless awaited"]
-    pub struct RetryFuture<'p, O, C, H, K, R, X, D>
-    where
-        O: AsyncOperation,
-        C: Classify<O::Outcome>,
-        K: Sleeper,
-        R: Random,
-        D: Target,
-    {
-        operation: O,
-        classify: C,
-        hook: H,
-        driver: Driver<'p, K, R, &'p Policy, D>,
-        last: Option<C::Last>,
-        // One timer for waits and attempt limits, created at its first use and reused.
-        timer: Timer<K>,
-        #[pin]
-        interrupt: X,
-        #[pin]
-        state: State<O, C::Last, K>,
-    }
-}
+type StateOf<O, K> = State<<O as Operation>::Future, <O as Operation>::Outcome, K>;
 
-/// The time limit of a running attempt.
-#[derive(Clone, Copy)]
-enum Limit {
-    Never,
-    /// At this instant. The timer is not set yet: an attempt that succeeds immediately never sets
-    /// it.
-    At(Instant),
-    /// When the timer expires.
-    Timer,
-}
-
-pin_project! {
-    #[project = StateProjection]
-    enum State<O: AsyncOperation, L, K: Sleeper> {
-        Ready,
-        Running { #[pin] attempt: O::Future, limit: Limit },
-        // Hedges may join.
-        Racing { racing: Option<Box<Racing<O, L, K>>> },
-        // `own` is the end of the wait if it is a computed backoff.
-        Waiting { own: Option<Instant> },
-        // A poll after completion must not run the operation again.
-        Done,
-    }
-}
-
-impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
-    /// Takes the concurrent attempts out of the state.
-    fn end_race(self: Pin<&mut Self>) -> Option<Box<Racing<O, L, K>>> {
-        match self.project() {
-            StateProjection::Racing { racing } => racing.take(),
-            _ => None,
-        }
-    }
-}
-
-/// Starts the permitted attempt.
-#[inline]
-fn begin<O, L, K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    operation: &mut O,
-    mut state: Pin<&mut State<O, L, K>>,
-    permit: CallPermit,
-) where
-    O: AsyncOperation,
-    K: Sleeper,
-    R: Random,
-    D: Target,
-{
-    let (attempt, limit) = driver.begin_attempt(permit);
-    let limit = limit.map_or(Limit::Never, Limit::At);
-    let attempt = operation.start(attempt);
-    state.set(State::Running { attempt, limit });
-}
-
-impl<'p, O, C, H, K, R, X, D> IntoFuture for Retry<'p, O, C, H, K, R, X, D>
+/// The result of a call. Dropping it at any point leaves budget and session consistent. A poll
+/// after completion is pending for ever.
+impl<O, C, K> Future for Retry<'_, O, C, K>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
-    H: Hook<C::Last>,
     K: Sleeper,
-    R: Random,
-    X: Interrupt,
-    D: Target,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
-    type IntoFuture = RetryFuture<'p, O, C, H, K, R, X, D>;
 
     #[inline]
-    fn into_future(self) -> Self::IntoFuture {
-        let Self {
-            operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        RetryFuture {
-            operation,
-            classify,
-            hook,
-            driver: driver.start(),
-            last: None,
-            timer: Timer::new(),
-            interrupt,
-            state: State::Ready,
-        }
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let end = ready!(self.as_mut().poll_end(context, false));
+        Poll::Ready(end.map_err(|stop| {
+            let (last, summary) = self.end(Some(stop));
+            GaveUp::new(last, summary)
+        }))
     }
 }
 
-impl<'p, O, C, H, K, R, X, D> Retry<'p, O, C, H, K, R, X, D>
+impl<O, C, K> Retry<'_, O, C, K>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
-    H: Hook<C::Last>,
     K: Sleeper,
-    R: Random,
-    X: Interrupt,
-    D: Target,
 {
     /// Awaits the call and returns the attempt summary, also after a success: attempts, time, and
     /// with [`traced`](Self::traced) every attempt.
@@ -162,11 +66,12 @@ where
     /// # }
     /// ```
     pub async fn with_summary(self) -> (Result<C::Success, Option<C::Last>>, Summary) {
-        let mut future = std::pin::pin!(self.into_future());
-        match std::future::poll_fn(|context| future.as_mut().poll_end(context, true)).await {
-            Ok(value) => (Ok(value), future.project().driver.summary(None)),
-            Err(gave_up) => {
-                let (last, summary) = gave_up.into_parts();
+        let mut call = std::pin::pin!(self);
+        let end = std::future::poll_fn(|context| call.as_mut().poll_end(context, true)).await;
+        match end {
+            Ok(value) => (Ok(value), call.end(None).1),
+            Err(stop) => {
+                let (last, summary) = call.end(Some(stop));
                 (Err(last), summary)
             }
         }
@@ -193,13 +98,7 @@ where
     ///
     /// # Errors
     /// The last error; without one, the conversion of a [`NoLastError`].
-    #[allow(
-        clippy::type_complexity,
-        reason = "it is the future of this call with one step more"
-    )]
-    pub fn or_last_error(
-        self,
-    ) -> OrLastError<RetryFuture<'p, O, C, H, K, R, X, D>, C::Last, fn(NoLastError) -> C::Last>
+    pub fn or_last_error(self) -> OrLastError<Self, C::Last>
     where
         C::Last: FromNoLastError,
     {
@@ -239,77 +138,72 @@ where
     ///
     /// # Errors
     /// The last error; without one, the result of `otherwise`.
-    #[allow(
-        clippy::type_complexity,
-        reason = "it is the future of this call with one step more"
-    )]
-    pub fn or_last_error_else<F>(
-        self,
-        otherwise: F,
-    ) -> OrLastError<RetryFuture<'p, O, C, H, K, R, X, D>, C::Last, F>
+    pub fn or_last_error_else<F>(self, otherwise: F) -> OrLastError<Self, C::Last, F>
     where
         F: FnOnce(NoLastError) -> C::Last,
     {
         OrLastError {
-            future: self.into_future(),
+            future: self,
             otherwise: Some(otherwise),
             last: PhantomData,
         }
     }
 }
 
-impl<O, C, H, K, R, X, D> RetryFuture<'_, O, C, H, K, R, X, D>
+impl<O, C, K> Retry<'_, O, C, K>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
-    H: Hook<C::Last>,
     K: Sleeper,
-    R: Random,
-    X: Interrupt,
-    D: Target,
 {
-    /// `seen`: whether the caller uses the summary of a success.
+    /// Polls the call to its end, before its summary. `seen`: whether the caller uses the summary of
+    /// a success.
     #[inline]
     fn poll_end(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         seen: bool,
-    ) -> Poll<Result<C::Success, GaveUp<C::Last>>> {
+    ) -> Poll<Result<C::Success, Stop>> {
+        let mut this = self.project();
+        let Some(driver) = this.phase.driver() else {
+            return Poll::Pending;
+        };
         let stop = loop {
-            let mut this = self.as_mut().project();
-            match this.interrupt.as_mut().poll_interrupt(context) {
+            match this.operation.poll_interrupt(context) {
                 Poll::Pending => {}
-                Poll::Ready(Interruption::Cancel) => return Poll::Ready(Err(self.cancel())),
+                Poll::Ready(Interruption::Cancel) => {
+                    break cancel::<O, K>(driver, this.state.as_mut(), this.last);
+                }
                 Poll::Ready(Interruption::Reset) => {
-                    self.as_mut().reset();
+                    reset::<O, K>(driver, this.state.as_mut(), this.timer);
                     // Poll the interrupt again, or it would not wake the task.
                     continue;
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
-                let hook = &mut *this.hook;
-                let entered = this
-                    .driver
-                    .poll_enter_notifying(context, this.timer, |queued| hook.on_queued(queued));
+                let classify = &mut *this.classify;
+                let entered = driver.poll_enter_notifying(context, this.timer, |queued| {
+                    classify.on_queued(queued);
+                });
                 let permit = match ready!(entered) {
                     Ok(permit) => permit,
                     Err(stop) => break stop,
                 };
-                if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
-                    match self.as_mut().begin_hedged(permit) {
-                        Ok(()) => continue,
-                        Err(stop) => break stop,
+                let state = this.state.as_mut();
+                if O::MAY_OVERLAP && driver.policy().hedge().is_some() {
+                    if let Err(stop) = begin_hedged(driver, this.operation, state, permit) {
+                        break stop;
                     }
+                } else {
+                    begin(driver, this.operation, state, permit);
                 }
-                begin(this.driver, this.operation, this.state.as_mut(), permit);
             }
             let settled = match this.state.as_mut().project() {
                 StateProjection::Ready => continue,
                 StateProjection::Done => return Poll::Pending,
-                StateProjection::Racing { .. } => {
-                    let settled = ready!(self.as_mut().poll_race(context));
-                    this = self.as_mut().project();
-                    settled
+                StateProjection::Racing { racing } => {
+                    let start = |attempt| this.operation.start(attempt);
+                    ready!(racing.poll(driver, start, this.classify, this.last, context))
                 }
                 StateProjection::Running { attempt, limit } => {
                     let outcome = match attempt.poll(context) {
@@ -318,7 +212,7 @@ where
                             match *limit {
                                 Limit::Never => return Poll::Pending,
                                 Limit::At(end) => {
-                                    this.timer.set_until(this.driver.clock(), end);
+                                    this.timer.set_until(driver.clock(), end);
                                     *limit = Limit::Timer;
                                 }
                                 Limit::Timer => {}
@@ -327,19 +221,19 @@ where
                             None
                         }
                     };
-                    match classify_outcome(outcome, this.driver, this.classify) {
+                    match classify_outcome(outcome, driver, this.classify) {
                         // Return from here, to keep this path independent of the result of a race.
                         Ok(value) => {
                             match seen {
-                                true => this.driver.on_success(),
-                                false => this.driver.on_success_without_summary(),
+                                true => driver.on_success(),
+                                false => driver.on_success_without_summary(),
                             }
                             this.state.set(State::Done);
                             return Poll::Ready(Ok(value));
                         }
-                        Err((failure, error)) => {
-                            let number = this.driver.attempts();
-                            decide(number, &failure, error, this.driver, this.hook, this.last)
+                        Err((failure, outcome)) => {
+                            let (number, classify) = (driver.attempts(), &mut *this.classify);
+                            decide(number, &failure, outcome, driver, classify, this.last)
                         }
                     }
                 }
@@ -362,147 +256,102 @@ where
                     ..
                 } => {
                     this.state.set(State::Ready);
-                    if this.driver.should_yield() {
+                    if driver.should_yield() {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                 }
                 AfterAttempt::Wait { after, hinted } => {
-                    let clock = this.driver.clock();
-                    let may_reset = X::MAY_RESET && !hinted;
+                    let clock = driver.clock();
+                    let may_reset = O::MAY_RESET && !hinted;
                     let own = may_reset.then(|| clock.now().saturating_add(after));
                     this.timer.set(clock, after);
                     this.state.set(State::Waiting { own });
                 }
             }
         };
-        Poll::Ready(Err(self.give_up(stop)))
-    }
-}
-
-impl<O, C, H, K, R, X, D> RetryFuture<'_, O, C, H, K, R, X, D>
-where
-    O: AsyncOperation,
-    C: Classify<O::Outcome>,
-    H: Hook<C::Last>,
-    K: Sleeper,
-    R: Random,
-    X: Interrupt,
-    D: Target,
-{
-    #[cold]
-    #[inline(never)]
-    fn cancel(mut self: Pin<&mut Self>) -> GaveUp<C::Last> {
-        let this = self.as_mut().project();
-        if let Some(mut racing) = this.state.end_race()
-            && let Some(last) = racing.cancel(this.driver)
-        {
-            *this.last = Some(last);
-        }
-        let stop = this.driver.on_cancel();
-        self.give_up(stop)
-    }
-
-    #[inline]
-    fn give_up(self: Pin<&mut Self>, stop: Stop) -> GaveUp<C::Last> {
-        let mut this = self.project();
         this.state.set(State::Done);
-        GaveUp::new(this.last.take(), this.driver.summary(Some(stop)))
+        Poll::Ready(Err(stop))
     }
 
-    /// Restarts the backoff.
-    #[cold]
-    #[inline(never)]
-    fn reset(self: Pin<&mut Self>) {
+    /// The last error and the summary of a call that ended.
+    fn end(self: Pin<&mut Self>, stop: Option<Stop>) -> (Option<C::Last>, Summary) {
         let this = self.project();
-        if let StateProjection::Waiting { own } = this.state.project()
-            && let Some(until) = own.take()
-        {
-            let left = this.driver.shorten_delay(until);
-            this.timer.set(this.driver.clock(), left);
-        } else {
-            this.driver.reset();
-        }
-    }
-
-    /// Starts the permitted attempt of a policy with a hedge; hedges may join it.
-    #[cold]
-    #[inline(never)]
-    fn begin_hedged(self: Pin<&mut Self>, permit: CallPermit) -> Result<(), Stop> {
-        let mut this = self.project();
-        match this.driver.hedge() {
-            Ok(Some(hedge)) => {
-                let racing = Racing::begin(hedge, this.driver, permit, this.operation);
-                let racing = Some(racing);
-                this.state.set(State::Racing { racing });
-            }
-            Ok(None) => begin(this.driver, this.operation, this.state, permit),
-            Err(reason) => {
-                this.driver.release_permit(permit);
-                let failure = Failure::permanent();
-                return Err(this.driver.on_retry_abandoned(&failure, reason));
-            }
-        }
-        Ok(())
-    }
-
-    /// Polls the race until one attempt has succeeded, or all have failed.
-    #[cold]
-    #[inline(never)]
-    fn poll_race(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<AfterAttempt<C::Success>> {
-        let mut this = self.project();
-        let StateProjection::Racing { racing } = this.state.as_mut().project() else {
-            return Poll::Pending;
-        };
-        let Some(racing) = racing else {
-            return Poll::Pending;
-        };
-        let settled = ready!(racing.poll(
-            this.driver,
-            this.operation,
-            this.classify,
-            this.hook,
-            this.last,
-            context,
-        ));
-        drop(this.state.end_race());
-        Poll::Ready(settled)
+        let summary = this.phase.driver().map(|driver| driver.summary(stop));
+        let last = this.last.take().and_then(C::into_error);
+        (last, summary.unwrap_or_default())
     }
 }
 
-impl<O, C, H, K, R, X, D> Future for RetryFuture<'_, O, C, H, K, R, X, D>
-where
-    O: AsyncOperation,
-    C: Classify<O::Outcome>,
-    H: Hook<C::Last>,
-    K: Sleeper,
-    R: Random,
-    X: Interrupt,
-    D: Target,
-{
-    type Output = Result<C::Success, GaveUp<C::Last>>;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_end(context, false)
-    }
+/// Starts the permitted attempt.
+#[inline]
+fn begin<O: AsyncOperation, K: Sleeper>(
+    driver: &mut Driver<'_, K>,
+    operation: &mut O,
+    mut state: Pin<&mut StateOf<O, K>>,
+    permit: CallPermit,
+) {
+    let (attempt, limit) = driver.begin_attempt(permit);
+    let limit = limit.map_or(Limit::Never, Limit::At);
+    let attempt = operation.start(attempt);
+    state.set(State::Running { attempt, limit });
 }
 
-impl<O, C, H, K, R, X, D> fmt::Debug for RetryFuture<'_, O, C, H, K, R, X, D>
-where
-    O: AsyncOperation,
-    C: Classify<O::Outcome>,
-    K: Sleeper,
-    R: Random,
-    D: Target,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryFuture")
-            .field("driver", &self.driver)
-            .finish_non_exhaustive()
+/// Starts the permitted attempt of a policy with a hedge; hedges may join it.
+#[cold]
+#[inline(never)]
+fn begin_hedged<O: AsyncOperation, K: Sleeper>(
+    driver: &mut Driver<'_, K>,
+    operation: &mut O,
+    mut state: Pin<&mut StateOf<O, K>>,
+    permit: CallPermit,
+) -> Result<(), Stop> {
+    match driver.hedge() {
+        Ok(Some(hedge)) => {
+            let start = |attempt| operation.start(attempt);
+            let racing = Racing::begin(hedge, driver, permit, start);
+            state.set(State::Racing { racing });
+        }
+        Ok(None) => begin(driver, operation, state, permit),
+        Err(reason) => {
+            driver.release_permit(permit);
+            return Err(driver.on_retry_abandoned(&Failure::permanent(), reason));
+        }
+    }
+    Ok(())
+}
+
+/// Cancels the call, and keeps the outcome of the deciding failure of a race.
+#[cold]
+#[inline(never)]
+fn cancel<O: AsyncOperation, K: Sleeper>(
+    driver: &mut Driver<'_, K>,
+    state: Pin<&mut StateOf<O, K>>,
+    last: &mut Option<O::Outcome>,
+) -> Stop {
+    if let StateProjection::Racing { racing } = state.project()
+        && let Some(outcome) = racing.cancel(driver)
+    {
+        *last = Some(outcome);
+    }
+    driver.on_cancel()
+}
+
+/// Restarts the backoff.
+#[cold]
+#[inline(never)]
+fn reset<O: AsyncOperation, K: Sleeper>(
+    driver: &mut Driver<'_, K>,
+    state: Pin<&mut StateOf<O, K>>,
+    timer: &mut Timer<K>,
+) {
+    if let StateProjection::Waiting { own } = state.project()
+        && let Some(until) = own.take()
+    {
+        let left = driver.shorten_delay(until);
+        timer.set(driver.clock(), left);
+    } else {
+        driver.reset();
     }
 }
 
@@ -511,7 +360,7 @@ pin_project! {
     // A named type: the bounds of an `async fn` apply to its return type, too, so the compiler
     // would report a missing bound of the error type twice.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct OrLastError<Fut, L, F> {
+    pub struct OrLastError<Fut, L, F = fn(NoLastError) -> L> {
         #[pin]
         future: Fut,
         otherwise: Option<F>,
@@ -568,8 +417,8 @@ mod tests {
             .unwrap()
     }
 
-    fn poll_once<F: IntoFuture>(future: F) -> Poll<F::Output> {
-        pin!(future.into_future()).poll(&mut Context::from_waker(Waker::noop()))
+    fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]

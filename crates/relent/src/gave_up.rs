@@ -95,11 +95,6 @@ impl<L> GaveUp<L> {
         }
     }
 
-    /// The last error and the attempt summary.
-    pub(crate) fn into_parts(self) -> (Option<L>, Summary) {
-        (self.last, *self.summary)
-    }
-
     /// The reason for giving up.
     #[must_use]
     pub fn reason(&self) -> StopReason {

@@ -1,67 +1,59 @@
-//! Hedged attempts of [`retry`](crate::retry), boxed since few calls are hedged.
+//! Hedged attempts of [`retry`](crate::retry()), boxed since few calls are hedged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use relent_core::Attempt;
 use relent_core::call::{CallPermit, RaceAttempt, RaceOutcome};
 use relent_core::destination::Hedge;
-use relent_core::{Policy, Random};
 
 use crate::after_attempt::{AfterAttempt, classify_outcome, decide};
 use crate::classify::Classify;
-use crate::clock::Sleeper;
-use crate::driver::{Driver, Target};
-use crate::hook::Hook;
-use crate::operation::AsyncOperation;
+use crate::clock::{Clock, Sleeper};
+use crate::driver::Driver;
 use crate::race::{RaceEvent, Running};
 
-/// The concurrent attempts of an operation.
-pub(crate) struct Racing<O: AsyncOperation, L, K: Sleeper> {
+/// The concurrent attempts of an operation: futures `F` with outcomes `O`.
+pub(crate) struct Racing<F, O, K: Clock> {
     hedge: Arc<Hedge>,
-    running: Running<O::Future, K>,
-    /// The error of the deciding failure, unless a more definite failure follows.
-    kept: Option<L>,
+    running: Running<F, K>,
+    /// The outcome of the deciding failure, unless a more definite failure follows.
+    kept: Option<O>,
 }
 
-impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
+impl<F: Future, K: Sleeper> Racing<F, F::Output, K> {
     /// Starts the first attempt, which the permit allows.
-    pub(crate) fn begin<R: Random, D: Target>(
+    pub(crate) fn begin(
         hedge: Arc<Hedge>,
-        driver: &mut Driver<'_, K, R, &Policy, D>,
+        driver: &mut Driver<'_, K>,
         permit: CallPermit,
-        operation: &mut O,
+        start: impl FnOnce(Attempt) -> F,
     ) -> Box<Self> {
         let mut racing = Box::new(Self {
             hedge,
             running: Running::new(),
             kept: None,
         });
-        let start = |racer: &RaceAttempt| operation.start(racer.attempt());
+        let start = |racer: &RaceAttempt| start(racer.attempt());
         racing.running.begin(driver, &racing.hedge, permit, start);
         racing
     }
 
     /// Polls the attempts until one has succeeded or all have failed.
-    pub(crate) fn poll<C, H, R, D>(
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn poll<C: Classify<F::Output>>(
         &mut self,
-        driver: &mut Driver<'_, K, R, &Policy, D>,
-        operation: &mut O,
+        driver: &mut Driver<'_, K>,
+        mut start: impl FnMut(Attempt) -> F,
         classify: &mut C,
-        hook: &mut H,
-        last: &mut Option<L>,
+        last: &mut Option<F::Output>,
         context: &mut Context<'_>,
-    ) -> Poll<AfterAttempt<C::Success>>
-    where
-        C: Classify<O::Outcome, Last = L>,
-        H: Hook<L>,
-        R: Random,
-        D: Target,
-    {
+    ) -> Poll<AfterAttempt<C::Success>> {
         loop {
             let (racer, outcome) = match ready!(self.running.poll_next(driver, context)) {
                 RaceEvent::Due => {
-                    let start = |racer: &RaceAttempt| operation.start(racer.attempt());
-                    self.running.join(driver, start);
+                    self.running.join(driver, |racer| start(racer.attempt()));
                     continue;
                 }
                 RaceEvent::Ended(racer, outcome) => (racer, Some(outcome)),
@@ -70,7 +62,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
                     (racer, None)
                 }
             };
-            let (failure, error) = match classify_outcome(outcome, driver, classify) {
+            let (failure, outcome) = match classify_outcome(outcome, driver, classify) {
                 Ok(value) => {
                     self.running.won(driver, &self.hedge, &racer, None);
                     return Poll::Ready(AfterAttempt::Success(value));
@@ -80,30 +72,27 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
             let raced = self.running.failed(driver, &self.hedge, &racer, &failure);
             match raced {
                 RaceOutcome::GoesOn { kept } => {
-                    if kept && error.is_some() {
-                        self.kept = error;
+                    if kept && outcome.is_some() {
+                        self.kept = outcome;
                     }
                 }
                 RaceOutcome::Over { failure, latest } => {
                     let kept = self.kept.take();
-                    let error = if latest {
-                        error.or(kept)
+                    let outcome = if latest {
+                        outcome.or(kept)
                     } else {
-                        kept.or(error)
+                        kept.or(outcome)
                     };
                     let number = racer.attempt().number;
-                    let settled = decide(number, &failure, error, driver, hook, last);
+                    let settled = decide(number, &failure, outcome, driver, classify, last);
                     return Poll::Ready(settled);
                 }
             }
         }
     }
 
-    /// Drops the attempts, and returns the error of the deciding failure, if one has failed.
-    pub(crate) fn cancel<R: Random, D: Target>(
-        &mut self,
-        driver: &mut Driver<'_, K, R, &Policy, D>,
-    ) -> Option<L> {
+    /// Drops the attempts, and returns the outcome of the deciding failure, if one has failed.
+    pub(crate) fn cancel(&mut self, driver: &mut Driver<'_, K>) -> Option<F::Output> {
         self.running.cancel(driver);
         self.kept.take()
     }

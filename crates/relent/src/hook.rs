@@ -52,11 +52,6 @@ pub trait Hook<L> {
     }
 }
 
-impl<L> Hook<L> for () {
-    #[inline]
-    fn before_wait(&mut self, _: &Notice<'_, L>) {}
-}
-
 /// A closure as a [`Hook`].
 #[derive(Clone, Copy, Debug)]
 pub struct Notify<F>(pub(crate) F);

@@ -4,9 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-
-use pin_project_lite::pin_project;
+use std::task::{Context, Poll, Waker, ready};
 
 /// The request of an [`Interrupt`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,39 +16,36 @@ pub enum Interruption {
 }
 
 /// A source of interrupts for waits and attempts; made by
+/// [`Retry::cancel_on`](crate::Retry::cancel_on) and [`Retry::activity`](crate::Retry::activity).
 pub trait Interrupt {
     /// Whether it may ever request a [`Reset`](Interruption::Reset). If not, the loop need not read
     /// the clock for a wait.
     const MAY_RESET: bool = true;
 
     /// Polls for an interruption; wakes the task when there is one.
-    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption>;
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption>;
 }
 
 impl Interrupt for () {
     const MAY_RESET: bool = false;
 
     #[inline]
-    fn poll_interrupt(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Interruption> {
+    fn poll_interrupt(&mut self, _: &mut Context<'_>) -> Poll<Interruption> {
         Poll::Pending
     }
 }
 
-pin_project! {
-    /// Cancels when its future completes.
-    #[derive(Debug)]
-    pub struct CancelOn<S> {
-        #[pin]
-        signal: S,
-        done: bool,
-    }
+/// Cancels when its future completes.
+#[derive(Debug)]
+pub struct CancelOn<S> {
+    /// `None` once it has completed. Boxed, so that a call can be interrupted before it is pinned.
+    signal: Option<Pin<Box<S>>>,
 }
 
 impl<S> CancelOn<S> {
-    pub(crate) const fn new(signal: S) -> Self {
+    pub(crate) fn new(signal: S) -> Self {
         Self {
-            signal,
-            done: false,
+            signal: Some(Box::pin(signal)),
         }
     }
 }
@@ -58,13 +53,12 @@ impl<S> CancelOn<S> {
 impl<S: Future> Interrupt for CancelOn<S> {
     const MAY_RESET: bool = false;
 
-    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
-        let this = self.project();
-        if *this.done || this.signal.poll(context).is_ready() {
-            *this.done = true;
-            return Poll::Ready(Interruption::Cancel);
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption> {
+        if let Some(signal) = &mut self.signal {
+            ready!(signal.as_mut().poll(context));
         }
-        Poll::Pending
+        self.signal = None;
+        Poll::Ready(Interruption::Cancel)
     }
 }
 
@@ -153,7 +147,7 @@ impl OnActivity {
 }
 
 impl Interrupt for OnActivity {
-    fn poll_interrupt(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption> {
         if self.changed() {
             return Poll::Ready(Interruption::Reset);
         }
@@ -183,27 +177,22 @@ impl Drop for OnActivity {
     }
 }
 
-pin_project! {
-    /// Two interrupts; the one that was added first takes precedence.
-    #[derive(Debug)]
-    pub struct Both<A, B> {
-        #[pin]
-        pub(crate) first: A,
-        #[pin]
-        pub(crate) second: B,
-    }
+/// Two interrupts; the one that was added first takes precedence.
+#[derive(Debug)]
+pub struct Both<A, B> {
+    pub(crate) first: A,
+    pub(crate) second: B,
 }
 
 impl<A: Interrupt, B: Interrupt> Interrupt for Both<A, B> {
     const MAY_RESET: bool = A::MAY_RESET || B::MAY_RESET;
 
-    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
-        let this = self.project();
-        let first = this.first.poll_interrupt(context);
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption> {
+        let first = self.first.poll_interrupt(context);
         if first == Poll::Ready(Interruption::Cancel) {
             return first;
         }
-        match this.second.poll_interrupt(context) {
+        match self.second.poll_interrupt(context) {
             Poll::Pending => first,
             ready => ready,
         }

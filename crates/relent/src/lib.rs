@@ -28,11 +28,11 @@
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |
-//! | poll_until until a job is done | [`poll_until`] |
+//! | poll until a job is done | [`poll_until`] |
 //! | read, modify and write, and repeat all three on a conflict | [`retry_on_conflict`] |
 //! | write the loop yourself | [`Ticker`], or [`Driver`](driver::Driver) with everything |
 //!
-//! Each returns a [`Retry`], a builder for the remaining settings: which errors ([`Retry::when`],
+//! Each returns a [`Retry`], a future with methods for the remaining settings: which errors ([`Retry::when`],
 //! [`Retry::classify`], [`Retry::classify_by_error`]) or values ([`Retry::classify_outcome`]) are failures, a
 //! callback for them ([`Retry::notify`]), the [`Destination`], cancellation ([`Retry::cancel_on`]),
 //! the clock and the random source. Calling one of these functions declares that the operation may
@@ -129,6 +129,7 @@ pub mod race;
 pub mod random;
 mod retry;
 mod retry_on_conflict;
+mod state;
 mod summary;
 mod ticker;
 pub mod timer;
@@ -187,7 +188,7 @@ pub mod trace {
 
 /// Types that appear in signatures and are rarely written out.
 pub mod types {
-    pub use crate::future::{OrLastError, RetryFuture};
+    pub use crate::future::OrLastError;
     pub use crate::poll_until::ByPollOutcome;
     pub use crate::retry::DefaultClock;
     pub use crate::retry_on_conflict::ByWriteOutcome;

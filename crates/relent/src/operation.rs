@@ -3,13 +3,18 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use relent_core::Attempt;
+
+use crate::interrupt::{Interrupt, Interruption};
 
 /// An operation with a typed outcome, made by [`retry`](crate::retry) and its siblings.
 pub trait Operation {
     /// The outcome of one attempt.
     type Outcome;
+    /// The future of one attempt; `()` if it borrows from the operation, or blocks.
+    type Future;
 }
 
 /// An operation that makes a future for each attempt.
@@ -17,16 +22,67 @@ pub trait Operation {
     message = "the attempts of `{Self}` are not futures that can be awaited",
     note = "end `retry_mut(..)` and `retry_on(..)` with `.run().await`, and `blocking::retry(..)` with `.run()`"
 )]
-pub trait AsyncOperation: Operation {
-    /// The future of one attempt.
-    type Future: Future<Output = Self::Outcome>;
-
+pub trait AsyncOperation: Operation<Future: Future<Output = <Self as Operation>::Outcome>> {
     /// Whether two attempts may run concurrently, as a hedge requires.
     #[doc(hidden)]
     const MAY_OVERLAP: bool = true;
 
+    /// Whether an interrupt may restart the backoff.
+    #[doc(hidden)]
+    const MAY_RESET: bool = false;
+
     /// Starts an attempt.
     fn start(&mut self, attempt: Attempt) -> Self::Future;
+
+    /// Polls for an interruption; wakes the task when there is one.
+    #[doc(hidden)]
+    #[inline]
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption> {
+        let _ = context;
+        Poll::Pending
+    }
+}
+
+/// An asynchronous operation with its interrupts: cancellation and activity. A blocking operation has
+/// none:
+///
+/// ```compile_fail,E0599
+/// # use relent::{Policy, blocking};
+/// let call = blocking::retry(Policy::STANDARD, || Ok::<_, String>(1));
+/// let call = call.cancel_on(std::future::ready(())); // pass a `blocking::Cancel` as the clock
+/// ```
+pub struct Async<O, X = ()> {
+    pub(crate) operation: O,
+    pub(crate) interrupt: X,
+}
+
+impl<O> Async<O> {
+    pub(crate) const fn new(operation: O) -> Self {
+        Self {
+            operation,
+            interrupt: (),
+        }
+    }
+}
+
+impl<O: Operation, X> Operation for Async<O, X> {
+    type Outcome = O::Outcome;
+    type Future = O::Future;
+}
+
+impl<O: AsyncOperation, X: Interrupt> AsyncOperation for Async<O, X> {
+    const MAY_OVERLAP: bool = O::MAY_OVERLAP;
+    const MAY_RESET: bool = X::MAY_RESET;
+
+    #[inline]
+    fn start(&mut self, attempt: Attempt) -> O::Future {
+        self.operation.start(attempt)
+    }
+
+    #[inline]
+    fn poll_interrupt(&mut self, context: &mut Context<'_>) -> Poll<Interruption> {
+        self.interrupt.poll_interrupt(context)
+    }
 }
 
 /// A closure that makes a future.
@@ -34,11 +90,10 @@ pub struct Plain<F>(pub(crate) F);
 
 impl<F: FnMut() -> Fut, Fut: Future> Operation for Plain<F> {
     type Outcome = Fut::Output;
+    type Future = Fut;
 }
 
 impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Plain<F> {
-    type Future = Fut;
-
     #[inline]
     fn start(&mut self, _: Attempt) -> Fut {
         (self.0)()
@@ -50,11 +105,10 @@ pub struct NonOverlapping<F>(pub(crate) F);
 
 impl<F: FnMut() -> Fut, Fut: Future> Operation for NonOverlapping<F> {
     type Outcome = Fut::Output;
+    type Future = Fut;
 }
 
 impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for NonOverlapping<F> {
-    type Future = Fut;
-
     const MAY_OVERLAP: bool = false;
 
     #[inline]
@@ -68,11 +122,10 @@ pub struct WithAttempt<F>(pub(crate) F);
 
 impl<F: FnMut(Attempt) -> Fut, Fut: Future> Operation for WithAttempt<F> {
     type Outcome = Fut::Output;
+    type Future = Fut;
 }
 
 impl<F: FnMut(Attempt) -> Fut, Fut: Future> AsyncOperation for WithAttempt<F> {
-    type Future = Fut;
-
     #[inline]
     fn start(&mut self, attempt: Attempt) -> Fut {
         (self.0)(attempt)
@@ -84,6 +137,7 @@ pub struct Borrowing<F, O>(pub(crate) F, pub(crate) PhantomData<fn() -> O>);
 
 impl<F: AsyncFnMut(Attempt) -> O, O> Operation for Borrowing<F, O> {
     type Outcome = O;
+    type Future = ();
 }
 
 /// A boxed future that is `Send` and borrows for `'a`.
@@ -100,6 +154,7 @@ impl<S, F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>, O> Operation
     for OnState<'_, S, F, O>
 {
     type Outcome = O;
+    type Future = ();
 }
 
 impl<S, F, O> fmt::Debug for OnState<'_, S, F, O> {
@@ -113,6 +168,7 @@ pub struct Blocking<F, O>(pub(crate) F, pub(crate) PhantomData<fn() -> O>);
 
 impl<F: FnMut(Attempt) -> O, O> Operation for Blocking<F, O> {
     type Outcome = O;
+    type Future = ();
 }
 
 macro_rules! opaque_debug {
@@ -125,4 +181,4 @@ macro_rules! opaque_debug {
     )+};
 }
 
-opaque_debug!(Plain<F>, NonOverlapping<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);
+opaque_debug!(Async<O, X>, Plain<F>, NonOverlapping<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);

@@ -4,8 +4,8 @@ use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::destination::Destination;
-use crate::operation::Plain;
-use crate::retry::{DefaultClock, OfDestination, Retry};
+use crate::operation::{Async, Plain};
+use crate::retry::{Retry, retry};
 
 /// The result of one poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,12 +51,15 @@ pub enum PollOutcome<T> {
 /// # Ok(()) }
 /// ```
 #[inline]
-pub fn poll_until<F, Fut, T, E>(policy: &Policy, look: F) -> Retry<'_, Plain<F>, ByPollOutcome>
+pub fn poll_until<F, Fut, T, E>(
+    policy: &Policy,
+    look: F,
+) -> Retry<'_, Async<Plain<F>>, ByPollOutcome>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<PollOutcome<T>, E>>,
 {
-    Retry::new(policy, Plain(look), DefaultClock::default()).classify_with(ByPollOutcome)
+    retry(policy, look).classify_with(ByPollOutcome)
 }
 
 impl Destination {
@@ -79,14 +82,12 @@ impl Destination {
     /// # }
     /// ```
     #[inline]
-    pub fn poll_until<F, Fut, T, E>(&self, look: F) -> OfDestination<'_, Plain<F>, ByPollOutcome>
+    pub fn poll_until<F, Fut, T, E>(&self, look: F) -> Retry<'_, Async<Plain<F>>, ByPollOutcome>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<PollOutcome<T>, E>>,
     {
-        Retry::new(Policy::STANDARD, Plain(look), DefaultClock::default())
-            .by_destination(self)
-            .classify_with(ByPollOutcome)
+        self.retry(look).classify_with(ByPollOutcome)
     }
 }
 
@@ -98,12 +99,23 @@ impl<T, E> Classify<Result<PollOutcome<T>, E>> for ByPollOutcome {
     type Success = T;
     type Last = E;
 
-    fn classify_outcome(&mut self, outcome: Result<PollOutcome<T>, E>) -> OutcomeClass<T, E> {
+    fn classify_outcome(
+        &mut self,
+        outcome: Result<PollOutcome<T>, E>,
+    ) -> OutcomeClass<T, Result<PollOutcome<T>, E>> {
         match outcome {
             Ok(PollOutcome::Done(value)) => OutcomeClass::Success(value),
             Ok(PollOutcome::Pending) => OutcomeClass::Pending { progress: false },
             Ok(PollOutcome::Progress) => OutcomeClass::Pending { progress: true },
-            Err(error) => OutcomeClass::Failure(Failure::permanent(), error),
+            failed => OutcomeClass::Failure(Failure::permanent(), failed),
         }
+    }
+
+    fn error(outcome: &Result<PollOutcome<T>, E>) -> Option<&E> {
+        outcome.as_ref().err()
+    }
+
+    fn into_error(outcome: Result<PollOutcome<T>, E>) -> Option<E> {
+        outcome.err()
     }
 }

@@ -1,17 +1,16 @@
 //! Concurrent attempts (a race of hedges) with one shared timer.
 
 use std::fmt;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use relent_core::call::CallPermit;
 pub use relent_core::call::{Race, RaceAttempt, RaceOutcome};
 use relent_core::destination::Hedge;
-use relent_core::{Cause, Failure, Instant, Policy, Random};
+use relent_core::{Cause, Failure, Instant};
 
-use crate::clock::Sleeper;
-use crate::driver::{Driver, Target};
+use crate::clock::{Clock, Sleeper};
+use crate::driver::Driver;
 use crate::timer::Timer;
 
 /// The attempts of a [`Race`] as futures, for your own loop with hedges.
@@ -50,7 +49,7 @@ use crate::timer::Timer;
 /// assert_eq!(won, 2);
 /// # Ok(()) }
 /// ```
-pub struct Running<F, K: Sleeper> {
+pub struct Running<F, K: Clock> {
     racers: Vec<(RaceAttempt, Pin<Box<F>>)>,
     /// A granted hedge has not joined yet.
     granted: bool,
@@ -92,17 +91,13 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Starts a race with its first attempt, made by `start`.
-    pub fn begin<R, P, D>(
+    pub fn begin(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, D>,
+        driver: &mut Driver<'_, K>,
         hedge: &Hedge,
         permit: CallPermit,
         start: impl FnOnce(&RaceAttempt) -> F,
-    ) where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    ) {
         let racer = driver.begin_race(hedge, permit);
         (self.granted, self.postpone) = (false, false);
         self.racers.clear();
@@ -122,15 +117,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Starts the granted hedge, made by `start`.
-    pub fn join<R, P, D>(
-        &mut self,
-        driver: &mut Driver<'_, K, R, P, D>,
-        start: impl FnOnce(&RaceAttempt) -> F,
-    ) where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub fn join(&mut self, driver: &mut Driver<'_, K>, start: impl FnOnce(&RaceAttempt) -> F) {
         if std::mem::take(&mut self.granted) {
             let racer = driver.begin_hedge();
             self.racers.push((racer, Box::pin(start(&racer))));
@@ -139,12 +126,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
 
     /// Defers the due hedge, which cannot be sent yet, and refunds it, so that it costs other calls
     /// nothing while it waits. [Renew](Self::resume_postponed) it when it can be sent.
-    pub fn postpone<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub fn postpone(&mut self, driver: &mut Driver<'_, K>) {
         if std::mem::take(&mut self.granted) {
             driver.put_off_hedge();
             self.postpone = true;
@@ -153,12 +135,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
 
     /// Requests a [deferred](Self::postpone) hedge again, now that it can be sent. Returns whether
     /// it may start. If it may not, no other hedge joins.
-    pub fn resume_postponed<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>) -> bool
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub fn resume_postponed(&mut self, driver: &mut Driver<'_, K>) -> bool {
         if std::mem::take(&mut self.postpone) {
             self.granted = driver.grant_hedge();
         }
@@ -166,27 +143,17 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Cancels the due hedge, which cannot be sent, and refunds it. No other hedge joins.
-    pub fn cancel_due_hedge<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub fn cancel_due_hedge(&mut self, driver: &mut Driver<'_, K>) {
         driver.cancel_hedge();
         (self.granted, self.postpone) = (false, false);
     }
 
     /// Polls for the next event.
-    pub fn poll_next<R, P, D>(
+    pub fn poll_next(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, D>,
+        driver: &mut Driver<'_, K>,
         context: &mut Context<'_>,
-    ) -> Poll<RaceEvent<F>>
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    ) -> Poll<RaceEvent<F>> {
         loop {
             for index in 0..self.racers.len() {
                 if let Poll::Ready(outcome) = self.racers[index].1.as_mut().poll(context) {
@@ -231,35 +198,26 @@ impl<F: Future, K: Sleeper> Running<F, K> {
 
     /// Reports that this attempt, which has ended, won, and drops the others. `seen` is its status
     /// for the trace.
-    pub fn won<R, P, D>(
+    pub fn won(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, D>,
+        driver: &mut Driver<'_, K>,
         hedge: &Hedge,
         racer: &RaceAttempt,
         seen: Option<Cause>,
-    ) where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    ) {
         self.cancel(driver);
         driver.on_race_won(hedge, racer, seen);
     }
 
     /// Reports that this attempt, which has ended, failed. If that ends the race, the others are
     /// dropped; then call [`Driver::on_failure`] with the deciding failure.
-    pub fn failed<R, P, D>(
+    pub fn failed(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, D>,
+        driver: &mut Driver<'_, K>,
         hedge: &Hedge,
         racer: &RaceAttempt,
         failure: &Failure,
-    ) -> RaceOutcome
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    ) -> RaceOutcome {
         let raced = driver.on_race_failure(hedge, racer, failure);
         // A server push-back may have cancelled the granted hedge.
         let due = driver.hedge_due().is_some();
@@ -272,12 +230,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Drops the running attempts.
-    pub fn cancel<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
-    where
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
+    pub fn cancel(&mut self, driver: &mut Driver<'_, K>) {
         (self.granted, self.postpone) = (false, false);
         self.set_for = None;
         for (racer, attempt) in self.racers.drain(..) {
@@ -287,7 +240,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 }
 
-impl<F, K: Sleeper> fmt::Debug for Running<F, K> {
+impl<F, K: Clock> fmt::Debug for Running<F, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running")
             .field("attempts", &self.racers.len())

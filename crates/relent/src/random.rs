@@ -50,6 +50,30 @@ impl Random for SessionRandom {
     }
 }
 
+/// The random source of a driver: its own stream, or one of its caller, boxed.
+pub(crate) enum RandomSource<'p> {
+    Session(SessionRandom),
+    Other(Box<dyn Random + Send + 'p>),
+}
+
+impl RandomSource<'_> {
+    pub(crate) const NEW: Self = Self::Session(SessionRandom::new());
+
+    pub(crate) fn with_seed(seed: u64) -> Self {
+        Self::Session(SessionRandom::with_seed(seed))
+    }
+}
+
+impl Random for RandomSource<'_> {
+    #[inline]
+    fn next_u64(&mut self) -> u64 {
+        match self {
+            Self::Session(random) => random.next_u64(),
+            Self::Other(random) => random.next_u64(),
+        }
+    }
+}
+
 #[cold]
 fn fresh_seed() -> u64 {
     fastrand::Rng::new().get_seed()

@@ -1,22 +1,23 @@
 //! The settings that every form of retry shares, and the asynchronous entry points.
 
 use std::fmt;
-use std::marker::PhantomData;
+use std::marker::{PhantomData, PhantomPinned};
 use std::time::Duration;
 
-use relent_core::{Failure, Policy, Random};
+use pin_project_lite::pin_project;
+use relent_core::{Attempt, Failure, Policy, Random};
 
-use crate::classify::{AnyError, ByError, ByOutcome, ByRetryableError, Classify};
+use crate::classify::{AnyError, ByError, ByOutcome, ByRetryableError, Classify, Hooked};
 use crate::clock::Clock;
 use crate::destination::Destination;
-use crate::driver::{
-    ByDestination, Driver, DriverBuilder, NoDestination, PolicyOfCaller, Target, ToDestination,
-};
+use crate::driver::{Driver, DriverBuilder};
+use crate::gave_up::GaveUp;
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
-use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
-use crate::random::SessionRandom;
-use relent_core::Attempt;
+use crate::operation::{Async, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
+use crate::state::{Phase, State};
+use crate::summary::Summary;
+use crate::timer::Timer;
 
 /// The clock that [`retry`] uses: tokio's. Without the feature `tokio` and in a browser it is
 /// [`StdClock`](crate::clock::StdClock), which cannot wait in async code.
@@ -44,9 +45,8 @@ pub type DefaultClock = crate::clock::StdClock;
 /// dropped: dropping it must be enough to cancel the attempt. Hedged attempts are boxed.
 ///
 /// The closure makes a new future for each attempt, after the wait. To use captured `&mut` state,
-/// see [`retry_mut`]. To spawn it, convert it to a future: `tokio::spawn(retry(..).into_future())`.
-/// That future is `Send` if the closure and its futures are, and `'static` if policy and
-/// destination are.
+/// see [`retry_mut`]. To spawn it: `tokio::spawn(retry(..))`. The call is `Send` if the closure, its
+/// futures and their outcomes are, and `'static` if policy and destination are.
 ///
 /// # Errors
 /// Awaiting it returns [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of
@@ -65,12 +65,13 @@ pub type DefaultClock = crate::clock::StdClock;
 /// # }
 /// ```
 #[inline]
-pub fn retry<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Plain<F>>
+pub fn retry<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Async<Plain<F>>>
 where
     F: FnMut() -> Fut,
     Fut: Future,
 {
-    Retry::new(policy, Plain(operation), DefaultClock::default())
+    let operation = Async::new(Plain(operation));
+    Retry::new(policy, operation, DefaultClock::default())
 }
 
 /// Like [`retry`], for an operation that needs the number of the attempt and the time left for it.
@@ -92,12 +93,13 @@ where
 /// # Ok(()) }
 /// ```
 #[inline]
-pub fn retry_with<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, WithAttempt<F>>
+pub fn retry_with<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Async<WithAttempt<F>>>
 where
     F: FnMut(Attempt) -> Fut,
     Fut: Future,
 {
-    Retry::new(policy, WithAttempt(operation), DefaultClock::default())
+    let operation = Async::new(WithAttempt(operation));
+    Retry::new(policy, operation, DefaultClock::default())
 }
 
 /// Like [`retry_with`], for an async closure that uses captured `&mut` state. End it with
@@ -124,15 +126,12 @@ where
 /// # }
 /// ```
 #[inline]
-pub fn retry_mut<F, O>(policy: &Policy, operation: F) -> Retry<'_, Borrowing<F, O>>
+pub fn retry_mut<F, O>(policy: &Policy, operation: F) -> Retry<'_, Async<Borrowing<F, O>>>
 where
     F: AsyncFnMut(Attempt) -> O,
 {
-    Retry::new(
-        policy,
-        Borrowing(operation, PhantomData),
-        DefaultClock::default(),
-    )
+    let operation = Async::new(Borrowing(operation, PhantomData));
+    Retry::new(policy, operation, DefaultClock::default())
 }
 
 /// Like [`retry_with`], for an operation that needs `&mut` access to something, such as a
@@ -168,15 +167,15 @@ pub fn retry_on<'p, 's, S, F, O>(
     policy: &'p Policy,
     state: &'s mut S,
     operation: F,
-) -> Retry<'p, OnState<'s, S, F, O>>
+) -> Retry<'p, Async<OnState<'s, S, F, O>>>
 where
     F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>,
 {
-    let operation = OnState {
+    let operation = Async::new(OnState {
         state,
         operation,
         outcome: PhantomData,
-    };
+    });
     Retry::new(policy, operation, DefaultClock::default())
 }
 
@@ -194,75 +193,98 @@ where
 pub trait RetryExt<Fut: Future>: FnMut() -> Fut + Sized {
     /// See [`retry`].
     #[inline]
-    fn retry(self, policy: &Policy) -> Retry<'_, Plain<Self>> {
+    fn retry(self, policy: &Policy) -> Retry<'_, Async<Plain<Self>>> {
         retry(policy, self)
     }
 }
 
 impl<F: FnMut() -> Fut, Fut: Future> RetryExt<Fut> for F {}
 
-/// An operation with its retry settings, made by [`retry`] and its siblings. Await it, or end it
-/// with `run`.
-///
-/// Set the classification of outcomes ([`when`](Self::when), [`classify`](Self::classify),
-/// [`classify_outcome`](Self::classify_outcome), [`classify_by_error`](Self::classify_by_error)) before
-/// [`notify`](Self::notify), whose closure receives the error.
-#[must_use = "nothing is attempted until it is awaited or run"]
-pub struct Retry<
-    'p,
-    O,
-    C = AnyError,
-    H = (),
-    K = DefaultClock,
-    R = SessionRandom,
-    X = (),
-    D = NoDestination,
-> {
-    pub(crate) operation: O,
-    pub(crate) classify: C,
-    pub(crate) hook: H,
-    pub(crate) driver: DriverBuilder<'p, K, R, &'p Policy, D>,
-    pub(crate) interrupt: X,
+pin_project! {
+    /// An operation with its retry settings, made by [`retry`] and its siblings. It is a future:
+    /// await, spawn or join it. End the blocking and borrowing forms with `run`.
+    ///
+    /// The classification of outcomes ([`when`](Self::when), [`classify`](Self::classify),
+    /// [`classify_outcome`](Self::classify_outcome),
+    /// [`classify_by_error`](Self::classify_by_error)) is set once, before
+    /// [`notify`](Self::notify), whose closure receives the error.
+    ///
+    /// The call starts when it is first polled. Dropping it at any point leaves budget and session
+    /// consistent. A poll after completion is pending for ever.
+    #[must_use = "nothing is attempted until it is awaited or run"]
+    pub struct Retry<'p, O, C = AnyError, K = DefaultClock>
+    where
+        O: Operation,
+        K: Clock,
+    {
+        pub(crate) operation: O,
+        pub(crate) classify: C,
+        pub(crate) phase: Phase<'p, K>,
+        // The outcome of the last attempt that failed by itself.
+        pub(crate) last: Option<O::Outcome>,
+        // One timer for waits and attempt limits, created at its first use and reused.
+        pub(crate) timer: Timer<K>,
+        #[pin]
+        pub(crate) state: State<O::Future, O::Outcome, K>,
+        // A call that was polled cannot move, so its settings cannot change.
+        #[pin]
+        pinned: PhantomPinned,
+    }
 }
 
-impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
+impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
     #[inline]
-    pub(crate) fn new(policy: &'p Policy, operation: O, clock: K) -> Self {
-        let driver = Driver::builder(policy, clock);
+    pub(crate) const fn new(policy: &'p Policy, operation: O, clock: K) -> Self {
+        let settings = Driver::builder(policy, clock);
+        Self::with(operation, AnyError, Phase::Settings(settings))
+    }
+}
+
+impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
+    /// A call that has not started.
+    #[inline]
+    const fn with(operation: O, classify: C, phase: Phase<'p, K>) -> Self {
         Self {
             operation,
-            classify: AnyError,
-            hook: (),
-            driver,
-            interrupt: (),
+            classify,
+            phase,
+            last: None,
+            timer: Timer::new(),
+            state: State::Ready,
+            pinned: PhantomPinned,
         }
     }
-}
 
-impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
-    /// Uses this destination and its policy.
-    pub(crate) fn by_destination(
+    /// Changes the settings of the driver.
+    #[inline]
+    fn set<K2: Clock>(
         self,
-        destination: &'p Destination,
-    ) -> OfDestination<'p, O, AnyError, K> {
-        Retry {
-            operation: self.operation,
-            classify: self.classify,
-            hook: self.hook,
-            driver: self.driver.by_destination(destination),
-            interrupt: self.interrupt,
+        change: impl FnOnce(DriverBuilder<'p, K>) -> DriverBuilder<'p, K2>,
+    ) -> Retry<'p, O, C, K2> {
+        Retry::with(self.operation, self.classify, self.phase.set(change))
+    }
+
+    /// Uses this destination and its policy.
+    #[inline]
+    pub(crate) fn by_destination(self, destination: &'p Destination) -> Self {
+        self.set(|settings| settings.by_destination(destination))
+    }
+
+    /// Starts the call, for a form that runs it at once. Never fails.
+    #[inline]
+    pub(crate) fn start<L>(self) -> Result<(O, C, Driver<'p, K>), GaveUp<L>> {
+        match self.phase.into_driver() {
+            Some(driver) => Ok((self.operation, self.classify, driver)),
+            None => Err(GaveUp::new(None, Summary::default())),
         }
     }
 }
-
-/// A call to a [`Destination`] under the destination's own policy.
-pub(crate) type OfDestination<'d, O, C = AnyError, K = DefaultClock> =
-    Retry<'d, O, C, (), K, SessionRandom, (), ByDestination<'d>>;
 
 impl Destination {
     /// Calls `operation` until it succeeds or the policy of this destination gives up. This is
-    /// [`retry`](crate::retry()) with this destination and its policy. A call uses the policy that
-    /// is set when it starts, also if the policy changes later.
+    /// [`retry`](crate::retry()) with this destination and its policy. The call uses the policy that
+    /// is set now, also if the policy changes later, and at another
+    /// [`destination`](Retry::destination).
     ///
     /// ```
     /// use relent::{Destination, Policy};
@@ -274,7 +296,7 @@ impl Destination {
     /// assert_eq!(orders.retry(fetch).await.unwrap(), "answer");
     /// # }
     /// ```
-    pub fn retry<F, Fut>(&self, operation: F) -> OfDestination<'_, Plain<F>>
+    pub fn retry<F, Fut>(&self, operation: F) -> Retry<'_, Async<Plain<F>>>
     where
         F: FnMut() -> Fut,
         Fut: Future,
@@ -284,7 +306,7 @@ impl Destination {
 
     /// Like [`retry`](Self::retry), for an operation that needs the number of the attempt and the
     /// time left for it; see [`retry_with`].
-    pub fn retry_with<F, Fut>(&self, operation: F) -> OfDestination<'_, WithAttempt<F>>
+    pub fn retry_with<F, Fut>(&self, operation: F) -> Retry<'_, Async<WithAttempt<F>>>
     where
         F: FnMut(Attempt) -> Fut,
         Fut: Future,
@@ -294,7 +316,7 @@ impl Destination {
 
     /// Like [`retry`](Self::retry), for an async closure that uses captured `&mut` state; see
     /// [`retry_mut`].
-    pub fn retry_mut<F, O>(&self, operation: F) -> OfDestination<'_, Borrowing<F, O>>
+    pub fn retry_mut<F, O>(&self, operation: F) -> Retry<'_, Async<Borrowing<F, O>>>
     where
         F: AsyncFnMut(Attempt) -> O,
     {
@@ -302,7 +324,7 @@ impl Destination {
     }
 }
 
-impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, H, K, R, X, D> {
+impl<'p, O: Operation, K: Clock> Retry<'p, O, AnyError, K> {
     /// Retries only errors for which `retryable` returns `true`; others are permanent and stop
     /// immediately.
     ///
@@ -316,14 +338,10 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
     /// ```
     #[inline]
-    #[allow(
-        clippy::type_complexity,
-        reason = "what is hidden is one closure, and the rest stays as it was"
-    )]
     pub fn when<T, E, F>(
         self,
         mut retryable: F,
-    ) -> Retry<'p, O, ByError<impl FnMut(&E) -> Failure>, H, K, R, X, D>
+    ) -> Retry<'p, O, ByError<impl FnMut(&E) -> Failure>, K>
     where
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> bool,
@@ -348,7 +366,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// assert!(clock.sleeps().iter().all(|wait| *wait >= Duration::from_secs(2)));
     /// ```
     #[inline]
-    pub fn classify<T, E, F>(self, classify: F) -> Retry<'p, O, ByError<F>, H, K, R, X, D>
+    pub fn classify<T, E, F>(self, classify: F) -> Retry<'p, O, ByError<F>, K>
     where
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> Failure,
@@ -371,7 +389,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// assert_eq!(taken.unwrap(), 2);
     /// ```
     #[inline]
-    pub fn classify_outcome<F>(self, classify: F) -> Retry<'p, O, ByOutcome<F>, H, K, R, X, D>
+    pub fn classify_outcome<F>(self, classify: F) -> Retry<'p, O, ByOutcome<F>, K>
     where
         F: FnMut(&O::Outcome) -> Option<Failure>,
     {
@@ -381,7 +399,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// Retries by the classification that each error carries itself; see
     /// [`RetryableError`](crate::classify::RetryableError).
     #[inline]
-    pub fn classify_by_error(self) -> Retry<'p, O, ByRetryableError, H, K, R, X, D>
+    pub fn classify_by_error(self) -> Retry<'p, O, ByRetryableError, K>
     where
         ByRetryableError: Classify<O::Outcome>,
     {
@@ -390,26 +408,12 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
 
     /// Classifies outcomes with your own [`Classify`].
     #[inline]
-    pub fn classify_with<C2: Classify<O::Outcome>>(
-        self,
-        classify: C2,
-    ) -> Retry<'p, O, C2, H, K, R, X, D> {
-        let Self {
-            operation,
-            classify: _,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
-            operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        }
+    pub fn classify_with<C: Classify<O::Outcome>>(self, classify: C) -> Retry<'p, O, C, K> {
+        Retry::with(self.operation, classify, self.phase)
     }
+}
 
+impl<'p, O: Operation, C, K: Clock> Retry<'p, O, C, K> {
     /// Calls `notify` for each failure before the wait that follows, but not for the last failure.
     /// Also calls it when an attempt is queued at its destination, with the control that queues it
     /// and the longest wait.
@@ -426,7 +430,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// assert!(lines[0].starts_with("attempt 1 failed: refused; next in "));
     /// ```
     #[inline]
-    pub fn notify<F>(self, notify: F) -> Retry<'p, O, C, Notify<F>, K, R, X, D>
+    pub fn notify<F>(self, notify: F) -> Retry<'p, O, Hooked<C, Notify<F>>, K>
     where
         C: Classify<O::Outcome>,
         F: FnMut(&Notice<'_, C::Last>),
@@ -434,27 +438,18 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.hook(Notify(notify))
     }
 
-    /// Calls your own [`Hook`] for each failure.
+    /// Calls your own [`Hook`] for each failure, after the hooks that were set before.
     #[inline]
-    pub fn hook<H2>(self, hook: H2) -> Retry<'p, O, C, H2, K, R, X, D>
+    pub fn hook<H>(self, hook: H) -> Retry<'p, O, Hooked<C, H>, K>
     where
         C: Classify<O::Outcome>,
-        H2: Hook<C::Last>,
+        H: Hook<C::Last>,
     {
-        let Self {
-            operation,
-            classify,
-            hook: _,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
-            operation,
-            classify,
+        let classify = Hooked {
+            classify: self.classify,
             hook,
-            driver,
-            interrupt,
-        }
+        };
+        Retry::with(self.operation, classify, self.phase)
     }
 
     /// Sends the attempts to this destination, which its callers share. Retries are paid from its
@@ -483,18 +478,11 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     #[inline]
-    pub fn destination(
-        self,
-        destination: &'p Destination,
-    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>>
-    where
-        D: PolicyOfCaller,
-    {
+    pub fn destination(self, destination: &'p Destination) -> Self {
         self.maybe_destination(Some(destination))
     }
 
-    /// Like [`destination`](Self::destination), for code that may have none. The future reserves
-    /// space for a destination either way.
+    /// Like [`destination`](Self::destination), for code that may have none.
     ///
     /// ```
     /// use relent::{Destination, Policy, blocking};
@@ -507,49 +495,43 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// # Ok::<(), relent::GaveUp<std::io::Error>>(())
     /// ```
     #[inline]
-    pub fn maybe_destination(
-        self,
-        destination: Option<&'p Destination>,
-    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>>
-    where
-        D: PolicyOfCaller,
-    {
-        self.drive(|driver| driver.maybe_destination(destination))
+    pub fn maybe_destination(self, destination: Option<&'p Destination>) -> Self {
+        self.set(|settings| settings.maybe_destination(destination))
     }
 
     /// Keeps a [`Trace`](crate::trace::Trace) of every attempt for the result.
     #[inline]
-    pub fn traced(mut self) -> Self {
-        self.driver = self.driver.traced();
-        self
+    pub fn traced(self) -> Self {
+        self.set(DriverBuilder::traced)
     }
 
     /// Takes the delays from an iterator in place of the policy's backoff. Jitter, cap, hints and
     /// limits of the policy still apply. When the iterator ends, there are no more retries.
     #[inline]
-    pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
-        self.driver = self.driver.waits(waits);
-        self
+    pub fn waits(self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
+        self.set(|settings| settings.waits(waits))
     }
 
     /// Seeds the random source: the same seed gives the same waits.
     #[inline]
-    pub fn seed(self, seed: u64) -> Retry<'p, O, C, H, K, SessionRandom, X, D> {
-        self.random(SessionRandom::with_seed(seed))
+    pub fn seed(self, seed: u64) -> Self {
+        self.set(|settings| settings.seed(seed))
     }
 
     /// Uses this random source, such as [`FixedRandom::at(0.5)`](crate::random::FixedRandom::at).
     #[inline]
-    pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
-        self.drive(|driver| driver.random(random))
+    pub fn random(self, random: impl Random + Send + 'p) -> Self {
+        self.set(|settings| settings.random(random))
     }
 
     /// Uses this clock for time and waits, such as a [`VirtualClock`](crate::VirtualClock).
     #[inline]
-    pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X, D> {
-        self.drive(|driver| driver.clock(clock))
+    pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, K2> {
+        self.set(|settings| settings.clock(clock))
     }
+}
 
+impl<'p, O: Operation, X: Interrupt, C, K: Clock> Retry<'p, Async<O, X>, C, K> {
     /// Gives up as soon as `signal` completes, during a wait or during an attempt, which is
     /// dropped. Asynchronous forms only. With `tokio-util`: `.cancel_on(token.cancelled())`.
     ///
@@ -567,13 +549,14 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// # }
     /// ```
     #[inline]
+    #[allow(
+        clippy::type_complexity,
+        reason = "it is the type of this call with one interrupt more"
+    )]
     pub fn cancel_on<S: Future>(
         self,
         signal: S,
-    ) -> Retry<'p, O, C, H, K, R, Both<X, CancelOn<S>>, D>
-    where
-        X: Interrupt,
-    {
+    ) -> Retry<'p, Async<O, Both<X, CancelOn<S>>>, C, K> {
         self.interrupt(CancelOn::new(signal))
     }
 
@@ -581,55 +564,31 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     /// [`Activity::notify`] is called. Asynchronous forms only. It never delays the next attempt,
     /// and it does not shorten a wait that the server asked for.
     #[inline]
-    pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>, D>
-    where
-        X: Interrupt,
-    {
+    pub fn activity(self, activity: &Activity) -> Retry<'p, Async<O, Both<X, OnActivity>>, C, K> {
         self.interrupt(OnActivity::new(activity))
     }
 
-    fn interrupt<X2>(self, another: X2) -> Retry<'p, O, C, H, K, R, Both<X, X2>, D> {
-        let Self {
+    fn interrupt<X2>(self, second: X2) -> Retry<'p, Async<O, Both<X, X2>>, C, K> {
+        let Async {
             operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
+            interrupt: first,
+        } = self.operation;
+        let operation = Async {
             operation,
-            classify,
-            hook,
-            driver,
-            interrupt: Both {
-                first: interrupt,
-                second: another,
-            },
-        }
-    }
-
-    /// Replaces the driver, possibly by one of another type.
-    #[inline]
-    fn drive<K2, R2, D2>(
-        self,
-        change: impl FnOnce(
-            DriverBuilder<'p, K, R, &'p Policy, D>,
-        ) -> DriverBuilder<'p, K2, R2, &'p Policy, D2>,
-    ) -> Retry<'p, O, C, H, K2, R2, X, D2> {
-        Retry {
-            operation: self.operation,
-            classify: self.classify,
-            hook: self.hook,
-            driver: change(self.driver),
-            interrupt: self.interrupt,
-        }
+            interrupt: Both { first, second },
+        };
+        Retry::with(operation, self.classify, self.phase)
     }
 }
 
-impl<O, C, H, K, R, X, D> fmt::Debug for Retry<'_, O, C, H, K, R, X, D> {
+impl<O: Operation, C, K: Clock> fmt::Debug for Retry<'_, O, C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
-            .field("driver", &self.driver)
-            .finish_non_exhaustive()
+        let mut call = f.debug_struct("Retry");
+        match &self.phase {
+            Phase::Settings(settings) => call.field("settings", settings),
+            Phase::Call(driver) => call.field("driver", driver),
+            Phase::Starting => &mut call,
+        };
+        call.finish_non_exhaustive()
     }
 }

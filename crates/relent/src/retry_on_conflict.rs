@@ -4,8 +4,8 @@ use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, OutcomeClass};
 use crate::destination::Destination;
-use crate::operation::NonOverlapping;
-use crate::retry::{DefaultClock, OfDestination, Retry};
+use crate::operation::{Async, NonOverlapping};
+use crate::retry::{DefaultClock, Retry};
 
 /// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,12 +72,13 @@ impl<T, E> WriteOutcome<T, E> {
 pub fn retry_on_conflict<F, Fut, T, E>(
     policy: &Policy,
     whole: F,
-) -> Retry<'_, NonOverlapping<F>, ByWriteOutcome>
+) -> Retry<'_, Async<NonOverlapping<F>>, ByWriteOutcome>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = WriteOutcome<T, E>>,
 {
-    Retry::new(policy, NonOverlapping(whole), DefaultClock::default()).classify_with(ByWriteOutcome)
+    let operation = Async::new(NonOverlapping(whole));
+    Retry::new(policy, operation, DefaultClock::default()).classify_with(ByWriteOutcome)
 }
 
 impl Destination {
@@ -103,18 +104,12 @@ impl Destination {
     pub fn retry_on_conflict<F, Fut, T, E>(
         &self,
         whole: F,
-    ) -> OfDestination<'_, NonOverlapping<F>, ByWriteOutcome>
+    ) -> Retry<'_, Async<NonOverlapping<F>>, ByWriteOutcome>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = WriteOutcome<T, E>>,
     {
-        Retry::new(
-            Policy::STANDARD,
-            NonOverlapping(whole),
-            DefaultClock::default(),
-        )
-        .by_destination(self)
-        .classify_with(ByWriteOutcome)
+        retry_on_conflict(Policy::STANDARD, whole).by_destination(self)
     }
 }
 
@@ -126,11 +121,30 @@ impl<T, E> Classify<WriteOutcome<T, E>> for ByWriteOutcome {
     type Success = T;
     type Last = E;
 
-    fn classify_outcome(&mut self, outcome: WriteOutcome<T, E>) -> OutcomeClass<T, E> {
+    fn classify_outcome(
+        &mut self,
+        outcome: WriteOutcome<T, E>,
+    ) -> OutcomeClass<T, WriteOutcome<T, E>> {
         match outcome {
             WriteOutcome::Done(value) => OutcomeClass::Success(value),
-            WriteOutcome::Conflict(error) => OutcomeClass::Failure(Failure::conflict(), error),
-            WriteOutcome::Failed(error) => OutcomeClass::Failure(Failure::permanent(), error),
+            conflict @ WriteOutcome::Conflict(_) => {
+                OutcomeClass::Failure(Failure::conflict(), conflict)
+            }
+            failed @ WriteOutcome::Failed(_) => OutcomeClass::Failure(Failure::permanent(), failed),
+        }
+    }
+
+    fn error(outcome: &WriteOutcome<T, E>) -> Option<&E> {
+        match outcome {
+            WriteOutcome::Done(_) => None,
+            WriteOutcome::Conflict(error) | WriteOutcome::Failed(error) => Some(error),
+        }
+    }
+
+    fn into_error(outcome: WriteOutcome<T, E>) -> Option<E> {
+        match outcome {
+            WriteOutcome::Done(_) => None,
+            WriteOutcome::Conflict(error) | WriteOutcome::Failed(error) => Some(error),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use relent_core::Instant;
 
-use crate::clock::Sleeper;
+use crate::clock::{Clock, Sleeper};
 
 /// The timer of one session, for its waits and its time limits. It is allocated when it is first
 /// set and reset afterwards, so that a session without a wait allocates nothing.
@@ -31,15 +31,17 @@ use crate::clock::Sleeper;
 /// assert!(begun.elapsed() >= Duration::from_secs(5));
 /// # }
 /// ```
-pub struct Timer<K: Sleeper>(Option<Pin<Box<K::Sleep>>>);
+pub struct Timer<K: Clock>(Option<Pin<Box<K::Sleep>>>);
 
-impl<K: Sleeper> Timer<K> {
+impl<K: Clock> Timer<K> {
     /// Creates a timer that is not set.
     #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
+}
 
+impl<K: Sleeper> Timer<K> {
     /// Sets the timer to expire after `duration`, replacing an earlier setting.
     pub fn set(&mut self, clock: &K, duration: Duration) {
         self.put(clock.sleep(duration));
@@ -66,13 +68,13 @@ impl<K: Sleeper> Timer<K> {
     }
 }
 
-impl<K: Sleeper> Default for Timer<K> {
+impl<K: Clock> Default for Timer<K> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Sleeper> fmt::Debug for Timer<K> {
+impl<K: Clock> fmt::Debug for Timer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timer")
             .field("made", &self.0.is_some())

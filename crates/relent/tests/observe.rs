@@ -351,7 +351,6 @@ async fn held_back_requests_are_counted_and_timed_by_control() {
         relent::retry(&policy, move || async move { outcome })
             .classify(|failure: &Failure| *failure)
             .destination(&there)
-            .into_future()
     };
     let mut attempts = 0;
     while !there.is_down() {

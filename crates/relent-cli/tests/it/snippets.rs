@@ -69,7 +69,7 @@ mod start {
     fn spawned() {
         use relent::{Policy, retry};
 
-        let order = tokio::spawn(retry(Policy::STANDARD, fetch).into_future());
+        let order = tokio::spawn(retry(Policy::STANDARD, fetch));
     }
 
     async fn shared() -> Result<(), Any> {

@@ -7,7 +7,7 @@ use http::{HeaderMap, Uri};
 use http_body::Body;
 use relent::Destination;
 use relent::clock::Clock;
-use relent::driver::{Driver, DriverBuilder, ToDestination};
+use relent::driver::{Driver, DriverBuilder};
 use relent::random::SessionRandom;
 use relent_core::{Failure, Policy, Repeatable};
 
@@ -53,12 +53,10 @@ pub(super) struct Config<K, M, N> {
     pub(super) reopen: N,
 }
 
-pub(super) type CallBuilder<K> =
-    DriverBuilder<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+pub(super) type CallBuilder<K> = DriverBuilder<'static, K>;
 
 /// The driver of a call; it must not borrow.
-pub(super) type CallDriver<K> =
-    Driver<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+pub(super) type CallDriver<K> = Driver<'static, K>;
 
 impl<K, M, N> Config<K, M, N> {
     /// Whether calls use only the policy (which may hedge), the destination and a map of the body.

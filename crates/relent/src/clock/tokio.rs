@@ -14,14 +14,14 @@ use super::{Clock, Sleeper, from_core_instant, to_core_instant};
 pub struct TokioClock;
 
 impl Clock for TokioClock {
+    type Sleep = ::tokio::time::Sleep;
+
     fn now(&self) -> Instant {
         to_core_instant(::tokio::time::Instant::now().into_std())
     }
 }
 
 impl Sleeper for TokioClock {
-    type Sleep = ::tokio::time::Sleep;
-
     /// # Panics
     /// Outside a tokio runtime and in one without timers, as every timer of tokio.
     fn sleep(&self, duration: Duration) -> ::tokio::time::Sleep {

@@ -1,22 +1,15 @@
 //! Admission: the driver's permit for each attempt.
 
-use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 
 use relent_core::call::{CallPermit, NextStep, Queued};
-use relent_core::{Policy, Random, Stop, StopReason};
+use relent_core::{Stop, StopReason};
 
-use super::{Driver, Target};
+use super::Driver;
 use crate::clock::{Clock, Sleeper};
 use crate::timer::Timer;
 
-impl<K, R, P, D> Driver<'_, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<K: Clock> Driver<'_, K> {
     /// Requests a permit for the next attempt. A time limit or the destination can deny it.
     ///
     /// Call it before each attempt, and again after the returned wait. `waker` is woken if the

@@ -1,54 +1,33 @@
 //! The builder of a driver.
 
 use std::fmt;
-use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::call::{Call, CallOptions};
 use relent_core::{Policy, Random, Repeatable};
 
-use super::{ByDestination, Driver, Environment, NoDestination, Target, ToDestination};
+use super::handle::Handle;
+use super::{Driver, Environment};
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::observe::Observer;
-use crate::random::SessionRandom;
+use crate::random::RandomSource;
 
 /// Builds a [`Driver`]; finish with [`start`](Self::start).
 #[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = NoDestination> {
+pub struct DriverBuilder<'p, K> {
     options: CallOptions<'p>,
-    environment: Environment<K, R, P, D>,
-}
-
-impl<K, P, D> DriverBuilder<'_, K, SessionRandom, P, D> {
-    const fn new(policy: P, target: D, clock: K) -> Self {
-        Self {
-            options: CallOptions::new(),
-            environment: Environment {
-                policy,
-                target,
-                clock,
-                random: SessionRandom::new(),
-                observer: Observer::NEW,
-            },
-        }
-    }
+    environment: Environment<'p, K>,
 }
 
 impl<'p, K: Clock> Driver<'p, K> {
     /// Builds a driver for one repeatable operation, with its own random stream.
     #[inline]
     pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
-        DriverBuilder::new(policy, NoDestination, clock)
+        DriverBuilder::new(Handle::Borrowed(policy), None, clock)
     }
-}
 
-impl<'p, K, P, D> Driver<'p, K, SessionRandom, P, ToDestination<D>>
-where
-    K: Clock,
-    P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
-{
     /// Like [`builder`](Driver::builder), with shared ownership of policy and destination in place
     /// of borrows.
     ///
@@ -64,48 +43,58 @@ where
     /// assert!(matches!(driver.enter(None), NextStep::Start(_)));
     /// ```
     #[inline]
-    pub const fn shared(
-        policy: P,
-        destination: Option<D>,
+    pub fn shared(
+        policy: Arc<Policy>,
+        destination: Option<Arc<Destination>>,
         clock: K,
-    ) -> DriverBuilder<'p, K, SessionRandom, P, ToDestination<D>> {
-        DriverBuilder::new(policy, ToDestination::new(destination), clock)
+    ) -> DriverBuilder<'p, K> {
+        DriverBuilder::new(
+            Handle::Shared(policy),
+            destination.map(Handle::Shared),
+            clock,
+        )
     }
 }
 
-impl<'p, K, R, P, D> DriverBuilder<'p, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<'p, K> DriverBuilder<'p, K> {
+    const fn new(
+        policy: Handle<'p, Policy>,
+        destination: Option<Handle<'p, Destination>>,
+        clock: K,
+    ) -> Self {
+        Self {
+            options: CallOptions::new(),
+            environment: Environment {
+                policy,
+                destination,
+                clock,
+                random: RandomSource::NEW,
+                observer: Observer::NEW,
+            },
+        }
+    }
+}
+
+impl<'p, K: Clock> DriverBuilder<'p, K> {
     /// Uses this destination: retries are paid from its budget, and its cooldown and circuit
     /// breaker apply.
     #[inline]
-    pub fn destination(
-        self,
-        destination: &'p Destination,
-    ) -> DriverBuilder<'p, K, R, P, ToDestination<&'p Destination>> {
+    pub fn destination(self, destination: &'p Destination) -> Self {
         self.maybe_destination(Some(destination))
     }
 
     /// Like [`destination`](Self::destination), for code that may have none.
     #[inline]
-    pub fn maybe_destination(
-        self,
-        destination: Option<&'p Destination>,
-    ) -> DriverBuilder<'p, K, R, P, ToDestination<&'p Destination>> {
-        self.with(|_, clock, random| (ToDestination::new(destination), clock, random))
+    pub fn maybe_destination(mut self, destination: Option<&'p Destination>) -> Self {
+        self.environment.destination = destination.map(Handle::Borrowed);
+        self
     }
 
-    /// Uses this destination and the policy that it has.
+    /// Uses this destination and the policy that it has now.
     #[inline]
-    pub(crate) fn by_destination(
-        self,
-        destination: &'p Destination,
-    ) -> DriverBuilder<'p, K, R, P, ByDestination<'p>> {
-        self.with(|_, clock, random| (ByDestination::new(destination), clock, random))
+    pub(crate) fn by_destination(mut self, destination: &'p Destination) -> Self {
+        self.environment.policy = Handle::Shared(destination.policy());
+        self.destination(destination)
     }
 
     /// Sets whether the operation may safely run twice; the default is that it may. A `bool` is the
@@ -150,40 +139,43 @@ where
         self
     }
 
-    /// Uses this random source.
-    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, D> {
-        self.with(|target, clock, _| (target, clock, random))
+    /// Uses this random source in place of its own stream.
+    pub fn random(mut self, random: impl Random + Send + 'p) -> Self {
+        self.environment.random = RandomSource::Other(Box::new(random));
+        self
+    }
+
+    /// Seeds the random stream: the same seed gives the same waits.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.environment.random = RandomSource::with_seed(seed);
+        self
     }
 
     /// Uses this clock.
-    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, D> {
-        self.with(|target, _, random| (target, clock, random))
-    }
-
-    /// Replaces parts, possibly by others of other types.
     #[inline]
-    fn with<K2, R2, D2>(
-        self,
-        change: impl FnOnce(D, K, R) -> (D2, K2, R2),
-    ) -> DriverBuilder<'p, K2, R2, P, D2> {
-        let environment = self.environment;
-        let (target, clock, random) =
-            change(environment.target, environment.clock, environment.random);
+    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2> {
+        let Environment {
+            policy,
+            destination,
+            clock: _,
+            random,
+            observer,
+        } = self.environment;
         DriverBuilder {
             options: self.options,
             environment: Environment {
-                policy: environment.policy,
-                target,
+                policy,
+                destination,
                 clock,
                 random,
-                observer: environment.observer,
+                observer,
             },
         }
     }
 
     /// Makes the driver, before its first attempt.
     #[inline]
-    pub fn start(self) -> Driver<'p, K, R, P, D> {
+    pub fn start(self) -> Driver<'p, K> {
         Driver {
             call: Call::new(self.options, &self.environment),
             environment: self.environment,
@@ -191,10 +183,7 @@ where
     }
 }
 
-impl<K, R, P, D> fmt::Debug for DriverBuilder<'_, K, R, P, D>
-where
-    P: Deref<Target = Policy>,
-{
+impl<K> fmt::Debug for DriverBuilder<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverBuilder")
             .field("policy", &*self.environment.policy)

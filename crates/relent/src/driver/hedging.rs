@@ -1,22 +1,15 @@
 //! The driver's functions for concurrent attempts (hedges).
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use relent_core::call::{CallPermit, RaceAttempt, RaceOutcome};
 use relent_core::destination::Hedge;
-use relent_core::{Cause, Failure, Instant, Policy, Random, StopReason};
+use relent_core::{Cause, Failure, Instant, StopReason};
 
-use super::{Driver, Target};
+use super::Driver;
 use crate::clock::Clock;
 
-impl<K, R, P, D> Driver<'_, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Target,
-{
+impl<K: Clock> Driver<'_, K> {
     /// The hedging state, if the policy hedges. It is the destination's, or without a destination a
     /// new one that knows only this call. `None` if the policy does not hedge.
     ///

@@ -58,9 +58,8 @@ async fn requests_during_an_outage_are_queued_and_served_after_recovery() {
         }
     };
     let policy = patient();
-    let all = futures_util::future::join_all(
-        (0..50).map(|_| retry(&policy, call).destination(&there).into_future()),
-    );
+    let all =
+        futures_util::future::join_all((0..50).map(|_| retry(&policy, call).destination(&there)));
     let began = Instant::now();
     for result in all.await {
         result.unwrap();
@@ -78,16 +77,8 @@ async fn a_dropped_queued_request_leaves_nothing_behind() {
     trip_breaker(&there).await;
     let mut context = Context::from_waker(Waker::noop());
     {
-        let mut first = pin!(
-            retry(&policy, || async { Ok::<_, ()>(1) })
-                .destination(&there)
-                .into_future()
-        );
-        let mut second = pin!(
-            retry(&policy, || async { Ok::<_, ()>(2) })
-                .destination(&there)
-                .into_future()
-        );
+        let mut first = pin!(retry(&policy, || async { Ok::<_, ()>(1) }).destination(&there));
+        let mut second = pin!(retry(&policy, || async { Ok::<_, ()>(2) }).destination(&there));
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
         assert_eq!(there.queued_while_down(), 2);
@@ -95,11 +86,7 @@ async fn a_dropped_queued_request_leaves_nothing_behind() {
     assert_eq!(there.queued_while_down(), 0);
     // A dropped probe leaves nothing behind, either.
     {
-        let mut probe = pin!(
-            retry(&policy, pending::<Result<(), ()>>)
-                .destination(&there)
-                .into_future()
-        );
+        let mut probe = pin!(retry(&policy, pending::<Result<(), ()>>).destination(&there));
         assert!(probe.as_mut().poll(&mut context).is_pending());
         sleep(SECOND).await;
         assert!(probe.as_mut().poll(&mut context).is_pending());
@@ -116,17 +103,9 @@ async fn when_the_leader_is_dropped_another_waiter_takes_its_timer() {
     trip_breaker(&there).await;
     let second = {
         let mut context = Context::from_waker(Waker::noop());
-        let mut first = pin!(
-            retry(&policy, || async { Ok::<_, ()>(1) })
-                .destination(&there)
-                .into_future()
-        );
+        let mut first = pin!(retry(&policy, || async { Ok::<_, ()>(1) }).destination(&there));
         assert!(first.as_mut().poll(&mut context).is_pending());
-        let mut second = Box::pin(
-            retry(&policy, || async { Ok::<_, ()>(2) })
-                .destination(&there)
-                .into_future(),
-        );
+        let mut second = Box::pin(retry(&policy, || async { Ok::<_, ()>(2) }).destination(&there));
         let waiting = tokio::time::timeout(Duration::from_millis(1), &mut second);
         waiting.await.unwrap_err();
         second
@@ -146,11 +125,8 @@ async fn an_endless_outage_ends_waits_at_the_max_queue_time() {
         .build()
         .unwrap();
     let began = Instant::now();
-    let parked = (0..40).map(|_| {
-        retry(&policy, || async { Err::<(), _>("down") })
-            .destination(&there)
-            .into_future()
-    });
+    let parked =
+        (0..40).map(|_| retry(&policy, || async { Err::<(), _>("down") }).destination(&there));
     for result in futures_util::future::join_all(parked).await {
         let reason = result.unwrap_err().reason();
         assert!(
@@ -211,7 +187,7 @@ async fn a_shared_hint_delays_all_callers_and_a_ticket_only_its_own() {
         let refused = retry(&policy, refuse(audience))
             .classify(|failure| *failure)
             .destination(&there);
-        let _ = tokio::time::timeout(SECOND / 100, refused.into_future()).await;
+        let _ = tokio::time::timeout(SECOND / 100, refused).await;
         let began = Instant::now();
         let other = retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
         other.await.unwrap();
@@ -359,7 +335,7 @@ async fn a_destination_without_a_breaker_completes_in_one_poll() {
         .unwrap();
     let there = Destination::new(&plain);
     let answer = retry(&plain, || async { Ok::<_, ()>(1) }).destination(&there);
-    let mut answer = pin!(answer.into_future());
+    let mut answer = pin!(answer);
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(
         answer.as_mut().poll(&mut context),
@@ -371,6 +347,8 @@ async fn a_destination_without_a_breaker_completes_in_one_poll() {
 struct Counted(relent::clock::Instant, Cell<u32>);
 
 impl Clock for &Counted {
+    type Sleep = ();
+
     fn now(&self) -> relent::clock::Instant {
         self.1.set(self.1.get() + 1);
         self.0
@@ -475,7 +453,7 @@ fn asking<'d>(
     there: &'d Destination,
 ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), relent::GaveUp<()>>> + 'd>> {
     let call = retry(policy, || async { Ok(()) });
-    Box::pin(call.destination(there).into_future())
+    Box::pin(call.destination(there))
 }
 
 /// The leader is in a `select!` that is not polled, or on a suspended runtime.
@@ -542,7 +520,6 @@ async fn a_cooldown_also_delays_requests_that_already_wait() {
         retry(&policy, call)
             .classify(|failure: &Failure| *failure)
             .destination(&there)
-            .into_future()
     });
     let results = futures_util::future::join_all(all).await;
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 99);
@@ -660,7 +637,7 @@ async fn each_control_that_queues_a_call_is_named() {
     let there = Destination::new(Policy::STANDARD);
     let hint = Failure::throttled().hint(Hint::after(4 * SECOND));
     let refused = retry(Policy::STANDARD, async || Err::<(), _>(hint)).classify(|failure| *failure);
-    let refused = refused.destination(&there).into_future();
+    let refused = refused.destination(&there);
     let _ = tokio::time::timeout(SECOND / 100, refused).await;
     let by_cooldown = told(&there, Policy::STANDARD).await.unwrap();
     assert_eq!(

@@ -360,8 +360,7 @@ async fn an_error_of_another_crate_needs_no_implementation() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_spawned_as_a_future() {
-    let answer =
-        tokio::spawn(retry(Policy::STANDARD, async || Ok::<_, io::Error>(1)).into_future());
+    let answer = tokio::spawn(retry(Policy::STANDARD, async || Ok::<_, io::Error>(1)));
     assert_eq!(answer.await.unwrap().unwrap(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Hedging, in tokio's paused time: every instant is exact.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -404,7 +404,6 @@ fn dropping_a_race_does_not_refund_hedges_that_were_sent() {
                 std::future::pending::<Result<(), ()>>().await
             })
             .destination(&there)
-            .into_future()
         );
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_pending());

@@ -6,6 +6,8 @@ mod conformance;
 #[cfg(feature = "tokio")]
 mod destination;
 mod driver;
+#[cfg(feature = "tokio")]
+mod futures;
 #[cfg(all(feature = "tokio", feature = "toml"))]
 mod gave_up;
 #[cfg(feature = "tokio")]

@@ -275,7 +275,7 @@ async fn every_retry_loop_keeps_the_limit_without_a_deadline() {
         attempts.fetch_add(1, Ordering::Relaxed);
         pending::<Result<(), ()>>()
     });
-    let _ = tokio::time::timeout(100 * SECOND, slow.into_future()).await;
+    let _ = tokio::time::timeout(100 * SECOND, slow).await;
     assert_eq!(attempts.into_inner(), 1);
 
     let (there, began) = (standard(), Instant::now());

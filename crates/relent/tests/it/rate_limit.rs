@@ -69,7 +69,7 @@ async fn attempts_and_retries_follow_the_rate_limit_in_order_of_arrival() {
             let failed = number == 0 && attempt == 1;
             async move { if failed { Err("once more") } else { Ok(()) } }
         };
-        retry(&policy, call).destination(&there).into_future()
+        retry(&policy, call).destination(&there)
     });
     for result in futures_util::future::join_all(all).await {
         result.unwrap();
@@ -107,11 +107,7 @@ async fn the_rate_limit_holds_no_call_longer_than_max_hint() {
     let policy = policy().into_builder().max_hint(SECOND / 4);
     let policy = policy.build().unwrap();
     let there = Destination::new(&policy);
-    let all = (0..5).map(|_| {
-        retry(&policy, || async { Ok::<_, ()>(()) })
-            .destination(&there)
-            .into_future()
-    });
+    let all = (0..5).map(|_| retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there));
     let ended = futures_util::future::join_all(all).await;
     let served = ended.iter().filter(|result| result.is_ok()).count();
     assert_eq!((served, there.held_by_rate_limit()), (3, 0));
@@ -126,7 +122,7 @@ async fn the_slot_of_a_dropped_caller_goes_to_the_next() {
             times.note();
             Ok::<_, ()>(())
         };
-        Box::pin(retry(&policy, call).destination(&there).into_future())
+        Box::pin(retry(&policy, call).destination(&there))
     };
     ask().await.unwrap();
     let mut context = Context::from_waker(Waker::noop());
@@ -150,7 +146,7 @@ async fn an_unpolled_waiter_does_not_block_others_at_its_slot() {
     let ask = || retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
     ask().await.unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    let mut idle = Box::pin(ask().into_future());
+    let mut idle = Box::pin(ask());
     assert!(idle.as_mut().poll(&mut context).is_pending());
     let began = Instant::now();
     ask().await.unwrap();
@@ -255,7 +251,6 @@ async fn an_adaptive_rate_drops_after_throttling_and_recovers() {
         retry(&policy, call)
             .classify(|failure: &Failure| *failure)
             .destination(&there)
-            .into_future()
     };
     for _ in 0..100 {
         once(false).await.unwrap();
@@ -301,7 +296,7 @@ async fn requests_released_by_the_breaker_follow_the_rate_limit() {
                 Ok(())
             }
         };
-        retry(&policy, call).destination(&there).into_future()
+        retry(&policy, call).destination(&there)
     });
     let results = futures_util::future::join_all(all).await;
     assert!(results.iter().filter(|result| result.is_ok()).count() > 30);
@@ -322,7 +317,7 @@ async fn dropped_requests_behind_breaker_and_rate_limit_leave_nothing_behind() {
     let there = Destination::new(&policy);
     let all = (0..40).map(|_| {
         let call = retry(&policy, pending::<Result<(), ()>>);
-        let mut call = Box::pin(call.destination(&there).into_future());
+        let mut call = Box::pin(call.destination(&there));
         let mut context = Context::from_waker(Waker::noop());
         assert!(call.as_mut().poll(&mut context).is_pending());
         call
@@ -334,10 +329,6 @@ async fn dropped_requests_behind_breaker_and_rate_limit_leave_nothing_behind() {
         (there.held_by_rate_limit(), there.queued_while_down()),
         (0, 0)
     );
-    let mut answer = pin!(
-        retry(&policy, || async { Ok::<_, ()>(()) })
-            .destination(&there)
-            .into_future()
-    );
+    let mut answer = pin!(retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there));
     answer.as_mut().await.unwrap();
 }

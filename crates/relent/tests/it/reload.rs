@@ -269,6 +269,8 @@ async fn adaptive_throttling_can_be_turned_on_and_off_at_run_time() {
 fn a_policy_may_be_replaced_from_every_callback() {
     struct Reloads<'a>(&'a VirtualClock, &'a Destination);
     impl Clock for Reloads<'_> {
+        type Sleep = ();
+
         fn now(&self) -> relent::clock::Instant {
             self.1.set_policy(gated(), self.0);
             self.0.now()
@@ -369,14 +371,14 @@ fn two_concurrent_policy_changes_leave_one_complete_policy() {
 struct Asleep;
 
 impl Clock for Asleep {
+    type Sleep = std::future::Pending<()>;
+
     fn now(&self) -> relent::clock::Instant {
         relent::clock::Instant::ORIGIN
     }
 }
 
 impl Sleeper for Asleep {
-    type Sleep = std::future::Pending<()>;
-
     fn sleep(&self, _: Duration) -> Self::Sleep {
         std::future::pending()
     }
@@ -386,6 +388,8 @@ impl Sleeper for Asleep {
 struct Counts<'a>(&'a VirtualClock, Cell<u32>);
 
 impl Clock for Counts<'_> {
+    type Sleep = ();
+
     fn now(&self) -> relent::clock::Instant {
         self.1.set(self.1.get() + 1);
         self.0.now()

@@ -2,7 +2,7 @@
 //! paused throughout.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, IntoFuture, pending};
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use relent::classify::RetryableError;
 use relent::clock::{Clock, Instant, Sleeper};
 use relent::random::FixedRandom;
 use relent::{
-    Activity, Backoff, Destination, Failure, Hint, Jitter, Policy, PollOutcome, StopReason, Ticker,
+    Activity, Backoff, Failure, Hint, Jitter, Policy, PollOutcome, StopReason, Ticker,
     VirtualClock, blocking, poll_until, retry, retry_mut, retry_with,
 };
 
@@ -31,6 +31,8 @@ fn plain(retries: u32) -> Policy {
 struct Watched(Cell<u32>);
 
 impl Clock for &Watched {
+    type Sleep = std::future::Ready<()>;
+
     fn now(&self) -> Instant {
         self.0.set(self.0.get() + 1);
         Instant::ORIGIN
@@ -38,8 +40,6 @@ impl Clock for &Watched {
 }
 
 impl Sleeper for &Watched {
-    type Sleep = std::future::Ready<()>;
-
     fn sleep(&self, _: Duration) -> Self::Sleep {
         std::future::ready(())
     }
@@ -124,8 +124,7 @@ async fn backoff_operation_called_before_the_wait() {
     let future = retry(&policy, || {
         calls.fetch_add(1, Ordering::Relaxed);
         async { Err::<(), _>("down") }
-    })
-    .into_future();
+    });
     let mut future = pin!(future);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     let mut context = Context::from_waker(Waker::noop());
@@ -155,7 +154,7 @@ fn an_operation_that_keeps_failing_immediately_yields_to_other_tasks() {
         .unlimited_retries()
         .build()
         .unwrap();
-    let future = retry(&policy, || async { Err::<(), _>(()) }).into_future();
+    let future = retry(&policy, || async { Err::<(), _>(()) });
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(future).poll(&mut context).is_pending());
 }
@@ -301,9 +300,7 @@ async fn a_dropped_future_refunds_its_retry() {
     let there = relent::Destination::new(&policy);
     let budget = there.budget().unwrap();
     {
-        let future = retry(&policy, || async { Err::<(), _>(()) })
-            .destination(&there)
-            .into_future();
+        let future = retry(&policy, || async { Err::<(), _>(()) }).destination(&there);
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_pending());
@@ -365,8 +362,7 @@ async fn cancellation_ends_a_wait_and_an_attempt() {
 
 #[tokio::test]
 async fn futures_can_be_spawned() {
-    let plain =
-        tokio::spawn(retry(Policy::STANDARD, || async { Ok::<_, String>(1) }).into_future());
+    let plain = tokio::spawn(retry(Policy::STANDARD, || async { Ok::<_, String>(1) }));
     assert_eq!(plain.await.unwrap().unwrap(), 1);
 
     let count = Arc::new(AtomicU32::new(0));
@@ -557,27 +553,19 @@ async fn a_tick_is_not_lost_when_the_wait_is_dropped() {
 
 #[test]
 fn the_future_is_small() {
-    fn size<T: IntoFuture>(_: &T) -> usize {
-        std::mem::size_of::<T::IntoFuture>()
-    }
     async fn operation() -> Result<u64, u64> {
         Ok(1)
     }
-    let alone = size(&retry(Policy::STANDARD, operation));
-    // The same size with all observability features.
-    assert!(alone <= 160, "{alone}");
-    let there = Destination::new(Policy::STANDARD);
-    let there = size(&retry(Policy::STANDARD, operation).destination(&there));
-    assert!(there <= 192, "{there}");
+    // One type for all calls: it has space for a destination, and keeps the last outcome.
+    let size = size_of_val(&retry(Policy::STANDARD, operation));
+    assert!(size <= 216, "{size}");
 }
 
 /// Some combinators poll a completed future again: it must not panic or loop.
 #[test]
 fn cancelled_futures_stay_cancelled() {
     let policy = plain(3);
-    let future = retry(&policy, pending::<Result<(), ()>>)
-        .cancel_on(std::future::ready(()))
-        .into_future();
+    let future = retry(&policy, pending::<Result<(), ()>>).cancel_on(std::future::ready(()));
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..3 {
@@ -619,8 +607,7 @@ fn a_finished_future_does_not_run_the_operation_again() {
         let future = retry(&policy, || {
             calls.fetch_add(1, Ordering::Relaxed);
             async { result }
-        })
-        .into_future();
+        });
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_ready());

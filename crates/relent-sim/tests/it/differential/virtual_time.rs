@@ -99,14 +99,14 @@ impl VirtualTime {
 }
 
 impl Clock for VirtualTime {
+    type Sleep = Sleep;
+
     fn now(&self) -> Instant {
         Instant::from_nanos(self.nanos())
     }
 }
 
 impl Sleeper for VirtualTime {
-    type Sleep = Sleep;
-
     fn sleep(&self, duration: Duration) -> Sleep {
         let mut state = self.0.borrow_mut();
         state.sequence += 1;

@@ -79,6 +79,8 @@ impl Scripted {
 }
 
 impl Clock for Scripted {
+    type Sleep = ScriptedSleep;
+
     fn now(&self) -> Instant {
         Instant::ORIGIN.saturating_add(self.0.now.get())
     }
@@ -119,8 +121,6 @@ impl Future for ScriptedSleep {
 }
 
 impl Sleeper for Scripted {
-    type Sleep = ScriptedSleep;
-
     fn sleep(&self, duration: Duration) -> ScriptedSleep {
         ScriptedSleep {
             clock: self.clone(),

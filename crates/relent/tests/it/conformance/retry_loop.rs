@@ -215,8 +215,7 @@ future_face!(Future, |stage| retry_with(
 .clock(stage.clock.clone())
 .seed(stage.script.seed)
 .traced()
-.cancel_on(stage.clock.clone().gone())
-.into_future());
+.cancel_on(stage.clock.clone().gone()));
 
 future_face!(Borrowed, |stage| retry_mut(
     &stage.script.policy,

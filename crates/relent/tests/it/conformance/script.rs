@@ -114,6 +114,8 @@ impl Script {
 struct Still(Instant);
 
 impl relent::clock::Clock for &Still {
+    type Sleep = ();
+
     fn now(&self) -> Instant {
         self.0
     }
